@@ -1,4 +1,4 @@
-//! Operations of [`TimingWheel`](delaywheel::TimingWheel), in virtual time: a tick is a
+//! Operations of [`TimingWheel`](delaywheel::wheel::TimingWheel), in virtual time: a tick is a
 //! millisecond.
 //!
 //! ```text

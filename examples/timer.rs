@@ -122,7 +122,7 @@ fn repetition() -> Result<(), Box<dyn Error>> {
     let timer = Timer::new();
     let (beat, beats) = mpsc::channel();
     let mut count = 0;
-    let heartbeat = timer.schedule_at_fixed_rate(20 * MS, MissedTicks::Skip, move |itself| {
+    let heartbeat = timer.repeat(20 * MS).at_fixed_rate(MissedTicks::Skip, move |itself| {
         count += 1;
         section.say(&format!("run {count}"));
         match count {
@@ -135,7 +135,7 @@ fn repetition() -> Result<(), Box<dyn Error>> {
     assert_eq!(beats.iter().take(5).count(), 5);
     assert!(!heartbeat.is_running());
     let (done, runs) = mpsc::channel();
-    let cleaner = timer.schedule_with_fixed_delay(5 * MS, move |_| {
+    let cleaner = timer.repeat(5 * MS).with_fixed_delay(move |_| {
         // Stopped when the last counter is dropped.
         let _ = done.send(());
     })?;
@@ -205,7 +205,7 @@ fn report(stats: &TimerStats) {
         "             {} scheduled, {} cancelled, {} expired; {} wake-ups",
         stats.scheduled, stats.cancelled, stats.expired, stats.wakeups,
     );
-    let (median, worst) = (stats.lateness_percentile(50.0), stats.lateness.max());
+    let (median, worst) = (stats.lateness.percentile(50.0), stats.lateness.max());
     println!(
         "             late by {median:?} in the median, by {worst:?} at worst, in whole ticks"
     );

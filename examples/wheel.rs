@@ -14,8 +14,8 @@
 use std::time::{Duration, Instant};
 
 use delaywheel::{
-    Tick, TickSpan, TimingWheel,
-    wheel::{Expired, Key},
+    Tick, TickSpan,
+    wheel::{Expired, Key, TimingWheel},
 };
 
 const SECOND: u64 = 1_000;

@@ -5,8 +5,8 @@
 
 use core::{error::Error, fmt};
 
-/// Error of [`TimingWheel::insert`](crate::TimingWheel::insert): the wheel is full. Holds the
-/// refused value.
+/// Error of [`TimingWheel::insert`](crate::wheel::TimingWheel::insert): the wheel is full. Holds
+/// the refused value.
 ///
 /// It is `Send` and `Sync` if the value is `Send`. Without the feature `std` it is `Sync` only if
 /// the value is `Sync` as well.
@@ -60,7 +60,7 @@ impl<T: Send + 'static> From<InsertError<T>> for std::io::Error {
     }
 }
 
-/// Error of [`WheelBuilder::build`](crate::WheelBuilder::build): a setting is out of range.
+/// Error of [`WheelBuilder::build`](crate::wheel::WheelBuilder::build): a setting is out of range.
 ///
 /// # Examples
 ///

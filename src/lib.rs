@@ -27,19 +27,20 @@
 //! | callbacks to run later | [`Timer`] |
 //! | millions of plain values, such as request ids | [`ValueTimer`] |
 //! | threads that receive due values | [`DelayQueue`] |
-//! | a callback to repeat, or to run less often | [`Timer::schedule_at_fixed_rate`], [`Debounce`], [`Throttle`] |
+//! | a callback to repeat, or to run less often | [`Timer::repeat`], [`Debounce`], [`Throttle`] |
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
 //! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
-//! | an event loop, no threads, or no `std` | [`TimingWheel`] |
+//! | an event loop, no threads, or no `std` | [`wheel::TimingWheel`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
-//! The module [`guide`] has recipes. Each module states its guarantees: the
-//! [wheel](wheel#contract), the [timer] and the [purgatory].
+//! The module [`guide`] has recipes, and the module [`contract`] the guarantees. The root has the
+//! types of timers, clocks and the purgatory. A bare wheel and its parts are in [`wheel`], and
+//! futures in `future`.
 //!
 //! # Features
 //!
-//! - `std` (default): timers, clocks and the purgatory. Without it, [`TimingWheel`] and its types
-//!   build on `core` and `alloc`.
+//! - `std` (default): timers, clocks and the purgatory. Without it, [`wheel`] and the types of
+//!   ticks build on `core` and `alloc`.
 //! - `future`: sleeps, timeouts, intervals, streams and purgatory waits for async programs.
 //! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
 //!   are late.
@@ -57,7 +58,9 @@ extern crate alloc;
 extern crate std;
 
 #[cfg(feature = "std")]
-pub mod clock;
+mod clock;
+#[doc = include_str!("../docs/contract.md")]
+pub mod contract {}
 mod error;
 #[cfg(feature = "future")]
 pub mod future;
@@ -68,14 +71,14 @@ mod histogram;
 #[cfg(feature = "std")]
 mod panics;
 #[cfg(feature = "std")]
-pub mod purgatory;
+mod purgatory;
 mod slab;
 #[cfg(feature = "std")]
 mod sync;
 mod tick;
 mod ticks;
 #[cfg(feature = "std")]
-pub mod timer;
+mod timer;
 pub mod wheel;
 
 #[cfg(feature = "std")]
@@ -95,16 +98,16 @@ pub use self::{
     },
 };
 
-#[cfg(feature = "future")]
-#[doc(inline)]
-pub use self::future::AsyncPurgatory;
+// For tests of this crate, whose clocks count the turns.
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub use self::clock::Driven;
 
 #[doc(inline)]
 pub use self::{
     error::{BuildError, InsertError},
     tick::{Tick, TickSpan},
     ticks::Ticks,
-    wheel::{TimingWheel, WheelBuilder},
 };
 
 #[cfg(all(doctest, feature = "future"))]

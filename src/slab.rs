@@ -29,7 +29,7 @@ use core::{
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, TimingWheel};
+/// use delaywheel::{Tick, wheel::TimingWheel};
 ///
 /// let mut wheel = TimingWheel::new(Tick::ZERO);
 /// let first = wheel.insert(Tick::new(5), "first")?;

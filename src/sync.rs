@@ -145,6 +145,10 @@ mod model {
             self.0.lock().expect("no thread of a model panics while it holds a lock")
         }
 
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+
         pub(crate) fn is_locked(&self) -> bool {
             self.0.try_lock().is_err()
         }

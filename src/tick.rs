@@ -9,8 +9,8 @@ use core::fmt;
 ///
 /// Every `u64` is a valid tick: as a start, as a deadline and as *now*.
 ///
-/// There are no operators such as `+`. A caller chooses what happens past the horizon:
-/// `saturating_` functions return the horizon, `checked_` functions return `None`.
+/// There are no operators such as `+`: past the horizon, `saturating_` functions return the
+/// horizon.
 ///
 /// # Examples
 ///
@@ -50,45 +50,6 @@ impl Tick {
     #[inline]
     pub const fn saturating_add(self, span: TickSpan) -> Self {
         Self(self.0.saturating_add(span.0))
-    }
-
-    /// Returns the tick that lies `span` later, or `None` if that is past the horizon.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, TickSpan};
-    ///
-    /// let before = Tick::new(u64::MAX - 1);
-    /// assert_eq!(before.checked_add(TickSpan::new(1)), Some(Tick::MAX));
-    /// assert_eq!(before.checked_add(TickSpan::new(2)), None);
-    /// ```
-    #[must_use]
-    #[inline]
-    pub const fn checked_add(self, span: TickSpan) -> Option<Self> {
-        match self.0.checked_add(span.0) {
-            Some(number) => Some(Self(number)),
-            None => None,
-        }
-    }
-
-    /// Returns the distance from `earlier` to this tick, or `None` if `earlier` is the later.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, TickSpan};
-    ///
-    /// assert_eq!(Tick::new(7).checked_since(Tick::new(7)), Some(TickSpan::ZERO));
-    /// assert_eq!(Tick::new(7).checked_since(Tick::new(8)), None);
-    /// ```
-    #[must_use]
-    #[inline]
-    pub const fn checked_since(self, earlier: Self) -> Option<TickSpan> {
-        match self.0.checked_sub(earlier.0) {
-            Some(count) => Some(TickSpan(count)),
-            None => None,
-        }
     }
 
     /// Returns the distance from `earlier` to this tick, or [`TickSpan::ZERO`] if `earlier` is the

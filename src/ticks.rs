@@ -72,17 +72,17 @@ impl From<Nanos> for Duration {
 
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
-/// It is for programs that own a [`TimingWheel`](crate::TimingWheel) and read the clock themselves.
-/// Times are durations since any fixed point, such as the start of the program or of the machine.
-/// Tick 0 begins at the *origin*. A time before the origin counts as the origin. A time 584 years
-/// (2^64 ns) or more after the origin never comes.
+/// It is for programs that own a [`TimingWheel`](crate::wheel::TimingWheel) and read the clock
+/// themselves. Times are durations since any fixed point, such as the start of the program or of
+/// the machine. Tick 0 begins at the *origin*. A time before the origin counts as the origin. A
+/// time 584 years (2^64 ns) or more after the origin never comes.
 ///
 /// # Examples
 ///
 /// ```
 /// use core::time::Duration;
 ///
-/// use delaywheel::{Tick, Ticks, TimingWheel};
+/// use delaywheel::{Tick, Ticks, wheel::TimingWheel};
 ///
 /// let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(1));
 /// let mut clock = Duration::from_micros(700); // such as `start.elapsed()`
@@ -123,12 +123,6 @@ impl Ticks {
         Self { origin, length }
     }
 
-    /// Returns the time at which tick 0 begins.
-    #[must_use]
-    pub fn origin(&self) -> Duration {
-        self.origin
-    }
-
     /// Returns the length of a tick.
     #[must_use]
     pub fn tick(&self) -> Duration {
@@ -136,7 +130,7 @@ impl Ticks {
     }
 
     /// Returns the tick that has begun at `time`: rounded down, for
-    /// [`advance`](crate::TimingWheel::advance).
+    /// [`advance`](crate::wheel::TimingWheel::advance).
     ///
     /// # Examples
     ///
@@ -156,7 +150,7 @@ impl Ticks {
     }
 
     /// Returns the first tick that begins at `time` or later: rounded up, for
-    /// [`insert`](crate::TimingWheel::insert). [`Tick::MAX`] for a time that never comes.
+    /// [`insert`](crate::wheel::TimingWheel::insert). [`Tick::MAX`] for a time that never comes.
     ///
     /// # Examples
     ///

@@ -4,8 +4,8 @@
 
 use allocation_counter::{AllocationInfo, measure};
 use delaywheel::{
-    Tick, TimingWheel,
-    wheel::{Key, WheelBuilder},
+    Tick,
+    wheel::{Key, TimingWheel, WheelBuilder},
 };
 
 /// Segments are of 64 KiB at most, and a level of 256 buckets takes less.

@@ -285,7 +285,11 @@ fn without_a_thread_the_value_and_the_cause_are_handed_back() {
 /// Each future that needs a thread ends with the error, at each poll.
 #[cfg(feature = "future")]
 fn futures_end_without_a_thread() {
-    use delaywheel::{AsyncPurgatory, DelayQueue, MissedTicks, future::TimeoutError};
+    use delaywheel::{
+        DelayQueue, MissedTicks,
+        future::{AsyncPurgatory, TimeoutError},
+    };
+    use futures_core::Stream;
     use pollster::block_on;
 
     let timer = Timer::new();
@@ -314,9 +318,10 @@ fn futures_end_without_a_thread() {
     let mut receive = std::pin::pin!(queue.recv_async());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(std::future::Future::poll(receive.as_mut(), &mut context).is_pending(), "it is empty");
-    assert!(stream.poll_recv(&mut context).is_pending());
+    let mut next = || Stream::poll_next(std::pin::Pin::new(&mut stream), &mut context);
+    assert!(next().is_pending());
     queue.shutdown();
-    assert!(block_on(receive).is_err() && block_on(stream.recv()).is_err());
+    assert!(next().is_ready() && block_on(receive).is_err());
     let stats = timer.stats();
     assert_eq!((stats.pending, stats.scheduled), (0, 0));
 }

@@ -203,7 +203,8 @@ fn a_pending_wait_allocates_once() {
 
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
     let builder = PurgatoryBuilder::new().timer(timer);
-    let purgatory: delaywheel::AsyncPurgatory<u64> = builder.build().expect("they are in range");
+    let purgatory: delaywheel::future::AsyncPurgatory<u64> =
+        builder.build().expect("they are in range");
     let run = || {
         for _ in 0..WAITS {
             let mut wait = purgatory.wait([1, 2], HOUR);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ManualClock, Timer, clock::Driven};
+use delaywheel::{Clock, Driven, ManualClock, Timer};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},

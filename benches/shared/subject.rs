@@ -4,8 +4,8 @@
 use std::{hint::black_box, time::Duration};
 
 use delaywheel::{
-    ManualClock, Tick, TimeoutHandle, TimeoutKey, Timer, TimerBuilder, TimingWheel, ValueTimer,
-    wheel::Key,
+    ManualClock, Tick, TimeoutHandle, TimeoutKey, Timer, TimerBuilder, ValueTimer,
+    wheel::{Key, TimingWheel},
 };
 use fastrand::Rng;
 

@@ -155,12 +155,3 @@ pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::Int
 pub fn interval(period: Duration, missed: MissedTicks) -> Interval {
     default_timer().interval(period, missed)
 }
-
-/// [`Timer::interval_at`] on the [default timer](default_timer).
-///
-/// # Cancel safety
-///
-/// See [`Interval::tick`].
-pub fn interval_at(start: Instant, period: Duration, missed: MissedTicks) -> Interval {
-    default_timer().interval_at(start, period, missed)
-}

@@ -16,7 +16,7 @@ use crate::timer::{Grid, MissedTicks, Timer};
 ///
 /// Ticks lie on a grid, so they do not drift if a task takes them late. [`MissedTicks`] is the
 /// policy for ticks that are missed: the next one was due before the task took the last. As a
-/// [`Stream`] it yields ticks and never ends.
+/// [`Stream`] it yields ticks, and ends after an error.
 ///
 /// # Examples
 ///
@@ -44,12 +44,14 @@ pub struct Interval {
     sleep: Sleep,
     grid: Grid,
     missed: MissedTicks,
+    /// Whether the stream has yielded an error.
+    has_failed: bool,
 }
 
 impl Interval {
     fn new(sleep: Sleep, next: Option<Instant>, period: Duration, missed: MissedTicks) -> Self {
         let grid = Grid::new(next, period, sleep.tick());
-        Self { sleep, grid, missed }
+        Self { sleep, grid, missed, has_failed: false }
     }
 
     /// Waits for the next tick. Returns the instant of the tick on the grid.
@@ -83,26 +85,22 @@ impl Interval {
         Poll::Ready(Ok(tick))
     }
 
-    /// Restarts the grid: the next tick is a period from now.
-    pub fn reset(&mut self) {
-        self.reset_after(self.period());
-    }
-
     /// Restarts the grid: the next tick is `delay` from now.
-    pub fn reset_after(&mut self, delay: Duration) {
+    ///
+    /// As everywhere in this crate, `reset` takes a delay. In tokio it takes none, and waits for a
+    /// period: `interval.reset(interval.period())`.
+    pub fn reset(&mut self, delay: Duration) {
         self.sleep.reset(delay);
         self.grid.next = self.sleep.deadline();
     }
 
-    /// Restarts the grid: the next tick is at `instant`, or at once if `instant` has passed.
+    /// Restarts the grid: the next tick is at `instant`. If `instant` has passed, the tick comes at
+    /// once and returns `instant`, and the policy decides on the missed ticks.
+    ///
+    /// Call it on a new interval whose first tick is not now.
     pub fn reset_at(&mut self, instant: Instant) {
         self.sleep.reset_at(instant);
         self.grid.next = Some(instant);
-    }
-
-    /// Restarts the grid: the next tick is now.
-    pub fn reset_immediately(&mut self) {
-        self.reset_after(Duration::ZERO);
     }
 
     /// Returns the period.
@@ -118,21 +116,22 @@ impl Interval {
     }
 }
 
-/// Yields ticks and never ends. Also yields an error of the timer; the next poll then tries again.
+/// Yields ticks. If the timer refuses a tick or has ended, yields that error and then ends.
 impl Stream for Interval {
     type Item = Result<Instant, SleepError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_tick(cx).map(Some)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (usize::MAX, None)
+        if self.has_failed {
+            return Poll::Ready(None);
+        }
+        let tick = ready!(self.poll_tick(cx));
+        self.has_failed = tick.is_err();
+        Poll::Ready(Some(tick))
     }
 }
 
 impl Timer {
-    /// Returns an interval whose first tick is now.
+    /// Returns an interval whose first tick is now. [`Interval::reset_at`] moves it to an instant.
     ///
     /// A period shorter than a tick of the timer, such as zero, counts as one tick of the timer. A
     /// period of [`Duration::MAX`] ticks once.
@@ -144,17 +143,5 @@ impl Timer {
         let sleep = self.sleep(Duration::ZERO);
         let now = sleep.deadline();
         Interval::new(sleep, now, period, missed)
-    }
-
-    /// Returns an interval whose first tick is at `start`.
-    ///
-    /// If `start` has passed, the first tick comes at once and returns `start`. The policy decides
-    /// on the missed ticks.
-    ///
-    /// # Cancel safety
-    ///
-    /// See [`Interval::tick`].
-    pub fn interval_at(&self, start: Instant, period: Duration, missed: MissedTicks) -> Interval {
-        Interval::new(self.sleep_until(start), Some(start), period, missed)
     }
 }

@@ -29,7 +29,7 @@
 //! |---|---|
 //! | to wait | [`sleep()`], [`sleep_until`]; [`Timer::sleep`] |
 //! | to limit how long a future takes | [`timeout()`]; [`Timer::timeout`] |
-//! | to do something regularly | [`interval()`], [`interval_at`]; [`Timer::interval`] |
+//! | to do something regularly | [`interval()`]; [`Timer::interval`] |
 //! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`] |
 //! | to wait for an event | [`AsyncPurgatory`] |
 //!
@@ -92,12 +92,12 @@ mod wait;
 
 pub use self::{
     default_timer::{
-        DefaultTimerError, default_timer, interval, interval_at, set_default_timer, sleep,
-        sleep_until, timeout, timeout_at,
+        DefaultTimerError, default_timer, interval, set_default_timer, sleep, sleep_until, timeout,
+        timeout_at,
     },
     driver::Driver,
     interval::Interval,
-    queue::{QueueStream, RecvAsync},
+    queue::QueueStream,
     sleep::{Sleep, SleepError},
     timeout::{Timeout, TimeoutError},
     wait::{AsyncPurgatory, Wait, WaitError, Waiting},

@@ -2,8 +2,7 @@
 
 use std::{
     fmt,
-    future::Future,
-    marker::PhantomData,
+    future::{Future, poll_fn},
     panic::{RefUnwindSafe, UnwindSafe},
     pin::Pin,
     sync::mpsc::RecvError,
@@ -13,36 +12,6 @@ use std::{
 use futures_core::Stream;
 
 use crate::timer::{DelayQueue, Receiver};
-
-/// Waits for a due value of a queue; from [`DelayQueue::recv_async`].
-///
-/// Completes with a value or, if the queue is shut down and no due value is left, with an error.
-/// Otherwise it is pending while the queue has no due value. Polled after its end, it waits for the
-/// next value.
-///
-/// # Cancel safety
-///
-/// A dropped future takes no value. If the queue had woken it for a value, the drop wakes another
-/// receiver.
-#[must_use = "futures do nothing unless awaited"]
-pub struct RecvAsync<'a, T: Send + 'static> {
-    receiver: Receiver<T>,
-    queue: PhantomData<&'a DelayQueue<T>>,
-}
-
-impl<T: Send + 'static> Future for RecvAsync<'_, T> {
-    type Output = Result<T, RecvError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.receiver.poll(cx)
-    }
-}
-
-impl<T: Send + 'static> fmt::Debug for RecvAsync<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvAsync").field("receiver", &self.receiver).finish()
-    }
-}
 
 /// Yields the due values of a queue; from [`DelayQueue::stream`].
 ///
@@ -54,42 +23,11 @@ pub struct QueueStream<T: Send + 'static> {
     queue: DelayQueue<T>,
 }
 
-impl<T: Send + 'static> QueueStream<T> {
-    /// Waits for a due value.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError`] if the queue is shut down and no due value is left.
-    ///
-    /// # Cancel safety
-    ///
-    /// A dropped call takes no value.
-    pub async fn recv(&mut self) -> Result<T, RecvError> {
-        std::future::poll_fn(|cx| self.poll_recv(cx)).await
-    }
-
-    /// Polls for a due value: pending while the queue has none. The queue wakes only the task that
-    /// polled last.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError`] if the queue is shut down and no due value is left.
-    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        self.receiver.poll(cx)
-    }
-
-    /// Returns the queue.
-    #[must_use]
-    pub const fn queue(&self) -> &DelayQueue<T> {
-        &self.queue
-    }
-}
-
 impl<T: Send + 'static> Stream for QueueStream<T> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        self.poll_recv(cx).map(Result::ok)
+        self.receiver.poll(cx).map(Result::ok)
     }
 }
 
@@ -100,8 +38,6 @@ impl<T: Send + 'static> fmt::Debug for QueueStream<T> {
 }
 
 // User code never runs under a lock of the queue, so a panic leaves no inconsistent state.
-impl<T: Send + 'static> UnwindSafe for RecvAsync<'_, T> {}
-impl<T: Send + 'static> RefUnwindSafe for RecvAsync<'_, T> {}
 impl<T: Send + 'static> UnwindSafe for QueueStream<T> {}
 impl<T: Send + 'static> RefUnwindSafe for QueueStream<T> {}
 
@@ -138,9 +74,12 @@ impl<T: Send + 'static> DelayQueue<T> {
     ///
     /// # Cancel safety
     ///
-    /// See [`RecvAsync`].
-    pub fn recv_async(&self) -> RecvAsync<'_, T> {
-        RecvAsync { receiver: self.receiver(), queue: PhantomData }
+    /// A dropped future takes no value. If the queue had woken it for a value, the drop wakes
+    /// another receiver.
+    #[must_use = "futures do nothing unless awaited"]
+    pub fn recv_async(&self) -> impl Future<Output = Result<T, RecvError>> + Unpin {
+        let mut receiver = self.receiver();
+        poll_fn(move |cx| receiver.poll(cx))
     }
 
     /// Returns a stream of the due values.
@@ -148,9 +87,10 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// # Examples
     ///
     /// ```
-    /// use std::time::Duration;
+    /// use std::{future::poll_fn, pin::Pin, time::Duration};
     ///
     /// use delaywheel::{ManualClock, Timer};
+    /// use futures_core::Stream;
     /// use pollster::block_on;
     ///
     /// let clock = ManualClock::new();
@@ -159,7 +99,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// queue.insert(Duration::from_secs(2), 'b')?;
     /// queue.insert(Duration::from_secs(1), 'a')?;
     /// clock.advance(Duration::from_secs(2));
-    /// assert_eq!((block_on(stream.recv())?, block_on(stream.recv())?), ('a', 'b'));
+    /// let mut next = || block_on(poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)));
+    /// assert_eq!((next(), next()), (Some('a'), Some('b')));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn stream(&self) -> QueueStream<T> {

@@ -110,7 +110,7 @@ impl Sleep {
 
     /// Returns the length of a tick of the timer.
     pub(super) fn tick(&self) -> Duration {
-        self.0.clock().tick()
+        self.0.clock().ticks.tick()
     }
 
     /// Returns the time of the timer's clock.

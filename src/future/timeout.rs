@@ -160,7 +160,7 @@ impl Timer {
 ///
 /// timer.shutdown();
 /// let error = block_on(timer.timeout(Duration::from_secs(9), pending::<()>())).unwrap_err();
-/// assert!(!error.is_elapsed());
+/// assert!(matches!(error, TimeoutError::Sleep(_)));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Debug)]
@@ -170,14 +170,6 @@ pub enum TimeoutError {
     Elapsed,
     /// The timer failed before the future completed.
     Sleep(SleepError),
-}
-
-impl TimeoutError {
-    /// Returns whether the time elapsed.
-    #[must_use]
-    pub const fn is_elapsed(&self) -> bool {
-        matches!(self, Self::Elapsed)
-    }
 }
 
 impl fmt::Display for TimeoutError {

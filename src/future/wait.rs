@@ -40,7 +40,7 @@ use crate::{
 ///     time::Duration,
 /// };
 ///
-/// use delaywheel::{AsyncPurgatory, Completion};
+/// use delaywheel::{Completion, future::AsyncPurgatory};
 /// use pollster::block_on;
 ///
 /// let log_end = Arc::new(AtomicU64::new(100));
@@ -341,7 +341,7 @@ where
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{AsyncPurgatory, Completion, purgatory::{Condition, Watch}};
+    /// use delaywheel::{Completion, Condition, Watch, future::AsyncPurgatory};
     /// use pollster::block_on;
     ///
     /// let purgatory = AsyncPurgatory::<u32>::new();

@@ -29,7 +29,7 @@ const MAX_DEFAULT_SHARDS: usize = 64;
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{Completion, DelayedOperation, Purgatory, Timer, purgatory::Overload};
+/// use delaywheel::{Completion, DelayedOperation, Overload, Purgatory, Timer};
 ///
 /// struct Fetch;
 ///
@@ -73,7 +73,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     }
 
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
-    /// operations. Default: [`TimerBuilder::new`].
+    /// operations. Default: those of a timer.
     ///
     /// With a [`Reaper`](crate::Reaper), one thread serves many purgatories.
     ///
@@ -103,7 +103,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, purgatory::Overload};
+    /// use delaywheel::{Completion, DelayedOperation, Overload, PurgatoryBuilder};
     ///
     /// struct Print(&'static str);
     ///

@@ -37,7 +37,7 @@ impl<K> Condition<K> {
 /// its leader, which is an event:
 ///
 /// ```
-/// use delaywheel::purgatory::{Condition, Watch};
+/// use delaywheel::{Condition, Watch};
 ///
 /// let watch = Watch::any([Condition::Threshold(3, 100), Condition::Events(4)]);
 /// # let _ = watch;

@@ -425,7 +425,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
                 take(&mut ended);
             }
         }
-        ended.extend(self.timer.shut_down().expired.into_iter().filter_map(Due::take));
+        ended.extend(self.timer.end(false).1.into_iter().filter_map(Due::take));
         self.taken_back.fetch_add(ended.len() as u64, Ordering::Release);
         take(&mut ended);
     }

@@ -84,7 +84,7 @@ use crate::timer::TimerStats;
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
 /// An operation that owns a clone prevents this while it waits.
 ///
-/// The [module](self#promises) lists the promises of a purgatory.
+/// The [contract](crate::contract#the-purgatory) lists the promises of a purgatory.
 ///
 /// # Examples
 ///
@@ -183,7 +183,7 @@ where
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.shared().timer.shards.unpark_reaper();
+        self.shared().timer.shards.wakeup.wake();
     }
 
     /// Returns the counts of the purgatory.

@@ -103,7 +103,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     #[inline]
     pub(super) fn now(&self) -> Nanos {
         let clock = self.timer.shards.clock();
-        clock.start(clock.latest())
+        clock.ticks.until_start(clock.latest())
     }
 
     #[inline]

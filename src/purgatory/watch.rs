@@ -41,7 +41,7 @@ where
     /// ```
     /// use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
     ///
-    /// use delaywheel::{Completion, DelayedOperation, Purgatory, purgatory::{Condition, Watch}};
+    /// use delaywheel::{Completion, Condition, DelayedOperation, Purgatory, Watch};
     ///
     /// /// The high watermark of each partition.
     /// type Replicated = Arc<Mutex<HashMap<u32, u64>>>;
@@ -175,7 +175,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         registration.shard.watch(key, conditions);
         registration.is_complete = true;
         drop(registration);
-        shard.unlock();
+        self.timer.unlock(shard, read);
         fence_watch();
         let mut out = Out::new(key, operation);
         out.can_complete = self.check_again(index, &mut out, conditions);

@@ -3,11 +3,13 @@
 //! The reaper adds a batch at a time, and wakes no more threads than sleep and are needed. A thread
 //! takes one timeout at a time, so a slow callback delays no timeout that another thread can take.
 //!
-//! # Transfers
+//! # Hand-off
 //!
-//! A thread that moves timeouts from the wheels to the backlog holds the *transfer lock*. So a
-//! thread that takes this lock finds each timeout in a wheel or in the backlog, and none in
-//! between. It comes before the locks of the shards and that of the backlog itself.
+//! A thread moves timeouts from a wheel to the backlog under the lock of the shard. So each timeout
+//! is in a wheel or in the backlog, whenever the lock of its shard is free. A shutdown that has
+//! closed and emptied each shard finds all others in the backlog, and none follows. The lock of
+//! the backlog comes after those of the shards. The thread wakes executors and receivers after it
+//! has released the shard.
 //!
 //! # Tasks that receive
 //!
@@ -42,7 +44,7 @@ use std::{
 #[cfg(feature = "future")]
 use super::waker::{poll_or_store, wake_all};
 use crate::{
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex},
     wheel::Expired,
 };
 
@@ -50,7 +52,6 @@ use crate::{
 pub(crate) struct Backlog<T> {
     /// Whether the user receives the timeouts, instead of executor threads.
     is_queue: bool,
-    transfer: Mutex<()>,
     pub(super) state: Mutex<State<T>>,
     arrived: Condvar,
 }
@@ -69,6 +70,8 @@ pub(super) struct State<T> {
 struct Chunks<T> {
     chunks: VecDeque<VecDeque<Expired<T>>>,
     len: usize,
+    /// Number of timeouts that were taken.
+    taken: u64,
 }
 
 impl<T> Chunks<T> {
@@ -76,7 +79,7 @@ impl<T> Chunks<T> {
     const CHUNK: usize = 1024;
 
     fn new() -> Self {
-        Self { chunks: VecDeque::new(), len: 0 }
+        Self { chunks: VecDeque::new(), len: 0, taken: 0 }
     }
 
     fn push(&mut self, expired: Expired<T>) {
@@ -90,7 +93,7 @@ impl<T> Chunks<T> {
     fn pop(&mut self) -> Option<Expired<T>> {
         let first = self.chunks.front_mut()?;
         let expired = first.pop_front()?;
-        self.len -= 1;
+        (self.len, self.taken) = (self.len - 1, self.taken + 1);
         if first.is_empty() && self.chunks.len() > 1 {
             self.chunks.pop_front();
         }
@@ -114,35 +117,30 @@ impl<T> Backlog<T> {
             is_closed: false,
             receivers: Receivers::new(),
         };
-        Self {
-            is_queue,
-            transfer: Mutex::new(()),
-            state: Mutex::new(state),
-            arrived: Condvar::new(),
-        }
+        Self { is_queue, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     pub(super) fn is_queue(&self) -> bool {
         self.is_queue
     }
 
-    /// Waits until no timeout is between a wheel and the backlog, and keeps it so until the guard
-    /// is dropped.
-    pub(crate) fn lock_transfer(&self) -> MutexGuard<'_, ()> {
-        self.transfer.lock()
-    }
-
-    /// Adds a batch, which it leaves empty with its memory. The caller holds the transfer lock.
-    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) {
+    /// Adds a batch, which it leaves empty with its memory. Returns how many threads to
+    /// [wake](Self::wake). The caller holds the lock of the shard.
+    #[must_use]
+    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> usize {
         if batch.is_empty() {
-            return;
+            return 0;
         }
         let mut state = self.state.lock();
         debug_assert!(!state.is_closed, "a timeout expired after the end");
         let wanted = state.sleepers.min(batch.len());
         batch.drain(..).for_each(|expired| state.waiting.push(expired));
-        drop(state);
-        (0..wanted).for_each(|_| self.arrived.notify_one());
+        wanted
+    }
+
+    /// Wakes threads that wait for a timeout.
+    pub(crate) fn wake(&self, threads: usize) {
+        (0..threads).for_each(|_| self.arrived.notify_one());
     }
 
     /// Takes the timeout that has waited longest.
@@ -235,13 +233,15 @@ impl<T> Backlog<T> {
     /// Takes all timeouts.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Expired<T>> {
         let mut state = self.state.lock();
+        state.waiting.taken += state.waiting.len as u64;
+        let rest = Chunks { taken: state.waiting.taken, ..Chunks::new() };
         debug_assert!(state.is_closed, "a timeout may come after all were taken");
-        mem::replace(&mut state.waiting, Chunks::new()).chunks.into_iter().flatten()
+        mem::replace(&mut state.waiting, rest).chunks.into_iter().flatten()
     }
 
-    /// Returns the number of timeouts.
-    pub(crate) fn len(&self) -> usize {
-        self.state.lock().waiting.len
+    /// Returns the number of timeouts that were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.state.lock().waiting.taken
     }
 }
 

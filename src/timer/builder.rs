@@ -1,8 +1,6 @@
 //! Settings of a timer.
 
-use std::{
-    fmt, num::NonZeroU64, string::String, sync::Arc, task::Waker, thread, time::Duration, vec::Vec,
-};
+use std::{fmt, num::NonZeroU64, string::String, sync::Arc, task::Waker, thread, time::Duration};
 
 use super::{
     Timer,
@@ -13,17 +11,17 @@ use super::{
     shards::{Shards, shard::ShardState},
     shared::{Shared, Starter},
     sleep::Sleeps,
-    tick_clock::{Source, TickClock},
+    tick_clock::TickClock,
     tracing::Events,
 };
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::Clock,
     tick::Tick,
     wheel::{Expired, TimingWheel, WheelBuilder},
 };
 
 /// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
-/// [`DelayQueue`](crate::DelayQueue).
+/// [`DelayQueue`](crate::DelayQueue); from [`Timer::builder`].
 ///
 /// # Examples
 ///
@@ -52,7 +50,8 @@ pub struct TimerBuilder {
     max_pending: Option<u64>,
     /// `None` for the default, one thread.
     pub(super) execution: Option<Execution>,
-    clock: Source,
+    /// `None` for that of the system.
+    clock: Option<Arc<dyn Clock>>,
     /// `None` for a thread of its own.
     reaper: Option<Reaper>,
     name: String,
@@ -73,14 +72,14 @@ const MAX_DEFAULT_SHARDS: usize = 16;
 
 impl TimerBuilder {
     /// Starts with the default settings.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tick: Duration::from_millis(1),
             wheel: WheelBuilder::new(),
             shards: None,
             max_pending: None,
             execution: None,
-            clock: Source::System(SystemClock),
+            clock: None,
             reaper: None,
             name: String::from("timer"),
             warn_if_later_than: Duration::from_secs(1),
@@ -96,8 +95,9 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets the number of buckets of each level of a wheel, as [`WheelBuilder::size`] does. Default
-    /// 256.
+    /// Sets the number of buckets of each level of a wheel, for tests of this crate. Default 256.
+    /// The build panics unless it is within 2..=65536.
+    #[doc(hidden)]
     pub fn wheel_size(mut self, buckets: usize) -> Self {
         self.wheel = self.wheel.size(buckets);
         self
@@ -156,12 +156,12 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets the clock. Default [`SystemClock`].
+    /// Sets the clock. Default [`SystemClock`](crate::SystemClock).
     ///
     /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock
     /// also runs the callbacks, and the settings of executors have no effect.
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Source::User(Arc::new(clock));
+        self.clock = Some(Arc::new(clock));
         self
     }
 
@@ -239,13 +239,11 @@ impl TimerBuilder {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
         let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
-        let wheels = (0..count).map(|_| wheel.clone().build());
-        let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
+        let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");
         let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));
         let clock = TickClock::new(self.clock, self.tick);
         let unparker = reaper.unparker().clone();
-        let states = wheels.into_iter().enumerate();
-        let states = states.map(|(index, wheel)| state(wheel, index, count));
+        let states = (0..count).map(|index| state(wheel(), index, count));
         let shards = Shards::new(states, clock, unparker, max_pending);
         let events = Events::new(&self.name, self.warn_if_later_than);
         let starter = Starter { reaper, executors, name: self.name };
@@ -291,10 +289,7 @@ impl fmt::Debug for TimerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimerBuilder")
             .field("tick", &self.tick)
-            .field("wheel", &self.wheel)
             .field("shards", &self.shards)
-            .field("max_pending", &self.max_pending)
-            .field("clock", &self.clock)
             .field("name", &self.name)
             .finish_non_exhaustive()
     }

@@ -5,7 +5,7 @@
 //! and a shutdown returns every value that no receiver got.
 
 use std::{
-    fmt, iter,
+    fmt,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::{
         Arc,
@@ -127,7 +127,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     ///
     /// It does not wait for receivers: due values can be received during the wait and after it. A
     /// later [`shutdown`](Self::shutdown) returns those that no thread received.
-    /// [`Timer::finish_by`](crate::Timer::finish_by) has the details.
+    /// [`Timer::finish`](crate::Timer::finish) has the details.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<T> {
         self.timer.finish(within)
@@ -195,35 +195,12 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.due.try_take().map(|expired| expired.value)
     }
 
-    /// Returns an iterator that [receives](Self::recv) values until the queue is shut down and no
-    /// due value is left.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel::{ManualClock, Timer};
-    ///
-    /// let clock = ManualClock::new();
-    /// let queue = Timer::builder().clock(clock.clone()).build_queue()?;
-    /// queue.insert(Duration::from_secs(2), 'a')?;
-    /// queue.insert(Duration::from_secs(1), 'b')?;
-    /// clock.advance(Duration::from_secs(2));
-    /// queue.finish(Duration::ZERO);
-    /// assert_eq!(queue.iter().collect::<String>(), "ba");
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    pub fn iter(&self) -> impl Iterator<Item = T> {
-        iter::from_fn(|| self.recv().ok())
-    }
-
     /// Returns the number of values in the queue, due or not.
     ///
     /// Takes each shard's lock for a moment.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.timer.shared().len()
+        usize::try_from(self.timer.shared().len()).unwrap_or(usize::MAX)
     }
 
     /// Returns whether the queue has no values.

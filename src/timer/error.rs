@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use crate::error::{BuildError, Exclusive};
+use crate::error::Exclusive;
 
 /// Error of a timer that refuses a timeout. Holds the refused callback or value.
 ///
@@ -150,8 +150,6 @@ pub enum TimerBuildError {
     ExecutorOfQueue,
     /// The limit on pending timeouts is 0.
     NothingPending,
-    /// A setting of the wheels is out of range.
-    Wheel(BuildError),
 }
 
 impl fmt::Display for TimerBuildError {
@@ -166,25 +164,11 @@ impl fmt::Display for TimerBuildError {
             Self::NoExecutor => f.write_str("number of executor threads is 0"),
             Self::ExecutorOfQueue => f.write_str("a queue has no executor"),
             Self::NothingPending => f.write_str("limit on pending timeouts is 0"),
-            Self::Wheel(_) => f.write_str("setting of the wheels is out of range"),
         }
     }
 }
 
-impl Error for TimerBuildError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Wheel(cause) => Some(cause),
-            _ => None,
-        }
-    }
-}
-
-impl From<BuildError> for TimerBuildError {
-    fn from(error: BuildError) -> Self {
-        Self::Wheel(error)
-    }
-}
+impl Error for TimerBuildError {}
 
 /// The kind is [`InvalidInput`](io::ErrorKind::InvalidInput).
 impl From<TimerBuildError> for io::Error {

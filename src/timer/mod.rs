@@ -6,22 +6,6 @@
 //! thread, and without pending timeouts the reaper does not wake. One [`Reaper`] may serve many
 //! timers.
 //!
-//! # Promises
-//!
-//! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
-//!   it.
-//! - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
-//! - `finish` and `finish_by` return when no timeout is pending and no thread of the timer runs a
-//!   callback, at the latest at their deadline. They do not wait for a callback that finishes the
-//!   timer itself.
-//! - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
-//!   down and drop its own timer. The drop of a value is user code as well.
-//! - The timer catches and counts the panic of a callback. A slow callback delays other callbacks
-//!   of the same executor thread, but no expiration.
-//! - A thread holds a lock for one operation. The reaper holds it
-//!   for 64 to 4096 steps, the more the later it is, and then hands it to the longest waiting
-//!   thread. Only `shrink` holds a lock for longer.
-//!
 //! # Locks
 //!
 //! A thread takes a lock of this table only while it holds locks above it, and at most one shard.
@@ -30,15 +14,9 @@
 //! | Lock | Held while |
 //! |-|-|
 //! | starter | a thread starts the reaper and the executors |
-//! | transfer | expired timeouts move from the shards to the backlog, and during a shutdown |
 //! | joining | a timer joins its reaper |
-//! | shard | an operation of its wheel runs |
+//! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
-//!
-//! # Fork
-//!
-//! A forked child has only the thread that forked. A timer that was made before the fork does not
-//! run in the child, and its locks may stay locked. Make timers after the fork.
 
 mod backlog;
 mod builder;
@@ -120,7 +98,17 @@ impl fmt::Debug for Task {
 /// the timer shuts down and drops the pending callbacks without running them. To get these back,
 /// call [`shutdown`](Self::shutdown).
 ///
-/// The [module](self#promises) lists the promises of a timer.
+/// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
+/// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
+/// - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
+///   down and drop its own timer. The drop of a value is user code as well.
+/// - The timer catches and counts the panic of a callback. A slow callback delays other callbacks
+///   of the same executor thread, but no expiration.
+///
+/// The [contract](crate::contract#timers) has all promises and edge cases.
+///
+/// A forked child has only the thread that forked. A timer that was made before the fork does not
+/// run in the child, and its locks may stay locked. Make timers after the fork.
 ///
 /// # Examples
 ///
@@ -283,8 +271,25 @@ impl Timer {
     /// Refuses new callbacks, runs those that become due `within` this time, then shuts down.
     /// Returns the callbacks that never ran.
     ///
-    /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the timer's
-    /// clock. [`Duration::MAX`] waits until no callback is left.
+    /// It returns when that time is over, on the timer's clock, or as soon as no callback is
+    /// pending or running. [`Duration::MAX`] waits until no callback is left. Until then, pending
+    /// callbacks can be cancelled and reset, and the cancel of the last one ends the wait. A
+    /// repeated callback ends with its next occurrence.
+    ///
+    /// - Callbacks on the timer's own threads: it waits until they return.
+    /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
+    /// - When the time is over, it stops waiting. A callback that is running continues to its end.
+    ///
+    /// Several threads may finish a timer at once, and another one may shut it down. The earliest
+    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
+    /// one of the callers.
+    ///
+    /// A callback may finish its own timer. The call waits neither for this callback nor for others
+    /// that finish the timer. If only this thread could run the pending callbacks, the call is a
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
+    /// due now run on this thread, and the others are returned.
     ///
     /// # Examples
     ///
@@ -306,35 +311,9 @@ impl Timer {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        self.finish_by(self.values.instant_after(within))
-    }
-
-    /// Refuses new callbacks, runs those that become due before `deadline`, then shuts down.
-    /// Returns the callbacks that never ran.
-    ///
-    /// It returns at `deadline`, on the timer's clock, or as soon as no callback is pending or
-    /// running. Until then, pending callbacks can be cancelled and reset, and the cancel of the
-    /// last one ends the wait. A repeated callback ends with its next occurrence.
-    ///
-    /// - Callbacks on the timer's own threads: it waits until they return.
-    /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
-    /// - At the deadline, it stops waiting. A callback that is running continues to its end.
-    ///
-    /// Several threads may finish a timer at once, and another one may shut it down. The earliest
-    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
-    /// one of the callers.
-    ///
-    /// A callback may finish its own timer. The call waits neither for this callback nor for others
-    /// that finish the timer. If only this thread could run the pending callbacks, the call is a
-    /// [`shutdown`](Self::shutdown).
-    ///
-    /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
-    /// due now run on this thread, and the others are returned. With a deadline in the past, this
-    /// is a [`shutdown`](Self::shutdown), on any clock.
-    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
-    pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
+        let deadline = self.values.shards().clock().instant_after(within);
         self.sleeps.begin_finish();
-        let tasks = self.values.finish_by(deadline);
+        let tasks = self.values.shared().finish_by(deadline);
         self.sleeps.finish_by(deadline);
         tasks
     }
@@ -407,35 +386,19 @@ impl Timer {
         stats
     }
 
-    /// Checks the invariants of the timer, for tests of programs that use one.
+    /// Checks the invariants of the timer, for tests of this crate.
     ///
-    /// - Each shard's wheel is [in order](crate::TimingWheel::check_invariants).
+    /// - Each shard's wheel is in order.
     /// - The reaper does not sleep past a deadline.
     /// - Each scheduled timeout is pending or has ended once.
     /// - Each pending timeout holds a permit, if there is a limit.
     /// - After a shutdown, no timeout is pending.
     ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel::Timer;
-    ///
-    /// let timer = Timer::new();
-    /// timer.schedule(Duration::from_secs(60), || ())?.cancel();
-    /// timer.check_invariants();
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
     /// # Panics
     ///
     /// Panics if an invariant is broken. Other threads must not use the timer meanwhile. If
     /// callbacks run [inline](TimerBuilder::inline) or on a pool, no timeout may become due either.
-    ///
-    /// # Complexity
-    ///
-    /// Takes time proportional to the memory in use, a shard at a time under its lock.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.values.check_invariants();
         self.sleeps.check_invariants();

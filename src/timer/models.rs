@@ -32,10 +32,13 @@ use super::{
     backlog::Backlog,
     error::{ScheduleError, ScheduleErrorKind},
     executor::{Delivery, Handler},
-    reaper::Reaper,
-    shards::{Shards, TimeoutKey, permits::Permits},
+    reaper::{Reaper, Turn},
+    shards::{
+        Shards, TimeoutKey,
+        shard::{Permits, ShardState},
+    },
     shared::{Owner, Shared, Starter},
-    tick_clock::{Reading, Source, TickClock},
+    tick_clock::{Reading, TickClock},
     tracing::Events,
 };
 use crate::{
@@ -103,7 +106,7 @@ fn shards_with<V>(
 ) -> Shards<TimingWheel<V>> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
-    let clock = TickClock::new(Source::User(Arc::new(clock)), Duration::from_millis(1));
+    let clock = TickClock::new(Some(Arc::new(clock)), Duration::from_millis(1));
     let max_pending = max_pending.and_then(NonZeroU64::new);
     Shards::new(wheels.into_iter(), clock, reaper.clone(), max_pending)
 }
@@ -114,18 +117,41 @@ fn insert(
     deadline: Tick,
     value: u32,
 ) -> TimeoutKey {
-    shards.insert(index, DUE, deadline, value).expect("the timer is neither full nor shut down")
+    let inserted = try_insert(shards, index, DUE, deadline, value);
+    inserted.expect("the timer is neither full nor shut down")
+}
+
+fn try_insert<V>(
+    shards: &Shards<TimingWheel<V>>,
+    index: usize,
+    now: Tick,
+    deadline: Tick,
+    value: V,
+) -> Result<TimeoutKey, ScheduleError<V>> {
+    shards.lock(index).insert(now, deadline, value).map(|key| TimeoutKey::new(index, key))
+}
+
+/// Appends due timeouts, in one hold of each shard.
+fn expire_due<V>(shards: &Shards<TimingWheel<V>>, read: Reading, expired: &mut Vec<Expired<V>>) {
+    for index in shards.due(read.now) {
+        shards.lock(index).expire(read, 64, expired);
+    }
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
+    pub(crate) fn run_executor(&self) {
+        let backlog = self.delivery.backlog().expect("the timer has executor threads");
+        while let Some(expired) = backlog.take() {
+            self.handler.call(expired);
+        }
+    }
 }
 
 /// Expires due timeouts and returns their values, sorted.
 fn expire(shards: &Shards<TimingWheel<u32>>) -> Vec<u32> {
     let mut expired = Vec::new();
-    shards.expire(
-        Reading { elapsed: Nanos::ZERO, now: Tick::ZERO },
-        64,
-        &mut expired,
-        &mut Vec::new(),
-    );
+    expire_due(shards, Reading { elapsed: Nanos::ZERO, now: Tick::ZERO }, &mut expired);
     values(expired)
 }
 
@@ -177,9 +203,9 @@ fn either_a_reset_moves_a_timeout_or_it_expires() {
         assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
         let mut later = Vec::new();
         let at = |tick| Reading { elapsed: Nanos::ZERO, now: Tick::new(tick) };
-        shards.expire(at(4), 64, &mut later, &mut Vec::new());
+        expire_due(&shards, at(4), &mut later);
         assert!(later.is_empty(), "early");
-        shards.expire(at(5), 64, &mut later, &mut Vec::new());
+        expire_due(&shards, at(5), &mut later);
         assert_eq!(later.len(), usize::from(is_moved));
         shards.check_invariants();
     });
@@ -204,7 +230,7 @@ fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
     check(|| {
         let (shards, _parker) = new_shards(1, Some(1));
         let (inserter, reaper) = (Arc::clone(&shards), Arc::clone(&shards));
-        let inserter = thread::spawn(move || inserter.insert(0, DUE, DUE, 7).err());
+        let inserter = thread::spawn(move || try_insert(&inserter, 0, DUE, DUE, 7).err());
         let reaper = thread::spawn(move || expire(&reaper));
         let mut got = shards.shut_down();
         got.extend(reaper.join().expect("no thread panics"));
@@ -215,7 +241,7 @@ fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
             shards.next_expiration() == Tick::MAX,
             "a timer that is shut down publishes an expiration"
         );
-        let refused = shards.insert(0, DUE, DUE, 8);
+        let refused = try_insert(&shards, 0, DUE, DUE, 8);
         let error = refused.expect_err("the timer is shut down");
         assert_eq!(error.kind(), ScheduleErrorKind::ShutDown, "no permit is free");
         shards.check_invariants();
@@ -260,7 +286,7 @@ fn stop_against_sleep(is_flag_first: bool) {
         if shards.fall_asleep(DUE, Tick::MAX).is_some() && !is_stopped.load(Ordering::Acquire) {
             parker.park();
         }
-        shards.announce_awake();
+        shards.wakeup.stay_awake();
     }
     closer.join().expect("no thread panics");
 }
@@ -351,9 +377,9 @@ fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
     let (timer, reaper, log) = new_timer(delivery);
     let reaper = serve(&reaper, &timer);
     insert(&timer.shards, 0, DUE, 7);
-    let mut got = timer.shut_down().into_values();
+    let mut got = timer.shut_down();
     end(reaper);
-    assert_eq!(timer.shut_down().into_values(), [], "returned by the second shutdown");
+    assert_eq!(timer.shut_down(), [], "returned by the second shutdown");
     got.append(&mut log.lock());
     timer.check_invariants();
     got
@@ -372,9 +398,57 @@ fn a_shutdown_before_the_executors_begin_returns_each_value_and_the_reaper_ends(
     });
 }
 
+/// A time at which a timeout that is due at [`DUE`] is late.
+const LATE: Reading = Reading { elapsed: Nanos::new(9_000_000), now: Tick::new(9) };
+
+/// A timer with executor threads and a timeout that is late, and a thread that inserts another one.
+fn late_timer() -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log, thread::JoinHandle<Vec<u32>>) {
+    let (timer, reaper, log) = new_timer(Delivery::Backlog(Arc::new(Backlog::new(false))));
+    insert(&timer.shards, 0, DUE, 7);
+    let helper = Arc::clone(&timer);
+    let helper = thread::spawn(move || {
+        let refused = helper.insert(LATE, FAR, 8).err();
+        refused.into_iter().map(ScheduleError::into_value).collect()
+    });
+    (timer, reaper, log, helper)
+}
+
+#[test]
+fn a_shutdown_beside_a_thread_that_helps_returns_each_value() {
+    check(|| {
+        let (timer, _reaper, _log, helper) = late_timer();
+        let mut got = timer.shut_down();
+        got.extend(helper.join().expect("no thread panics"));
+        got.sort_unstable();
+        assert_eq!(got, [7, 8], "lost");
+        assert_eq!(timer.len(), 0);
+        timer.check_invariants();
+    });
+}
+
+#[test]
+fn a_finish_beside_a_thread_that_helps_runs_the_due_value_and_waits_for_the_other() {
+    check(|| {
+        let (timer, _reaper, log, helper) = late_timer();
+        let mut reaper = timer.client();
+        timer.shards.begin_finish();
+        let turn = reaper.turn();
+        let refused = helper.join().expect("no thread panics");
+        let is_over = turn == Turn::Ended || reaper.turn() == Turn::Ended;
+        assert_eq!(is_over, refused == [8], "a timeout is pending, or none");
+        let pending = timer.shards.shut_down();
+        assert_eq!(pending.len() + refused.len(), 1);
+        if !is_over {
+            timer.close_backlog();
+        }
+        timer.run_executor();
+        assert_eq!(*log.lock(), [7], "it runs once");
+    });
+}
+
 #[test]
 #[should_panic(expected = "lost")]
-fn broken_a_transfer_without_its_lock_is_lost_in_a_shutdown() {
+fn broken_a_hand_off_after_the_release_of_the_shard_is_lost_in_a_shutdown() {
     check(|| {
         let shared = Arc::new((Mutex::new(vec![7]), Mutex::new(Vec::new())));
         let reaper = Arc::clone(&shared);
@@ -443,8 +517,8 @@ fn of_two_inserts_with_one_permit_one_is_refused_with_its_value() {
     check(|| {
         let (shards, _parker) = new_shards(1, Some(1));
         let other = Arc::clone(&shards);
-        let other = thread::spawn(move || other.insert(0, DUE, FAR, 1).err());
-        let refused = shards.insert(0, DUE, FAR, 2).err();
+        let other = thread::spawn(move || try_insert(&other, 0, DUE, FAR, 1).err());
+        let refused = try_insert(&shards, 0, DUE, FAR, 2).err();
         let refused = [refused, other.join().expect("no thread panics")];
         let refused: Vec<_> =
             refused.into_iter().flatten().map(|error| (error.kind(), error.into_value())).collect();

@@ -11,18 +11,23 @@ use std::{
     vec::Vec,
 };
 
+use crossbeam::utils::CachePadded;
+
 use super::{
     backlog::Backlog,
+    error::ScheduleError,
     executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
     shards::{Shards, ShardsRef, TimeoutKey, shard::ShardState},
     stats::TimerStats,
+    tick_clock::Reading,
 };
 use crate::{
     clock::Driven,
     panics::catch,
-    sync::{AtomicBool, Mutex, MutexGuard, Ordering, this_thread},
+    sync::{AtomicBool, Mutex, Ordering, this_thread},
+    tick::Tick,
     wheel::TimingWheel,
 };
 
@@ -69,7 +74,9 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     ) -> Arc<Self> {
         let shards = Arc::new(shards);
         let shared = Arc::new(Self {
-            references: ShardsRef::for_each_shard(&shards),
+            references: (0..shards.count())
+                .map(|_| Arc::new(CachePadded::new(Arc::clone(&shards))))
+                .collect(),
             shards,
             handler: Arc::new(handler),
             delivery,
@@ -78,7 +85,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             is_driven: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::new(),
-            reaper_stats: Mutex::new(TimerStats::new()),
+            reaper_stats: Mutex::new(TimerStats::default()),
             #[cfg(feature = "future")]
             on_panic: std::sync::OnceLock::new(),
         });
@@ -101,7 +108,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
-        self.shards.leave_to_driver();
+        self.shards.wakeup.leave_to_driver();
         self.is_driven.store(true, Ordering::Release);
         drop(self.take_starter());
     }
@@ -164,24 +171,19 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Closes the backlog: the threads that take from it end once it is empty.
-    pub(super) fn close_backlog(&self, transfer: Option<MutexGuard<'_, ()>>) {
+    pub(super) fn close_backlog(&self) {
         let Some(backlog) = self.delivery.backlog() else { return };
         backlog.close();
-        drop(transfer);
         backlog.wake_receivers(usize::MAX, |waker| drop(catch(|| waker.wake())));
     }
 
-    /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
-    pub(crate) fn shut_down(&self) -> Unfinished<S> {
-        self.end(self.delivery.backlog())
-    }
-
-    /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
-    fn end(&self, backlog: Option<&Backlog<S::Due>>) -> Unfinished<S> {
+    /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless
+    /// `keeps_expired`, those in the backlog.
+    pub(crate) fn end(&self, keeps_expired: bool) -> (Vec<S::Value>, Vec<S::Due>) {
         let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
-        let transfer = self.delivery.backlog().map(Backlog::lock_transfer);
         let pending = self.shards.shut_down();
-        self.close_backlog(transfer);
+        self.close_backlog();
+        let backlog = self.delivery.backlog().filter(|_| !keeps_expired);
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();
         let expired: Vec<_> = expired.map(|expired| expired.value).collect();
         self.callback_threads.shut_down();
@@ -189,7 +191,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         if is_first && self.is_started() {
             self.handler.events().shut_down(pending.len() + expired.len());
         }
-        Unfinished { pending, expired }
+        (pending, expired)
     }
 
     /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts
@@ -198,7 +200,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         self.shards.begin_finish();
         // A thread that sees this finds the shards closed.
         self.is_reaper_dead.store(true, Ordering::Release);
-        self.close_backlog(None);
+        self.close_backlog();
         #[cfg(feature = "future")]
         self.on_panic.get().inspect(|on_panic| on_panic(self));
     }
@@ -216,18 +218,16 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Returns the number of timeouts that are pending or in the backlog.
-    pub(crate) fn len(&self) -> usize {
-        let backlog = self.delivery.backlog();
-        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
-        self.shards.pending() + backlog.map_or(0, Backlog::len)
+    pub(crate) fn len(&self) -> u64 {
+        // A timeout that is taken meanwhile still counts, and none counts twice.
+        let taken = self.delivery.backlog().map_or(0, Backlog::taken);
+        let counts = self.shards.counts();
+        counts.pending + counts.expired - taken
     }
 
     /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads
     /// may run.
     pub(crate) fn check_invariants(&self) {
-        // The reaper expires under this lock, if there is a backlog.
-        let backlog = self.delivery.backlog();
-        let _transfer = backlog.map(Backlog::lock_transfer);
         self.shards.check_invariants();
         self.callback_threads.check_invariants();
         let (counts, is_shut_down) = (self.shards.counts(), self.shards.is_shut_down());
@@ -235,6 +235,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         // A sleep that was moved later has one for each wake-up before its deadline as well.
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
+        let backlog = self.delivery.backlog();
         assert!(!is_shut_down || backlog.is_none_or(Backlog::is_closed), "the backlog is open");
     }
 
@@ -247,6 +248,25 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
+    /// Adds a timeout to the shard of this thread.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        read: Reading,
+        deadline: Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let index = self.shards.current();
+        let mut shard = self.shards.lock(index);
+        let inserted = shard.insert(read.now, deadline, value);
+        if inserted.is_ok() {
+            self.unlock(shard, read);
+        } else {
+            shard.unlock();
+        }
+        inserted.map(|key| TimeoutKey::new(index, key))
+    }
+
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
@@ -263,23 +283,18 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         // Without threads no timeout is pending: the first insert starts them.
         //
         // The due values of a queue can still be received.
-        self.end(self.delivery.backlog().filter(|backlog| !backlog.is_queue())).into_values()
+        self.end_with_values(self.delivery.is_queue())
     }
-}
 
-/// The timeouts that a timer had when it ended.
-pub(crate) struct Unfinished<S: ShardState> {
-    pub(crate) pending: Vec<S::Value>,
-    /// Timeouts that had expired, and whose callbacks did not run.
-    pub(crate) expired: Vec<S::Due>,
-}
+    /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
+    pub(crate) fn shut_down(&self) -> Vec<T> {
+        self.end_with_values(false)
+    }
 
-impl<T> Unfinished<TimingWheel<T>> {
-    /// Returns the values of all timeouts.
-    pub(super) fn into_values(self) -> Vec<T> {
-        let mut values = self.pending;
-        values.extend(self.expired);
-        values
+    fn end_with_values(&self, keeps_expired: bool) -> Vec<T> {
+        let (mut pending, expired) = self.end(keeps_expired);
+        pending.extend(expired);
+        pending
     }
 }
 
@@ -289,17 +304,6 @@ pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Shared<TimingWheel<T>>
 impl<T: Send + 'static> Drop for Owner<T> {
     fn drop(&mut self) {
         drop(self.0.shut_down());
-    }
-}
-
-#[cfg(all(test, loom))]
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
-    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
-    pub(crate) fn run_executor(&self) {
-        let backlog = self.delivery.backlog().expect("the timer has executor threads");
-        while let Some(expired) = backlog.take() {
-            self.handler.call(expired);
-        }
     }
 }
 

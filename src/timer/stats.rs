@@ -3,8 +3,6 @@
 //! Each shard counts under its own lock, which the operation holds anyway. The reaper counts its
 //! wake-ups and the lateness in a [`TimerStats`] of its own.
 
-use std::time::Duration;
-
 use crate::histogram::Histogram;
 
 /// Counts of a timer; from [`Timer::stats`](crate::Timer::stats).
@@ -29,7 +27,7 @@ use crate::histogram::Histogram;
 /// assert_eq!((stats.scheduled, stats.expired, stats.pending), (2, 1, 1));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct TimerStats {
     /// Timeouts that are pending.
@@ -64,20 +62,6 @@ pub struct TimerStats {
 }
 
 impl TimerStats {
-    pub(super) fn new() -> Self {
-        Self {
-            pending: 0,
-            scheduled: 0,
-            expired: 0,
-            cancelled: 0,
-            refused: 0,
-            returned: 0,
-            panicked: 0,
-            wakeups: 0,
-            lateness: Histogram::new(),
-        }
-    }
-
     /// Adds the counts of another part of the same timer.
     pub(super) fn add(&mut self, other: &Self) {
         self.pending += other.pending;
@@ -89,12 +73,5 @@ impl TimerStats {
         self.panicked += other.panicked;
         self.wakeups += other.wakeups;
         self.lateness.add(&other.lateness);
-    }
-
-    /// Returns the lateness that `percent` of the expired timeouts did not exceed; zero if there
-    /// were none.
-    #[must_use]
-    pub fn lateness_percentile(&self, percent: f64) -> Duration {
-        self.lateness.percentile(percent)
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    clock::{Clock, Driven, SystemClock},
+    clock::{Clock, Driven},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -18,42 +18,26 @@ use crate::{
 /// A clock divided into ticks.
 #[derive(Debug)]
 pub(crate) struct TickClock {
-    source: Source,
+    /// `None` for the clock of the system.
+    source: Option<Arc<dyn Clock>>,
     /// Start of tick 0.
     origin: Instant,
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
     /// [`Instant`] is never early.
     started: Nanos,
-    ticks: Ticks,
+    pub(crate) ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
     latest: AtomicU64,
 }
 
-/// The clock of a timer.
-#[derive(Debug, Clone)]
-pub(super) enum Source {
-    System(SystemClock),
-    User(Arc<dyn Clock>),
-}
-
-impl Source {
-    fn now(&self) -> Instant {
-        match self {
-            Self::System(clock) => clock.now(),
-            Self::User(clock) => clock.now(),
-        }
-    }
-
-    /// Returns the present, as an instant and as [`system_nanos`].
-    fn start(&self) -> (Instant, Nanos) {
-        let Self::System(_) = self else { return (self.now(), Nanos::ZERO) };
-        // The scheduler may interrupt this thread between two readings.
-        let readings = (0..16).map(|_| (system_nanos(), self.now(), system_nanos()));
-        let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
-        let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
-        (origin, started)
-    }
+/// Returns the present, as an instant and as [`system_nanos`].
+fn system_start() -> (Instant, Nanos) {
+    // The scheduler may interrupt this thread between two readings.
+    let readings = (0..16).map(|_| (system_nanos(), Instant::now(), system_nanos()));
+    let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
+    let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
+    (origin, started)
 }
 
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
@@ -86,21 +70,27 @@ pub(crate) struct Reading {
 
 impl TickClock {
     /// Starts tick 0 now. A tick has 1 ns to 292 years: see [`Ticks::is_in`].
-    pub(super) fn new(source: Source, tick: Duration) -> Self {
+    pub(super) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
-        let (origin, started) = source.start();
+        let user = source.as_ref().map(|clock| (clock.now(), Nanos::ZERO));
+        let (origin, started) = user.unwrap_or_else(system_start);
         Self { source, origin, started, ticks, latest: AtomicU64::new(0) }
     }
 
     /// Lets a clock that drives timers adopt one. Returns whether it does.
     pub(super) fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        matches!(&self.source, Source::User(clock) if clock.adopt(timer))
+        self.source.as_ref().is_some_and(|clock| clock.adopt(timer))
     }
 
     /// Returns the time of the user's clock, even if it has stepped back.
     pub(super) fn source_now(&self) -> Instant {
-        self.source.now()
+        self.source.as_ref().map_or_else(Instant::now, |clock| clock.now())
+    }
+
+    /// Returns the instant `span` from now, on the user's clock.
+    pub(super) fn instant_after(&self, span: Duration) -> Instant {
+        after(self.source_now(), span)
     }
 
     /// Returns the time since the start of tick 0.
@@ -108,21 +98,9 @@ impl TickClock {
         self.read().elapsed
     }
 
-    /// Returns the current tick.
-    #[inline]
-    pub(super) fn now(&self) -> Tick {
-        self.read().now
-    }
-
     /// Returns the latest tick that a thread has seen, without reading the clock.
     pub(crate) fn latest(&self) -> Tick {
         Tick::new(self.latest.load(Ordering::Relaxed))
-    }
-
-    /// Returns whether a thread has seen this tick or a later one, without reading the clock.
-    #[cfg(feature = "future")]
-    pub(super) fn has_begun(&self, tick: Tick) -> bool {
-        self.latest() >= tick
     }
 
     /// Returns whether a thread has seen a tick that began at `elapsed` or later, without reading
@@ -130,24 +108,19 @@ impl TickClock {
     #[cfg(feature = "future")]
     #[inline]
     pub(super) fn has_passed(&self, elapsed: Nanos) -> bool {
-        self.start(self.latest()) >= elapsed
-    }
-
-    /// Returns the time from the start of tick 0 to that of `tick`.
-    pub(crate) fn start(&self, tick: Tick) -> Nanos {
-        self.ticks.until_start(tick)
+        self.ticks.until_start(self.latest()) >= elapsed
     }
 
     /// Reads the clock. Divides only if no thread has seen the current tick.
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
-            Source::System(_) => system_nanos().saturating_sub(self.started),
-            Source::User(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
+            None => system_nanos().saturating_sub(self.started),
+            Some(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
         if self.ticks.is_in(elapsed, latest) {
-            debug_assert_eq!(self.floor(elapsed), latest);
+            debug_assert_eq!(self.ticks.floor(elapsed), latest);
             return Reading { elapsed, now: latest };
         }
         self.leave_tick(elapsed, latest)
@@ -156,11 +129,11 @@ impl TickClock {
     /// The same for a time outside the latest tick.
     #[cold]
     fn leave_tick(&self, elapsed: Nanos, latest: Tick) -> Reading {
-        let begun = self.start(latest);
+        let begun = self.ticks.until_start(latest);
         if elapsed < begun {
             return Reading { elapsed: begun, now: latest };
         }
-        let now = self.floor(elapsed);
+        let now = self.ticks.floor(elapsed);
         debug_assert!(now > latest, "the clock left tick {latest} for tick {now}");
         self.latest.fetch_max(now.get(), Ordering::Relaxed);
         Reading { elapsed, now }
@@ -169,14 +142,19 @@ impl TickClock {
     /// Returns the first tick that begins `delay` after a reading or later.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        let deadline = self.ceil(read.elapsed.saturating_add(delay.into()));
+        let deadline = self.ticks.ceil(read.elapsed.saturating_add(delay.into()));
         debug_assert!(read.now <= deadline, "a deadline lies before the call");
         deadline
     }
 
     /// Returns the first tick that begins at `instant` or later; tick 0 for an earlier instant.
     pub(super) fn at(&self, instant: Instant) -> Tick {
-        self.ceil(self.elapsed_at(instant))
+        self.ticks.ceil(self.elapsed_at(instant))
+    }
+
+    /// Returns the first tick that begins at `instant` or later; [`Tick::MAX`] for `None`.
+    pub(super) fn at_or_never(&self, instant: Option<Instant>) -> Tick {
+        instant.map_or(Tick::MAX, |instant| self.at(instant))
     }
 
     /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.
@@ -191,46 +169,21 @@ impl TickClock {
         self.origin.checked_add(elapsed.finite()?)
     }
 
-    /// Returns the time from the start of tick 0 to `instant`; that of no tick for `None`.
-    pub(super) fn elapsed_or_never(&self, instant: Option<Instant>) -> Nanos {
-        instant.map_or(Nanos::NEVER, |instant| self.elapsed_at(instant))
-    }
-
     /// Returns the current instant.
     pub(crate) fn instant_now(&self) -> Instant {
         // An instant that cannot be represented lies centuries ahead, and a clock returned one.
         self.instant_at(self.elapsed()).unwrap_or_else(Instant::now)
     }
 
-    /// Returns the length of a tick.
-    pub(crate) fn tick(&self) -> Duration {
-        self.ticks.tick()
-    }
-
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
     pub(super) fn pause_until(&self, tick: Tick) -> Duration {
         let start = self.instant(tick);
-        start.map_or(Duration::MAX, |start| start.saturating_duration_since(self.source.now()))
+        start.map_or(Duration::MAX, |start| start.saturating_duration_since(self.source_now()))
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
-        self.instant_at(self.start(tick))
-    }
-
-    /// Returns the time from the start of tick 0 to that of `tick`.
-    pub(super) fn since_origin(&self, tick: Tick) -> Duration {
-        self.ticks.start(tick)
-    }
-
-    /// Rounds a time down to a tick.
-    pub(super) fn floor(&self, elapsed: Nanos) -> Tick {
-        self.ticks.floor(elapsed)
-    }
-
-    /// Rounds a deadline up to a tick.
-    pub(super) fn ceil(&self, elapsed: Nanos) -> Tick {
-        self.ticks.ceil(elapsed)
+        self.instant_at(self.ticks.until_start(tick))
     }
 }
 
@@ -258,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_systems_clock_counts_the_time_of_instants_and_is_never_ahead_of_it() {
-        let clock = TickClock::new(Source::System(SystemClock), Duration::from_millis(1));
+        let clock = TickClock::new(None, Duration::from_millis(1));
         for _ in 0..1000 {
             let before = clock.origin.elapsed();
             let elapsed = Duration::from(clock.elapsed());
@@ -272,14 +225,12 @@ mod tests {
     fn a_clock_that_steps_back_stays_in_its_tick_however_long_that_is() {
         for length in [1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX] {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
-            let clock = TickClock::new(
-                Source::User(Arc::clone(&source) as _),
-                Duration::from_nanos(length),
-            );
-            *source.1.lock() = clock.tick();
-            assert_eq!(clock.now(), Tick::new(1));
+            let clock =
+                TickClock::new(Some(Arc::clone(&source) as _), Duration::from_nanos(length));
+            *source.1.lock() = clock.ticks.tick();
+            assert_eq!(clock.read().now, Tick::new(1));
             *source.1.lock() = Duration::ZERO;
-            assert_eq!(clock.now(), Tick::new(1), "with ticks of {length} ns");
+            assert_eq!(clock.read().now, Tick::new(1), "with ticks of {length} ns");
         }
     }
 
@@ -287,11 +238,11 @@ mod tests {
     fn a_clock_that_steps_back_from_the_last_tick_stays_in_it() {
         for length in [Duration::from_millis(1), Duration::from_secs(3600)] {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
-            let clock = TickClock::new(Source::User(Arc::clone(&source) as _), length);
+            let clock = TickClock::new(Some(Arc::clone(&source) as _), length);
             *source.1.lock() = Duration::from_secs(600 * 365 * 86_400);
-            let last = clock.now();
+            let last = clock.read().now;
             *source.1.lock() = Duration::from_nanos(400);
-            assert_eq!(clock.now(), last, "with ticks of {length:?}");
+            assert_eq!(clock.read().now, last, "with ticks of {length:?}");
         }
     }
 }

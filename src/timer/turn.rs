@@ -7,7 +7,7 @@ use super::{
     executor::Delivery,
     lifecycle::CallbackThread,
     reaper::{Client, Turn},
-    shards::shard::ShardState,
+    shards::shard::{ShardGuard, ShardState},
     shared::Shared,
     tick_clock::Reading,
 };
@@ -30,7 +30,10 @@ fn steps_per_hold(lateness: Duration) -> u64 {
     u64::from(steps)
 }
 
-/// The work of the reaper in one hold of each shard.
+/// Steps of a hold in which another thread helps a late reaper.
+const HELP_STEPS: u64 = 32;
+
+/// The work of the reaper in at most one hold of each shard.
 struct Holds {
     now: Tick,
     /// The greatest lateness; `None` if no timeout expired.
@@ -53,29 +56,32 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         }
     }
 
-    /// Expires due timeouts and hands them off, in one hold of each shard. Its length depends on
-    /// the lateness of the timeouts before. `batch` is empty, before and after.
+    /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
+    /// these has due timeouts, waits for one that is not. The length of a hold depends on the
+    /// lateness of the timeouts before. `batch` is empty, before and after.
     fn expire_some(
         &self,
         delivery: &Delivery<S::Due>,
         batch: &mut Vec<Expired<S::Due>>,
         lateness: Duration,
     ) -> Holds {
-        let read @ Reading { elapsed, now } = self.shards.clock().read();
-        // The drop of these values may end this timer, which takes the transfer lock. In a panic,
-        // they are dropped after the lock, too.
-        let mut dropped = Vec::new();
-        let transfer = delivery.backlog().map(|backlog| (backlog, backlog.lock_transfer()));
+        let read @ Reading { now, .. } = self.shards.clock().read();
         let steps = steps_per_hold(lateness);
-        let is_drained = self.shards.expire(read, steps, batch, &mut dropped);
-        let lateness = self.record_lateness(elapsed, batch);
-        if let Some((backlog, transfer)) = transfer {
-            let count = batch.len();
-            backlog.put(batch);
-            drop(transfer);
-            backlog.wake_receivers(count, |waker| self.handler.catch(|| waker.wake()));
+        let mut holds = Holds { now, lateness: None, is_drained: true };
+        let mut locked = None;
+        for index in self.shards.due(now) {
+            match self.shards.try_lock(index) {
+                Some(shard) => self.expire_shard(shard, read, steps, delivery, batch, &mut holds),
+                None => locked = Some(index),
+            }
         }
-        drop(dropped);
+        if let Some(index) = locked {
+            if holds.lateness.is_none() {
+                let shard = self.shards.wait_for(index);
+                self.expire_shard(shard, read, steps, delivery, batch, &mut holds);
+            }
+            holds.is_drained = false;
+        }
         for expired in batch.drain(..) {
             match delivery {
                 Delivery::Pool(pool) => {
@@ -85,8 +91,52 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
                 Delivery::Inline | Delivery::Backlog(_) => self.handler.call(expired),
             }
         }
-        lateness.inspect(|lateness| self.handler.events().expired(*lateness));
-        Holds { now, lateness, is_drained }
+        holds.lateness.inspect(|lateness| self.handler.events().expired(*lateness));
+        holds
+    }
+
+    /// Expires due timeouts of a shard, in one hold. Puts them into the backlog if there is one,
+    /// else into `batch`.
+    fn expire_shard(
+        &self,
+        mut shard: ShardGuard<'_, S>,
+        read: Reading,
+        steps: u64,
+        delivery: &Delivery<S::Due>,
+        batch: &mut Vec<Expired<S::Due>>,
+        holds: &mut Holds,
+    ) {
+        let before = batch.len();
+        holds.is_drained &= shard.expire(read, steps, batch);
+        let count = batch.len() - before;
+        holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
+        let sleepers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
+        drop(shard.unlock());
+        if let Some((backlog, sleepers)) = sleepers {
+            backlog.wake(sleepers);
+            backlog.wake_receivers(count, |waker| self.handler.catch(|| waker.wake()));
+        }
+    }
+
+    /// Unlocks a shard to which this thread has added a timeout, so that it is open. Before that,
+    /// helps the reaper there if it is late.
+    #[inline]
+    pub(crate) fn unlock(&self, shard: ShardGuard<'_, S>, read: Reading) {
+        if shard.is_late(read.now) {
+            self.help(shard, read);
+        } else {
+            drop(shard.unlock());
+        }
+    }
+
+    /// Hands off due timeouts in place of the reaper, if there is a backlog for them. No callback
+    /// runs here.
+    #[cold]
+    fn help(&self, shard: ShardGuard<'_, S>, read: Reading) {
+        if self.delivery.backlog().is_some() && !self.is_driven() {
+            let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
+            self.expire_shard(shard, read, HELP_STEPS, &self.delivery, &mut Vec::new(), &mut holds);
+        }
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.
@@ -100,7 +150,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let mut stats = self.reaper_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
-            let deadline = self.shards.clock().since_origin(equal[0].deadline);
+            let deadline = self.shards.clock().ticks.start(equal[0].deadline);
             let lateness = elapsed.saturating_sub(deadline);
             stats.lateness.record(lateness, equal.len() as u64);
             greatest = greatest.max(lateness);
@@ -183,7 +233,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
             return Turn::Again;
         }
         if self.shared.shards.has_finished() {
-            self.shared.close_backlog(None);
+            self.shared.close_backlog();
             return Turn::Ended;
         }
         Turn::Drained
@@ -205,7 +255,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
     }
 
     fn wake_up(&mut self, has_slept: bool) {
-        self.shared.shards.announce_awake();
+        self.shared.shards.wakeup.stay_awake();
         if has_slept {
             self.shared.reaper_stats.lock().wakeups += 1;
         }
@@ -240,6 +290,11 @@ mod tests {
         (timers, clients)
     }
 
+    /// Returns whether the reaper has announced a sleep, and no thread has woken it.
+    fn is_asleep(timer: &ValueTimer<u32>) -> bool {
+        timer.shards().wakeup.asleep_until() > Tick::ZERO
+    }
+
     #[test]
     fn an_insert_wakes_the_reaper_only_if_it_is_the_earliest_of_all_timers() {
         for early in [0, 1] {
@@ -254,11 +309,11 @@ mod tests {
             assert_eq!(fall_asleep(&mut clients), Some(Duration::from_secs(9)));
             for ms in [59_999, 9001, 9000] {
                 schedule(late, ms);
-                assert!(late.shards().is_asleep(), "woken for a timeout after {ms} ms");
+                assert!(is_asleep(late), "woken for a timeout after {ms} ms");
             }
             schedule(late, 8997);
-            assert!(!late.shards().is_asleep(), "not woken");
-            assert!(early.shards().is_asleep());
+            assert!(!is_asleep(late), "not woken");
+            assert!(is_asleep(early));
             for client in &mut clients {
                 client.wake_up(true);
             }
@@ -292,7 +347,7 @@ mod tests {
         let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
         let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
         for value in 0..20_000 {
-            let inserted = timer.shards().insert(0, Tick::ZERO, Tick::new(1), value);
+            let inserted = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1), value);
             inserted.expect("the wheel has room");
         }
         let mut client = TimerClient::new(timer.shared());

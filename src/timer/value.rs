@@ -14,7 +14,6 @@ use super::{
     shards::{Shards, TimeoutKey},
     shared::{Owner, Shared},
     stats::TimerStats,
-    tick_clock::after,
 };
 use crate::wheel::{Expired, TimingWheel};
 
@@ -112,9 +111,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        let shards = self.shards();
-        let read = shards.clock().read();
-        shards.insert(shards.current(), read.now, shards.clock().deadline(read, delay), value)
+        let clock = self.shards().clock();
+        let read = clock.read();
+        self.shared().insert(read, clock.deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -124,9 +123,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        let shards = self.shards();
-        let clock = shards.clock();
-        shards.insert(shards.current(), clock.now(), clock.at(instant), value)
+        let clock = self.shards().clock();
+        self.shared().insert(clock.read(), clock.at(instant), value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
@@ -198,7 +196,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// [`Timer::wake`](crate::Timer::wake) has the details.
     pub fn wake(&self) {
-        self.shards().unpark_reaper();
+        self.shards().wakeup.wake();
     }
 
     /// Returns whether the reaper has stopped serving this timer after a panic of the user's
@@ -220,14 +218,13 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// call returns nothing.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared().shut_down().into_values()
+        self.shared().shut_down()
     }
 
     /// Refuses new values, handles those that become due `within` this time, then shuts down.
     /// Returns the values that the handler never got.
     ///
-    /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the timer's
-    /// clock. [`Timer::finish_by`](crate::Timer::finish_by) has the details.
+    /// [`Timer::finish`](crate::Timer::finish) has the details.
     ///
     /// # Examples
     ///
@@ -248,16 +245,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<T> {
-        self.finish_by(self.instant_after(within))
-    }
-
-    /// Refuses new values, handles those that become due before `deadline`, then shuts down.
-    /// Returns the values that the handler never got.
-    ///
-    /// [`Timer::finish_by`](crate::Timer::finish_by) has the details.
-    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
-    pub fn finish_by(&self, deadline: Instant) -> Vec<T> {
-        self.shared().finish_by(deadline)
+        let shared = self.shared();
+        shared.finish_by(shared.shards.clock().instant_after(within))
     }
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
@@ -298,18 +287,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shared().stats()
     }
 
-    /// Returns the instant `within` from now, on the timer's clock.
-    pub(super) fn instant_after(&self, within: Duration) -> Instant {
-        after(self.shards().clock().source_now(), within)
-    }
-
-    /// Checks the invariants of the timer, for tests of programs that use one.
-    ///
-    /// [`Timer::check_invariants`](crate::Timer::check_invariants) has the details.
-    ///
-    /// # Panics
-    ///
-    /// Panics if an invariant is broken. Other threads must not use the timer meanwhile.
+    /// Checks the invariants of the timer, as [`Timer::check_invariants`](crate::Timer) does.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.shared().check_invariants();
     }

@@ -10,7 +10,7 @@ use crate::tick::Tick;
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, TimingWheel};
+/// use delaywheel::{Tick, wheel::TimingWheel};
 ///
 /// let mut wheel = TimingWheel::new(Tick::ZERO);
 /// let key = wheel.insert(Tick::new(5), "value")?;
@@ -55,7 +55,7 @@ impl<'a, T> Advance<'a, T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// for value in 0..5 {

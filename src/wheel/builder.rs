@@ -11,7 +11,7 @@ const DEFAULT_SIZE: usize = 256;
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, TimingWheel, wheel::WheelBuilder};
+/// use delaywheel::{Tick, wheel::{TimingWheel, WheelBuilder}};
 ///
 /// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).start(Tick::new(1)).build()?;
 /// assert_eq!(wheel.size(), 256);

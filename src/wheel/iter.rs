@@ -21,7 +21,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), 'a')?;
@@ -105,7 +105,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), "never ran")?;
@@ -122,7 +122,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), "dropped")?;

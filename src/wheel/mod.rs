@@ -84,7 +84,7 @@ use crate::{error::InsertError, slab::Slab, tick::Tick};
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, TimingWheel};
+/// use delaywheel::{Tick, wheel::TimingWheel};
 ///
 /// let mut wheel = TimingWheel::new(Tick::ZERO);
 /// wheel.insert(Tick::new(10), "soon")?;
@@ -120,7 +120,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let wheel: TimingWheel<u64> = TimingWheel::new(Tick::new(1_000));
     /// assert_eq!(wheel.now(), Tick::new(1_000));
@@ -142,7 +142,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::new(100));
     /// let late = wheel.insert(Tick::new(7), "late")?;
@@ -181,7 +181,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), 'a')?;
@@ -212,7 +212,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let session = wheel.insert(Tick::new(30), "session")?;
@@ -247,7 +247,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), 7)?;
@@ -265,7 +265,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), 7)?;
@@ -283,7 +283,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(5), ())?;
@@ -307,7 +307,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// for deadline in [30, 10, 20, 40] {
@@ -339,7 +339,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// wheel.observe(Tick::new(100));
@@ -372,7 +372,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// assert_eq!(wheel.next_expiration(), None);
@@ -423,7 +423,7 @@ impl<T> TimingWheel<T> {
     /// # Examples
     ///
     /// ```
-    /// use delaywheel::{Tick, TimingWheel};
+    /// use delaywheel::{Tick, wheel::TimingWheel};
     ///
     /// let mut wheel = TimingWheel::new(Tick::ZERO);
     /// let key = wheel.insert(Tick::new(1 << 40), "far")?;

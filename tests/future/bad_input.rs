@@ -65,9 +65,10 @@ fn a_clock_that_goes_back_within_a_tick_panics_nowhere() {
     drop(timer.sleep(SECOND));
     for ticks in 1..4 {
         let deadline = start + Duration::from_micros(1000 * ticks + 500);
-        clock.1.store(10_500 + 1000 * ticks, Ordering::Relaxed);
         let mut context = Context::from_waker(Waker::noop());
-        let mut interval = timer.interval_at(deadline, SECOND, MissedTicks::Skip);
+        let mut interval = timer.interval(SECOND, MissedTicks::Skip);
+        interval.reset_at(deadline);
+        clock.1.store(10_500 + 1000 * ticks, Ordering::Relaxed);
         let is_ready = interval.poll_tick(&mut context).is_ready();
         clock.1.store(10_500 + 1000 * ticks, Ordering::Relaxed);
         let is_over = poll(&mut timer.timeout_at(deadline, pending::<()>())).is_ready();

@@ -1,16 +1,16 @@
 //! Futures that are dropped at every point of their lives.
 
 use std::{
-    future::{Future, pending},
+    future::{Future, pending, poll_fn},
     pin::Pin,
     sync::Arc,
 };
 
 use delaywheel::{
-    AsyncPurgatory, Clock, Condition, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer,
-    Watch,
-    future::{Interval, QueueStream},
+    Clock, Condition, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer, Watch,
+    future::{AsyncPurgatory, Interval, QueueStream},
 };
+use futures_core::Stream;
 
 use crate::support::{SECOND, Wakes, poll_with};
 
@@ -35,7 +35,8 @@ impl Owners {
         let purgatory = Purgatory::builder().timer(builder).build();
         let purgatory = purgatory.expect("the settings are valid");
         let start = clock.now() + SECOND;
-        let interval = timer.interval_at(start, SECOND, MissedTicks::Burst);
+        let mut interval = timer.interval(SECOND, MissedTicks::Burst);
+        interval.reset_at(start);
         let stream = queue.stream();
         Self { clock, timer, queue, purgatory, interval, stream }
     }
@@ -55,7 +56,7 @@ const FUTURES: [(&str, Make); 8] = [
     ("timeout", |owners| boxed(owners.timer.timeout(SECOND, pending::<()>()))),
     ("tick", |owners| boxed(owners.interval.tick())),
     ("recv_async", |owners| boxed(owners.queue.recv_async())),
-    ("stream.recv", |owners| boxed(owners.stream.recv())),
+    ("recv by stream", |owners| boxed(poll_fn(|cx| Pin::new(&mut owners.stream).poll_next(cx)))),
     ("wait", |owners| boxed(owners.purgatory.wait([3, 4], SECOND))),
     ("wait for any", |owners| {
         boxed(

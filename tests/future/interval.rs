@@ -46,16 +46,15 @@ fn missed_ticks_come_at_once_or_later_or_not_at_all() {
 
 /// The ticks, in seconds since the start, of an interval that starts 2.5 s before the first sleep
 /// of its timer. Taken now, and each half second after that.
-fn ticks_from_the_past(missed: MissedTicks, is_reset: bool) -> Vec<Vec<f64>> {
+fn ticks_from_the_past(missed: MissedTicks, has_ticked: bool) -> Vec<Vec<f64>> {
     let (timer, clock) = timer();
     let start = clock.now();
     clock.advance(SECOND * 5 / 2);
-    let mut interval = timer.interval_at(start, SECOND, missed);
-    if is_reset {
-        interval = timer.interval(SECOND, missed);
+    let mut interval = timer.interval(SECOND, missed);
+    if has_ticked {
         assert!(tick(&mut interval, start).is_some());
-        interval.reset_at(start);
     }
+    interval.reset_at(start);
     let mut taken = || {
         let taken = std::iter::from_fn(|| tick(&mut interval, start)).collect();
         clock.advance(SECOND / 2);
@@ -66,8 +65,8 @@ fn ticks_from_the_past(missed: MissedTicks, is_reset: bool) -> Vec<Vec<f64>> {
 
 #[test]
 fn a_start_before_the_first_sleep_of_the_timer_keeps_its_grid() {
-    for is_reset in [false, true] {
-        let ticks = |missed| ticks_from_the_past(missed, is_reset);
+    for has_ticked in [false, true] {
+        let ticks = |missed| ticks_from_the_past(missed, has_ticked);
         assert_eq!(ticks(MissedTicks::Burst), [vec![0.0, 1.0, 2.0], vec![3.0], vec![], vec![4.0]]);
         assert_eq!(ticks(MissedTicks::Skip), [vec![0.0], vec![3.0], vec![], vec![4.0]]);
         assert_eq!(ticks(MissedTicks::Delay), [vec![0.0], vec![], vec![3.5], vec![]]);
@@ -75,7 +74,8 @@ fn a_start_before_the_first_sleep_of_the_timer_keeps_its_grid() {
     let (timer, clock) = timer();
     let start = clock.now();
     clock.advance(SECOND);
-    let mut interval = timer.interval_at(start, Duration::MAX, MissedTicks::Burst);
+    let mut interval = timer.interval(Duration::MAX, MissedTicks::Burst);
+    interval.reset_at(start);
     assert_eq!((tick(&mut interval, start), tick(&mut interval, start)), (Some(0.0), None));
     clock.advance(Duration::from_secs(600 * 365 * 86400));
     assert_eq!(tick(&mut interval, start), None);
@@ -88,7 +88,8 @@ fn an_interval_that_started_centuries_ago_goes_on() {
         let (timer, clock) = timer();
         // Not each system can represent that instant.
         let Some(start) = clock.now().checked_sub(YEARS) else { return };
-        let mut interval = timer.interval_at(start, SECOND, missed);
+        let mut interval = timer.interval(SECOND, missed);
+        interval.reset_at(start);
         assert_eq!(tick(&mut interval, start), Some(0.0), "{missed:?}");
         for _ in 0..3 {
             assert_eq!(tick(&mut interval, start), None);
@@ -103,7 +104,8 @@ fn a_dropped_call_takes_no_tick() {
     let (timer, clock) = timer();
     let mut context = Context::from_waker(Waker::noop());
     let start = clock.now();
-    let mut interval = timer.interval_at(start + SECOND, SECOND, MissedTicks::Burst);
+    let mut interval = timer.interval(SECOND, MissedTicks::Burst);
+    interval.reset_at(start + SECOND);
     for _ in 0..3 {
         assert!(pin!(interval.tick()).poll(&mut context).is_pending());
     }
@@ -119,11 +121,10 @@ fn a_dropped_call_takes_no_tick() {
 }
 
 #[test]
-fn an_interval_is_a_stream_without_end() {
+fn an_interval_is_a_stream_that_ends_after_an_error() {
     let (timer, clock) = timer();
     let mut context = Context::from_waker(Waker::noop());
     let mut interval = timer.interval(SECOND, MissedTicks::Burst);
-    assert_eq!(interval.size_hint(), (usize::MAX, None));
     for _ in 0..3 {
         let next = Pin::new(&mut interval).poll_next(&mut context);
         assert!(matches!(next, Poll::Ready(Some(Ok(_)))));
@@ -131,9 +132,11 @@ fn an_interval_is_a_stream_without_end() {
         clock.advance(SECOND);
     }
     timer.shutdown();
-    let mut far = timer.interval_at(clock.now() + SECOND, SECOND, MissedTicks::Burst);
-    let next = Pin::new(&mut far).poll_next(&mut context);
-    assert!(matches!(next, Poll::Ready(Some(Err(_)))), "an error, and no end");
+    let mut far = timer.interval(SECOND, MissedTicks::Burst);
+    far.reset_at(clock.now() + SECOND);
+    let mut next = || Pin::new(&mut far).poll_next(&mut context);
+    assert!(matches!(next(), Poll::Ready(Some(Err(_)))));
+    assert!((0..3).all(|_| matches!(next(), Poll::Ready(None))), "a second error");
 }
 
 #[test]
@@ -144,14 +147,14 @@ fn a_reset_starts_the_grid_again() {
     assert_eq!((interval.period(), interval.missed_ticks()), (2 * SECOND, MissedTicks::Burst));
     assert_eq!(tick(&mut interval, start), Some(0.0));
     clock.advance(SECOND);
-    interval.reset();
+    interval.reset(interval.period());
     clock.advance(SECOND);
     assert_eq!(tick(&mut interval, start), None);
     clock.advance(SECOND);
     assert_eq!(tick(&mut interval, start), Some(3.0));
-    interval.reset_immediately();
+    interval.reset(Duration::ZERO);
     assert_eq!(tick(&mut interval, start), Some(3.0));
-    interval.reset_after(SECOND);
+    interval.reset(SECOND);
     clock.advance(SECOND);
     assert_eq!(tick(&mut interval, start), Some(4.0));
     interval.reset_at(clock.now() + 5 * SECOND);

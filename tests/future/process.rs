@@ -5,8 +5,8 @@ use std::{future::pending, io, task::Poll};
 use delaywheel::{
     Clock, ManualClock, MissedTicks, Timer,
     future::{
-        DefaultTimerError, default_timer, interval, interval_at, set_default_timer, sleep,
-        sleep_until, timeout, timeout_at,
+        DefaultTimerError, default_timer, interval, set_default_timer, sleep, sleep_until, timeout,
+        timeout_at,
     },
 };
 
@@ -28,7 +28,8 @@ fn the_free_functions_use_the_timer_that_was_set_before() {
     let mut limited_at = timeout_at(clock.now() + SECOND, pending::<()>());
     let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
     let mut ticks = interval(SECOND, MissedTicks::Burst);
-    let mut later = interval_at(clock.now() + SECOND, SECOND, MissedTicks::Burst);
+    let mut later = interval(SECOND, MissedTicks::Burst);
+    later.reset_at(clock.now() + SECOND);
     assert!(ticks.poll_tick(context).is_ready() && later.poll_tick(context).is_pending());
     assert!(sleeps.iter_mut().all(|sleep| poll(sleep).is_pending()));
     assert!(poll(&mut limited).is_pending() && poll(&mut limited_at).is_pending());

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{AsyncPurgatory, DelayQueue, ManualClock, Purgatory, Timer};
+use delaywheel::{DelayQueue, ManualClock, Purgatory, Timer, future::AsyncPurgatory};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 

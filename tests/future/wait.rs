@@ -9,7 +9,8 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Completion, Condition, Overload, Purgatory, Watch, WatchErrorKind, future::Wait,
+    Completion, Condition, Overload, Purgatory, Watch, WatchErrorKind,
+    future::{AsyncPurgatory, Wait},
 };
 
 use crate::support::{SECOND, Wakes, poll, poll_with, purgatory};

@@ -2,12 +2,14 @@
 
 use std::{
     panic::panic_any,
+    pin::Pin,
     sync::{Arc, Mutex, mpsc},
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use delaywheel::{Timer, future::Sleep};
+use futures_core::Stream;
 use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, purgatory, queue, timer};
@@ -159,7 +161,7 @@ fn a_waker_of_a_receiver_may_use_its_queue() {
     let reentrant = waker(move || {
         let mut streams = inner.lock().expect("no test panics with it");
         drop(streams.pop());
-        let first = streams[0].poll_recv(&mut Context::from_waker(Waker::noop()));
+        let first = Pin::new(&mut streams[0]).poll_next(&mut Context::from_waker(Waker::noop()));
         received.send((first, used.try_recv().ok(), used.len())).expect("the test waits");
     });
     let (woken, good) = Wakes::new();
@@ -167,14 +169,14 @@ fn a_waker_of_a_receiver_may_use_its_queue() {
     assert!(poll_with(&mut early, &good).is_pending());
     let mut held = streams.lock().expect("no test panics with it");
     for (stream, waker) in held.iter_mut().zip([&reentrant, Waker::noop()]) {
-        assert!(stream.poll_recv(&mut Context::from_waker(waker)).is_pending());
+        assert!(Pin::new(stream).poll_next(&mut Context::from_waker(waker)).is_pending());
     }
     drop(held);
     queue.insert(SECOND, 7).expect("the queue is open");
     clock.advance(SECOND);
     assert_eq!((woken.count(), results.try_recv().is_ok()), (1, false));
     drop(early);
-    assert_eq!(results.try_recv(), Ok((Poll::Ready(Ok(7)), None, 0)));
+    assert_eq!(results.try_recv(), Ok((Poll::Ready(Some(7)), None, 0)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 
-use delaywheel::{Tick, TimingWheel};
+use delaywheel::{Tick, wheel::TimingWheel};
 
 use crate::support::{count_steps, drain_at, wheel_of};
 

@@ -1,7 +1,7 @@
 //! Records of cancelled and reset timeouts are removed.
 
 use allocation_counter::measure;
-use delaywheel::{Tick, TimingWheel};
+use delaywheel::{Tick, wheel::TimingWheel};
 
 use crate::support::{count_steps, drain_at, wheel_of};
 

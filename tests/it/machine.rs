@@ -6,8 +6,8 @@ use std::{
 };
 
 use delaywheel::{
-    Tick, TimingWheel,
-    wheel::{Key, WheelBuilder},
+    Tick,
+    wheel::{Key, TimingWheel, WheelBuilder},
 };
 
 use crate::{

@@ -10,8 +10,8 @@
 //! number of operations.
 
 use delaywheel::{
-    Tick, TimingWheel,
-    wheel::{Key, WheelBuilder},
+    Tick,
+    wheel::{Key, TimingWheel, WheelBuilder},
 };
 
 use crate::variable::variable;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer, clock::Driven};
+use delaywheel::{Clock, Driven, ManualClock, MissedTicks, Repeating, Timer};
 
 use crate::timer::{
     clock::Set,
@@ -31,7 +31,7 @@ fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
             held_up.advance(millis * MS);
         }
     };
-    timer.schedule_at_fixed_rate(10 * MS, missed, callback).unwrap();
+    timer.repeat(10 * MS).at_fixed_rate(missed, callback).unwrap();
     clock.advance(20 * MS);
     clock.advance((60 - millis) * MS);
     runs.take()
@@ -65,7 +65,7 @@ fn a_panic_of_its_callback_ends_a_repetition() {
         hold(own);
         panic!("by a callback");
     };
-    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, panics).unwrap();
+    let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Burst, panics).unwrap();
     clock.advance(10 * MS);
     assert!(!repeating.is_running() && !repeating.stop());
     let stats = timer.stats();
@@ -78,15 +78,15 @@ fn the_longest_and_the_shortest_periods_work() {
     for missed in policies {
         let (clock, timer) = manual();
         let never = |_: &Repeating| panic!("it is too far ahead");
-        timer.schedule_at_fixed_rate(Duration::MAX, missed, never).unwrap();
-        timer.schedule_with_fixed_delay(Duration::MAX, never).unwrap();
+        timer.repeat(Duration::MAX).at_fixed_rate(missed, never).unwrap();
+        timer.repeat(Duration::MAX).with_fixed_delay(never).unwrap();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
         let count_up = move |_: &Repeating| {
             counted.fetch_add(1, Ordering::Relaxed);
         };
         let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-        timer.schedule_at_fixed_rate(century, missed, count_up).unwrap();
+        timer.repeat(century).at_fixed_rate(missed, count_up).unwrap();
         clock.advance(4 * century);
         assert_eq!(count.load(Ordering::Relaxed), 4);
     }
@@ -97,8 +97,8 @@ fn the_longest_and_the_shortest_periods_work() {
         let (log, shown) = (runs.clone(), clock.clone());
         let note = move |_: &Repeating| log.push(shown.elapsed());
         match missed {
-            Some(missed) => timer.schedule_at_fixed_rate(period, missed, note).unwrap(),
-            None => timer.schedule_with_fixed_delay(period, note).unwrap(),
+            Some(missed) => timer.repeat(period).at_fixed_rate(missed, note).unwrap(),
+            None => timer.repeat(period).with_fixed_delay(note).unwrap(),
         };
         clock.advance(4 * MS);
         assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS], "{period:?}, {missed:?}");
@@ -150,7 +150,7 @@ fn a_repetition_whose_clock_panics_after_the_callback_has_ended_and_says_so() {
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     let countdown = Arc::clone(&clock.countdown);
     let next_read = move |_: &Repeating| countdown.store(1, Ordering::Relaxed);
-    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, next_read).unwrap();
+    let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, next_read).unwrap();
     clock.clock.advance(MS);
     assert_eq!(timer.stats().panicked, 1);
     assert!(!repeating.is_running(), "no run is planned");
@@ -177,8 +177,8 @@ fn stepping_back(seconds: u32, missed: Option<MissedTicks>) -> (Set, Timer, Log<
         }
     };
     match missed {
-        Some(missed) => timer.schedule_at_fixed_rate(10 * SECOND, missed, callback).unwrap(),
-        None => timer.schedule_with_fixed_delay(10 * SECOND, callback).unwrap(),
+        Some(missed) => timer.repeat(10 * SECOND).at_fixed_rate(missed, callback).unwrap(),
+        None => timer.repeat(10 * SECOND).with_fixed_delay(callback).unwrap(),
     };
     (clock, timer, runs)
 }
@@ -353,7 +353,7 @@ fn next_run_returns_none_while_the_callback_runs_and_after_the_end() {
     let within = Log::new();
     let log = within.clone();
     let note = move |itself: &Repeating| log.push(itself.next_run());
-    let repeating = timer.schedule_at_fixed_rate(10 * MS, MissedTicks::Burst, note).unwrap();
+    let repeating = timer.repeat(10 * MS).at_fixed_rate(MissedTicks::Burst, note).unwrap();
     let begin = clock.now();
     clock.advance(25 * MS);
     assert_eq!(within.take(), [None, None]);
@@ -368,7 +368,7 @@ fn the_drop_of_a_returned_occurrence_ends_the_repetition() {
     let value = Arc::new(());
     let kept = Arc::clone(&value);
     let hold = move |_: &Repeating| drop(Arc::clone(&kept));
-    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, hold).unwrap();
+    let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, hold).unwrap();
     let returned = timer.shutdown();
     assert!(repeating.is_running(), "the occurrence can still be run");
     drop(returned);
@@ -384,7 +384,7 @@ fn a_returned_occurrence_can_be_run_and_is_the_last() {
     let count_up = move |_: &Repeating| {
         counted.fetch_add(1, Ordering::Relaxed);
     };
-    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, count_up).unwrap();
+    let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, count_up).unwrap();
     timer.shutdown().into_iter().for_each(delaywheel::Task::run);
     assert_eq!(count.load(Ordering::Relaxed), 1);
     assert!(!repeating.is_running());
@@ -425,7 +425,7 @@ fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
         };
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (value, hold) = held();
-        let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, hold).unwrap();
+        let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Burst, hold).unwrap();
         *clock.repeating.lock().unwrap() = Some(repeating);
         clock.countdown.store(asked, Ordering::Relaxed);
         // Only up to the first occurrence: the second one would remove a timeout that was left.

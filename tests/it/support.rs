@@ -1,6 +1,9 @@
 //! Helpers of the tests of the wheel.
 
-use delaywheel::{Tick, TimingWheel, wheel::WheelBuilder};
+use delaywheel::{
+    Tick,
+    wheel::{TimingWheel, WheelBuilder},
+};
 
 pub(crate) fn wheel_of<T>(size: usize, start: u64) -> TimingWheel<T> {
     WheelBuilder::new().size(size).start(Tick::new(start)).build().expect("the size is in range")

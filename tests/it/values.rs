@@ -7,8 +7,8 @@ use std::{
 };
 
 use delaywheel::{
-    InsertError, Tick, TimingWheel,
-    wheel::{Advance, Drain, Iter, Key, WheelBuilder},
+    InsertError, Tick,
+    wheel::{Advance, Drain, Iter, Key, TimingWheel, WheelBuilder},
 };
 
 use crate::support::{drain_at, wheel_of};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ManualClock, TimerBuilder, clock::Driven};
+use delaywheel::{Clock, Driven, ManualClock, TimerBuilder};
 
 use crate::script::{Drive, Nanos};
 

@@ -218,15 +218,15 @@ impl Front {
     pub(crate) fn drain(&self, world: &World, patience: u64) {
         self.books().is_draining = true;
         let patience = if self.is_reaped { 0 } else { patience };
-        let deadline = world.clock.instant() + Duration::from_nanos(patience);
+        let patience = Duration::from_nanos(patience);
         world.in_turn(|| {
             match &self.timer {
                 Facade::Closures(timer) => {
-                    let tasks = timer.finish_by(deadline);
+                    let tasks = timer.finish(patience);
                     while_returning(|| tasks.into_iter().for_each(delaywheel::Task::run));
                 }
-                Facade::Values(timer) => self.take_back(world, timer.finish_by(deadline)),
-                Facade::Queue(queue) => self.take_back(world, queue.timer().finish_by(deadline)),
+                Facade::Values(timer) => self.take_back(world, timer.finish(patience)),
+                Facade::Queue(queue) => self.take_back(world, queue.timer().finish(patience)),
             }
             self.note_end(world);
         });

@@ -17,6 +17,8 @@ use delaywheel::{
     future::{Interval, QueueStream, Sleep, Timeout, TimeoutError, Wait},
 };
 
+use futures_core::Stream;
+
 use crate::{
     books::{Books, Tick},
     clock::Time,
@@ -340,7 +342,11 @@ fn poll_receive(
     at: Moment,
 ) -> Result<Polled, String> {
     for _ in 0..MOST_AT_ONCE {
-        match take_value(stream.poll_recv(cx), values, at)? {
+        match take_value(
+            Pin::new(&mut *stream).poll_next(cx).map(|value| value.ok_or(RecvError)),
+            values,
+            at,
+        )? {
             Polled::Again => {}
             polled => return Ok(polled),
         }

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Waker},
 };
 
-use delaywheel::{AsyncPurgatory, Condition, DelayQueue, PurgatoryBuilder, Timer, Watch};
+use delaywheel::{Condition, DelayQueue, PurgatoryBuilder, Timer, Watch, future::AsyncPurgatory};
 
 use self::task::{Number, Signal, State, Task, Wakes};
 use crate::{
@@ -337,7 +337,7 @@ impl Tasks {
                 alarm.reset(now, delay, has_limit);
             }
             Some(Work::Interval(interval, alarm)) => {
-                interval.reset_after(duration(delay));
+                interval.reset(duration(delay));
                 alarm.reset(now, delay, has_limit);
             }
             _ => return,

@@ -334,7 +334,7 @@ impl World {
         self.first_turn.store(self.turn() + 1, Relaxed);
         self.guarded(|| self.step(step));
         if self.is_ahead.load(Relaxed) {
-            // The turn was that of a `finish_by`, which runs one timer only.
+            // The turn was that of a `finish`, which runs one timer only.
             self.guarded(|| self.pass(|| self.clock.stand_still()));
         }
         self.compare();

@@ -49,7 +49,7 @@ use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 /// metrics.publish(&requests.stats());
 ///
 /// let upkeep = Timer::new();
-/// upkeep.schedule_at_fixed_rate(Duration::from_secs(10), MissedTicks::Skip, move |_| {
+/// upkeep.repeat(Duration::from_secs(10)).at_fixed_rate(MissedTicks::Skip, move |_| {
 ///     metrics.publish(&requests.stats());
 /// })?;
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())

@@ -16,7 +16,9 @@ pub(crate) use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use delaywheel::{ManualClock, Tick, Timer, TimerBuilder, TimingWheel, ValueTimer};
+pub(crate) use delaywheel::{
+    ManualClock, Tick, Timer, TimerBuilder, ValueTimer, wheel::TimingWheel,
+};
 pub(crate) use fastrand::Rng;
 pub(crate) use hdrhistogram::Histogram;
 pub(crate) use parking_lot::Mutex;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Watched, purgatory::OperationKey,
+    Completion, DelayedOperation, OperationKey, Purgatory, PurgatoryBuilder, Watched,
 };
 
 use crate::prelude::*;

@@ -27,7 +27,10 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Tick, TimingWheel, wheel::Key};
+use delaywheel::{
+    Tick,
+    wheel::{Key, TimingWheel},
+};
 use rustc_hash::FxHashMap;
 
 use super::{

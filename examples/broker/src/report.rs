@@ -51,7 +51,7 @@ pub(crate) fn print(end: &Stats, after: &Stats, answered: u64) {
             stats.scheduled,
             stats.cancelled,
             stats.expired,
-            stats.lateness_percentile(99.0),
+            stats.lateness.percentile(99.0),
             stats.lateness.max(),
             stats.wakeups
         );

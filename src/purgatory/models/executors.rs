@@ -58,40 +58,33 @@ fn an_executor_or_a_shutdown_completes_an_operation_that_the_reaper_expires() {
 }
 
 /// A reaper hands an expired operation to an executor during a shutdown, by hand.
-fn hand_off_against_shutdown(holds_transfer_lock: bool) {
+fn hand_off_against_shutdown(holds_shard: bool) {
     struct Timer {
         wheel: Mutex<Option<u32>>,
         backlog: Mutex<Vec<u32>>,
-        /// Held while an operation is between the wheel and the backlog.
-        transfer: Mutex<()>,
     }
-    let timer = Arc::new(Timer {
-        wheel: Mutex::new(Some(1)),
-        backlog: Mutex::new(Vec::new()),
-        transfer: Mutex::new(()),
-    });
+    let timer = Arc::new(Timer { wheel: Mutex::new(Some(1)), backlog: Mutex::new(Vec::new()) });
     let other = Arc::clone(&timer);
     let reaper = thread::spawn(move || {
-        let transfer = holds_transfer_lock.then(|| other.transfer.lock());
-        let expired = other.wheel.lock().take();
+        let mut shard = other.wheel.lock();
+        let expired = shard.take();
+        let shard = holds_shard.then_some(shard);
         other.backlog.lock().extend(expired);
-        drop(transfer);
+        drop(shard);
     });
     let mut ended = Vec::from_iter(timer.wheel.lock().take());
-    let transfer = timer.transfer.lock();
     ended.append(&mut timer.backlog.lock());
-    drop(transfer);
     join(reaper);
     assert_eq!(ended, vec![1], "lost");
 }
 
 #[test]
-fn the_hand_off_under_the_transfer_lock_by_hand_loses_no_operation() {
+fn the_hand_off_under_the_lock_of_the_shard_by_hand_loses_no_operation() {
     check(|| hand_off_against_shutdown(true));
 }
 
 #[test]
 #[should_panic(expected = "lost")]
-fn broken_a_hand_off_without_the_transfer_lock_loses_an_operation() {
+fn broken_a_hand_off_after_the_release_of_the_shard_loses_an_operation() {
     check(|| hand_off_against_shutdown(false));
 }

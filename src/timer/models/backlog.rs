@@ -34,8 +34,8 @@ fn executors_wake_for_each_timeout_of_a_batch_and_at_the_end() {
     check(|| {
         let backlog = Arc::new(Backlog::new(false));
         let executors = [executor(&backlog), executor(&backlog)];
-        backlog.put(&mut expired([1, 2]));
-        backlog.put(&mut expired([3]));
+        backlog.wake(backlog.put(&mut expired([1, 2])));
+        backlog.wake(backlog.put(&mut expired([3])));
         backlog.close();
         let taken = executors.into_iter().flat_map(|one| one.join().expect("no thread panics"));
         let mut taken: Vec<_> = taken.collect();
@@ -53,7 +53,7 @@ fn each_timeout_of_a_batch_wakes_an_executor() {
             let backlog = Arc::clone(&backlog);
             thread::spawn(move || backlog.take().map(|expired| expired.value))
         });
-        backlog.put(&mut expired([1, 2]));
+        backlog.wake(backlog.put(&mut expired([1, 2])));
         let mut taken = executors.map(|one| one.join().expect("no thread panics"));
         taken.sort_unstable();
         assert_eq!(taken, [Some(1), Some(2)]);
@@ -65,7 +65,7 @@ fn an_executor_or_a_shutdown_takes_each_timeout() {
     check(|| {
         let backlog = Arc::new(Backlog::new(false));
         let executor = executor(&backlog);
-        backlog.put(&mut expired([1, 2]));
+        backlog.wake(backlog.put(&mut expired([1, 2])));
         backlog.close();
         let returned = backlog.take_all().into_iter().map(|expired| expired.value);
         let mut all = executor.join().expect("no thread panics");

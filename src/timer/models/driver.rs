@@ -4,7 +4,7 @@ use std::{mem::ManuallyDrop, sync::Arc, task::Waker};
 
 use loom::thread;
 
-use super::{DUE, check, timer_with, waker};
+use super::{DUE, check, timer_with, try_insert, waker};
 use crate::{
     sync::Parker,
     tick::Tick,
@@ -29,10 +29,10 @@ fn drive(turn: fn(&mut Turns, &Shared<TimingWheel<Waker>>, &Waker) -> DriverTurn
         let user = Arc::clone(&timer);
         let user = thread::spawn(move || {
             let sleeper = Parker::new();
-            let key = user.shards.insert(0, DUE, DUE, waker(&sleeper));
+            let key = try_insert(&user.shards, 0, DUE, DUE, waker(&sleeper));
             assert!(key.is_ok(), "the timer runs");
             sleeper.park();
-            assert!(user.shut_down().into_values().is_empty(), "the sleep has ended");
+            assert!(user.shut_down().is_empty(), "the sleep has ended");
         });
         let task = Parker::new();
         let task_waker = waker(&task);
@@ -60,7 +60,7 @@ fn turn_by_hand(
     is_first: bool,
 ) -> DriverTurn {
     let shards = &*timer.shards;
-    shards.announce_awake();
+    shards.wakeup.stay_awake();
     is_first.then(|| store(shards));
     if timer.shards.is_shut_down() {
         return DriverTurn::Ended;
@@ -73,11 +73,15 @@ fn turn_by_hand(
 
 #[test]
 fn the_turn_by_hand_notices_a_sleep_and_the_end() {
-    drive(|_, timer, waker| turn_by_hand(timer, |shards| shards.store_driver_waker(waker), true));
+    drive(|_, timer, waker| {
+        turn_by_hand(timer, |shards| shards.wakeup.store_driver_waker(waker), true)
+    });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_driver_that_stores_its_waker_after_the_announcement_is_not_woken() {
-    drive(|_, timer, waker| turn_by_hand(timer, |shards| shards.store_driver_waker(waker), false));
+    drive(|_, timer, waker| {
+        turn_by_hand(timer, |shards| shards.wakeup.store_driver_waker(waker), false)
+    });
 }

@@ -12,7 +12,7 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent};
+use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent, try_insert};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
     timer::{
@@ -70,7 +70,7 @@ fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
         insert(&timer.shards, 0, FAR, 7);
         // The thread of the reaper only shuts down, so its end cannot end the finish.
         let closer = Arc::clone(&timer);
-        let closer = serve_by(&reaper, &timer, move || closer.shut_down().into_values());
+        let closer = serve_by(&reaper, &timer, move || closer.shut_down());
         let mut left = finish(&timer);
         let closer = closer.expect("its thread does not run yet");
         left.append(&mut closer.join().expect("no thread panics"));
@@ -84,7 +84,7 @@ fn a_timeout_inserted_when_a_finish_begins_is_refused_or_run() {
     check(|| {
         let (timer, reaper, log) = started();
         let inserter = Arc::clone(&timer);
-        let inserter = thread::spawn(move || inserter.shards.insert(0, DUE, DUE, 7).err());
+        let inserter = thread::spawn(move || try_insert(&inserter.shards, 0, DUE, DUE, 7).err());
         let mut ended = finish(&timer);
         assert_eq!(ended, [], "the finish waits for an accepted timeout");
         let refused = inserter.join().expect("no thread panics");
@@ -251,12 +251,12 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
         insert(&timer.shards, 0, DUE, 7);
         let receiver = Arc::clone(&backlog);
         let receiver = thread::spawn(move || receive_all(&receiver));
-        let mut got = timer.shut_down().into_values();
-        let at_the_end = backlog.len();
+        let mut got = timer.shut_down();
+        let at_the_end = timer.len();
         got.extend(receiver.join().expect("no thread panics"));
         assert_eq!((got, at_the_end), (Vec::from([7]), 0), "the shutdown left a value behind");
         reaper.join().expect("no thread panics");
-        assert_eq!(backlog.len(), 0, "a value comes after the end");
+        assert_eq!(timer.len(), 0, "a value comes after the end");
     });
 }
 

@@ -50,7 +50,7 @@ fn a_timer_that_joins_when_the_last_one_ends_is_served() {
     check(|| {
         let (reaper, [(last, _), (next, log)]) = two_timers();
         let thread = serve(&reaper, &last);
-        assert_eq!(last.shut_down().into_values(), []);
+        assert_eq!(last.shut_down(), []);
         let second = serve(&reaper, &next);
         insert(&next.shards, 0, DUE, 7);
         assert_eq!(finish(&next), []);

@@ -15,7 +15,7 @@ use crate::{
 
 /// As the reaper does it.
 fn put(backlog: &Backlog<u32>, value: u32) {
-    backlog.put(&mut expired([value]));
+    backlog.wake(backlog.put(&mut expired([value])));
     backlog.wake_receivers(1, Waker::wake);
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use loom::thread;
 
-use super::{shards_with, timer_of_shards, waker};
+use super::{expire_due, shards_with, timer_of_shards, waker};
 use crate::{
     clock::{Clock, Driven},
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
@@ -79,10 +79,10 @@ impl World {
                 self.turn();
             }
             while !self.is_done.load(Ordering::Acquire) {
-                let now = self.timer.shards.clock().now();
+                let now = self.timer.shards.clock().read().now;
                 if self.timer.shards.fall_asleep(now, Tick::MAX).is_some() {
                     self.parker.park();
-                    self.timer.shards.announce_awake();
+                    self.timer.shards.wakeup.stay_awake();
                 }
                 self.turn();
             }
@@ -91,12 +91,7 @@ impl World {
 
     fn turn(&self) {
         let mut expired = Vec::new();
-        self.timer.shards.expire(
-            self.timer.shards.clock().read(),
-            64,
-            &mut expired,
-            &mut Vec::new(),
-        );
+        expire_due(&self.timer.shards, self.timer.shards.clock().read(), &mut expired);
         expired.into_iter().for_each(|expired| expired.value.wake());
     }
 }
@@ -156,7 +151,7 @@ impl Task {
     /// Runs the task until its sleep has ended, which must not be before this tick.
     fn run(&mut self, due: u64, poll: Poller) {
         assert!(self.run_until(poll).is_ok(), "the timer runs");
-        assert!(self.shards.clock().now() >= Tick::new(due), "early");
+        assert!(self.shards.clock().read().now >= Tick::new(due), "early");
     }
 
     /// Runs the task until its sleep has ended. Returns how.
@@ -196,7 +191,7 @@ fn against_the_reaper(
         run(&mut task);
         drop(ManuallyDrop::into_inner(task.sleep));
         is_done.store(true, Ordering::Release);
-        shards.unpark_reaper();
+        shards.wakeup.wake();
         reaper.join().expect("no thread panics");
         assert_eq!(shards.counts().pending, 0, "nothing lingers");
     });
@@ -258,7 +253,7 @@ fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
 /// A poll that looks only at the tick of its key.
 fn ignores_the_end(task: &mut Task) -> Polled {
     match task.key() {
-        Some((_, due)) if !task.shards.clock().has_begun(due) => Poll::Pending,
+        Some((_, due)) if task.shards.clock().latest() < due => Poll::Pending,
         _ => task.poll(),
     }
 }

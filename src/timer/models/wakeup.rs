@@ -4,7 +4,7 @@ use std::{array, sync::Arc, time::Duration, vec::Vec};
 
 use loom::thread;
 
-use super::{DUE, FAR, check, end, insert, new_shards, values};
+use super::{DUE, FAR, check, end, expire_due, insert, new_shards, try_insert, values};
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
     tick::Tick,
@@ -17,18 +17,13 @@ use crate::{
 fn reap(shards: &Shards<TimingWheel<u32>>, parker: &Parker, count: usize) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
-        shards.expire(
-            Reading { elapsed: Nanos::ZERO, now: Tick::ZERO },
-            64,
-            &mut expired,
-            &mut Vec::new(),
-        );
+        expire_due(shards, Reading { elapsed: Nanos::ZERO, now: Tick::ZERO }, &mut expired);
         if expired.len() == count {
             return values(expired);
         }
         if shards.fall_asleep(DUE, Tick::MAX).is_some() {
             parker.park();
-            shards.announce_awake();
+            shards.wakeup.stay_awake();
         }
     }
 }
@@ -198,7 +193,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<TimingWheel<u32>>, parker: &Parker) 
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        shards.expire(Reading { elapsed: Nanos::ZERO, now }, 64, &mut expired, &mut Vec::new());
+        expire_due(&shards, Reading { elapsed: Nanos::ZERO, now }, &mut expired);
         if !expired.is_empty() {
             return values(expired);
         }
@@ -206,7 +201,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<TimingWheel<u32>>, parker: &Parker) 
             if *clock.lock() < until {
                 parker.park();
             }
-            shards.announce_awake();
+            shards.wakeup.stay_awake();
         }
     }
 }
@@ -230,17 +225,17 @@ fn jump(then: fn(&Shards<TimingWheel<u32>>, now: Tick)) {
 
 #[test]
 fn a_reaper_that_falls_asleep_notices_an_insert_after_the_clock_jumped() {
-    jump(|shards, now| assert!(shards.insert(0, now, NEVER, 2).is_ok()));
+    jump(|shards, now| assert!(try_insert(shards, 0, now, NEVER, 2).is_ok()));
 }
 
 #[test]
 fn a_reaper_that_falls_asleep_notices_an_insert_into_another_shard_after_the_clock_jumped() {
-    jump(|shards, now| assert!(shards.insert(1, now, NEVER, 2).is_ok()));
+    jump(|shards, now| assert!(try_insert(shards, 1, now, NEVER, 2).is_ok()));
 }
 
 #[test]
 fn a_reaper_that_falls_asleep_notices_a_wake_after_the_clock_jumped() {
-    jump(|shards, _| shards.unpark_reaper());
+    jump(|shards, _| shards.wakeup.wake());
 }
 
 #[test]

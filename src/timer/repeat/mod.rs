@@ -24,7 +24,7 @@ use self::grid::{Grid, MissedTicks};
 use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, shared::Shared};
 use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 
-/// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
+/// Handle of a repeated callback; from [`Timer::repeat`].
 ///
 /// Dropping the handle does not stop the repetition. A call of [`stop`](Self::stop) ends it, and so
 /// does a panic of its callback. It also ends with the timer, or when the timer refuses an
@@ -42,7 +42,7 @@ use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 /// let (ran, runs) = mpsc::channel();
 /// let period = Duration::from_secs(10);
 /// let beat = move |_: &Repeating| ran.send(()).unwrap();
-/// let beat = timer.schedule_at_fixed_rate(period, MissedTicks::Skip, beat)?;
+/// let beat = timer.repeat(period).at_fixed_rate(MissedTicks::Skip, beat)?;
 ///
 /// clock.advance(Duration::from_secs(35));
 /// assert_eq!(runs.try_iter().count(), 3);
@@ -95,39 +95,6 @@ struct Next {
 }
 
 impl Timer {
-    /// Runs `callback` after `period`, and from then on once every `period`.
-    ///
-    /// Short for [`repeat(period)`](Self::repeat) and
-    /// [`at_fixed_rate`](RepeatBuilder::at_fixed_rate), which have the details.
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`RepeatBuilder::at_fixed_rate`].
-    pub fn schedule_at_fixed_rate(
-        &self,
-        period: Duration,
-        missed: MissedTicks,
-        callback: impl FnMut(&Repeating) + Send + 'static,
-    ) -> Result<Repeating, ScheduleError<Task>> {
-        self.repeat(period).at_fixed_rate(missed, callback)
-    }
-
-    /// Runs `callback` after `delay`, and again whenever `delay` has passed since it returned.
-    ///
-    /// Short for [`repeat(delay)`](Self::repeat) and
-    /// [`with_fixed_delay`](RepeatBuilder::with_fixed_delay), which have the details.
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`RepeatBuilder::with_fixed_delay`].
-    pub fn schedule_with_fixed_delay(
-        &self,
-        delay: Duration,
-        callback: impl FnMut(&Repeating) + Send + 'static,
-    ) -> Result<Repeating, ScheduleError<Task>> {
-        self.repeat(delay).with_fixed_delay(callback)
-    }
-
     /// Returns a builder for a callback that repeats every `period`.
     ///
     /// A period shorter than a tick of the timer, such as zero, counts as one tick.
@@ -208,8 +175,9 @@ impl RepeatBuilder<'_> {
         Self { jitter: max, ..self }
     }
 
-    /// Sets the seed of the jitter, for tests: with equal seeds, jitter is equal. The default is a
-    /// new seed for each callback.
+    /// Sets the seed of the jitter, for tests of this crate: with equal seeds, jitter is equal. The
+    /// default is a new seed for each callback.
+    #[doc(hidden)]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
     }
@@ -258,7 +226,7 @@ impl RepeatBuilder<'_> {
         let clock = values.shards().clock();
         let read = clock.read();
         let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
-        let tick = clock.tick();
+        let tick = clock.ticks.tick();
         let first = match self.first {
             First::AfterPeriod => after(self.period.max(tick)),
             First::After(delay) => after(delay),
@@ -273,8 +241,7 @@ impl RepeatBuilder<'_> {
         let timer = Arc::downgrade(values.shared());
         let repeating = Repeating(Arc::new(Repetition { timer, missed, period, state }));
         let task = values.ensure_started(repeating.task())?;
-        let key =
-            values.shards().insert_at_elapsed(read, clock.elapsed_or_never(next.start), task)?;
+        let key = values.shared().insert(read, clock.at_or_never(next.start), task)?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -344,7 +311,7 @@ impl Repeating {
     /// let clock = ManualClock::new();
     /// let timer = Timer::builder().clock(clock.clone()).build()?;
     /// let period = Duration::from_secs(10);
-    /// let beat = timer.schedule_at_fixed_rate(period, MissedTicks::Skip, |_| ())?;
+    /// let beat = timer.repeat(period).at_fixed_rate(MissedTicks::Skip, |_| ())?;
     /// assert_eq!(beat.next_run(), Some(clock.now() + period));
     /// beat.stop();
     /// assert_eq!(beat.next_run(), None);
@@ -445,8 +412,7 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            let start = clock.elapsed_or_never(start);
-            match timer.shards.insert_at_elapsed(read, start, task) {
+            match timer.insert(read, clock.at_or_never(start), task) {
                 Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

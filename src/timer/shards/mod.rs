@@ -1,18 +1,17 @@
 //! The shards of a timer, with the operations on timeouts, and the part that the reaper uses:
 //! expiration, sleep and wake-up.
 
-mod choice;
-pub(super) mod permits;
 pub(super) mod shard;
 pub(super) mod wakeup;
 
-#[cfg(feature = "future")]
-use std::task::Waker;
 use std::{
     boxed::Box,
+    cell::Cell,
     num::NonZeroU64,
-    ops::Deref,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -20,28 +19,21 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use self::{
-    permits::Permits,
-    shard::{Shard, ShardGuard, ShardState},
+    shard::{Permits, Shard, ShardGuard, ShardState},
     wakeup::Wakeup,
 };
 use super::{
-    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
-    tick_clock::{Reading, TickClock},
+    tick_clock::TickClock,
 };
-use crate::{
-    sync::Unparker,
-    tick::Tick,
-    ticks::Nanos,
-    wheel::{Expired, Key},
-};
+use crate::{sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
     pub(super) all: Box<[CachePadded<Shard<S>>]>,
     clock: TickClock,
-    wakeup: Wakeup,
+    pub(crate) wakeup: Wakeup,
     permits: Permits,
     pub(super) lifecycle: Lifecycle,
 }
@@ -72,14 +64,14 @@ impl<S: ShardState> Shards<S> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(crate) fn current(&self) -> usize {
-        choice::own(self.count())
+        own(self.count())
     }
 
     /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns
     /// that of the shard that this thread uses.
     #[inline]
     pub(crate) fn unlocked(&self) -> usize {
-        choice::unlocked(self.count(), |index| self.all[index].is_locked())
+        first_unlocked(self.count(), |index| self.all[index].is_locked())
     }
 
     /// Locks the shard at `index`.
@@ -99,31 +91,6 @@ impl<S: ShardState> Shards<S> {
         (0..self.count()).map(|index| self.lock(index))
     }
 
-    /// Adds a timeout to the shard at `index`.
-    #[inline]
-    pub(super) fn insert(
-        &self,
-        index: usize,
-        now: Tick,
-        deadline: Tick,
-        value: S::Value,
-    ) -> Result<TimeoutKey, ScheduleError<S::Value>> {
-        let mut shard = self.lock(index);
-        let inserted = shard.insert(now, deadline, value);
-        shard.unlock();
-        inserted.map(|key| TimeoutKey::new(index, key))
-    }
-
-    /// Adds a timeout to the current shard, without reading the clock again.
-    pub(super) fn insert_at_elapsed(
-        &self,
-        read: Reading,
-        deadline: Nanos,
-        value: S::Value,
-    ) -> Result<TimeoutKey, ScheduleError<S::Value>> {
-        self.insert(self.current(), read.now, self.clock.ceil(deadline), value)
-    }
-
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
     pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
@@ -141,7 +108,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
     pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.reset_to(key, self.clock.now(), self.clock.at(instant))
+        self.reset_to(key, self.clock.read().now, self.clock.at(instant))
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
@@ -203,28 +170,26 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the time until a timeout expires; `None` if it has ended.
     pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        let deadline = self.clock.since_origin(self.deadline(key)?);
+        let deadline = self.clock.ticks.start(self.deadline(key)?);
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
-    /// Appends due timeouts to `expired`, in at most `steps` steps a shard, and the values that the
-    /// caller drops without a lock to `dropped`. Returns whether no due timeout is left.
-    pub(super) fn expire(
-        &self,
-        read: Reading,
-        steps: u64,
-        expired: &mut Vec<Expired<S::Due>>,
-        dropped: &mut Vec<S::Dropped>,
-    ) -> bool {
-        let mut is_drained = true;
-        for index in 0..self.count() {
-            if self.all[index].published() <= read.now {
-                let mut shard = self.lock(index);
-                is_drained &= shard.expire(read, steps, expired);
-                dropped.push(shard.unlock());
-            }
-        }
-        is_drained
+    /// Returns the indices of the shards that have due timeouts.
+    pub(super) fn due(&self, now: Tick) -> impl Iterator<Item = usize> {
+        (0..self.count()).filter(move |index| self.all[*index].published() <= now)
+    }
+
+    /// Locks a shard for the reaper, if its lock is free.
+    pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
+        self.all[index].try_lock(&self.permits, &self.wakeup).map(ShardGuard::into_fair)
+    }
+
+    /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.
+    pub(super) fn wait_for(&self, index: usize) -> ShardGuard<'_, S> {
+        self.wakeup.set_waiting(true);
+        let shard = self.lock(index).into_fair();
+        self.wakeup.set_waiting(false);
+        shard
     }
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
@@ -255,34 +220,6 @@ impl<S: ShardState> Shards<S> {
         None
     }
 
-    /// Announces that the reaper is awake.
-    pub(super) fn announce_awake(&self) {
-        self.wakeup.stay_awake();
-    }
-
-    /// Returns whether the reaper has announced a sleep, and no thread has woken it.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn is_asleep(&self) -> bool {
-        self.wakeup.asleep_until() > Tick::ZERO
-    }
-
-    /// Makes the reaper read the clock and expire due timeouts.
-    pub(crate) fn unpark_reaper(&self) {
-        self.wakeup.wake();
-    }
-
-    /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
-    #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
-        self.wakeup.leave_to_driver();
-    }
-
-    /// Stores the waker of the task that takes the place of the reaper.
-    #[cfg(feature = "future")]
-    pub(super) fn store_driver_waker(&self, waker: &Waker) {
-        self.wakeup.store_driver_waker(waker);
-    }
-
     /// Raises the published expirations to those of the wheels. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
         self.lock_each().for_each(|shard| shard.raise_published());
@@ -294,7 +231,7 @@ impl<S: ShardState> Shards<S> {
         self.lifecycle.enter(Phase::Closing);
         self.lock_each().for_each(|mut shard| shard.close());
         self.lifecycle.enter(Phase::Finishing);
-        self.unpark_reaper();
+        self.wakeup.wake();
     }
 
     /// Returns whether a finish has begun and no timeout is pending.
@@ -321,7 +258,7 @@ impl<S: ShardState> Shards<S> {
             let mut wheel = self.lock(index).shut_down();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
-        self.unpark_reaper();
+        self.wakeup.wake();
         values
     }
 
@@ -350,7 +287,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the counts of all shards.
     pub(super) fn counts(&self) -> TimerStats {
-        let mut sum = TimerStats::new();
+        let mut sum = TimerStats::default();
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
     }
@@ -361,30 +298,7 @@ impl<S: ShardState> Shards<S> {
 /// It does not keep the timer running. Each shard has a reference count of its own: if all handles
 /// shared one count, threads that schedule and cancel would contend for its cache line. The shards
 /// stay in memory as long as a reference exists, empty once the timer has shut down.
-pub(crate) struct ShardsRef<S>(Arc<CachePadded<Arc<Shards<S>>>>);
-
-impl<S: ShardState> ShardsRef<S> {
-    /// Makes a reference for each shard.
-    pub(super) fn for_each_shard(shards: &Arc<Shards<S>>) -> Box<[Self]> {
-        let reference = |_| Self(Arc::new(CachePadded::new(Arc::clone(shards))));
-        (0..shards.count()).map(reference).collect()
-    }
-}
-
-impl<S> Clone for ShardsRef<S> {
-    #[inline]
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<S> Deref for ShardsRef<S> {
-    type Target = Shards<S>;
-
-    fn deref(&self) -> &Shards<S> {
-        &self.0
-    }
-}
+pub(crate) type ShardsRef<S> = Arc<CachePadded<Arc<Shards<S>>>>;
 
 /// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
 /// that made it.
@@ -419,13 +333,57 @@ impl TimeoutKey {
     }
 }
 
+// In models, all threads begin with the first shard, and each execution begins anew.
+#[cfg(loom)]
+loom::thread_local! {
+    static THREAD: Cell<usize> = Cell::new(0);
+}
+#[cfg(not(loom))]
+std::thread_local! {
+    /// The number of this thread, in the order in which threads used a timer.
+    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
+}
+
+/// The number of a thread that has used no timer. On systems where local data of a thread needs a
+/// destructor, also that of a thread that exits.
+const UNNUMBERED: usize = usize::MAX;
+
+/// Gives this thread the next number, and returns it.
+#[cold]
+fn number_thread() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let thread = THREADS.fetch_add(1, Ordering::Relaxed);
+    _ = THREAD.try_with(|number| number.set(thread));
+    thread
+}
+
+/// Returns the index of the shard that this thread uses, of `count` shards.
+#[inline]
+fn own(count: usize) -> usize {
+    let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
+    let thread = if thread == UNNUMBERED { number_thread() } else { thread };
+    // A division takes longer than the rest.
+    if thread < count { thread } else { thread % count }
+}
+
+/// Returns the index of the first shard whose lock is free, from that of this thread on. If there
+/// is none, returns that of this thread.
+#[inline]
+fn first_unlocked(count: usize, is_locked: impl Fn(usize) -> bool) -> usize {
+    let own = own(count);
+    if !is_locked(own) {
+        return own;
+    }
+    (own + 1..own + count).map(|next| next % count).find(|next| !is_locked(*next)).unwrap_or(own)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{
         clock::ManualClock,
         sync::Parker,
-        timer::{ScheduleErrorKind, tick_clock::Source},
+        timer::ScheduleErrorKind,
         wheel::{TimingWheel, WheelBuilder},
     };
 
@@ -433,13 +391,12 @@ mod tests {
     #[test]
     fn a_full_wheel_hands_values_back_and_they_count_as_refused() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
-        let clock =
-            TickClock::new(Source::User(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let reaper = Parker::new().unparker().clone();
         let shards = Shards::new([wheel].into_iter(), clock, reaper, NonZeroU64::new(2));
         let deadline = Tick::new(1000);
-        assert!(shards.insert(0, Tick::ZERO, deadline, 1).is_ok());
-        let error = shards.insert(0, Tick::ZERO, deadline, 2).unwrap_err();
+        assert!(shards.lock(0).insert(Tick::ZERO, deadline, 1).is_ok());
+        let error = shards.lock(0).insert(Tick::ZERO, deadline, 2).unwrap_err();
         assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 2));
         let counts = shards.counts();
         assert_eq!((counts.refused, counts.pending), (1, 1));
@@ -449,16 +406,17 @@ mod tests {
 
     #[test]
     fn resets_publish_when_a_crowded_bucket_is_due_for_a_split() {
-        let clock =
-            TickClock::new(Source::User(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let reaper = Parker::new().unparker().clone();
         let shards = Shards::new([TimingWheel::default()].into_iter(), clock, reaper, None);
         let keys: Vec<_> = (0..60)
-            .map(|value| shards.insert(0, Tick::ZERO, Tick::new(900_000), value).expect("room"))
+            .map(|value| {
+                shards.lock(0).insert(Tick::ZERO, Tick::new(900_000), value).expect("room")
+            })
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset_to(key, Tick::ZERO, deadline));
+                assert!(shards.reset_to(TimeoutKey::new(0, key), Tick::ZERO, deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

@@ -18,8 +18,9 @@
 //! - A thread that finds the lock taken spins for a few microseconds, then sleeps in a queue.
 //! - The reaper unlocks after a bounded number of steps. If threads are in the queue, the reaper
 //!   hands the lock to the first of them.
-//! - Between two holds, the reaper neither yields nor sleeps. If it finds the lock taken, it waits
-//!   for its turn, like any other thread.
+//! - Between two holds, the reaper neither yields nor sleeps. It takes the shards whose locks are
+//!   free first. It waits for another one only if those had no due timeout.
+//! - While the reaper waits for a lock, each thread that unlocks a shard lets other threads run.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
 //! waited before it. One that still spins when the hold ends may get it after the next. Without the
@@ -33,15 +34,17 @@
 //!
 //! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
 //! until it expires more timeouts in a hold than other threads insert between two.
+//!
+//! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
+//! holder waits for one. An inserter has both the time slice and the lock. If it finds that the
+//! reaper is more than a tick late, it hands off up to 32 due timeouts itself, if there is a
+//! backlog for them.
 
-use std::{mem, vec::Vec};
+use std::{mem, num::NonZeroU64, vec::Vec};
 
-use super::{
-    permits::Permits,
-    wakeup::{Earlier, Published, Wakeup},
-};
+use super::wakeup::{Earlier, Published, Wakeup};
 use crate::{
-    sync::{Mutex, MutexGuard, unlock_fair},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread, unlock_fair},
     tick::Tick,
     timer::{ScheduleError, ScheduleErrorKind, TimerStats, tick_clock::Reading},
     wheel::{Expired, Key, TimingWheel},
@@ -157,7 +160,25 @@ impl<S: ShardState> Shard<S> {
         permits: &'a Permits,
         reaper: &'a Wakeup,
     ) -> ShardGuard<'a, S> {
-        let content = self.content.lock();
+        self.guard(self.content.lock(), permits, reaper)
+    }
+
+    /// Locks the shard if no thread holds its lock.
+    pub(super) fn try_lock<'a>(
+        &'a self,
+        permits: &'a Permits,
+        reaper: &'a Wakeup,
+    ) -> Option<ShardGuard<'a, S>> {
+        Some(self.guard(self.content.try_lock()?, permits, reaper))
+    }
+
+    #[inline]
+    fn guard<'a>(
+        &'a self,
+        content: MutexGuard<'a, Content<S>>,
+        permits: &'a Permits,
+        reaper: &'a Wakeup,
+    ) -> ShardGuard<'a, S> {
         ShardGuard(Some(Held {
             permitted: content.state.wheel().len(),
             shard: self,
@@ -311,17 +332,28 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         self.state().wheel().deadline(key)
     }
 
+    /// Makes the release hand the lock to the thread that has waited longest.
+    pub(super) fn into_fair(mut self) -> Self {
+        self.held_mut().is_fair = true;
+        self
+    }
+
+    /// Returns whether timeouts were due more than a tick before `now`: the reaper is late.
+    #[inline]
+    pub(crate) fn is_late(&self, now: Tick) -> bool {
+        self.held().shard.published().get().saturating_add(1) < now.get()
+    }
+
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
-    /// is left. Only the reaper calls this.
-    pub(super) fn expire(
+    /// is left.
+    pub(crate) fn expire(
         &mut self,
         read: Reading,
         steps: u64,
         expired: &mut Vec<Expired<S::Due>>,
     ) -> bool {
         let before = expired.len();
-        let Held { shard, content, is_fair, .. } = self.held_mut();
-        *is_fair = true;
+        let Held { shard, content, .. } = self.held_mut();
         let is_drained = content.state.expire(read, steps, expired);
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
@@ -449,6 +481,9 @@ impl<S: ShardState> Held<'_, S> {
         if is_emptied {
             self.reaper.wake();
         }
+        if self.reaper.is_waiting() {
+            let_run();
+        }
         dropped
     }
 
@@ -457,6 +492,13 @@ impl<S: ShardState> Held<'_, S> {
     fn drop(self) {
         drop(self.release());
     }
+}
+
+/// Lets the reaper run, which waits for a lock: the thread that holds it may have lost its
+/// processor.
+#[cold]
+fn let_run() {
+    thread::yield_now();
 }
 
 /// Releases the permits of the timeouts that have left a wheel. Returns whether the reaper may wait
@@ -470,4 +512,51 @@ fn settle<S: ShardState>(content: &Content<S>, permits: &Permits, permitted: usi
     let ended = permitted - pending;
     permits.release(ended);
     content.is_closed && ended > 0 && pending == 0
+}
+
+/// A fixed number of permits. Each pending timeout holds one.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    /// Number of permits; `None` without a limit.
+    limit: Option<NonZeroU64>,
+    /// Permits that are free; not used without a limit.
+    free: AtomicU64,
+}
+
+impl Permits {
+    /// Makes `limit` permits; without a number there is no limit.
+    pub(crate) fn new(limit: Option<NonZeroU64>) -> Self {
+        let free = AtomicU64::new(limit.map_or(0, NonZeroU64::get));
+        Self { limit, free }
+    }
+
+    /// Returns whether the number of permits is limited.
+    pub(super) fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// Takes a permit. Returns whether one was free.
+    #[inline]
+    pub(crate) fn acquire(&self) -> bool {
+        if self.limit.is_none() {
+            return true;
+        }
+        let take = |free: u64| free.checked_sub(1);
+        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Releases permits.
+    #[inline]
+    pub(crate) fn release(&self, permits: usize) {
+        let Some(limit) = self.limit.filter(|_| permits > 0) else { return };
+        let free = self.free.fetch_add(permits as u64, Ordering::Relaxed);
+        debug_assert!(free + permits as u64 <= limit.get(), "a permit was released twice");
+    }
+
+    /// Checks that each pending timeout holds a permit, and nothing else does.
+    pub(super) fn check_invariants(&self, pending: u64) {
+        let Some(limit) = self.limit else { return };
+        let free = self.free.load(Ordering::Relaxed);
+        assert_eq!(free + pending, limit.get(), "each permit is free or held by a pending timeout");
+    }
 }

@@ -40,7 +40,8 @@
 //! If several inserters load `x`, one swaps it for `AWAKE` and wakes the reaper. The others rely on
 //! that one.
 //!
-//! Only the reaper raises an expiration, and only under the shard's lock. A published expiration
+//! Only a thread that expires timeouts raises an expiration, and only under the shard's lock: the
+//! reaper, or an inserter that helps it. A published expiration
 //! may be too early, which costs a turn without work. It is never later than the least deadline in
 //! the shard.
 //!
@@ -68,7 +69,7 @@ use crate::{
     timer::waker::{poll_or_store, wake_all},
 };
 use crate::{
-    sync::{AtomicU64, Ordering, Unparker, fence},
+    sync::{AtomicBool, AtomicU64, Ordering, Unparker, fence},
     tick::Tick,
 };
 
@@ -98,8 +99,10 @@ impl Published {
 
 /// The reaper as threads see it that may have to wake it: the tick until which it sleeps, and its
 /// unparker.
-pub(super) struct Wakeup {
+pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
+    /// Whether the reaper waits for the lock of a shard.
+    is_waiting: AtomicBool,
     reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     #[cfg(feature = "future")]
@@ -114,6 +117,7 @@ impl Wakeup {
     pub(super) fn new(reaper: Unparker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
+            is_waiting: AtomicBool::new(false),
             reaper,
             #[cfg(feature = "future")]
             driver: OnceLock::new(),
@@ -121,7 +125,7 @@ impl Wakeup {
     }
 
     /// Makes the reaper read the clock and expire due timeouts.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.reaper.unpark();
         #[cfg(feature = "future")]
         if let Some(driver) = self.driver.get() {
@@ -142,14 +146,14 @@ impl Wakeup {
 
     /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
     #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
+    pub(crate) fn leave_to_driver(&self) {
         let is_first = self.driver.set(Mutex::new(None)).is_ok();
         debug_assert!(is_first, "a timer has one driver");
     }
 
     /// Stores the waker of the task that takes the place of the reaper.
     #[cfg(feature = "future")]
-    pub(super) fn store_driver_waker(&self, waker: &Waker) {
+    pub(crate) fn store_driver_waker(&self, waker: &Waker) {
         if let Some(driver) = self.driver.get() {
             let stored = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));
             debug_assert!(stored.is_pending(), "there is no value to take");
@@ -178,6 +182,17 @@ impl Wakeup {
         self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
+    /// Sets whether the reaper waits for the lock of a shard.
+    pub(super) fn set_waiting(&self, is_waiting: bool) {
+        self.is_waiting.store(is_waiting, Ordering::Relaxed);
+    }
+
+    /// Returns whether the reaper waits for the lock of a shard.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_waiting.load(Ordering::Relaxed)
+    }
+
     /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
     /// published expirations again.
     pub(super) fn announce(&self, until: Tick) {
@@ -189,12 +204,12 @@ impl Wakeup {
     }
 
     /// Returns the tick until which the reaper sleeps; tick 0 if it is awake.
-    pub(super) fn asleep_until(&self) -> Tick {
+    pub(crate) fn asleep_until(&self) -> Tick {
         Tick::new(self.asleep_until.load(Ordering::Relaxed))
     }
 
     /// Announces that the reaper is awake.
-    pub(super) fn stay_awake(&self) {
+    pub(crate) fn stay_awake(&self) {
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
     }
 }

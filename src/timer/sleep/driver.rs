@@ -58,7 +58,7 @@ impl Turns {
         if mem::take(&mut self.is_asleep) {
             self.client.wake_up(true);
         }
-        self.client.shared.shards.store_driver_waker(waker);
+        self.client.shared.shards.wakeup.store_driver_waker(waker);
         if self.client.shared.shards.is_shut_down() {
             return DriverTurn::Ended;
         }
@@ -73,6 +73,6 @@ impl Turns {
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        wake_all(self.client.shared.shut_down().into_values());
+        wake_all(self.client.shared.shut_down());
     }
 }

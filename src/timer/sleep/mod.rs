@@ -49,7 +49,7 @@ impl Sleeps {
     pub(super) fn new(wakers: Option<Arc<Wakers>>) -> Self {
         #[cfg(feature = "future")]
         let handles = wakers.iter().flat_map(|wakers| {
-            wakers.on_panic.get_or_init(|| |wakers| wake_all(wakers.shut_down().into_values()));
+            wakers.on_panic.get_or_init(|| |wakers| wake_all(wakers.shut_down()));
             (0..wakers.shards.count()).map(|_| SleepHandle::new(wakers))
         });
         Self {
@@ -61,7 +61,7 @@ impl Sleeps {
 
     /// Ends the pending sleeps with an error, and refuses new ones.
     pub(super) fn shutdown(&self) {
-        self.wakers.iter().for_each(|wakers| wake_all(wakers.shut_down().into_values()));
+        self.wakers.iter().for_each(|wakers| wake_all(wakers.shut_down()));
     }
 
     /// Refuses new sleeps, and wakes the task of each pending one.
@@ -79,7 +79,7 @@ impl Sleeps {
 
     /// Makes the reaper read the clock.
     pub(super) fn wake(&self) {
-        self.wakers.iter().for_each(|wakers| wakers.shards.unpark_reaper());
+        self.wakers.iter().for_each(|wakers| wakers.shards.wakeup.wake());
     }
 
     pub(super) fn shrink(&self) {

@@ -223,8 +223,8 @@ impl Sleeper {
     #[inline]
     fn is_held(&self, due: Tick, id: WakerId, waker: &Waker) -> bool {
         let shards = self.shards();
-        debug_assert!(due <= shards.clock().ceil(self.deadline), "the wake-up would be late");
-        id == WakerId::of(waker) && !shards.clock().has_begun(due) && !shards.is_ending()
+        debug_assert!(due <= shards.clock().ticks.ceil(self.deadline), "the wake-up would be late");
+        id == WakerId::of(waker) && shards.clock().latest() < due && !shards.is_ending()
     }
 
     /// Leaves the wheel, with the result of a poll.
@@ -241,7 +241,7 @@ impl Sleeper {
             "a sleep would be in the wheel twice"
         );
         let shards = self.shards();
-        let due = shards.clock().ceil(self.deadline);
+        let due = shards.clock().ticks.ceil(self.deadline);
         let waker = waker.clone();
         let id = WakerId::of(&waker);
         let (shard, now) = (shards.unlocked(), shards.clock().latest());
@@ -267,7 +267,7 @@ impl Sleeper {
         let mut waker = waker.clone();
         let id = WakerId::of(&waker);
         let shards = self.shards();
-        let (due, now) = (shards.clock().ceil(self.deadline), shards.clock().latest());
+        let (due, now) = (shards.clock().ticks.ceil(self.deadline), shards.clock().latest());
         // The tick of the key has begun, or the timer would refuse a later insert.
         let must_move = held_due < due && (held_due <= now || shards.is_ending());
         let mut shard = shards.lock(index as usize);
@@ -313,7 +313,7 @@ impl Sleeper {
             return;
         };
         let shards = self.shards();
-        let wakes_early = shards.clock().start(due) <= deadline;
+        let wakes_early = shards.clock().ticks.until_start(due) <= deadline;
         if !wakes_early || shards.has_limit() || shards.is_ending() {
             self.move_key(shard, key, id);
         }
@@ -322,7 +322,7 @@ impl Sleeper {
     /// Moves the key to the deadline, or forgets it if it is dead.
     fn move_key(&mut self, shard: u32, key: Key, id: WakerId) {
         let shards = self.shards();
-        let (due, has_passed) = (shards.clock().ceil(self.deadline), self.is_elapsed());
+        let (due, has_passed) = (shards.clock().ticks.ceil(self.deadline), self.is_elapsed());
         let now = shards.clock().latest();
         // A deadline within the latest tick would otherwise count as the tick after it.
         let due = if has_passed { due.min(now) } else { due };

@@ -7,8 +7,8 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Clock, Completion, ManualClock, MissedTicks, Purgatory, Timer,
-    future::TimeoutError,
+    Clock, Completion, ManualClock, MissedTicks, Purgatory, Timer,
+    future::{AsyncPurgatory, TimeoutError},
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -20,7 +20,7 @@ fn a_repetition_accepts_every_period() {
     for period in DELAYS {
         let (clock, timer) = timer();
         let mut all: Vec<Repeating> = MISSED
-            .map(|missed| timer.schedule_at_fixed_rate(period, missed, |_: &Repeating| ()).unwrap())
+            .map(|missed| timer.repeat(period).at_fixed_rate(missed, |_: &Repeating| ()).unwrap())
             .into();
         let other =
             timer.repeat(period).first(period).jitter(period).seed(0).with_fixed_delay(|_| ());
@@ -29,11 +29,11 @@ fn a_repetition_accepts_every_period() {
         let repeating = timer.repeat(MS).first_at(past).at_fixed_rate(MISSED[0], |_| ()).unwrap();
         assert!(repeating.next_run().is_some() && repeating.stop());
         assert_eq!(repeating.next_run(), None);
-        all.push(timer.schedule_with_fixed_delay(period, |_: &Repeating| ()).unwrap());
+        all.push(timer.repeat(period).with_fixed_delay(|_: &Repeating| ()).unwrap());
         let stop = |own: &Repeating| {
             own.stop();
         };
-        all.push(timer.schedule_with_fixed_delay(period, stop).unwrap());
+        all.push(timer.repeat(period).with_fixed_delay(stop).unwrap());
         clock.advance(Duration::from_micros(20));
         assert_eq!(timer.stats().panicked, 0);
         assert!(all[..4].iter().all(|one| one.is_running() && one.stop()));
@@ -46,14 +46,14 @@ fn a_repetition_accepts_every_period() {
 #[test]
 fn a_timer_that_has_ended_stops_repetitions_and_refuses_new_ones() {
     let (clock, timer) = timer();
-    let repeating = timer.schedule_with_fixed_delay(MS, |_: &Repeating| ()).unwrap();
+    let repeating = timer.repeat(MS).with_fixed_delay(|_: &Repeating| ()).unwrap();
     timer.shutdown();
     assert!(!repeating.is_running() && !repeating.stop());
     for period in DELAYS {
         for missed in MISSED {
-            assert!(timer.schedule_at_fixed_rate(period, missed, |_: &Repeating| ()).is_err());
+            assert!(timer.repeat(period).at_fixed_rate(missed, |_: &Repeating| ()).is_err());
         }
-        assert!(timer.schedule_with_fixed_delay(period, |_: &Repeating| ()).is_err());
+        assert!(timer.repeat(period).with_fixed_delay(|_: &Repeating| ()).is_err());
     }
     clock.advance(MS);
 }

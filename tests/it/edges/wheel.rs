@@ -1,22 +1,19 @@
 //! The wheel and its vocabulary.
 
 use delaywheel::{
-    BuildError, InsertError, Tick, TickSpan, TimingWheel,
-    wheel::{Key, WheelBuilder},
+    BuildError, InsertError, Tick, TickSpan,
+    wheel::{Key, TimingWheel, WheelBuilder},
 };
 
 use super::NUMBERS;
 
 #[test]
-fn arithmetic_on_ticks_saturates_or_returns_none_past_the_horizon() {
+fn arithmetic_on_ticks_saturates_past_the_horizon() {
     for left in NUMBERS {
         for right in NUMBERS {
             let (tick, span) = (Tick::new(left), TickSpan::new(right));
             assert_eq!(tick.saturating_add(span).get(), left.saturating_add(right));
             assert_eq!(tick.saturating_since(Tick::new(right)).get(), left.saturating_sub(right));
-            assert_eq!(tick.checked_add(span).map(Tick::get), left.checked_add(right));
-            let since = tick.checked_since(Tick::new(right));
-            assert_eq!(since.map(TickSpan::get), left.checked_sub(right));
         }
         assert_eq!(
             format!("{} {}", Tick::new(left), TickSpan::new(left)),

@@ -9,8 +9,7 @@ use std::sync::{
 use delaywheel::{
     Completion::{Displaced, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    Purgatory, Timer, Watch,
-    purgatory::{Overload, WatchErrorKind},
+    Overload, Purgatory, Timer, Watch, WatchErrorKind,
 };
 
 use super::support::{Builder, HOUR, Op, World, must_return};

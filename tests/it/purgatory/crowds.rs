@@ -12,8 +12,7 @@ use std::{
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
     Condition::{Events, Threshold},
-    PurgatoryBuilder, Timer, Watch,
-    purgatory::{OperationKey, Overload},
+    OperationKey, Overload, PurgatoryBuilder, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, Shared, World, all, must_return, wait_until};

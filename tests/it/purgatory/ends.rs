@@ -6,8 +6,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    DelayedOperation, Purgatory, PurgatoryBuilder, Timer, Watch,
-    purgatory::{OperationKey, WatchErrorKind},
+    DelayedOperation, OperationKey, Purgatory, PurgatoryBuilder, Timer, Watch, WatchErrorKind,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, all, wait_until};

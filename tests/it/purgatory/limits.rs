@@ -15,8 +15,8 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Satisfied},
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError, Watch,
-    purgatory::{Overload, WatchErrorKind},
+    DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder, Timer, TimerBuildError,
+    Watch, WatchErrorKind,
 };
 
 use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, YEAR, all, must_return};

@@ -9,8 +9,7 @@ use std::sync::{
 use delaywheel::{
     Completion,
     Condition::{Events, Threshold},
-    DelayedOperation, Watch,
-    purgatory::{OperationKey, Overload},
+    DelayedOperation, OperationKey, Overload, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Shared, World, YEAR};

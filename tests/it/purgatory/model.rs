@@ -12,8 +12,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
     Condition::{self, Events, Threshold},
-    DelayedOperation, Watch,
-    purgatory::OperationKey,
+    DelayedOperation, OperationKey, Watch,
 };
 
 use super::support::{Cancel as _, World, skewed};

@@ -203,7 +203,7 @@ impl BadKeys {
     fn new() -> Self {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
         let builder = PurgatoryBuilder::new().timer(timer);
-        let builder = builder.max_delayed(2, delaywheel::purgatory::Overload::Refuse);
+        let builder = builder.max_delayed(2, delaywheel::Overload::Refuse);
         let is_bad = Arc::new(AtomicBool::new(false));
         Self { purgatory: builder.build().unwrap(), is_bad, log: Log::new() }
     }
@@ -349,7 +349,7 @@ fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
 
 #[test]
 fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
-    use delaywheel::purgatory::Overload::{DisplaceOldest, Refuse};
+    use delaywheel::Overload::{DisplaceOldest, Refuse};
     type Builder = PurgatoryBuilder<Incomparable, Ends>;
     let limits: [fn(Builder) -> Builder; 4] = [
         |builder| builder,

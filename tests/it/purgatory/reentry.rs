@@ -10,8 +10,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
-    purgatory::OperationKey,
+    DelayedOperation, ManualClock, OperationKey, Purgatory, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Log, Op, SECOND, Shared, World, YEAR, all, must_return};
@@ -341,7 +340,7 @@ fn a_chain_of_checks_runs_to_its_end_on_a_small_stack() {
 
 #[test]
 fn a_check_can_end_its_own_operation_and_the_first_end_counts() {
-    type Way = fn(&Shared, delaywheel::purgatory::OperationKey) -> bool;
+    type Way = fn(&Shared, delaywheel::OperationKey) -> bool;
     let ways: [(Way, Completion); 5] = [
         (Purgatory::complete, Satisfied),
         (|purgatory, key| !purgatory.cancel_one(key), Cancelled),

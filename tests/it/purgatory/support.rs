@@ -9,9 +9,8 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
-    Watch, Watched,
-    purgatory::{OperationKey, PurgatoryStats, WatchError},
+    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Purgatory,
+    PurgatoryBuilder, PurgatoryStats, Timer, Watch, WatchError, Watched,
 };
 
 pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, skewed, wait_until};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Timer, clock::Driven};
+use delaywheel::{Clock, Driven, Timer};
 
 use super::support::{Log, MS, SECOND, YEAR};
 
@@ -93,16 +93,16 @@ fn a_clock_that_steps_back_expires_nothing_early() {
 fn lateness_is_the_time_that_a_clock_jumped_past_the_deadlines() {
     let clock = Set::new();
     let timer = clock.timer();
-    assert_eq!(timer.stats().lateness_percentile(99.0), Duration::ZERO);
+    assert_eq!(timer.stats().lateness.percentile(99.0), Duration::ZERO);
     for delay in 1..=100 {
         timer.schedule(delay * MS, || ()).unwrap();
     }
     clock.show(100 * MS);
     let stats = timer.stats();
     assert_eq!((stats.lateness.count(), stats.lateness.max()), (100, 99 * MS));
-    assert_eq!(stats.lateness_percentile(100.0), 99 * MS);
-    assert_eq!(stats.lateness_percentile(0.0), Duration::ZERO);
-    let median = stats.lateness_percentile(50.0);
+    assert_eq!(stats.lateness.percentile(100.0), 99 * MS);
+    assert_eq!(stats.lateness.percentile(0.0), Duration::ZERO);
+    let median = stats.lateness.percentile(50.0);
     assert!(median >= 49 * MS && median <= 56 * MS, "{median:?} is off by more than an eighth");
 }
 

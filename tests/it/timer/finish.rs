@@ -1,4 +1,4 @@
-//! `finish` and `finish_by`: due callbacks still run, the others are returned, and no thread waits
+//! `finish`: due callbacks still run, the others are returned, and no thread waits
 //! for a callback that cannot run.
 
 use std::{
@@ -11,14 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, MissedTicks, Repeating, Timer, TimerBuilder};
+use delaywheel::{MissedTicks, Repeating, Timer, TimerBuilder};
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
-
-/// A deadline that no test waits for.
-fn far() -> Instant {
-    Instant::now() + YEAR
-}
 
 /// Every way to run callbacks on the timer's own threads.
 fn each_execution(test: impl Fn(Timer)) {
@@ -41,7 +36,7 @@ fn a_finish_runs_callbacks_that_become_due_and_ends_with_the_last_one() {
             };
             timer.schedule(delay % 20 * MS, count_late).unwrap();
         }
-        assert!(must_return(move || timer.finish_by(far())).is_empty());
+        assert!(must_return(move || timer.finish(YEAR)).is_empty());
         assert_eq!(ran.load(Ordering::Relaxed), 200, "the finish did not wait for all callbacks");
     });
 }
@@ -62,7 +57,7 @@ fn at_its_deadline_a_finish_returns_pending_callbacks_and_does_not_wait_for_a_ru
         }
         runs.recv_timeout(GENEROUS).unwrap();
         let deadline = Instant::now() + 20 * MS;
-        let left = must_return(move || timer.finish_by(deadline));
+        let left = must_return(move || timer.finish(20 * MS));
         assert_eq!(left.len(), 3);
         assert!(Instant::now() >= deadline, "the finish returned before its deadline");
         drop(release);
@@ -81,7 +76,7 @@ fn a_shutdown_ends_a_finish_that_waits_for_a_running_callback() {
     timer.schedule(Duration::ZERO, block).unwrap();
     runs.recv_timeout(GENEROUS).unwrap();
     let own = timer.clone();
-    let finish = thread::spawn(move || own.finish_by(far()));
+    let finish = thread::spawn(move || own.finish(YEAR));
     wait_until("the timer refuses timeouts", || timer.schedule(YEAR, || ()).is_err());
     timer.shutdown();
     must_return(|| finish.join().unwrap());
@@ -95,7 +90,7 @@ fn a_callback_that_finishes_its_timer_returns_the_callbacks_of_its_own_thread() 
         let (send, received) = mpsc::channel();
         let own = timer.clone();
         timer.schedule(YEAR, || ()).unwrap();
-        let finish = move || send.send(own.finish_by(far()).len()).unwrap();
+        let finish = move || send.send(own.finish(YEAR).len()).unwrap();
         timer.schedule(MS, finish).unwrap();
         assert_eq!(received.recv_timeout(GENEROUS), Ok(1));
     }
@@ -107,7 +102,7 @@ fn a_callback_that_finishes_its_timer_waits_for_other_threads() {
     let (send, received) = mpsc::channel();
     let (own, log) = (timer.clone(), Log::new());
     let ran = log.clone();
-    let finish = move || send.send((own.finish_by(far()).len(), ran.take())).unwrap();
+    let finish = move || send.send((own.finish(YEAR).len(), ran.take())).unwrap();
     timer.schedule(5 * MS, finish).unwrap();
     timer.schedule(10 * MS, log.note("by the other")).unwrap();
     assert_eq!(received.recv_timeout(GENEROUS), Ok((0, vec!["by the other"])));
@@ -122,7 +117,7 @@ fn a_finish_waits_until_the_pool_has_every_callback() {
         timer.schedule(delay * MS, move || send.send(()).unwrap()).unwrap();
     }
     drop(send);
-    assert!(must_return(move || timer.finish_by(far())).is_empty());
+    assert!(must_return(move || timer.finish(YEAR)).is_empty());
     assert_eq!(received.iter().count(), 20);
 }
 
@@ -132,24 +127,26 @@ fn a_repetition_ends_with_the_first_occurrence_that_a_finish_refuses() {
     let count = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&count);
     let count_up = move |_: &Repeating| *counted.lock().unwrap() += 1;
-    let beat = timer.schedule_at_fixed_rate(5 * MS, MissedTicks::Skip, count_up).unwrap();
-    assert!(must_return(move || timer.finish_by(far())).is_empty());
+    let beat = timer.repeat(5 * MS).at_fixed_rate(MissedTicks::Skip, count_up).unwrap();
+    assert!(must_return(move || timer.finish(YEAR)).is_empty());
     assert!(!beat.is_running());
     assert!(*count.lock().unwrap() >= 1, "the pending occurrence ran");
 }
 
 #[test]
-fn in_virtual_time_a_finish_whose_deadline_has_passed_runs_nothing() {
+fn in_virtual_time_a_finish_runs_what_is_due_and_returns_the_rest() {
     let (clock, timer) = manual();
+    let log = Log::new();
     clock.advance(SECOND);
-    timer.schedule(Duration::ZERO, || panic!("it was returned")).unwrap();
-    assert_eq!(timer.finish_by(clock.now().checked_sub(MS).unwrap()).len(), 1);
+    timer.schedule(Duration::ZERO, log.note("due")).unwrap();
+    timer.schedule(SECOND, || panic!("it was returned")).unwrap();
+    assert_eq!((timer.finish(YEAR).len(), log.take()), (1, vec!["due"]));
 }
 
 #[test]
 fn threads_end_after_a_finish() {
     let timer = Timer::builder().name("dw-finish").executor_threads(2).build().unwrap();
     timer.schedule(MS, || ()).unwrap();
-    timer.finish_by(far());
+    timer.finish(YEAR);
     wait_until("no threads", || super::threads::threads("dw-finish") == 0);
 }

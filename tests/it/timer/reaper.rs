@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer};
+use delaywheel::{Clock, ManualClock, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer};
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, must_return, wait_until};
 
@@ -83,6 +83,68 @@ fn every_call_after_the_clock_has_jumped_wakes_the_reaper() {
         assert!(timeout.reset(YEAR));
     });
     assert_noticed(1, Timer::wake);
+}
+
+/// A reaper whose thread is blocked by a callback, until the sender is dropped.
+fn blocked_reaper() -> (Reaper, mpsc::Sender<()>) {
+    let reaper = Reaper::new("dw-late");
+    let blocked = Timer::builder().reaper(&reaper).inline().build().unwrap();
+    let ((running, runs), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+    let block = move || {
+        running.send(()).unwrap();
+        let _ = released.recv_timeout(2 * GENEROUS);
+    };
+    blocked.schedule(Duration::ZERO, block).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
+    (reaper, release)
+}
+
+#[test]
+fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
+    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
+    let queue = settings.build_queue().unwrap();
+    for value in 0..40 {
+        queue.insert(HOUR, value).unwrap();
+    }
+    clock.jump(2 * HOUR);
+    assert_eq!(queue.try_recv(), Err(mpsc::TryRecvError::Empty), "no reaper runs");
+    let far = queue.insert(YEAR, 99).unwrap();
+    let mut got: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
+    assert!((1..=32).contains(&got.len()), "{} in one hold", got.len());
+    let stats = queue.timer().stats();
+    assert_eq!(stats.expired, got.len() as u64);
+    assert_eq!(stats.lateness.count(), stats.expired, "each has a lateness");
+    assert_eq!(queue.len(), 41 - got.len());
+    while got.len() < 40 {
+        assert_eq!(queue.cancel(queue.insert(YEAR, 98).unwrap()), Some(98));
+        got.extend(std::iter::from_fn(|| queue.try_recv().ok()));
+    }
+    got.sort_unstable();
+    assert!(got.into_iter().eq(0..40), "each once");
+    assert_eq!(queue.cancel(far), Some(99));
+    drop(release);
+}
+
+#[test]
+fn a_thread_that_schedules_runs_no_callback_of_a_late_reaper() {
+    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let settings = || Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
+    let [threads, inline] = [settings(), settings().inline()].map(|one| one.build().unwrap());
+    let (ran, runs) = mpsc::channel();
+    for timer in [&threads, &inline] {
+        let ran = ran.clone();
+        timer.schedule(HOUR, move || ran.send(thread::current().id()).unwrap()).unwrap();
+    }
+    clock.jump(2 * HOUR);
+    for timer in [&threads, &inline] {
+        timer.schedule(YEAR, || ()).unwrap();
+    }
+    let thread = runs.recv_timeout(GENEROUS).expect("an executor thread runs it");
+    assert_ne!(thread, thread::current().id());
+    assert_eq!(inline.stats().expired, 0, "a callback on the reaper waits for it");
+    drop(release);
+    runs.recv_timeout(GENEROUS).expect("the reaper runs it");
 }
 
 /// Schedules timeouts of a second or more on several shards and cancels them. Returns whether all
@@ -170,10 +232,11 @@ fn a_timer_with_a_dead_reaper_refuses_timeouts_and_returns_the_pending_ones() {
             false
         }
     });
-    let mut returned = timer.shutdown();
-    returned.sort_unstable();
-    assert_eq!(returned, accepted);
-    assert_eq!(timer.stats().returned, accepted.len() as u64);
+    let returned = timer.shutdown();
+    assert!(returned.contains(&1), "it is pending");
+    // Until the reaper is dead, threads that schedule hand due timeouts off.
+    let stats = timer.stats();
+    assert_eq!(stats.returned + stats.expired, accepted.len() as u64);
 }
 
 #[test]

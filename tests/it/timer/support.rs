@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ManualClock, Timer, TimerBuilder, clock::Driven};
+use delaywheel::{Clock, Driven, ManualClock, Timer, TimerBuilder};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);

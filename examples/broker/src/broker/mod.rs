@@ -32,8 +32,8 @@ mod waiting;
 use std::{fmt, hash::Hash, io, net::SocketAddr, sync::Arc};
 
 use delaywheel::{
-    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
-    purgatory::{Overload, PurgatoryStats},
+    Completion, DelayedOperation, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats, Timer,
+    TimerBuilder, TimerStats,
 };
 use futures::future::BoxFuture;
 

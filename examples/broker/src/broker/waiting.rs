@@ -3,8 +3,7 @@
 use std::hash::Hash;
 
 use delaywheel::{
-    Completion, DelayedOperation, Purgatory, Watched,
-    purgatory::{OperationGuard, WatchError, WatchErrorKind},
+    Completion, DelayedOperation, OperationGuard, Purgatory, WatchError, WatchErrorKind, Watched,
 };
 use tokio::sync::oneshot;
 

@@ -23,9 +23,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{
-    Completion, DelayedOperation, Purgatory, TimerStats, ValueTimer, purgatory::PurgatoryStats,
-};
+use delaywheel::{Completion, DelayedOperation, Purgatory, PurgatoryStats, TimerStats, ValueTimer};
 use tokio::sync::oneshot;
 
 use super::{

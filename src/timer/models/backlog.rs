@@ -1,12 +1,11 @@
 //! The backlog between a reaper and two executor threads.
 
-use std::{sync::Arc, vec, vec::Vec};
+use std::{sync::Arc, vec::Vec};
 
 use loom::thread;
 
 use super::{DUE, check};
 use crate::{
-    sync::{Condvar, Mutex},
     tick::Tick,
     timer::backlog::Backlog,
     wheel::{Expired, TimingWheel},
@@ -71,27 +70,5 @@ fn an_executor_or_a_shutdown_takes_each_timeout() {
         let mut all = executor.join().expect("no thread panics");
         all.extend(returned);
         assert_eq!(all, [1, 2]);
-    });
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_put_that_checks_for_sleepers_before_it_adds_wakes_no_executor() {
-    check(|| {
-        let shared = Arc::new((Mutex::new((vec![], 0)), Condvar::new()));
-        let taker = Arc::clone(&shared);
-        let taker = thread::spawn(move || {
-            let mut state = taker.0.lock();
-            while state.0.is_empty() {
-                state.1 += 1;
-                state = taker.1.wait(state);
-            }
-        });
-        let sleepers = shared.0.lock().1;
-        shared.0.lock().0.push(7);
-        if sleepers > 0 {
-            shared.1.notify_one();
-        }
-        taker.join().expect("no thread panics");
     });
 }

@@ -255,40 +255,22 @@ fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
     against_the_reaper(First::Same, 1, &[1], |task| task.run(1, |_| Poll::Pending));
 }
 
-/// A poll that looks only at the tick of its key.
-fn ignores_the_end(task: &mut Task) -> Polled {
-    match task.key() {
-        Some((_, due)) if !task.shards.clock().has_begun(due) => Poll::Pending,
-        _ => task.poll(),
-    }
-}
-
-/// Runs a task against a shutdown, which must end its sleep with an error.
-fn against_a_shutdown(poll: Poller) {
+#[test]
+fn a_poll_without_the_lock_sees_a_shutdown() {
     explore(Some(3), move || {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
         let ending = thread::spawn(move || {
             world.timer.shards.shut_down().into_iter().for_each(Waker::wake);
         });
-        assert!(task.run_until(poll).is_err(), "the time is not over");
+        assert!(task.run_until(Task::poll).is_err(), "the time is not over");
         ending.join().expect("no thread panics");
     });
 }
 
+/// The finish wakes the task, and the expiration must end its sleep.
 #[test]
-fn a_poll_without_the_lock_sees_a_shutdown() {
-    against_a_shutdown(Task::poll);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
-    against_a_shutdown(ignores_the_end);
-}
-
-/// Runs a task against a finish, which wakes it, and an expiration, which must end its sleep.
-fn against_a_finish(poll: Poller) {
+fn a_poll_without_the_lock_sees_a_finish() {
     explore(Some(3), move || {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
@@ -298,21 +280,10 @@ fn against_a_finish(poll: Poller) {
             world.clock.show(1);
             world.turn();
         });
-        task.run(1, poll);
+        task.run(1, Task::poll);
         finishing.join().expect("no thread panics");
         assert_eq!(task.shards.counts().pending, 0, "nothing lingers");
     });
-}
-
-#[test]
-fn a_poll_without_the_lock_sees_a_finish() {
-    against_a_finish(Task::poll);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_that_ignores_the_finish_is_not_woken() {
-    against_a_finish(ignores_the_end);
 }
 
 #[test]

@@ -10,7 +10,6 @@ mod holds;
 mod keys;
 mod limits;
 mod lingering;
-mod model;
 mod panics;
 mod reentry;
 pub(crate) mod support;

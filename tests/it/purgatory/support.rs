@@ -14,7 +14,7 @@ use delaywheel::{
     purgatory::{OperationKey, PurgatoryStats, WatchError},
 };
 
-pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, skewed, wait_until};
+pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, wait_until};
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 

@@ -140,12 +140,6 @@ impl Books {
         self.ceil(self.since(now).saturating_add(delay))
     }
 
-    /// Returns the tick that begins `nanos` nanoseconds after the origin, or the next one.
-    #[cfg(feature = "future")]
-    pub(crate) fn at_nanos(&self, nanos: u128) -> Tick {
-        self.ceil(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
-
     /// Returns the tick at which a timeout for this time becomes due.
     pub(crate) fn at(&self, time: Time) -> Tick {
         self.ceil(self.elapsed(time))

@@ -84,8 +84,6 @@ pub(crate) enum Step {
     RunJobs(u32, u64),
     Wait(Wait),
     Announce(Announce),
-    #[cfg(feature = "future")]
-    Task(crate::task_steps::TaskStep),
 }
 
 /// An operation for the purgatory.
@@ -183,13 +181,13 @@ impl Script {
 }
 
 /// The source of decisions: a random generator, or the bytes of a fuzzer.
-pub(crate) enum Source<'a> {
+enum Source<'a> {
     Seed(fastrand::Rng),
     Bytes(&'a [u8]),
 }
 
 impl Source<'_> {
-    pub(crate) fn u64(&mut self, range: Range<u64>) -> u64 {
+    fn u64(&mut self, range: Range<u64>) -> u64 {
         match self {
             Self::Seed(random) => random.u64(range),
             Self::Bytes(bytes) => {
@@ -207,12 +205,12 @@ impl Source<'_> {
         }
     }
 
-    pub(crate) fn u32(&mut self, range: Range<u32>) -> u32 {
+    fn u32(&mut self, range: Range<u32>) -> u32 {
         let number = self.u64(range.start.into()..range.end.into());
         u32::try_from(number).expect("it is less than the end")
     }
 
-    pub(crate) fn usize(&mut self, range: Range<usize>) -> usize {
+    fn usize(&mut self, range: Range<usize>) -> usize {
         let number = self.u64(range.start as u64..range.end as u64);
         usize::try_from(number).expect("it is less than the end")
     }
@@ -223,24 +221,24 @@ impl Source<'_> {
     }
 }
 
-pub(crate) struct Dice<'a>(pub(crate) Source<'a>);
+struct Dice<'a>(pub(crate) Source<'a>);
 
 impl Dice<'_> {
-    pub(crate) fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         Self(Source::Seed(fastrand::Rng::with_seed(seed)))
     }
 
-    pub(crate) fn one_in(&mut self, count: u32) -> bool {
+    fn one_in(&mut self, count: u32) -> bool {
         self.0.u32(0..count) == 0
     }
 
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.0.usize(0..from.len())]
     }
 
     /// Returns a number with a random count of bits, so small numbers are as frequent as large
     /// ones.
-    pub(crate) fn skewed(&mut self, bits: u32) -> u64 {
+    fn skewed(&mut self, bits: u32) -> u64 {
         let end = 1 << self.0.u32(0..bits);
         self.0.u64(0..end)
     }
@@ -268,7 +266,7 @@ impl Dice<'_> {
         }
     }
 
-    pub(crate) fn thread(&mut self) -> usize {
+    fn thread(&mut self) -> usize {
         if self.one_in(4) { self.0.usize(0..THREADS) } else { 0 }
     }
 
@@ -276,12 +274,12 @@ impl Dice<'_> {
         self.0.usize(0..3)
     }
 
-    pub(crate) fn back(&mut self) -> Back {
+    fn back(&mut self) -> Back {
         usize::try_from(self.skewed(7)).unwrap_or(0)
     }
 
     /// Returns a delay from zero to centuries.
-    pub(crate) fn delay(&mut self) -> Delay {
+    fn delay(&mut self) -> Delay {
         match self.0.u32(0..20) {
             0..2 => Delay::Nanos(0),
             2..6 => Delay::Nanos(self.0.u64(0..100) * MS),
@@ -292,11 +290,11 @@ impl Dice<'_> {
         }
     }
 
-    pub(crate) fn key(&mut self) -> u32 {
+    fn key(&mut self) -> u32 {
         self.0.u32(0..KEYS)
     }
 
-    pub(crate) fn keys(&mut self) -> u32 {
+    fn keys(&mut self) -> u32 {
         let some = self.0.u32(0..1 << KEYS);
         some & self.0.u32(0..1 << KEYS)
     }

@@ -92,8 +92,6 @@ impl World {
             Step::RunJobs(count, order) => self.run_jobs(count, order),
             Step::Wait(wait) => self.waits().wait(&this, wait),
             Step::Announce(announce) => self.waits().announce(&this, announce),
-            #[cfg(feature = "future")]
-            Step::Task(_) => unreachable!("the tasks are beside the world"),
         }
     }
 

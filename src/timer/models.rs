@@ -1,8 +1,8 @@
 //! The protocols of the timer under a model checker, which tries every interleaving.
 //!
 //! No wait times out here, so a lost wake-up shows as a deadlock. Canaries break the protocols in
-//! the real code, and the models must fail. Where a caller can break a protocol, a twin does so, and
-//! must fail.
+//! the real code, and the models must fail. Where a caller can break a protocol, a twin does so,
+//! and must fail.
 
 mod backlog;
 #[cfg(feature = "future")]

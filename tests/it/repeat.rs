@@ -4,7 +4,6 @@ use std::{
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
-        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer, clock::Drive
 
 use crate::timer::{
     clock::Set,
-    support::{GENEROUS, Log, MS, SECOND, manual},
+    support::{Log, MS, SECOND, manual},
 };
 
 const NANO: Duration = Duration::from_nanos(1);
@@ -205,46 +204,6 @@ fn a_clock_that_steps_back_does_not_hide_missed_occurrences() {
         clock.show(next * SECOND);
         assert_eq!(runs.take().len(), 1, "{missed:?}");
     }
-}
-
-/// A clock that a test moves, for timers with threads.
-#[derive(Debug, Clone)]
-struct Shown {
-    origin: Instant,
-    seconds: Arc<AtomicUsize>,
-}
-
-impl Clock for Shown {
-    fn now(&self) -> Instant {
-        self.origin + Duration::from_secs(self.seconds.load(Ordering::Relaxed) as u64)
-    }
-}
-
-#[test]
-fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay_on_threads() {
-    let seconds = Arc::new(AtomicUsize::new(0));
-    let clock = Shown { origin: Instant::now(), seconds: Arc::clone(&seconds) };
-    let timer = Timer::builder().clock(clock).build().unwrap();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let callback = move |_: &Repeating| {
-        counted.fetch_add(1, Ordering::Relaxed);
-    };
-    // Runs timeouts that are due at once, one after the other. All other due callbacks run before
-    // the last one.
-    let pass = || {
-        for _ in 0..100 {
-            let (done, is_done) = mpsc::channel();
-            timer.schedule(Duration::ZERO, move || done.send(()).unwrap()).unwrap();
-            is_done.recv_timeout(GENEROUS).unwrap();
-        }
-    };
-    seconds.store(10_000, Ordering::Relaxed);
-    pass();
-    seconds.store(5_000, Ordering::Relaxed);
-    timer.repeat(10 * SECOND).first(Duration::ZERO).with_fixed_delay(callback).unwrap();
-    pass();
-    assert_eq!(count.load(Ordering::Relaxed), 1, "the clock stood still");
 }
 
 /// When a repetition of 10 s with a jitter of 4 s runs in 200 s, in milliseconds.

@@ -1,8 +1,8 @@
 //! Scripts: sequences of operations on a wheel, decoded from bytes.
 //!
-//! Ticks are relative to the state of the wheel, so that an operation keeps its meaning when earlier
-//! ones are removed. Bytes from a generator give random scripts, and bytes from a fuzzer give fuzzed
-//! ones.
+//! Ticks are relative to the state of the wheel, so that an operation keeps its meaning when
+//! earlier ones are removed. Bytes from a generator give random scripts, and bytes from a fuzzer
+//! give fuzzed ones.
 
 use std::fmt;
 

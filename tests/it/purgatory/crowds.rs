@@ -12,7 +12,7 @@ use std::{
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
     Condition::{Events, Threshold},
-    PurgatoryBuilder, Timer, Watch,
+    PurgatoryBuilder, Watch,
     purgatory::{OperationKey, Overload},
 };
 
@@ -132,44 +132,6 @@ fn a_refused_operation_displaces_no_other() {
     world.watch(4, [4]);
     assert_eq!(world.ended(), [(1, Displaced)]);
     world.check_books();
-}
-
-#[test]
-fn the_displaced_operation_is_one_on_events_or_else_has_the_greatest_threshold_of_all_threads() {
-    let timer = Timer::builder().shards(2);
-    let purgatory: Shared = PurgatoryBuilder::new()
-        .timer(timer)
-        .max_delayed_per_key(2, Overload::DisplaceOldest)
-        .build()
-        .expect("the settings are valid");
-    let displaced = Arc::<Mutex<Vec<u64>>>::default();
-    // A value of 0 stands for events.
-    let watch = |value: u64| {
-        let log = Arc::clone(&displaced);
-        let op = Op::new().end(move |end| {
-            if end == Displaced {
-                log.lock().unwrap().push(value);
-            }
-        });
-        let condition = if value == 0 { Events(1) } else { Threshold(1, value) };
-        let _ = purgatory.watch(op, Watch::any([condition]), HOUR).unwrap();
-    };
-    for values in [[10, 100], [100, 10], [0, 100], [100, 0]] {
-        for is_spread in [false, true] {
-            for value in values {
-                if is_spread {
-                    // Threads are spread over the shards.
-                    thread::scope(|scope| drop(scope.spawn(|| watch(value))));
-                } else {
-                    watch(value);
-                }
-            }
-            watch(1);
-            let first = if values.contains(&0) { 0 } else { 100 };
-            assert_eq!(std::mem::take(&mut *displaced.lock().unwrap()), [first], "{values:?}");
-            assert_eq!(purgatory.cancel_on(&1), 2);
-        }
-    }
 }
 
 #[test]

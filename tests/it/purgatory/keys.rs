@@ -9,24 +9,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, World, all};
-
-#[test]
-fn an_operation_can_watch_a_thousand_keys() {
-    let world = World::new();
-    for round in 0..10 {
-        let name = 2 * round;
-        world.watch(name, 0..1000);
-        world.any(name + 1, (1..=1000).map(|key| Threshold(key, u64::from(key))));
-        assert_eq!((world.purgatory.watched(), world.purgatory.delayed()), (2000, 2));
-        assert_eq!(world.purgatory.stats().keys, 1001);
-        world.make_ready(name);
-        assert_eq!(world.purgatory.check_and_complete(&(round * 99)), 1);
-        assert_eq!(world.purgatory.advance(&(round * 99 + 7), 2000), 1);
-        assert_eq!(world.ended(), all(name..name + 2, Satisfied));
-        world.check_empty();
-    }
-}
+use super::support::{Cancel as _, HOUR, Log};
 
 /// An operation on partitions of topics.
 struct Fetch(&'static str, Log<(&'static str, Completion)>);

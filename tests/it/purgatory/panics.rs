@@ -18,7 +18,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -242,63 +242,6 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     assert_eq!(bad.purgatory.stats().panicked, 3);
 }
 
-#[test]
-fn a_panic_in_the_drop_of_a_duplicate_key_is_counted() {
-    let bad = BadKeys::new();
-    let _ = bad.purgatory.watch(bad.op(1), [bad.key(1)], HOUR).unwrap();
-    bad.set_bad(true);
-    let keys = [bad.key(1), bad.key(1)];
-    let _ = bad.purgatory.watch(bad.op(2), keys, HOUR).unwrap();
-    assert_eq!(bad.purgatory.stats().panicked, 2);
-    assert_eq!(bad.purgatory.cancel_on(&1), 2);
-    assert_eq!(bad.log.take(), all_bad([1, 2]));
-}
-
-fn all_bad<const N: usize>(names: [u32; N]) -> [(u32, Completion); N] {
-    names.map(|name| (name, Cancelled))
-}
-
-#[test]
-fn a_panic_in_the_drop_of_a_reached_key_loses_no_operation() {
-    // Reached before registration; during it; never.
-    for answers in [vec![true], vec![true, false], vec![]] {
-        let bad = BadKeys::new();
-        bad.set_bad(true);
-        let reached = !answers.is_empty();
-        let op = OnBadKeys { answers, ..bad.op(1) };
-        let watched = catch_unwind(AssertUnwindSafe(|| {
-            bad.purgatory.watch(op, Watch::any([Threshold(bad.key(1), 5)]), HOUR).is_ok()
-        }));
-        // The caller may see the panic or not. The operation has ended or waits.
-        let ended = bad.log.take();
-        let satisfied = vec![(1, Satisfied)];
-        assert_eq!(ended, if reached { satisfied } else { vec![] }, "{watched:?}");
-        assert_eq!(bad.purgatory.delayed(), u64::from(!reached));
-        assert_eq!(bad.purgatory.cancel_on(&1), usize::from(!reached));
-        assert_eq!((bad.purgatory.delayed(), bad.purgatory.watched()), (0, 0));
-    }
-}
-
-#[test]
-fn a_panic_in_the_drop_of_refused_keys_leaks_no_permit() {
-    let bad = BadKeys::new();
-    for name in 0..2 {
-        let _ = bad.purgatory.watch(bad.op(name), [bad.key(1)], HOUR).unwrap();
-    }
-    bad.set_bad(true);
-    for name in 2..10 {
-        let refused = catch_unwind(AssertUnwindSafe(|| {
-            bad.purgatory.watch(bad.op(name), [bad.key(2)], HOUR).is_err()
-        }));
-        assert!(refused.unwrap_or(true));
-    }
-    assert_eq!(bad.purgatory.cancel_on(&1), 2);
-    for name in 10..12 {
-        let _ = bad.purgatory.watch(bad.op(name), [], HOUR).unwrap();
-    }
-    assert_eq!(bad.purgatory.delayed(), 2);
-}
-
 /// A key that is equal to all others. Its comparison panics if one of the two keys is bad.
 struct Incomparable {
     is_bad: bool,
@@ -323,28 +266,6 @@ impl DelayedOperation<Incomparable> for Ends {
     fn complete(self, _: Completion) {
         self.0.store(true, Ordering::Release);
     }
-}
-
-#[test]
-fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
-    must_return(|| {
-        let timer = Timer::builder().shards(1);
-        let purgatory: Purgatory<_, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
-        let watch = |key: Option<Incomparable>, delay| {
-            let has_ended = Arc::new(AtomicBool::new(false));
-            let op = Ends(Arc::clone(&has_ended));
-            assert!(purgatory.watch(op, key, delay).is_ok());
-            has_ended
-        };
-        watch(Some(Incomparable { is_bad: false }), HOUR);
-        // Until the reaper sleeps.
-        std::thread::sleep(50 * MS);
-        let bad = || watch(Some(Incomparable { is_bad: true }), 10 * MS);
-        assert!(catch_unwind(AssertUnwindSafe(bad)).is_err());
-        let has_ended = watch(None, 20 * MS);
-        wait_until("the operation expires", || has_ended.load(Ordering::Acquire));
-        drop(purgatory.shutdown());
-    });
 }
 
 #[test]

@@ -155,28 +155,6 @@ pub(super) fn mortal() -> (Deadly, TimerBuilder) {
 }
 
 #[test]
-fn a_timer_with_a_dead_reaper_refuses_timeouts_and_returns_the_pending_ones() {
-    let (clock, builder) = mortal();
-    let timer = builder.build_with(|_: u32| ()).unwrap();
-    timer.schedule(YEAR, 1).unwrap();
-    let mut accepted = vec![1];
-    clock.kill(|delay| match timer.schedule(delay, 2) {
-        Ok(_) => {
-            accepted.push(2);
-            true
-        }
-        Err(refused) => {
-            assert_eq!(refused.kind(), ScheduleErrorKind::ShutDown);
-            false
-        }
-    });
-    let mut returned = timer.shutdown();
-    returned.sort_unstable();
-    assert_eq!(returned, accepted);
-    assert_eq!(timer.stats().returned, accepted.len() as u64);
-}
-
-#[test]
 fn a_timer_that_reports_a_dead_reaper_refuses_timeouts_from_then_on() {
     let (clock, builder) = mortal();
     let timer = builder.build_with(|_: u32| ()).unwrap();

@@ -27,12 +27,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use crate::{
-    script::{Drive, Script},
-    variable::variable,
-    workers::run_script,
-    world::Yield,
-};
+use crate::{script::Script, variable::variable, workers::run_script, world::Yield};
 
 /// Default number of seeds, for a few seconds.
 const DEFAULT_SEEDS: u64 = if cfg!(debug_assertions) { 50 } else { 1_000 };
@@ -43,7 +38,7 @@ const YEAR: u128 = 365 * 24 * 3_600 * 1_000_000_000;
 fn every_promise_holds_after_every_step_of_any_script() {
     if let Some(seed) = variable::<u64>("SIMULATION_SEED") {
         let script = Script::generate(seed);
-        match run(&script) {
+        match run_script(&script) {
             Ok(done) => println!("seed {seed}: {done:?}"),
             Err(failure) => report(seed, script, &failure),
         }
@@ -57,7 +52,7 @@ fn every_promise_holds_after_every_step_of_any_script() {
     while seconds.map_or(count < seeds, |seconds| begun.elapsed() < seconds) {
         let seed = first + count;
         let script = Script::generate(seed);
-        match run(&script) {
+        match run_script(&script) {
             Ok(done) => {
                 sum.nanos += done.nanos;
                 sum.operations += done.operations;
@@ -77,29 +72,18 @@ fn every_promise_holds_after_every_step_of_any_script() {
 
 #[test]
 fn a_script_runs_the_same_way_every_time() {
-    // Except with reapers on separate threads: these take out due timeouts and release permits at
-    // no fixed moment.
-    let scripts = (0..DEFAULT_SEEDS / 5).map(|seed| (seed, Script::generate(seed)));
-    let scripts: Vec<_> =
-        scripts.filter(|(_, script)| script.setup.drive != Drive::Pooled).collect();
-    let go = || scripts.iter().map(|(seed, script)| (seed, run(script))).collect::<Vec<_>>();
-    for (once, again) in go().into_iter().zip(go()) {
-        assert_eq!(once, again);
+    for seed in 0..DEFAULT_SEEDS / 5 {
+        let script = Script::generate(seed);
+        assert_eq!(run_script(&script), run_script(&script), "seed {seed}");
     }
-}
-
-/// Runs a script. A reaper that takes 20 s for its work is a fault.
-fn run(script: &Script) -> Result<Yield, String> {
-    run_script(script, Duration::from_secs(20))
 }
 
 /// Shrinks a failing script, and panics with the result.
 fn report(seed: u64, script: Script, failure: &str) -> ! {
     eprintln!("{failure}\n\nshrinking..");
-    // From now on a slow reaper counts as stuck, so that shrinking is fast.
-    let run = |script: &Script| run_script(script, Duration::from_millis(200));
-    let script = shrink(script, |script| run(script).is_err());
-    let failure = run(&script).err().unwrap_or_else(|| String::from(failure));
+    let script =
+        shrink::shrink(script, |script| &mut script.steps, |script| run_script(script).is_err());
+    let failure = run_script(&script).err().unwrap_or_else(|| String::from(failure));
     eprintln!("{:#?}", script.setup);
     for (index, (thread, step)) in script.steps.iter().enumerate() {
         eprintln!("{index:3} on thread {thread}: {step:?}");
@@ -108,9 +92,4 @@ fn report(seed: u64, script: Script, failure: &str) -> ! {
         "seed {seed} fails: {failure}\n\nreplay it:\n\n    \
          SIMULATION_SEED={seed} cargo test --release --test simulation -- --nocapture\n"
     );
-}
-
-/// Removes steps while the script still fails.
-fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
-    shrink::shrink(script, |script| &mut script.steps, fails)
 }

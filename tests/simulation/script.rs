@@ -50,9 +50,6 @@ pub(crate) enum Drive {
     Manual,
     /// A clock with faults, which makes its timers take a turn after each move.
     Faulty,
-    /// Like `Faulty`, but the timers of closures and of values have reapers, and a pool. A step of
-    /// the script runs the jobs of the pool.
-    Pooled,
 }
 
 /// One of the three timers: of closures, of values, or behind a `DelayQueue`.
@@ -80,8 +77,6 @@ pub(crate) enum Step {
     /// Turns while the clock stands still.
     Still(u32),
     GoBack(Nanos),
-    /// Runs some jobs of the pool, in an order that the second number seeds.
-    RunJobs(u32, u64),
     Wait(Wait),
     Announce(Announce),
 }
@@ -168,10 +163,7 @@ impl Script {
     /// one thread, and no result depends on its speed.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut random = Dice(Source::Bytes(bytes));
-        let mut setup = random.setup();
-        if setup.drive == Drive::Pooled {
-            setup.drive = Drive::Faulty;
-        }
+        let setup = random.setup();
         let mut steps = Vec::new();
         while !random.0.is_empty() && steps.len() < MOST_DECODED {
             steps.push((0, random.purgatory_step()));
@@ -253,7 +245,7 @@ impl Dice<'_> {
                 Drive::Manual,
                 Drive::Faulty,
                 Drive::Faulty,
-                Drive::Pooled,
+                Drive::Faulty,
             ]),
             tick,
             wheel_size: self.pick(&[2, 4, 16, 64, 256]),
@@ -347,8 +339,7 @@ impl Dice<'_> {
             68 => Step::Still(self.0.u32(0..4)),
             69 => Step::GoBack(self.skewed(58)),
             70 => Step::Pass(YEAR),
-            71..75 => Step::RunJobs(self.0.u32(0..20), self.0.u64(0..u64::MAX)),
-            75..87 => Step::Wait(self.wait(is_wild)),
+            71..87 => Step::Wait(self.wait(is_wild)),
             _ => self.announce(),
         }
     }

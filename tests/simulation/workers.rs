@@ -16,7 +16,7 @@ use delaywheel::{ManualClock, Timer};
 
 use crate::{
     script::{Script, THREADS},
-    world::{World, Yield, be_thread, lock, set_patience},
+    world::{World, Yield, be_thread, lock},
 };
 
 static WORKERS: LazyLock<Mutex<Vec<Worker>>> = LazyLock::new(|| {
@@ -62,13 +62,9 @@ impl Worker {
     }
 }
 
-/// Runs a script in a new world, each step on its thread. A reaper that takes longer than
-/// `patience` for work of microseconds is a fault.
-pub(crate) fn run_script(script: &Script, patience: Duration) -> Result<Yield, String> {
+/// Runs a script in a new world, each step on its thread.
+pub(crate) fn run_script(script: &Script) -> Result<Yield, String> {
     let workers = lock(&WORKERS);
-    for worker in &*workers {
-        worker.run(move || set_patience(patience));
-    }
     let (script, others) = (script.clone(), workers[1..].to_vec());
     workers[0].run(move || {
         let world = World::new(script.setup);

@@ -28,21 +28,6 @@ fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
     })
 }
 
-#[test]
-fn executors_wake_for_each_timeout_of_a_batch_and_at_the_end() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(false));
-        let executors = [executor(&backlog), executor(&backlog)];
-        backlog.put(&mut expired([1, 2]));
-        backlog.put(&mut expired([3]));
-        backlog.close();
-        let taken = executors.into_iter().flat_map(|one| one.join().expect("no thread panics"));
-        let mut taken: Vec<_> = taken.collect();
-        taken.sort_unstable();
-        assert_eq!(taken, [1, 2, 3]);
-    });
-}
-
 /// No later batch comes that could wake an executor.
 #[test]
 fn each_timeout_of_a_batch_wakes_an_executor() {

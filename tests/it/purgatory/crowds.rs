@@ -11,8 +11,7 @@ use std::{
 
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
-    Condition::{Events, Threshold},
-    PurgatoryBuilder, Watch,
+    PurgatoryBuilder,
     purgatory::{OperationKey, Overload},
 };
 
@@ -132,46 +131,6 @@ fn a_refused_operation_displaces_no_other() {
     world.watch(4, [4]);
     assert_eq!(world.ended(), [(1, Displaced)]);
     world.check_books();
-}
-
-#[test]
-fn all_keys_are_collected_before_the_first_check() {
-    let world = World::new();
-    world.watch(1, [0, 1]);
-    // An iterator that makes keys lazily can change the state meanwhile.
-    let keys = [0, 1];
-    let keys = keys.into_iter().inspect(|key| {
-        if *key == 1 {
-            world.make_ready(1);
-        }
-    });
-    assert_eq!(world.purgatory.checks(keys).run(usize::MAX), 1);
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-}
-
-#[test]
-fn an_advance_checks_operations_in_batches() {
-    let world = World::new();
-    let last = Arc::<Mutex<Option<OperationKey>>>::default();
-    for name in 0..CROWD {
-        let (purgatory, state, last_one) =
-            (world.purgatory.clone(), Arc::clone(&world.state), Arc::clone(&last));
-        let op = world.op(name).check(move || {
-            if name == 0 {
-                // No thread checks the last operation yet, so this cancel ends it at once.
-                assert!(
-                    purgatory.cancel_one(last_one.lock().unwrap().expect("the last one waits"))
-                );
-                assert_eq!(state.lock().unwrap().ended, [(CROWD - 1, Cancelled)]);
-            }
-            true
-        });
-        let op = op.reach(|_, _| false);
-        let watched = world.purgatory.watch(op, Watch::all([Threshold(1, 5), Events(2)]), HOUR);
-        *last.lock().unwrap() = Some(world.waits(watched));
-    }
-    assert_eq!(world.advance(1, 5), CROWD as usize - 1);
-    world.check_empty();
 }
 
 fn ready() -> Arc<AtomicBool> {

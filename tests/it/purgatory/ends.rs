@@ -1,6 +1,9 @@
 //! Every way in which an operation ends: each operation ends once, with the right completion.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use delaywheel::{
     Completion,
@@ -81,10 +84,19 @@ const WAYS: [(Call, Completion, usize); 11] = [
 ];
 
 #[test]
-fn each_way_to_end_an_operation_ends_it_once_and_is_counted() {
+fn an_operation_has_left_everything_before_it_completes() {
     for (call, end, checks) in WAYS {
         let world = World::new();
-        let key = world.watch(7, [1, 2]);
+        let (state, purgatory) = (world.state.clone(), world.purgatory.clone());
+        let held = Arc::clone(&world.held);
+        let op = world.op(7).end(move |end| {
+            let (stats, timer) = (purgatory.stats(), purgatory.timer_stats());
+            let left = (stats.delayed, stats.watched, stats.keys, timer.pending);
+            assert_eq!(left, (0, 0, 0, 0), "it has left all lists and the timer");
+            state.lock().unwrap().ended.push((7, end));
+            drop(held);
+        });
+        let key = world.any_of(op, [Events(1), Events(2), Threshold(4, 10)]);
         assert!(world.purgatory.is_waiting(key));
         assert_eq!(world.purgatory.cancel_on(&3), 0, "not one of its keys");
         world.check_books();

@@ -9,7 +9,6 @@ mod ends;
 mod holds;
 mod keys;
 mod limits;
-mod lingering;
 mod panics;
 mod reentry;
 pub(crate) mod support;

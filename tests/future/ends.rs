@@ -4,10 +4,11 @@ use std::{
     future::pending,
     io,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -85,6 +86,77 @@ fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
     assert!(timer.finish(Duration::from_secs(3600)).is_empty(), "this takes 2 ms");
     assert_eq!(woken.count(), 2);
     assert!(matches!(poll(&mut near), Poll::Ready(Ok(()))));
+}
+
+/// A clock that shows what the test sets, for a timer with a reaper.
+#[derive(Debug, Clone)]
+struct Shown(Arc<Mutex<Instant>>);
+
+impl Clock for Shown {
+    fn now(&self) -> Instant {
+        *self.0.lock().expect("no test panics")
+    }
+}
+
+/// Shuts a timer down.
+struct EndOnDrop<'a>(&'a Timer);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        drop(self.0.shutdown());
+    }
+}
+
+#[test]
+fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
+    let clock = Shown(Arc::new(Mutex::new(Instant::now())));
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let pass = |seconds: u32| {
+        *clock.0.lock().expect("no test panics") += seconds * SECOND;
+        timer.wake();
+    };
+    let (woken, waker) = Wakes::new();
+    let wait_for = |count| {
+        let start = Instant::now();
+        while woken.count() < count {
+            assert!(start.elapsed() < 60 * SECOND, "no wake-up comes");
+            thread::yield_now();
+        }
+        assert_eq!(woken.count(), count);
+    };
+    // The last sleep ends in order after those that were to end before it.
+    let [mut in_finish, mut before, mut other] = [1, 2, 3].map(|seconds| {
+        let mut sleep = timer.sleep(seconds * SECOND);
+        assert!(poll_with(&mut sleep, &waker).is_pending());
+        sleep
+    });
+    before.reset(20 * SECOND);
+    thread::scope(|scope| {
+        // A failed assertion also ends the finish.
+        let _end = EndOnDrop(&timer);
+        scope.spawn(|| timer.finish(Duration::from_secs(3600)));
+        // The finish wakes the task of each sleep, so each task polls.
+        wait_for(3);
+        for sleep in [&mut in_finish, &mut before, &mut other] {
+            assert!(poll_with(sleep, &waker).is_pending());
+        }
+        in_finish.reset(10 * SECOND);
+        for (seconds, count) in [(3, 1), (7, 2), (10, 3)] {
+            pass(seconds);
+            wait_for(3 + count);
+            let ended = [&mut other, &mut in_finish, &mut before].map(poll);
+            for (index, ended) in (1..).zip(ended) {
+                assert_eq!(matches!(ended, Poll::Ready(Ok(()))), index <= count, "{ended:?}");
+                assert_eq!(ended.is_pending(), index > count, "{ended:?}");
+            }
+            // The last poll was that of another task.
+            assert!(
+                [&mut in_finish, &mut before]
+                    .into_iter()
+                    .all(|sleep| poll_with(sleep, &waker).is_pending() || sleep.is_elapsed())
+            );
+        }
+    });
 }
 
 /// A clock that panics once its flag is set.

@@ -271,6 +271,34 @@ fn a_chain_of_checks_runs_to_its_end_on_a_small_stack() {
 }
 
 #[test]
+fn checks_run_within_checks_at_most_eight_deep() {
+    let world = World::new();
+    let depths = Arc::new(Mutex::new((0, 0)));
+    for name in 0..30 {
+        let (purgatory, depths, mut checks) = (world.purgatory.clone(), Arc::clone(&depths), 0);
+        let op = world.op(name).check(move || {
+            checks += 1;
+            if checks < 3 {
+                return false;
+            }
+            let mut held = depths.lock().unwrap();
+            held.0 += 1;
+            held.1 = held.1.max(held.0);
+            drop(held);
+            let is_deferred = purgatory.check_and_complete(&(name + 1)) == 0;
+            let mut held = depths.lock().unwrap();
+            assert!(!is_deferred || name == 29 || held.0 % 8 == 0, "a check is deferred too soon");
+            held.0 -= 1;
+            true
+        });
+        world.waits(world.purgatory.watch(op, [name], HOUR));
+    }
+    assert_eq!(world.purgatory.check_and_complete(&0), 1);
+    assert_eq!((world.ended().len(), depths.lock().unwrap().1), (30, 8));
+    assert_eq!(world.purgatory.stats().panicked, 0);
+}
+
+#[test]
 fn a_check_can_end_its_own_operation_and_the_first_end_counts() {
     type Way = fn(&Shared, delaywheel::purgatory::OperationKey) -> bool;
     let ways: [(Way, Completion); 5] = [

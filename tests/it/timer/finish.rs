@@ -70,6 +70,25 @@ fn at_its_deadline_a_finish_returns_pending_callbacks_and_does_not_wait_for_a_ru
 }
 
 #[test]
+fn a_shutdown_ends_a_finish_that_waits_for_a_running_callback() {
+    let timer = Timer::new();
+    let (running, runs) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let block = move || {
+        running.send(()).unwrap();
+        let _ = released.recv_timeout(2 * GENEROUS);
+    };
+    timer.schedule(Duration::ZERO, block).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
+    let own = timer.clone();
+    let finish = thread::spawn(move || own.finish_by(far()));
+    wait_until("the timer refuses timeouts", || timer.schedule(YEAR, || ()).is_err());
+    timer.shutdown();
+    must_return(|| finish.join().unwrap());
+    drop(release);
+}
+
+#[test]
 fn a_callback_that_finishes_its_timer_returns_the_callbacks_of_its_own_thread() {
     for way in [TimerBuilder::inline, |builder| builder] {
         let timer = way(Timer::builder()).build().unwrap();

@@ -59,7 +59,6 @@ pub(crate) struct Counts {
     pub(crate) panicked: u64,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) entries: Vec<Entry>,

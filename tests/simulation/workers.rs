@@ -81,19 +81,3 @@ pub(crate) fn run_script(script: &Script) -> Result<Yield, String> {
         world.end()
     })
 }
-
-#[test]
-fn each_thread_of_a_world_has_the_shard_of_its_number() {
-    let workers = lock(&WORKERS);
-    let clock = ManualClock::new();
-    let (ran, runs) = mpsc::channel();
-    let timer = Timer::builder().clock(clock.clone()).shards(THREADS).build().unwrap();
-    for (number, worker) in workers.iter().enumerate().rev() {
-        let (timer, ran) = (timer.clone(), ran.clone());
-        let run = move || ran.send(number).unwrap();
-        worker.run(move || timer.schedule(Duration::ZERO, run).map(drop)).unwrap();
-    }
-    // Timeouts that are due at once leave shard by shard.
-    clock.advance(Duration::ZERO);
-    assert_eq!(runs.try_iter().collect::<Vec<_>>(), (0..THREADS).collect::<Vec<_>>());
-}

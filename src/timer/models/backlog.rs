@@ -20,14 +20,6 @@ pub(super) fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>
     wheel.advance(DUE).collect()
 }
 
-/// A thread that takes timeouts until the end, and returns their values.
-fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
-    let backlog = Arc::clone(backlog);
-    thread::spawn(move || {
-        std::iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect()
-    })
-}
-
 /// No later batch comes that could wake an executor.
 #[test]
 fn each_timeout_of_a_batch_wakes_an_executor() {
@@ -41,19 +33,5 @@ fn each_timeout_of_a_batch_wakes_an_executor() {
         let mut taken = executors.map(|one| one.join().expect("no thread panics"));
         taken.sort_unstable();
         assert_eq!(taken, [Some(1), Some(2)]);
-    });
-}
-
-#[test]
-fn an_executor_or_a_shutdown_takes_each_timeout() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(false));
-        let executor = executor(&backlog);
-        backlog.put(&mut expired([1, 2]));
-        backlog.close();
-        let returned = backlog.take_all().into_iter().map(|expired| expired.value);
-        let mut all = executor.join().expect("no thread panics");
-        all.extend(returned);
-        assert_eq!(all, [1, 2]);
     });
 }

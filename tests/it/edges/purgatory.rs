@@ -1,10 +1,10 @@
 //! The purgatory, its operations in every state, and its settings.
 
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 use delaywheel::{
     Checks, Completion, Condition, DelayedOperation, ManualClock, OperationGuard, OperationKey,
-    Overload, Purgatory, PurgatoryBuilder, Timer, Watch, WatchError, WatchErrorKind, Watched,
+    Overload, Purgatory, PurgatoryBuilder, Timer, Watch, Watched,
 };
 
 use super::{DELAYS, NUMBERS, PERCENTS};
@@ -98,29 +98,6 @@ fn a_purgatory_accepts_every_delay_and_key() {
 }
 
 #[test]
-fn a_purgatory_that_has_ended_refuses_everything() {
-    let (clock, purgatory) = purgatory(|builder| builder);
-    let keys = watch_all_ways(&purgatory, Duration::MAX);
-    let guard = purgatory.guard(keys[0]);
-    let (ended, again) = (purgatory.shutdown().len(), purgatory.shutdown().len());
-    assert_eq!((ended, again), (keys.len(), 0));
-    assert!(keys.into_iter().all(|key| !use_key(&purgatory, key)));
-    announce(&purgatory);
-    purgatory.shrink();
-    clock.advance(SECOND);
-    for delay in DELAYS {
-        let refused = purgatory.watch(Never, NUMBERS, delay);
-        let refused: WatchError<Never> = refused.unwrap_err();
-        assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
-        let Never = refused.into_value();
-        assert!(purgatory.watch(Never, Watch::any([Condition::Events(0)]), delay).is_err());
-        assert!(purgatory.watch(Never, Watch::all([]), delay).is_err());
-    }
-    drop(purgatory);
-    drop(guard);
-}
-
-#[test]
 fn limits_accept_every_number_but_0() {
     for limit in NUMBERS {
         for overload in [Overload::Refuse, Overload::DisplaceOldest] {
@@ -152,18 +129,4 @@ fn limits_accept_every_number_but_0() {
         let _ = one.watch(Never, [], delay);
         assert!(one.delayed() <= 1);
     }
-}
-
-#[test]
-fn keys_of_other_purgatories_find_nothing() {
-    let large = Builder::new().timer(Timer::builder().shards(1000));
-    let large = large.build().unwrap();
-    let (_clock, small) = purgatory(|settings| settings.timer(Timer::builder().shards(1)));
-    let watch = || (0..500).flat_map(|_| watch_all_ways(&large, SECOND * 3600)).collect::<Vec<_>>();
-    let keys: Vec<OperationKey> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(watch)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-    });
-    assert!(keys.into_iter().all(|key| !use_key(&small, key)));
-    drop(large.shutdown());
 }

@@ -87,13 +87,13 @@ const WAYS: [(Call, Completion, usize); 11] = [
 fn an_operation_has_left_everything_before_it_completes() {
     for (call, end, checks) in WAYS {
         let world = World::new();
-        let (state, purgatory) = (world.state.clone(), world.purgatory.clone());
+        let (log, purgatory) = (world.state.clone(), world.purgatory.clone());
         let held = Arc::clone(&world.held);
         let op = world.op(7).end(move |end| {
             let (stats, timer) = (purgatory.stats(), purgatory.timer_stats());
             let left = (stats.delayed, stats.watched, stats.keys, timer.pending);
             assert_eq!(left, (0, 0, 0, 0), "it has left all lists and the timer");
-            state.lock().unwrap().ended.push((7, end));
+            log.lock().unwrap().ended.push((7, end));
             drop(held);
         });
         let key = world.any_of(op, [Events(1), Events(2), Threshold(4, 10)]);

@@ -15,7 +15,7 @@ use delaywheel::{
     Completion::Satisfied,
     Completion::ShutDown,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, PurgatoryBuilder, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all};
@@ -146,7 +146,7 @@ fn a_panic_payload_whose_drop_panics_affects_no_other_operation() {
 }
 
 /// A key whose drop panics while the switch is on.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct BadKey(u32, Arc<AtomicBool>);
 
 impl Drop for BadKey {
@@ -170,76 +170,30 @@ impl Hash for BadKey {
     }
 }
 
-impl std::borrow::Borrow<u32> for BadKey {
-    fn borrow(&self) -> &u32 {
-        &self.0
-    }
-}
-
-struct OnBadKeys {
-    name: u32,
-    log: Log<(u32, Completion)>,
-    /// Answers of `has_reached`, the last one first. After them, `false`.
-    answers: Vec<bool>,
-}
+struct OnBadKeys(u32, Log<(u32, Completion)>);
 
 impl DelayedOperation<BadKey> for OnBadKeys {
-    fn has_reached(&mut self, _: &BadKey, _: u64) -> bool {
-        self.answers.pop().unwrap_or(false)
-    }
-
     fn complete(self, completion: Completion) {
-        self.log.push((self.name, completion));
-    }
-}
-
-struct BadKeys {
-    purgatory: Purgatory<BadKey, OnBadKeys>,
-    is_bad: Arc<AtomicBool>,
-    log: Log<(u32, Completion)>,
-}
-
-impl BadKeys {
-    fn new() -> Self {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let builder = PurgatoryBuilder::new().timer(timer);
-        let builder = builder.max_delayed(2, delaywheel::purgatory::Overload::Refuse);
-        let is_bad = Arc::new(AtomicBool::new(false));
-        Self { purgatory: builder.build().unwrap(), is_bad, log: Log::new() }
-    }
-
-    fn key(&self, number: u32) -> BadKey {
-        BadKey(number, Arc::clone(&self.is_bad))
-    }
-
-    fn op(&self, name: u32) -> OnBadKeys {
-        OnBadKeys { name, log: self.log.clone(), answers: Vec::new() }
-    }
-
-    fn set_bad(&self, is_bad: bool) {
-        self.is_bad.store(is_bad, Ordering::Relaxed);
-    }
-}
-
-impl Drop for BadKeys {
-    fn drop(&mut self) {
-        self.set_bad(false);
+        self.1.push((self.0, completion));
     }
 }
 
 #[test]
 fn a_panic_in_the_drop_of_a_key_is_counted() {
-    let bad = BadKeys::new();
-    let keys = [bad.key(1), bad.key(2), bad.key(3)];
-    let _ = bad.purgatory.watch(bad.op(1), keys, HOUR).unwrap();
-    let _ = bad.purgatory.watch(bad.op(2), [bad.key(3)], HOUR).unwrap();
-    bad.set_bad(true);
-    assert_eq!(bad.purgatory.cancel_on(&1), 1);
-    assert_eq!(bad.log.take(), [(1, Cancelled)]);
-    assert_eq!((bad.purgatory.stats().panicked, bad.purgatory.stats().keys), (2, 1));
-    assert_eq!(bad.purgatory.shutdown().len(), 1);
-    assert_eq!(bad.log.take(), []);
-    assert_eq!(bad.purgatory.stats().panicked, 3);
+    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let (is_bad, log) = (Arc::new(AtomicBool::new(false)), Log::new());
+    let [one, two, three] = [1, 2, 3].map(|number| BadKey(number, Arc::clone(&is_bad)));
+    let keys = [one.clone(), two, three.clone()];
+    let _ = purgatory.watch(OnBadKeys(1, log.clone()), keys, HOUR).unwrap();
+    let _ = purgatory.watch(OnBadKeys(2, log.clone()), [three], HOUR).unwrap();
+    is_bad.store(true, Ordering::Relaxed);
+    assert_eq!(purgatory.cancel_on(&one), 1);
+    assert_eq!(log.take(), [(1, Cancelled)]);
+    assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (2, 1));
+    assert_eq!(purgatory.shutdown().len(), 1);
+    assert_eq!(purgatory.stats().panicked, 3);
+    is_bad.store(false, Ordering::Relaxed);
 }
 
 /// A key that is equal to all others. Its comparison panics if one of the two keys is bad.

@@ -214,17 +214,6 @@ fn a_finish_of_a_timer_with_a_dead_reaper_returns_at_once() {
 }
 
 #[test]
-fn a_panic_of_the_reaper_ends_a_finish() {
-    let (clock, builder) = mortal();
-    let timer = builder.build_with(|_: u32| ()).unwrap();
-    timer.schedule(YEAR, 1).unwrap();
-    clock.0.store(true, Ordering::Relaxed);
-    // This wakes the reaper, whose clock panics.
-    let left = must_return(move || timer.finish(YEAR));
-    assert_eq!(left, [1]);
-}
-
-#[test]
 fn receivers_of_a_queue_with_a_dead_reaper_get_an_error() {
     let (clock, builder) = mortal();
     let queue = builder.build_queue().unwrap();

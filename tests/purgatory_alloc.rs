@@ -113,6 +113,21 @@ fn check_a_crowd(end_all: impl FnOnce(&ManualClock, &Requests, &mut [OperationKe
 }
 
 #[test]
+fn shrink_gives_back_the_memory_of_ended_operations() {
+    let (_clock, purgatory) = purgatory();
+    let mut keys = Vec::with_capacity(500);
+    let kept = measure(|| {
+        for number in 0..500 {
+            let request = Request(Box::new(number));
+            keys.push(purgatory.watch(request, [number, 1], HOUR).unwrap().key().unwrap());
+        }
+        assert!(keys.drain(..).all(|key| purgatory.complete(key)));
+    });
+    let freed = -measure(|| purgatory.shrink()).bytes_current;
+    assert!(kept.bytes_current > 10_000 && freed > kept.bytes_current / 2, "{freed} of {kept:?}");
+}
+
+#[test]
 fn a_crowd_gives_back_its_memory_when_its_last_operation_has_been_completed() {
     check_a_crowd(|_, purgatory, keys| {
         fastrand::Rng::with_seed(1).shuffle(keys);

@@ -2,9 +2,7 @@
 //!
 //! The timer is real, and its clock stands still until a thread of the model moves it past the
 //! delay of operations and does the work of the reaper. State that operations read is relaxed, so
-//! that only the protocols order it. Each protocol has twins that are broken on purpose and must
-//! fail. The twins are written out by hand, because the real protocol cannot be broken from
-//! outside.
+//! that only the protocols order it. Canaries break the protocols, and the models must fail.
 
 mod executors;
 mod expiry;
@@ -28,14 +26,13 @@ use super::{
     check::Checks,
     conditions::{Condition, Watch, Watches},
     error::{WatchError, WatchErrorKind},
-    filter::{Filter, Filters, fence_event, fence_watch},
     limits::Limits,
     operation::OperationKey,
     shared::SharedPurgatory,
 };
 use crate::{
     clock::{Clock, Driven},
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, explore},
+    sync::{AtomicBool, AtomicU64, Ordering, explore},
     timer::TimerBuilder,
 };
 
@@ -238,27 +235,6 @@ fn join<V>(thread: thread::JoinHandle<V>) -> V {
 }
 
 #[test]
-#[should_panic(expected = "ended twice")]
-fn broken_an_end_that_checks_and_acts_in_two_holds_ends_twice() {
-    check(|| {
-        let slot = Arc::new(Mutex::new(true));
-        let ends = Arc::new(atomic::AtomicU64::new(0));
-        let end = |slot: &Mutex<bool>, ends: &atomic::AtomicU64| {
-            let is_waiting = *slot.lock();
-            if is_waiting {
-                *slot.lock() = false;
-                ends.fetch_add(1, atomic::Ordering::Relaxed);
-            }
-        };
-        let other = (Arc::clone(&slot), Arc::clone(&ends));
-        let other = thread::spawn(move || end(&other.0, &other.1));
-        end(&slot, &ends);
-        join(other);
-        assert_eq!(ends.load(atomic::Ordering::Relaxed), 1, "ended twice");
-    });
-}
-
-#[test]
 fn events_on_two_keys_complete_an_operation_once() {
     check(|| {
         let world = World::new();
@@ -299,109 +275,6 @@ fn no_event_is_missed_during_a_check_for_an_earlier_one() {
         assert_eq!(world.ends(), [Satisfied]);
         world.check_empty();
     });
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    NoFences,
-    NoSecondCheck,
-    ChecksBeforeListing,
-}
-
-/// The protocol of the filter with a fault: one thread registers, the other announces.
-fn watch_against_event(fault: Fault) {
-    let shared = Arc::new((AtomicBool::new(false), Arc::new(Filters::new(1)), Mutex::new(false)));
-    let other = Arc::clone(&shared);
-    let announcer = thread::spawn(move || {
-        let (is_ready, filters, list) = &*other;
-        is_ready.store(true, Ordering::Relaxed);
-        if fault != Fault::NoFences {
-            fence_event();
-        }
-        let mut is_found = false;
-        filters.for_each(0, |_| is_found = true);
-        is_found && *list.lock()
-    });
-    let (is_ready, filters, list) = &*shared;
-    let is_early = fault == Fault::ChecksBeforeListing && is_ready.load(Ordering::Relaxed);
-    {
-        let mut list = list.lock();
-        Filter::new(Arc::clone(filters), 0).add(0);
-        *list = true;
-    }
-    if fault != Fault::NoFences {
-        fence_watch();
-    }
-    let looks_again = !matches!(fault, Fault::NoSecondCheck | Fault::ChecksBeforeListing);
-    let is_seen = is_early || looks_again && is_ready.load(Ordering::Relaxed);
-    assert!(join(announcer) || is_seen, "missed");
-}
-
-#[test]
-fn the_protocol_of_the_filter_by_hand_holds() {
-    check(|| watch_against_event(Fault::None));
-}
-
-#[test]
-#[should_panic(expected = "missed")]
-fn broken_without_fences_neither_sees_the_other() {
-    check(|| watch_against_event(Fault::NoFences));
-}
-
-#[test]
-#[should_panic(expected = "missed")]
-fn broken_without_a_second_check_an_event_is_missed() {
-    check(|| watch_against_event(Fault::NoSecondCheck));
-}
-
-#[test]
-#[should_panic(expected = "missed")]
-fn broken_a_second_check_before_the_lists_misses_an_event_in_between() {
-    check(|| watch_against_event(Fault::ChecksBeforeListing));
-}
-
-/// The protocol of operations that are out, by hand: an event finds one that another thread checks.
-fn event_against_check(notes: bool) {
-    struct Slot {
-        is_out: bool,
-        is_to_check_again: bool,
-    }
-    let slot = Slot { is_out: true, is_to_check_again: false };
-    let shared = Arc::new((AtomicBool::new(false), Mutex::new(slot)));
-    let other = Arc::clone(&shared);
-    let announcer = thread::spawn(move || {
-        other.0.store(true, Ordering::Relaxed);
-        let mut slot = other.1.lock();
-        if slot.is_out && notes {
-            slot.is_to_check_again = true;
-        }
-        // An operation that waits is taken out and checked here.
-        !slot.is_out
-    });
-    let (is_ready, slot) = &*shared;
-    let is_seen = loop {
-        if is_ready.load(Ordering::Relaxed) {
-            break true;
-        }
-        let mut slot = slot.lock();
-        if !std::mem::take(&mut slot.is_to_check_again) {
-            slot.is_out = false;
-            break false;
-        }
-    };
-    assert!(join(announcer) || is_seen, "missed");
-}
-
-#[test]
-fn the_protocol_of_operations_that_are_out_by_hand_holds() {
-    check(|| event_against_check(true));
-}
-
-#[test]
-#[should_panic(expected = "missed")]
-fn broken_an_event_that_leaves_no_note_for_an_operation_that_is_out_is_missed() {
-    check(|| event_against_check(false));
 }
 
 #[test]
@@ -446,23 +319,6 @@ fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_both() {
 #[test]
 fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_either() {
     check(|| two_advances_at_once(false));
-}
-
-#[test]
-#[should_panic(expected = "missed")]
-fn broken_two_values_that_are_counted_outside_of_the_lock_leave_one_missing() {
-    check(|| {
-        let missing = Arc::new(Mutex::new(2));
-        let reach = |missing: &Mutex<u32>| {
-            let left = *missing.lock() - 1;
-            *missing.lock() = left;
-            left == 0
-        };
-        let other = Arc::clone(&missing);
-        let other = thread::spawn(move || reach(&other));
-        let is_satisfied = reach(&missing);
-        assert!(join(other) | is_satisfied, "missed");
-    });
 }
 
 #[test]
@@ -533,26 +389,6 @@ fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
         assert_eq!(join(event), 0);
         assert_eq!(world.ends(), [ShutDown]);
         world.check_empty();
-    });
-}
-
-#[test]
-#[should_panic(expected = "lost")]
-fn broken_a_shutdown_that_ends_operations_before_it_closes_loses_one_in_between() {
-    check(|| {
-        let shard = Arc::new((Mutex::new(Vec::new()), Mutex::new(false)));
-        let watcher = Arc::clone(&shard);
-        let watcher = thread::spawn(move || {
-            let (waiting, is_closed) = &*watcher;
-            let is_closed = *is_closed.lock();
-            if !is_closed {
-                waiting.lock().push(7);
-            }
-            is_closed
-        });
-        let answered = std::mem::take(&mut *shard.0.lock());
-        *shard.1.lock() = true;
-        assert!(join(watcher) || answered == [7], "lost");
     });
 }
 

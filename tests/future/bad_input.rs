@@ -110,3 +110,23 @@ fn a_full_timer_refuses_a_sleep_and_takes_it_later() {
     clock.advance(SECOND);
     assert!(poll(&mut second).is_ready());
 }
+
+#[test]
+fn with_a_limit_a_sleep_that_is_moved_later_is_woken_once_and_keeps_its_permit() {
+    let clock = ManualClock::new();
+    let builder = Timer::builder().clock(clock.clone()).max_pending(1);
+    let timer = builder.build().expect("the settings are valid");
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    for _ in 0..3 {
+        sleep.reset(2 * SECOND);
+        assert_eq!(kind(poll(&mut timer.sleep(SECOND))), Some(ScheduleErrorKind::Full));
+        clock.advance(SECOND);
+        assert_eq!(woken.count(), 0, "woken at its earlier deadline");
+        assert!(poll_with(&mut sleep, &waker).is_pending());
+    }
+    clock.advance(SECOND);
+    assert_eq!((woken.count(), timer.stats().pending), (1, 0));
+    assert!(poll_with(&mut sleep, &waker).is_ready());
+}

@@ -82,24 +82,6 @@ fn a_start_before_the_first_sleep_of_the_timer_keeps_its_grid() {
 }
 
 #[test]
-fn an_interval_that_started_centuries_ago_goes_on() {
-    const YEARS: Duration = Duration::from_secs(600 * 365 * 86400);
-    for missed in [MissedTicks::Skip, MissedTicks::Delay] {
-        let (timer, clock) = timer();
-        // Not each system can represent that instant.
-        let Some(start) = clock.now().checked_sub(YEARS) else { return };
-        let mut interval = timer.interval(SECOND, missed);
-        interval.reset_at(start);
-        assert_eq!(tick(&mut interval, start), Some(0.0), "{missed:?}");
-        for _ in 0..3 {
-            assert_eq!(tick(&mut interval, start), None);
-            clock.advance(SECOND);
-            assert!(tick(&mut interval, start).is_some(), "{missed:?}");
-        }
-    }
-}
-
-#[test]
 fn a_dropped_call_takes_no_tick() {
     let (timer, clock) = timer();
     let mut context = Context::from_waker(Waker::noop());

@@ -5,8 +5,6 @@ use std::{
     pin::Pin,
     sync::{Arc, mpsc::RecvError},
     task::{Context, Poll, Waker},
-    thread,
-    time::Duration,
 };
 
 use delaywheel::{DelayQueue, ManualClock, Timer};
@@ -119,31 +117,6 @@ fn a_stream_wakes_the_task_that_polled_it_last() {
     let mut context = Context::from_waker(&two);
     assert_eq!(Pin::new(&mut stream).poll_next(&mut context), Poll::Ready(Some(1)));
     assert_eq!(queue.len(), 0);
-}
-
-#[test]
-fn tasks_and_threads_receive_each_value_once() {
-    const VALUES: u32 = 400;
-    let queue = DelayQueue::new();
-    let receivers: Vec<_> = (0..4)
-        .map(|number| {
-            let queue: DelayQueue<u32> = queue.clone();
-            thread::spawn(move || {
-                let receive =
-                    || if number == 0 { queue.recv() } else { block_on(queue.recv_async()) };
-                std::iter::from_fn(|| receive().ok()).collect::<Vec<_>>()
-            })
-        })
-        .collect();
-    for value in 0..VALUES {
-        let delay = Duration::from_micros(u64::from(value % 7) * 300);
-        queue.insert(delay, value).expect("the queue is open");
-    }
-    assert!(queue.finish(Duration::from_secs(3600)).is_empty());
-    let received = receivers.into_iter().flat_map(|one| one.join().expect("no thread panics"));
-    let mut received: Vec<_> = received.collect();
-    received.sort_unstable();
-    assert_eq!(received, (0..VALUES).collect::<Vec<_>>());
 }
 
 #[test]

@@ -29,18 +29,6 @@ fn an_advance_by_2_to_the_63_ticks_takes_at_most_one_step() {
 }
 
 #[test]
-fn a_lone_timeout_expires_in_one_step_at_every_distance() {
-    for ahead in (1..63).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 1]) {
-        for start in [0, 1, 63, 4095, 1 << 40] {
-            let mut wheel = wheel_of(64, start);
-            wheel.insert(Tick::new(start + ahead), ()).unwrap();
-            assert_eq!(wheel.next_expiration(), Some(Tick::new(start + ahead)));
-            assert_eq!(count_steps(&mut wheel, start + ahead), 1);
-        }
-    }
-}
-
-#[test]
 fn a_crowd_takes_at_most_one_step_for_each_timeout_and_level() {
     for (size, power) in [(2, 5_u32), (4, 9), (64, 13), (64, 19), (256, 25), (1024, 25)] {
         let mut wheel = wheel_of(size, 0);

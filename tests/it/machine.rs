@@ -12,7 +12,7 @@ use delaywheel::{
 
 use crate::{
     oracle::Oracle,
-    script::{Fact, Op, Pick, Script, Setup, When},
+    script::{Op, Pick, Script, Setup, When},
 };
 
 /// Operations between two comparisons of a wheel with many buckets.
@@ -26,15 +26,12 @@ pub(crate) struct Machine {
     wheel: TimingWheel<u64>,
     oracle: Oracle,
     max_pending: usize,
-    /// All keys. The position of a key is the value of its timeout.
-    born: Vec<Key>,
-    /// The same keys, for lookup.
+    /// All keys so far. Their number is the value of the next timeout.
     known: HashSet<Key>,
     /// Keys of the pending timeouts, oldest first.
     live: Vec<Key>,
     /// Keys of ended timeouts, latest last.
     dead: Vec<Key>,
-    expired: u64,
     applied: u64,
 }
 
@@ -47,11 +44,9 @@ impl Machine {
             wheel: builder.build().expect("a script has a size in range"),
             oracle: Oracle::new(start),
             max_pending: max_pending as usize,
-            born: Vec::new(),
             known: HashSet::new(),
             live: Vec::new(),
             dead: Vec::new(),
-            expired: 0,
             applied: 0,
         }
     }
@@ -80,7 +75,6 @@ impl Machine {
             Op::Clear => self.clear(),
             Op::Drain(count) => self.drain(count),
             Op::Shrink => self.wheel.shrink(),
-            Op::Expect(fact, value) => self.expect(fact, value),
         }
     }
 
@@ -116,14 +110,13 @@ impl Machine {
     fn insert(&mut self, at: When, count: u8) {
         let first = self.resolve(at).get();
         for deadline in (0..count).map(|i| first.saturating_add(i.into())).map(Tick::new) {
-            let value = self.born.len() as u64;
+            let value = self.known.len() as u64;
             let is_idle = self.is_idle();
             match self.wheel.insert(deadline, value) {
                 Ok(key) => {
                     let reported = self.wheel.deadline(key).expect("it was inserted");
                     assert!(self.known.insert(key), "a key was given out twice");
                     self.oracle.put(key, deadline, reported, value, is_idle);
-                    self.born.push(key);
                     self.live.push(key);
                 }
                 Err(refused) => {
@@ -189,7 +182,6 @@ impl Machine {
         for key in ended {
             self.bury(key);
         }
-        self.expired += count;
         let is_as_before = count == 0 && self.wheel.next_expiration() == before;
         assert!(!is_idle || is_as_before, "the wheel did work before the next expiration");
         assert!(
@@ -219,15 +211,6 @@ impl Machine {
         }
     }
 
-    fn expect(&self, fact: Fact, value: When) {
-        let found = match fact {
-            Fact::Next => self.wheel.next_expiration().map(Tick::get),
-            Fact::Pending => Some(self.wheel.len() as u64),
-            Fact::Expired => Some(self.expired),
-        };
-        assert_eq!(found, Some(self.resolve(value).get()), "{fact:?} in {:?}", self.wheel);
-    }
-
     fn bury(&mut self, key: Key) {
         self.live.retain(|&live| live != key);
         self.dead.push(key);
@@ -251,7 +234,6 @@ impl Machine {
             Pick::Pending(n) => around(&self.live, n),
             Pick::Newest => self.live.last().copied(),
             Pick::Dead(n) => self.dead.iter().rev().nth(n.checked_rem(self.dead.len())?).copied(),
-            Pick::Nth(n) => self.born.get(n).copied(),
         }
     }
 }

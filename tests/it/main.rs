@@ -23,7 +23,6 @@ mod pages;
 mod purgatory;
 #[cfg(feature = "std")]
 mod repeat;
-mod scenarios;
 mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;

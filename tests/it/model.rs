@@ -2,8 +2,7 @@
 //!
 //! `DELAYWHEEL_MODEL_OPS=100000000 cargo test --release --test it model` sets the number of
 //! operations. A failure prints its seed and the shortest failing script.
-//! `DELAYWHEEL_MODEL_SEED=<seed>` replays the seed. Save the script as a file under
-//! `tests/scenarios`.
+//! `DELAYWHEEL_MODEL_SEED=<seed>` replays the seed.
 
 use std::{
     cell::Cell,
@@ -114,7 +113,7 @@ fn fails(script: &Script) -> bool {
     result.is_err()
 }
 
-/// Operations of the models of wheel and purgatory.
-pub(crate) fn model_operations() -> u64 {
+/// Operations of all sizes together.
+fn model_operations() -> u64 {
     variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS)
 }

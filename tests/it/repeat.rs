@@ -2,18 +2,17 @@
 
 use std::{
     sync::{
-        Arc, Mutex, Weak,
+        Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use delaywheel::{Clock, Driven, ManualClock, MissedTicks, Repeating, Timer};
+use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer};
 
 use crate::timer::{
     clock::Set,
-    support::{GENEROUS, Log, MS, SECOND, manual},
+    support::{HookedClock, Log, MS, SECOND, manual},
 };
 
 const NANO: Duration = Duration::from_nanos(1);
@@ -123,33 +122,12 @@ fn a_grid_can_start_before_its_timer_was_made() {
     assert_eq!(runs(MissedTicks::Skip), [1_700, 2_000, 3_000]);
 }
 
-/// A clock that panics at a given read of the time.
-#[derive(Debug, Clone)]
-struct Panicking {
-    clock: ManualClock,
-    /// Number of reads until then.
-    countdown: Arc<AtomicUsize>,
-}
-
-impl Clock for Panicking {
-    fn now(&self) -> Instant {
-        let before = self.countdown.load(Ordering::Relaxed);
-        self.countdown.store(before.saturating_sub(1), Ordering::Relaxed);
-        assert!(before != 1, "a clock that panics");
-        self.clock.now()
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.clock.adopt(timer)
-    }
-}
-
 #[test]
 fn a_repetition_whose_clock_panics_after_the_callback_has_ended_and_says_so() {
-    let clock = Panicking { clock: ManualClock::new(), countdown: Arc::default() };
+    let clock = HookedClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    let countdown = Arc::clone(&clock.countdown);
-    let next_read = move |_: &Repeating| countdown.store(1, Ordering::Relaxed);
+    let broken = clock.clone();
+    let next_read = move |_: &Repeating| broken.set(|| panic!("a clock that panics"));
     let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, next_read).unwrap();
     clock.clock.advance(MS);
     assert_eq!(timer.stats().panicked, 1);
@@ -205,46 +183,6 @@ fn a_clock_that_steps_back_does_not_hide_missed_occurrences() {
         clock.show(next * SECOND);
         assert_eq!(runs.take().len(), 1, "{missed:?}");
     }
-}
-
-/// A clock that a test moves, for timers with threads.
-#[derive(Debug, Clone)]
-struct Shown {
-    origin: Instant,
-    seconds: Arc<AtomicUsize>,
-}
-
-impl Clock for Shown {
-    fn now(&self) -> Instant {
-        self.origin + Duration::from_secs(self.seconds.load(Ordering::Relaxed) as u64)
-    }
-}
-
-#[test]
-fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay_on_threads() {
-    let seconds = Arc::new(AtomicUsize::new(0));
-    let clock = Shown { origin: Instant::now(), seconds: Arc::clone(&seconds) };
-    let timer = Timer::builder().clock(clock).build().unwrap();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let callback = move |_: &Repeating| {
-        counted.fetch_add(1, Ordering::Relaxed);
-    };
-    // Runs timeouts that are due at once, one after the other. All other due callbacks run before
-    // the last one.
-    let pass = || {
-        for _ in 0..100 {
-            let (done, is_done) = mpsc::channel();
-            timer.schedule(Duration::ZERO, move || done.send(()).unwrap()).unwrap();
-            is_done.recv_timeout(GENEROUS).unwrap();
-        }
-    };
-    seconds.store(10_000, Ordering::Relaxed);
-    pass();
-    seconds.store(5_000, Ordering::Relaxed);
-    timer.repeat(10 * SECOND).first(Duration::ZERO).with_fixed_delay(callback).unwrap();
-    pass();
-    assert_eq!(count.load(Ordering::Relaxed), 1, "the clock stood still");
 }
 
 /// When a repetition of 10 s with a jitter of 4 s runs in 200 s, in milliseconds.
@@ -390,48 +328,26 @@ fn a_returned_occurrence_can_be_run_and_is_the_last() {
     assert!(!repeating.is_running());
 }
 
-/// A manual clock that stops a repetition at a given read of the time.
-#[derive(Debug, Clone)]
-struct Stopping {
-    clock: ManualClock,
-    repeating: Arc<Mutex<Option<Repeating>>>,
-    /// Number of reads until then.
-    countdown: Arc<AtomicUsize>,
-}
-
-impl Clock for Stopping {
-    fn now(&self) -> Instant {
-        let before = self.countdown.load(Ordering::Relaxed);
-        self.countdown.store(before.saturating_sub(1), Ordering::Relaxed);
-        if before == 1 {
-            let repeating = self.repeating.lock().unwrap().take();
-            assert!(repeating.expect("it is there").stop());
-        }
-        self.clock.now()
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.clock.adopt(timer)
-    }
-}
-
 #[test]
 fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
     for asked in 1.. {
-        let clock = Stopping {
-            clock: ManualClock::new(),
-            repeating: Arc::default(),
-            countdown: Arc::default(),
-        };
+        let clock = HookedClock::new();
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (value, hold) = held();
         let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Burst, hold).unwrap();
-        *clock.repeating.lock().unwrap() = Some(repeating);
-        clock.countdown.store(asked, Ordering::Relaxed);
+        let (reads, mut repeating) = (Arc::new(AtomicUsize::new(0)), Some(repeating));
+        let count = Arc::clone(&reads);
+        clock.set(move || {
+            if count.fetch_add(1, Ordering::Relaxed) + 1 == asked {
+                assert!(repeating.take().expect("it is there").stop());
+            }
+        });
         // Only up to the first occurrence: the second one would remove a timeout that was left.
         clock.clock.advance(MS);
-        if clock.countdown.load(Ordering::Relaxed) > 0 {
-            assert!(asked > 4, "the timer read the clock only {asked} times");
+        let reads = reads.load(Ordering::Relaxed);
+        clock.set(|| ());
+        if reads < asked {
+            assert!(asked > 4, "the timer read the clock only {reads} times");
             break;
         }
         assert_eq!(timer.stats().pending, 0, "stopped at read {asked}");

@@ -1,24 +1,8 @@
-//! Scripts: sequences of operations on a wheel, decoded from bytes, or parsed and printed as text.
+//! Scripts: sequences of operations on a wheel, decoded from bytes.
 //!
-//! Ticks are relative to the state of the wheel (`now+5`, `next-1`, `border6`), so that an
-//! operation keeps its meaning when earlier ones are removed. Bytes from a generator give random
-//! scripts, bytes from a fuzzer give fuzzed ones, and text gives the scenario files:
-//!
-//! ```text
-//! size 4                  # buckets a level; then optionally `start 2^10-2`, `max_pending 3`
-//! insert now+5 *20        # twenty timeouts at consecutive ticks from now+5
-//! churn now+5 *70         # seventy times inserted and cancelled at once
-//! cancel newest           # or the oldest pending ones `pending+0`, `pending+1`, ..
-//! reset nth+0 border6-1   # the first inserted; to before the next multiple of 2^6
-//! look dead+0             # the key that died last
-//! advance next limit 7
-//! drain 3                 # then leak the drain
-//! clear
-//! shrink
-//! expect expired 0        # or `pending`, `next`
-//! repeat 70               # up to `end`
-//! end
-//! ```
+//! Ticks are relative to the state of the wheel, so that an operation keeps its meaning when
+//! earlier ones are removed. Bytes from a generator give random scripts, and bytes from a fuzzer
+//! give fuzzed ones.
 
 use std::fmt;
 
@@ -62,10 +46,9 @@ pub(crate) enum Op {
     /// Takes this number of timeouts out of a drain, and leaks the drain.
     Drain(u8),
     Shrink,
-    Expect(Fact, When),
 }
 
-/// A tick, or the number of an `expect`.
+/// A tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) base: Base,
@@ -91,16 +74,6 @@ pub(crate) enum Pick {
     Newest,
     /// An ended one, counted from the latest, modulo their number.
     Dead(usize),
-    /// By number in the order of insertion, pending or not.
-    Nth(usize),
-}
-
-/// A fact that a scenario can expect in addition to the contract.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fact {
-    Next,
-    Pending,
-    Expired,
 }
 
 impl When {
@@ -150,167 +123,12 @@ impl Script {
         }
         Self { setup, ops }
     }
-
-    /// Panics, naming the line, if the text is not a script.
-    pub(crate) fn parse(text: &str) -> Self {
-        let setup = Setup { size: 64, start: 0, max_pending: u32::MAX };
-        let mut parser = Parser { script: Self { setup, ops: Vec::new() }, block: None };
-        for (number, line) in (1..).zip(text.lines()) {
-            let code = line.split('#').next().unwrap_or_default();
-            let words: Vec<_> = code.split_whitespace().collect();
-            assert!(parser.line(&words).is_some(), "line {number} is no operation: {line}");
-        }
-        assert!(parser.block.is_none(), "a repeat has no end");
-        parser.script
-    }
 }
 
 impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { size, start, max_pending } = self.setup;
-        writeln!(f, "size {size}\nstart {start}\nmax_pending {max_pending}")?;
-        self.ops.iter().try_for_each(|op| writeln!(f, "{op}"))
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Insert { at, count } => write!(f, "insert {at} *{count}"),
-            Self::Churn { at, count } => write!(f, "churn {at} *{count}"),
-            Self::Cancel(pick) => write!(f, "cancel {pick}"),
-            Self::Reset(pick, at) => write!(f, "reset {pick} {at}"),
-            Self::Look(pick) => write!(f, "look {pick}"),
-            Self::Advance { to, limit: None } => write!(f, "advance {to}"),
-            Self::Advance { to, limit: Some(steps) } => write!(f, "advance {to} limit {steps}"),
-            Self::Clear => write!(f, "clear"),
-            Self::Drain(count) => write!(f, "drain {count}"),
-            Self::Shrink => write!(f, "shrink"),
-            Self::Expect(fact, value) => {
-                write!(f, "expect {} {value}", format!("{fact:?}").to_lowercase())
-            }
-        }
-    }
-}
-
-impl fmt::Display for When {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.base {
-            Base::Zero => return write!(f, "{}", self.offset),
-            Base::Now => write!(f, "now")?,
-            Base::Next => write!(f, "next")?,
-            Base::Border(shift) => write!(f, "border{shift}")?,
-            Base::Max => write!(f, "max")?,
-        }
-        if self.offset == 0 { Ok(()) } else { write!(f, "{:+}", self.offset) }
-    }
-}
-
-impl fmt::Display for Pick {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pending(n) => write!(f, "pending+{n}"),
-            Self::Newest => write!(f, "newest"),
-            Self::Dead(n) => write!(f, "dead+{n}"),
-            Self::Nth(n) => write!(f, "nth+{n}"),
-        }
-    }
-}
-
-struct Parser {
-    script: Script,
-    /// The open `repeat`: its count, and the number of operations before it.
-    block: Option<(usize, usize)>,
-}
-
-impl Parser {
-    fn line(&mut self, words: &[&str]) -> Option<()> {
-        let Script { setup, ops } = &mut self.script;
-        match words {
-            [] => {}
-            ["size", size] => setup.size = number(size)?.try_into().ok()?,
-            ["start", tick] => setup.start = number(tick)?.try_into().ok()?,
-            ["max_pending", count] => setup.max_pending = number(count)?.try_into().ok()?,
-            ["repeat", times] if self.block.is_none() => {
-                self.block = Some((times.parse().ok()?, ops.len()));
-            }
-            ["end"] => {
-                let (times, start) = self.block.take()?;
-                let block = ops.split_off(start);
-                ops.extend(block.iter().cycle().take(times * block.len()));
-            }
-            words => ops.push(op(words)?),
-        }
-        Some(())
-    }
-}
-
-fn op(words: &[&str]) -> Option<Op> {
-    Some(match *words {
-        ["insert", at] => Op::Insert { at: when(at)?, count: 1 },
-        ["insert", at, times] => Op::Insert { at: when(at)?, count: count(times)? },
-        ["churn", at, times] => Op::Churn { at: when(at)?, count: count(times)? },
-        ["cancel", which] => Op::Cancel(pick(which)?),
-        ["reset", which, at] => Op::Reset(pick(which)?, when(at)?),
-        ["look", which] => Op::Look(pick(which)?),
-        ["advance", to] => Op::Advance { to: when(to)?, limit: None },
-        ["advance", to, "limit", steps] => {
-            Op::Advance { to: when(to)?, limit: Some(steps.parse().ok()?) }
-        }
-        ["clear"] => Op::Clear,
-        ["drain", taken] => Op::Drain(taken.parse().ok()?),
-        ["shrink"] => Op::Shrink,
-        ["expect", "next", at] => Op::Expect(Fact::Next, when(at)?),
-        ["expect", "pending", count] => Op::Expect(Fact::Pending, when(count)?),
-        ["expect", "expired", count] => Op::Expect(Fact::Expired, when(count)?),
-        _ => return None,
-    })
-}
-
-fn count(word: &str) -> Option<u8> {
-    word.strip_prefix('*')?.parse().ok()
-}
-
-fn pick(word: &str) -> Option<Pick> {
-    if word == "newest" {
-        return Some(Pick::Newest);
-    }
-    let (kind, n) = word.split_once('+')?;
-    let n = n.parse().ok()?;
-    match kind {
-        "pending" => Some(Pick::Pending(n)),
-        "dead" => Some(Pick::Dead(n)),
-        "nth" => Some(Pick::Nth(n)),
-        _ => None,
-    }
-}
-
-/// A base and any number of signed terms, as in `now+2^6-1`.
-fn when(word: &str) -> Option<When> {
-    let terms = word.replace('-', "+-");
-    let mut terms = terms.split('+');
-    let first = terms.next()?;
-    let rest = terms.map(number).sum::<Option<i128>>()?;
-    let of = |base| Some(When { base, offset: rest });
-    match first {
-        "now" => of(Base::Now),
-        "next" => of(Base::Next),
-        "max" => of(Base::Max),
-        _ => match first.strip_prefix("border") {
-            Some(shift) => of(Base::Border(shift.parse().ok().filter(|&shift| shift < 64)?)),
-            None => Some(When { base: Base::Zero, offset: number(first)? + rest }),
-        },
-    }
-}
-
-/// A number such as `12`, `-12` or `2^12-1`.
-fn number(word: &str) -> Option<i128> {
-    if let Some((power, less)) = word.rsplit_once('-').filter(|(power, _)| !power.is_empty()) {
-        return Some(number(power)? - number(less)?);
-    }
-    match word.split_once('^') {
-        Some((base, power)) => base.parse::<i128>().ok()?.checked_pow(power.parse().ok()?),
-        None => word.parse().ok(),
+        writeln!(f, "{:?}", self.setup)?;
+        self.ops.iter().try_for_each(|op| writeln!(f, "{op:?}"))
     }
 }
 
@@ -419,15 +237,5 @@ impl Bytes<'_> {
 
     fn limit(&mut self) -> u64 {
         [1, 7, 0, 2, 3, 20, 64, 100][usize::from(self.byte() % 8)]
-    }
-}
-
-#[test]
-fn a_printed_script_parses_to_the_same_script() {
-    let mut random = fastrand::Rng::with_seed(7);
-    for _ in 0..200 {
-        let bytes: Vec<u8> = (0..300).map(|_| random.u8(..)).collect();
-        let script = Script::decode(&bytes);
-        assert_eq!(Script::parse(&script.to_string()), script);
     }
 }

@@ -75,22 +75,6 @@ fn values_are_dropped_by_the_caller_and_never_by_the_wheel() {
     assert_eq!(drops.get(), 200);
 }
 
-#[test]
-fn values_can_be_zero_sized_or_large_or_not_send() {
-    let mut zero_sized = wheel_of(4, 0);
-    let mut large = wheel_of(4, 0);
-    let mut unsend = wheel_of(4, 0);
-    for i in 0..100_u8 {
-        let deadline = Tick::new(u64::from(i) * 3);
-        zero_sized.insert(deadline, ()).unwrap();
-        large.insert(deadline, [i; 4096]).unwrap();
-        unsend.insert(deadline, Rc::new(RefCell::new(i))).unwrap();
-    }
-    assert_eq!(drain_at(&mut zero_sized, 1000).len(), 100);
-    assert!(drain_at(&mut large, 1000).into_iter().eq((0..100).map(|i| [i; 4096])));
-    assert!(drain_at(&mut unsend, 1000).iter().map(|cell| *cell.borrow()).eq(0..100));
-}
-
 /// The wheel and its iterators are `Send` and `Sync` if their values are.
 const _: () = {
     is_send_and_sync::<TimingWheel<u64>>();

@@ -59,7 +59,6 @@ pub(crate) struct Counts {
     pub(crate) panicked: u64,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) entries: Vec<Entry>,
@@ -69,15 +68,10 @@ pub(crate) struct Books {
     pub(crate) is_shut_down: bool,
     pub(crate) is_draining: bool,
     pub(crate) max_pending: Option<u64>,
-    /// Number of timeouts handed off since the last comparison. A reaper releases their permits a
-    /// moment later.
-    pub(crate) lately: u64,
     /// Number of timeouts that were handed off and have not run.
     pub(crate) handed_off: u64,
     /// Whether no timeout may be late by a tick, because the clock stops at each deadline.
     pub(crate) is_exact: bool,
-    /// Whether callbacks run in the order of the deadlines.
-    pub(crate) is_ordered: bool,
     origin: Time,
     tick: u64,
     /// The latest tick that the timer may have seen.
@@ -95,10 +89,8 @@ impl Books {
             is_shut_down: false,
             is_draining: false,
             max_pending,
-            lately: 0,
             handed_off: 0,
             is_exact: false,
-            is_ordered: true,
             origin,
             tick,
             latest: 0,
@@ -138,12 +130,6 @@ impl Books {
     pub(crate) fn after(&self, now: Time, delay: Delay) -> Tick {
         let Delay::Nanos(delay) = delay else { return Tick::MAX };
         self.ceil(self.since(now).saturating_add(delay))
-    }
-
-    /// Returns the tick that begins `nanos` nanoseconds after the origin, or the next one.
-    #[cfg(feature = "future")]
-    pub(crate) fn at_nanos(&self, nanos: u128) -> Tick {
-        self.ceil(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// Returns the tick at which a timeout for this time becomes due.
@@ -235,7 +221,6 @@ impl Books {
     /// Records that a timeout was handed off in a turn.
     pub(crate) fn hand_off(&mut self, number: Number, turn: u64) {
         self.leave(number, State::HandedOff);
-        self.lately += 1;
         self.entries[number].passed = turn;
     }
 
@@ -258,7 +243,7 @@ impl Books {
             return Err(format!("timeout {number} is late: {entry:?} at tick {tick}"));
         }
         // A timeout that was scheduled in the turn of its hand-off has no promised order.
-        if self.is_ordered && entry.since < entry.passed {
+        if entry.since < entry.passed {
             // The wheel replaces a deadline that has passed with its own time.
             let place = (entry.passed, entry.deadline.max(entry.came));
             let last = std::mem::replace(&mut self.last[entry.thread], place);

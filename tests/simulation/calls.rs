@@ -52,9 +52,7 @@ impl Front {
     /// Returns the least and the greatest number of timeouts that may be pending before an
     /// operation.
     fn load(&self, world: &World) -> (u64, u64) {
-        let books = self.books();
-        let (least, most) = books.load(world.now(), self.is_in_turn(world));
-        (least, if self.is_reaped { most + books.lately } else { most })
+        self.books().load(world.now(), world.is_in_turn())
     }
 
     /// Checks an answer, and records it.
@@ -116,7 +114,7 @@ impl Front {
     }
 
     fn expectation(&self, world: &World, number: Number) -> Option<bool> {
-        self.books().expectation(number, world.now(), self.is_in_turn(world))
+        self.books().expectation(number, world.now(), world.is_in_turn())
     }
 
     fn note_cancelled(
@@ -181,7 +179,7 @@ impl Front {
         if expected.is_some_and(|expected| expected != is_pending) {
             world.fault(format!("timeout {number} says that it is pending: {is_pending}"));
         }
-        if expected == Some(true) && !self.is_reaped {
+        if expected == Some(true) {
             let books = self.books();
             let entry = &books.entries[number];
             // The wheel replaces a deadline that has passed with its own time.

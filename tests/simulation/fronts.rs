@@ -13,7 +13,6 @@ use delaywheel::{
 
 use crate::{
     books::{Books, Number, State},
-    clock::Time,
     script::{Action, Delay, THREADS},
     world::{World, is_returning, lock, this_thread, while_returning},
 };
@@ -21,12 +20,6 @@ use crate::{
 /// The payload of the panics that are part of a script.
 #[derive(Debug)]
 pub(crate) struct Planned;
-
-/// Maximum real time, in nanoseconds, of a reaper's sleep while a script waits for it.
-const LONGEST_NAP: Time = 5_000_000;
-
-/// Number of attempts to wake a reaper.
-const MOST_WAKE_UPS: u32 = 10_000;
 
 /// Panics as planned, without a message.
 pub(crate) fn panic_as_planned() -> ! {
@@ -47,8 +40,6 @@ pub(crate) struct Front {
     books: Mutex<Books>,
     /// By number; `None` for refused timeouts.
     pub(crate) handles: Mutex<Vec<Option<Arc<Handle>>>>,
-    /// Whether it has a reaper, and a pool.
-    pub(crate) is_reaped: bool,
 }
 
 #[derive(Debug)]
@@ -118,13 +109,11 @@ impl Drop for Token {
 }
 
 impl Front {
-    pub(crate) fn new(world: &World, timer: Facade, is_reaped: bool) -> Arc<Self> {
+    pub(crate) fn new(world: &World, timer: Facade) -> Arc<Self> {
         let setup = &world.setup;
         let mut books = Books::new(world.now(), setup.tick, setup.max_pending, THREADS);
         books.is_exact = world.clock.is_exact() && !matches!(timer, Facade::Queue(_));
-        // The jobs of a pool run in any order.
-        books.is_ordered = !is_reaped;
-        Arc::new(Self { timer, books: Mutex::new(books), handles: Mutex::default(), is_reaped })
+        Arc::new(Self { timer, books: Mutex::new(books), handles: Mutex::default() })
     }
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
@@ -141,11 +130,6 @@ impl Front {
 
     fn is_queue(&self) -> bool {
         matches!(self.timer, Facade::Queue(_))
-    }
-
-    /// Returns whether due timeouts may be handed off at this moment.
-    pub(crate) fn is_in_turn(&self, world: &World) -> bool {
-        self.is_reaped || world.is_in_turn()
     }
 
     fn token(self: &Arc<Self>, world: &Arc<World>, number: Number) -> Token {
@@ -213,11 +197,9 @@ impl Front {
         self.note_end(world);
     }
 
-    /// Finishes a timer. With a reaper, the patience is zero: the clock does not move meanwhile, so
-    /// the timer would wait without end for timeouts that are not due.
+    /// Finishes a timer.
     pub(crate) fn drain(&self, world: &World, patience: u64) {
         self.books().is_draining = true;
-        let patience = if self.is_reaped { 0 } else { patience };
         let patience = Duration::from_nanos(patience);
         world.in_turn(|| {
             match &self.timer {
@@ -261,62 +243,17 @@ impl Front {
         books.is_shut_down = true;
         let left: Vec<_> = books.pending.iter().copied().collect();
         for number in left {
-            if books.expectation(number, world.now(), self.is_in_turn(world)).is_some() {
+            if books.expectation(number, world.now(), world.is_in_turn()).is_some() {
                 world.fault(format!("timeout {number} is lost: {:?}", books.entries[number]));
             }
             books.hand_off(number, world.first_turn());
         }
     }
 
-    /// Returns whether the reaper wakes soon without help. It went to sleep when the clock showed
-    /// `then`, and its sleep is short enough to wait for.
-    fn wakes_by_itself(&self, world: &World, then: Time) -> bool {
-        let books = self.books();
-        let next = books.pending.iter().map(|&number| books.entries[number].deadline).min();
-        let at = next.filter(|&next| next <= books.now(world.now()));
-        let nap = at.and_then(|at| Some(books.begin_of(at)?.saturating_sub(then)));
-        nap.is_some_and(|nap| nap <= LONGEST_NAP)
-    }
-
-    /// Makes the reaper read the clock. The reaper last read it at `then`.
-    pub(crate) fn wake_reaper(self: &Arc<Self>, world: &Arc<World>, then: Time) {
-        if self.wakes_by_itself(world, then) {
-            return;
-        }
-        let is_open = {
-            let books = self.books();
-            !books.is_shut_down && self.is_reaped
-        };
-        // A reaper may release a permit a moment after the timeout has left.
-        for _ in 0..MOST_WAKE_UPS {
-            let (is_full, victim) = {
-                let books = self.books();
-                let all = books.pending.len() as u64;
-                let later =
-                    books.pending.iter().find(|&&number| !books.is_due(number, world.now()));
-                let victim = later.or(books.pending.first());
-                (books.max_pending.is_some_and(|max| all >= max), victim.copied())
-            };
-            if !is_open {
-                break;
-            }
-            if let Some(victim) = victim.filter(|_| is_full) {
-                self.cancel_number(world, victim);
-            }
-            // This deadline is before any tick until which the reaper can sleep.
-            self.schedule_at(world, 0, Action::Nothing);
-            if self.books().entries.last().is_some_and(|entry| entry.state != State::Refused) {
-                break;
-            }
-            std::thread::yield_now();
-        }
-    }
-
     /// Checks, after a turn, that due timeouts scheduled before the turn were handed off.
     pub(crate) fn check_held(&self, world: &World, turn: u64) {
         let (now, books) = (world.now(), self.books());
-        let is_blind = self.is_queue() || self.is_reaped;
-        for number in books.overdue(now).into_iter().filter(|_| !is_blind) {
+        for number in books.overdue(now).into_iter().filter(|_| !self.is_queue()) {
             let entry = &books.entries[number];
             if entry.since <= turn {
                 world.fault(format!("timeout {number} is held: {entry:?} at {}", books.now(now)));
@@ -332,7 +269,7 @@ impl Front {
         // A queue does not report its hand-offs. It has handed off all due values, except those
         // inserted in the last turn.
         let is_new = |number: Number| books.entries[number].since >= world.turn();
-        !self.is_reaped && overdue.any(|number| !self.is_queue() || is_new(number))
+        overdue.any(|number| !self.is_queue() || is_new(number))
     }
 
     /// Checks, after the last turn, that all due timeouts were handed off.
@@ -342,7 +279,7 @@ impl Front {
         let mut books = self.books();
         books.see(now);
         for number in books.overdue(now) {
-            if !self.is_queue() && !self.is_reaped {
+            if !self.is_queue() {
                 let tick = books.now(now);
                 world.fault(format!("held at {tick}: {number} {:?}", books.entries[number]));
             }
@@ -350,16 +287,9 @@ impl Front {
         }
     }
 
-    /// Waits until the reaper has taken out the due timeouts.
-    pub(crate) fn await_reaper(&self, world: &World) {
-        let pending = self.books().pending.len() as u64;
-        world.wait_until(|| !self.is_reaped || self.stats().pending == pending);
-    }
-
-    /// Checks the invariants of a timer without a reaper, which might run meanwhile.
+    /// Checks the invariants of the timer.
     pub(crate) fn check_invariants(&self) {
         match &self.timer {
-            _ if self.is_reaped => {}
             Facade::Closures(timer) => timer.check_invariants(),
             Facade::Values(timer) => timer.check_invariants(),
             Facade::Queue(queue) => queue.timer().check_invariants(),
@@ -370,9 +300,8 @@ impl Front {
     pub(crate) fn compare(&self, world: &World) {
         let stats = self.stats();
         world.demand(self.books().compare(&stats));
-        let mut books = self.books();
-        books.lately = 0;
-        if !self.is_queue() && !self.is_reaped && books.handed_off > 0 {
+        let books = self.books();
+        if !self.is_queue() && books.handed_off > 0 {
             world.fault(format!("{} were handed off and did not run", books.handed_off));
         }
         for number in &books.pending {

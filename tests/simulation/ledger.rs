@@ -102,6 +102,16 @@ impl Ledger {
         self.waiting.iter().map(|&number| self.places(number, key)).sum()
     }
 
+    /// Returns the number of watched keys. A key counts in each shard.
+    pub(crate) fn keys(&self) -> u64 {
+        let on_key = |key| move |&number: &Number| self.places(number, key) > 0;
+        let shards = (0..KEYS).map(|key| {
+            let watching = self.waiting.iter().copied().filter(on_key(key));
+            watching.map(|number| self.operations[number].shard).collect::<BTreeSet<_>>().len()
+        });
+        shards.sum::<usize>() as u64
+    }
+
     /// Returns whether a key has too few permits for an operation. If the limit displaces, the
     /// permits of all other operations count as free.
     pub(crate) fn is_key_full(&self, number: Number, (max, overload): (u64, Overload)) -> bool {

@@ -13,18 +13,12 @@ mod calls;
 mod clock;
 mod corpus;
 mod fronts;
-#[cfg(feature = "future")]
-mod futures;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod ledger;
 mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;
-#[cfg(feature = "future")]
-mod task_steps;
-#[cfg(feature = "future")]
-mod tasks;
 #[path = "../shared/variable.rs"]
 mod variable;
 mod waits;
@@ -33,12 +27,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use crate::{
-    script::{Drive, Script},
-    variable::variable,
-    workers::run_script,
-    world::Yield,
-};
+use crate::{script::Script, variable::variable, workers::run_script, world::Yield};
 
 /// Default number of seeds, for a few seconds.
 const DEFAULT_SEEDS: u64 = if cfg!(debug_assertions) { 50 } else { 1_000 };
@@ -48,8 +37,8 @@ const YEAR: u128 = 365 * 24 * 3_600 * 1_000_000_000;
 #[test]
 fn every_promise_holds_after_every_step_of_any_script() {
     if let Some(seed) = variable::<u64>("SIMULATION_SEED") {
-        let script = generate(seed);
-        match run(&script) {
+        let script = Script::generate(seed);
+        match run_script(&script) {
             Ok(done) => println!("seed {seed}: {done:?}"),
             Err(failure) => report(seed, script, &failure),
         }
@@ -62,8 +51,8 @@ fn every_promise_holds_after_every_step_of_any_script() {
     let (mut count, mut steps, mut sum) = (0_u64, 0, Yield::default());
     while seconds.map_or(count < seeds, |seconds| begun.elapsed() < seconds) {
         let seed = first + count;
-        let script = generate(seed);
-        match run(&script) {
+        let script = Script::generate(seed);
+        match run_script(&script) {
             Ok(done) => {
                 sum.nanos += done.nanos;
                 sum.operations += done.operations;
@@ -83,53 +72,18 @@ fn every_promise_holds_after_every_step_of_any_script() {
 
 #[test]
 fn a_script_runs_the_same_way_every_time() {
-    // Except with reapers on separate threads: these take out due timeouts and release permits at
-    // no fixed moment.
-    let scripts = (0..DEFAULT_SEEDS / 5).map(|seed| (seed, generate(seed)));
-    let scripts: Vec<_> =
-        scripts.filter(|(_, script)| script.setup.drive != Drive::Pooled).collect();
-    let go = || scripts.iter().map(|(seed, script)| (seed, run(script))).collect::<Vec<_>>();
-    for (once, again) in go().into_iter().zip(go()) {
-        assert_eq!(once, again);
+    for seed in 0..DEFAULT_SEEDS / 5 {
+        let script = Script::generate(seed);
+        assert_eq!(run_script(&script), run_script(&script), "seed {seed}");
     }
-}
-
-#[test]
-fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
-    let script = generate(3);
-    let text =
-        |script: &Script| script.steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>();
-    let whole = text(&script);
-    let (first, last) = (whole[2].clone(), whole[whole.len() - 2].clone());
-    let shrunk = shrink(script, |script| {
-        let steps = text(script);
-        let found = steps.iter().position(|step| *step == first);
-        found.is_some_and(|found| steps[found..].contains(&last))
-    });
-    assert_eq!(text(&shrunk), [first, last]);
-}
-
-/// Makes the script of a seed.
-fn generate(seed: u64) -> Script {
-    #[cfg_attr(not(feature = "future"), expect(unused_mut, reason = "the feature adds steps"))]
-    let mut script = Script::generate(seed);
-    #[cfg(feature = "future")]
-    task_steps::add_steps(&mut script, seed);
-    script
-}
-
-/// Runs a script. A reaper that takes 20 s for its work is a fault.
-fn run(script: &Script) -> Result<Yield, String> {
-    run_script(script, Duration::from_secs(20))
 }
 
 /// Shrinks a failing script, and panics with the result.
 fn report(seed: u64, script: Script, failure: &str) -> ! {
     eprintln!("{failure}\n\nshrinking..");
-    // From now on a slow reaper counts as stuck, so that shrinking is fast.
-    let run = |script: &Script| run_script(script, Duration::from_millis(200));
-    let script = shrink(script, |script| run(script).is_err());
-    let failure = run(&script).err().unwrap_or_else(|| String::from(failure));
+    let script =
+        shrink::shrink(script, |script| &mut script.steps, |script| run_script(script).is_err());
+    let failure = run_script(&script).err().unwrap_or_else(|| String::from(failure));
     eprintln!("{:#?}", script.setup);
     for (index, (thread, step)) in script.steps.iter().enumerate() {
         eprintln!("{index:3} on thread {thread}: {step:?}");
@@ -138,9 +92,4 @@ fn report(seed: u64, script: Script, failure: &str) -> ! {
         "seed {seed} fails: {failure}\n\nreplay it:\n\n    \
          SIMULATION_SEED={seed} cargo test --release --test simulation -- --nocapture\n"
     );
-}
-
-/// Removes steps while the script still fails.
-fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
-    shrink::shrink(script, |script| &mut script.steps, fails)
 }

@@ -50,9 +50,6 @@ pub(crate) enum Drive {
     Manual,
     /// A clock with faults, which makes its timers take a turn after each move.
     Faulty,
-    /// Like `Faulty`, but the timers of closures and of values have reapers, and a pool. A step of
-    /// the script runs the jobs of the pool.
-    Pooled,
 }
 
 /// One of the three timers: of closures, of values, or behind a `DelayQueue`.
@@ -80,12 +77,8 @@ pub(crate) enum Step {
     /// Turns while the clock stands still.
     Still(u32),
     GoBack(Nanos),
-    /// Runs some jobs of the pool, in an order that the second number seeds.
-    RunJobs(u32, u64),
     Wait(Wait),
     Announce(Announce),
-    #[cfg(feature = "future")]
-    Task(crate::task_steps::TaskStep),
 }
 
 /// An operation for the purgatory.
@@ -170,10 +163,7 @@ impl Script {
     /// one thread, and no result depends on its speed.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut random = Dice(Source::Bytes(bytes));
-        let mut setup = random.setup();
-        if setup.drive == Drive::Pooled {
-            setup.drive = Drive::Faulty;
-        }
+        let setup = random.setup();
         let mut steps = Vec::new();
         while !random.0.is_empty() && steps.len() < MOST_DECODED {
             steps.push((0, random.purgatory_step()));
@@ -183,13 +173,13 @@ impl Script {
 }
 
 /// The source of decisions: a random generator, or the bytes of a fuzzer.
-pub(crate) enum Source<'a> {
+enum Source<'a> {
     Seed(fastrand::Rng),
     Bytes(&'a [u8]),
 }
 
 impl Source<'_> {
-    pub(crate) fn u64(&mut self, range: Range<u64>) -> u64 {
+    fn u64(&mut self, range: Range<u64>) -> u64 {
         match self {
             Self::Seed(random) => random.u64(range),
             Self::Bytes(bytes) => {
@@ -207,12 +197,12 @@ impl Source<'_> {
         }
     }
 
-    pub(crate) fn u32(&mut self, range: Range<u32>) -> u32 {
+    fn u32(&mut self, range: Range<u32>) -> u32 {
         let number = self.u64(range.start.into()..range.end.into());
         u32::try_from(number).expect("it is less than the end")
     }
 
-    pub(crate) fn usize(&mut self, range: Range<usize>) -> usize {
+    fn usize(&mut self, range: Range<usize>) -> usize {
         let number = self.u64(range.start as u64..range.end as u64);
         usize::try_from(number).expect("it is less than the end")
     }
@@ -223,24 +213,24 @@ impl Source<'_> {
     }
 }
 
-pub(crate) struct Dice<'a>(pub(crate) Source<'a>);
+struct Dice<'a>(pub(crate) Source<'a>);
 
 impl Dice<'_> {
-    pub(crate) fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         Self(Source::Seed(fastrand::Rng::with_seed(seed)))
     }
 
-    pub(crate) fn one_in(&mut self, count: u32) -> bool {
+    fn one_in(&mut self, count: u32) -> bool {
         self.0.u32(0..count) == 0
     }
 
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.0.usize(0..from.len())]
     }
 
     /// Returns a number with a random count of bits, so small numbers are as frequent as large
     /// ones.
-    pub(crate) fn skewed(&mut self, bits: u32) -> u64 {
+    fn skewed(&mut self, bits: u32) -> u64 {
         let end = 1 << self.0.u32(0..bits);
         self.0.u64(0..end)
     }
@@ -255,7 +245,7 @@ impl Dice<'_> {
                 Drive::Manual,
                 Drive::Faulty,
                 Drive::Faulty,
-                Drive::Pooled,
+                Drive::Faulty,
             ]),
             tick,
             wheel_size: self.pick(&[2, 4, 16, 64, 256]),
@@ -268,7 +258,7 @@ impl Dice<'_> {
         }
     }
 
-    pub(crate) fn thread(&mut self) -> usize {
+    fn thread(&mut self) -> usize {
         if self.one_in(4) { self.0.usize(0..THREADS) } else { 0 }
     }
 
@@ -276,12 +266,12 @@ impl Dice<'_> {
         self.0.usize(0..3)
     }
 
-    pub(crate) fn back(&mut self) -> Back {
+    fn back(&mut self) -> Back {
         usize::try_from(self.skewed(7)).unwrap_or(0)
     }
 
     /// Returns a delay from zero to centuries.
-    pub(crate) fn delay(&mut self) -> Delay {
+    fn delay(&mut self) -> Delay {
         match self.0.u32(0..20) {
             0..2 => Delay::Nanos(0),
             2..6 => Delay::Nanos(self.0.u64(0..100) * MS),
@@ -292,11 +282,11 @@ impl Dice<'_> {
         }
     }
 
-    pub(crate) fn key(&mut self) -> u32 {
+    fn key(&mut self) -> u32 {
         self.0.u32(0..KEYS)
     }
 
-    pub(crate) fn keys(&mut self) -> u32 {
+    fn keys(&mut self) -> u32 {
         let some = self.0.u32(0..1 << KEYS);
         some & self.0.u32(0..1 << KEYS)
     }
@@ -349,8 +339,7 @@ impl Dice<'_> {
             68 => Step::Still(self.0.u32(0..4)),
             69 => Step::GoBack(self.skewed(58)),
             70 => Step::Pass(YEAR),
-            71..75 => Step::RunJobs(self.0.u32(0..20), self.0.u64(0..u64::MAX)),
-            75..87 => Step::Wait(self.wait(is_wild)),
+            71..87 => Step::Wait(self.wait(is_wild)),
             _ => self.announce(),
         }
     }

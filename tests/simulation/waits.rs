@@ -424,10 +424,25 @@ impl Waits {
         let counts = &ledger.counts;
         let watched: u64 = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();
         let waiting = ledger.waiting.len() as u64;
-        let reported =
-            [stats.delayed, stats.watched, pending, stats.at_once, stats.satisfied, stats.refused];
+        let reported = [
+            stats.delayed,
+            stats.watched,
+            stats.keys,
+            pending,
+            stats.at_once,
+            stats.satisfied,
+            stats.refused,
+        ];
         let ended = [stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
-        let known = [waiting, watched, waiting, counts.at_once, counts.satisfied, counts.refused];
+        let known = [
+            waiting,
+            watched,
+            ledger.keys(),
+            waiting,
+            counts.at_once,
+            counts.satisfied,
+            counts.refused,
+        ];
         let known_ended = [counts.expired, counts.cancelled, counts.displaced, counts.shut_down];
         if reported != known || ended != known_ended || stats.panicked != counts.panicked {
             world.fault(format!(

@@ -14,11 +14,9 @@ use std::{
 
 use delaywheel::{ManualClock, Timer};
 
-#[cfg(feature = "future")]
-use crate::tasks::Tasks;
 use crate::{
-    script::{Script, Step, THREADS},
-    world::{World, Yield, be_thread, lock, set_patience},
+    script::{Script, THREADS},
+    world::{World, Yield, be_thread, lock},
 };
 
 static WORKERS: LazyLock<Mutex<Vec<Worker>>> = LazyLock::new(|| {
@@ -64,84 +62,22 @@ impl Worker {
     }
 }
 
-/// A world, and the tasks beside it if the script has steps for them.
-struct Place {
-    world: Arc<World>,
-    #[cfg(feature = "future")]
-    tasks: Option<Arc<Tasks>>,
-}
-
-impl Place {
-    fn new(script: &Script) -> Self {
-        let world = World::new(script.setup);
-        Self {
-            #[cfg(feature = "future")]
-            tasks: Tasks::of_script(&world, script),
-            world,
-        }
-    }
-
-    #[cfg(feature = "future")]
-    fn take(&self, step: Step) -> Result<(), String> {
-        match (&self.tasks, step) {
-            (Some(tasks), Step::Task(step)) => tasks.take(&self.world, step),
-            (Some(tasks), step) => {
-                tasks.see(&self.world);
-                self.world.take(step)?;
-                tasks.check(&self.world)
-            }
-            (None, step) => self.world.take(step),
-        }
-    }
-
-    #[cfg(not(feature = "future"))]
-    fn take(&self, step: Step) -> Result<(), String> {
-        self.world.take(step)
-    }
-
-    fn end(&self) -> Result<Yield, String> {
-        #[cfg(feature = "future")]
-        self.tasks.as_ref().map_or(Ok(()), |tasks| tasks.end(&self.world))?;
-        self.world.end()
-    }
-}
-
-/// Runs a script in a new world, each step on its thread. A reaper that takes longer than
-/// `patience` for work of microseconds is a fault.
-pub(crate) fn run_script(script: &Script, patience: Duration) -> Result<Yield, String> {
+/// Runs a script in a new world, each step on its thread.
+pub(crate) fn run_script(script: &Script) -> Result<Yield, String> {
     let workers = lock(&WORKERS);
-    for worker in &*workers {
-        worker.run(move || set_patience(patience));
-    }
     let (script, others) = (script.clone(), workers[1..].to_vec());
     workers[0].run(move || {
-        let place = Arc::new(Place::new(&script));
+        let world = World::new(script.setup);
         for (index, &(thread, step)) in script.steps.iter().enumerate() {
             let result = match thread.checked_sub(1) {
-                None => place.take(step),
+                None => world.take(step),
                 Some(other) => {
-                    let place = Arc::clone(&place);
-                    others[other].run(move || place.take(step))
+                    let world = Arc::clone(&world);
+                    others[other].run(move || world.take(step))
                 }
             };
             result.map_err(|fault| format!("step {index}, {step:?}: {fault}"))?;
         }
-        place.end()
+        world.end()
     })
-}
-
-#[test]
-fn each_thread_of_a_world_has_the_shard_of_its_number() {
-    let workers = lock(&WORKERS);
-    let clock = ManualClock::new();
-    let (ran, runs) = mpsc::channel();
-    let timer = Timer::builder().clock(clock.clone()).shards(THREADS).build().unwrap();
-    for (number, worker) in workers.iter().enumerate().rev() {
-        let (timer, ran) = (timer.clone(), ran.clone());
-        let run = move || ran.send(number).unwrap();
-        worker.run(move || timer.schedule(Duration::ZERO, run).map(drop)).unwrap();
-    }
-    // Timeouts that are due at once leave shard by shard.
-    clock.advance(Duration::ZERO);
-    assert_eq!(runs.try_iter().collect::<Vec<_>>(), (0..THREADS).collect::<Vec<_>>());
 }

@@ -1,8 +1,8 @@
 //! A world: a clock, timers and a purgatory on this clock, and the threads that use them.
 //!
 //! One thread acts at a time, so a script always runs the same way, including the order of all
-//! ends. Timers with reapers are the exception, because their threads run at any time. A fault is
-//! recorded and does not panic: callbacks find most faults, and a timer catches their panics.
+//! ends. A fault is recorded and does not panic: callbacks find most faults, and a timer catches
+//! their panics.
 
 // The fuzz target names this file by its path, and looks for the module beside it.
 #[path = "world/steps.rs"]
@@ -16,7 +16,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -26,12 +25,9 @@ use crate::{
     books::Number,
     clock::{Time, WorldClock},
     fronts::{Facade, Front, Planned, Token},
-    script::{Action, Drive, Front as Place, Setup, Step},
+    script::{Action, Front as Place, Setup, Step},
     waits::Waits,
 };
-
-/// A job of a pool.
-type Job = Box<dyn FnOnce() + Send>;
 
 /// Maximum nesting of callbacks. Deeper ones do nothing.
 const DEEPEST: u32 = 6;
@@ -46,13 +42,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 std::thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
     static IS_RETURNING: Cell<bool> = const { Cell::new(false) };
-    /// Maximum time of a reaper for work of microseconds.
-    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(20)) };
-}
-
-/// Sets the time that this thread waits for reapers.
-pub(crate) fn set_patience(patience: Duration) {
-    PATIENCE.set(patience);
 }
 
 /// Returns the number of the current thread.
@@ -85,7 +74,6 @@ pub(crate) struct World {
     former: Mutex<Vec<Arc<Front>>>,
     waits: Mutex<Option<Arc<Waits>>>,
     former_waits: Mutex<Vec<Arc<Waits>>>,
-    jobs: Arc<Mutex<Vec<Job>>>,
     faults: Mutex<Vec<String>>,
     /// A digest of all ends so far, in order.
     digest: Mutex<DefaultHasher>,
@@ -127,7 +115,6 @@ impl World {
             former: Mutex::default(),
             waits: Mutex::default(),
             former_waits: Mutex::default(),
-            jobs: Arc::default(),
             faults: Mutex::default(),
             digest: Mutex::default(),
             turn: AtomicU64::new(1),
@@ -152,21 +139,16 @@ impl World {
     }
 
     fn front_for(&self, place: Place) -> Arc<Front> {
-        let is_reaped = self.setup.drive == Drive::Pooled && place < 2;
-        let mut builder = self.set_up(!is_reaped);
+        let mut builder = self.set_up(true);
         if let Some(max) = self.setup.max_pending {
             builder = builder.max_pending(max);
-        }
-        if is_reaped {
-            let jobs = Arc::clone(&self.jobs);
-            builder = builder.executor(move |job| lock(&jobs).push(job));
         }
         let timer = match place {
             0 => builder.build().map(Facade::Closures),
             1 => builder.build_with(Token::run).map(Facade::Values),
             _ => builder.build_queue().map(Facade::Queue),
         };
-        Front::new(self, timer.expect("the settings are in range"), is_reaped)
+        Front::new(self, timer.expect("the settings are in range"))
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -226,18 +208,6 @@ impl World {
         result.map_err(|fault| self.fault(fault)).is_ok()
     }
 
-    /// Waits until a reaper has made a condition true.
-    pub(crate) fn wait_until(&self, condition: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE.get();
-        while !condition() {
-            if Instant::now() > end {
-                self.fault(String::from("the reaper did not wake in time"));
-                return;
-            }
-            thread::yield_now();
-        }
-    }
-
     fn front(&self, place: Place) -> Arc<Front> {
         Arc::clone(&lock(&self.fronts)[place])
     }
@@ -276,7 +246,7 @@ impl World {
 
     /// Moves the clock, and takes turns until all due timeouts are handed off.
     fn pass(&self, run: impl FnOnce()) {
-        let (turn, then) = (self.turn(), self.now());
+        let turn = self.turn();
         self.in_turn(run);
         let fronts = self.fronts();
         for front in &fronts {
@@ -292,12 +262,8 @@ impl World {
             }
             self.in_turn(|| self.clock.stand_still());
         }
-        for front in &fronts {
-            front.wake_reaper(&self.this(), then);
-        }
         for front in fronts {
             front.settle(self);
-            front.await_reaper(self);
         }
         self.is_ahead.store(false, Relaxed);
         *lock(&self.is_swept) = true;
@@ -344,49 +310,12 @@ impl World {
     }
 
     fn compare(&self) {
-        let reaped = self.reaped();
-        for front in &reaped {
-            front.settle(self);
-            front.await_reaper(self);
-        }
-        let handed_off: u64 = reaped.iter().map(|front| front.books().handed_off).sum();
-        self.wait_until(|| lock(&self.jobs).len() as u64 == handed_off);
         self.fronts().iter().for_each(|front| {
             self.guarded(|| front.check_invariants());
             front.compare(self);
         });
         self.guarded(|| self.waits().check_invariants());
         self.waits().compare(self);
-    }
-
-    fn reaped(&self) -> Vec<Arc<Front>> {
-        self.fronts().into_iter().filter(|front| front.is_reaped).collect()
-    }
-
-    fn run_jobs(&self, count: u32, order: u64) {
-        let mut random = fastrand::Rng::with_seed(order);
-        for _ in 0..count {
-            let job = {
-                let mut jobs = lock(&self.jobs);
-                if jobs.is_empty() {
-                    return;
-                }
-                let at = random.usize(..jobs.len());
-                jobs.swap_remove(at)
-            };
-            job();
-        }
-    }
-
-    /// Runs jobs until there are none.
-    fn run_all_jobs(&self) {
-        loop {
-            self.compare();
-            if lock(&self.jobs).is_empty() {
-                break;
-            }
-            self.run_jobs(u32::MAX, 0);
-        }
     }
 
     /// Shuts down a timer, and replaces it with a new one.
@@ -396,7 +325,7 @@ impl World {
             front.receive(self, u32::MAX);
         }
         front.shut_down(self);
-        self.run_all_jobs();
+        self.compare();
         let new = self.front_for(place);
         let old = std::mem::replace(&mut lock(&self.fronts)[place], new);
         lock(&self.former).push(old);

@@ -24,13 +24,12 @@
 //!
 //! Faults of the soak: callbacks and operations panic, sleep, and call the timer, the purgatory and
 //! each other. The clock stands still, steps back and jumps ahead. Many timeouts have one deadline,
-//! or are reset again and again. Limits are reached, and threads die with handles. In the first
+//! or are reset again and again. Limits are reached. In the first
 //! half of a round, the clock is right and no callback sleeps.
 
 mod books;
 mod breaches;
 mod clock;
-mod closures;
 mod ends;
 mod ledger;
 mod memory;

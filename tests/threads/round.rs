@@ -1,4 +1,4 @@
-//! A round of the soak: two timers and a purgatory, the threads that load them, and their end.
+//! A round of the soak: a timer and a purgatory, the threads that load them, and their end.
 
 use std::{
     panic,
@@ -17,7 +17,6 @@ use crate::{
     books::Books,
     breaches::Breaches,
     clock::FaultyClock,
-    closures::{self, Closures},
     ledger, memory,
     values::{self, Values},
     variable::variable,
@@ -65,7 +64,6 @@ struct Round {
     breaches: Breaches,
     clock: FaultyClock,
     values: Arc<Values>,
-    closures: Closures,
     waits: Arc<Waits>,
     /// Live and resident bytes before the round.
     live: usize,
@@ -79,9 +77,8 @@ impl Round {
         let books = |name, places| Books::new(name, places, &clock, breaches);
         let seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
         let values = Values::new(books("values", values::SEATS), settings(number), seed);
-        let closures = Closures::new(books("closures", closures::SEATS), settings(number + 1));
         let overload = if number % 2 == 0 { Overload::Refuse } else { Overload::DisplaceOldest };
-        let waits = Waits::new(books("purgatory", waits::SEATS), settings(number + 2), overload);
+        let waits = Waits::new(books("purgatory", waits::SEATS), settings(number + 1), overload);
         let (weak_values, weak_waits) = (Arc::downgrade(&values), Arc::downgrade(&waits));
         let _ = values.poke.set(Box::new(move |random| {
             weak_waits.upgrade().into_iter().for_each(|waits| waits.announce(random));
@@ -92,7 +89,7 @@ impl Round {
             }
         }));
         let breaches = breaches.clone();
-        Self { number, seed, breaches, clock, values, closures, waits, live, resident }
+        Self { number, seed, breaches, clock, values, waits, live, resident }
     }
 
     /// Runs the load for a time, ends it, and compares all counts.
@@ -120,10 +117,6 @@ impl Round {
         scope.spawn(move || {
             let mut random = random(3);
             repeat(is_over, || (0..8).for_each(|_| self.waits.announce(&mut random)));
-        });
-        scope.spawn(move || {
-            let mut random = random(4);
-            repeat(is_over, || self.closures.churn(&mut random));
         });
         scope.spawn(move || {
             let (mut random, begun) = (random(5), Instant::now());
@@ -159,15 +152,15 @@ impl Round {
         while Instant::now() < end && self.breaches.count() == 0 {
             thread::sleep(CHECK.min(end.saturating_duration_since(Instant::now())));
             let waits = self.waits.stats().1;
-            let timers = [self.values.stats(), self.closures.timer().stats(), waits];
-            for (name, stats) in ["values", "closures", "purgatory"].iter().zip(timers) {
+            let timers = [self.values.stats(), waits];
+            for (name, stats) in ["values", "purgatory"].iter().zip(timers) {
                 ledger::check_timer(name, &stats, &self.breaches);
             }
         }
         println!(
             "round {}: {} timeouts, {} operations, {} clock faults",
             self.number,
-            self.values.stats().scheduled + self.closures.timer().stats().scheduled,
+            self.values.stats().scheduled,
             ledger::sum(&self.waits.stats().0),
             self.clock.faults()
         );
@@ -175,13 +168,9 @@ impl Round {
 
     /// Ends timers and purgatory, and checks that nothing is left of them.
     fn end(self) {
-        let Self { number, breaches, clock, values, closures, waits, live, resident, .. } = self;
+        let Self { number, breaches, clock, values, waits, live, resident, .. } = self;
         // No call of the load can wake a reaper from here on.
-        for (name, books) in [
-            ("values", &*values.books),
-            ("purgatory", waits.books()),
-            ("closures", &closures.books),
-        ] {
+        for (name, books) in [("values", &*values.books), ("purgatory", waits.books())] {
             books.finish();
             let now = clock.look();
             let has_expired = ledger::wait_until(|| books.due_count(now) == 0);
@@ -189,14 +178,11 @@ impl Round {
         }
         values.end(number % 2 == 1);
         waits.end(number % 2 == 0);
-        let books = Arc::clone(&closures.books);
-        closures.end(number);
         ledger::settle("values", &values.books);
         ledger::settle("purgatory", waits.books());
-        ledger::settle("closures", &books);
         ledger::check_values(&values);
         ledger::check_waits(&waits);
-        drop((values, waits, books));
+        drop((values, waits));
         let is_given_back = ledger::wait_until(|| memory::live() <= live + LEFT);
         breaches.unless(is_given_back, || format!("{} bytes are left of {live}", memory::live()));
         let more = memory::resident().unwrap_or(0).saturating_sub(resident);

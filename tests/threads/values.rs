@@ -68,12 +68,16 @@ impl Values {
 
     /// Schedules a timeout, if the books have a seat.
     pub(crate) fn schedule(&self, random: &mut fastrand::Rng) -> Option<Held> {
-        let delay = delay(random);
+        let is_at_instant = random.u8(..4) == 0;
+        self.schedule_in(delay(random), is_at_instant)
+    }
+
+    fn schedule_in(&self, delay: Duration, is_at_instant: bool) -> Option<Held> {
         let calm = self.books.clock().calm();
-        let look = self.books.clock().look();
-        let entry = self.books.open(after(look, delay))?;
-        let instant = self.books.clock().instant(after(look, delay));
-        let scheduled = match instant.filter(|_| delay < Duration::MAX && random.u8(..4) == 0) {
+        let due = after(self.books.clock().look(), delay);
+        let entry = self.books.open(due)?;
+        let instant = self.books.clock().instant(due);
+        let scheduled = match instant.filter(|_| delay < Duration::MAX && is_at_instant) {
             Some(instant) => self.timer.schedule_at(instant, entry),
             None => self.timer.schedule(delay, entry),
         };
@@ -91,32 +95,12 @@ impl Values {
         }
     }
 
-    /// Schedules a burst, in half of the calls with one deadline.
+    /// Schedules a burst, in half of the calls with one delay.
     pub(crate) fn burst(&self, random: &mut fastrand::Rng) -> Vec<Held> {
         let same = Duration::from_millis(random.u64(1..300));
         let is_crowd = random.bool();
-        let calm = self.books.clock().calm();
-        let look = self.books.clock().look();
-        let batch: Vec<_> = (0..BURST)
-            .map(|_| if is_crowd { same } else { delay(random) })
-            .map_while(|delay| Some((delay, self.books.open(after(look, delay))?)))
-            .collect();
-        let scheduled: Vec<_> = batch
-            .into_iter()
-            .filter_map(|(delay, entry)| match self.timer.schedule(delay, entry) {
-                Ok(key) => {
-                    self.books.take();
-                    Some((key, entry))
-                }
-                Err(refused) => {
-                    self.expect(refused.into_value(), entry);
-                    self.books.refuse(entry);
-                    None
-                }
-            })
-            .collect();
-        drop(calm);
-        scheduled
+        let mut delay = || if is_crowd { same } else { delay(random) };
+        (0..BURST).filter_map(|_| self.schedule_in(delay(), false)).collect()
     }
 
     pub(crate) fn cancel_all(&self, held: Vec<Held>) {

@@ -16,32 +16,9 @@ work=$target/clients
 mkdir -p "$work"
 [[ $# -gt 0 ]] || set -- kcat kafka-python
 
-passed=0 failed=0 skipped=0 broker=
-
-# Another build of the broker may be named.
-program=${BROKER:-$target/release/delaywheel-broker}
-[[ -n ${BROKER:-} ]] || cargo build --quiet --release -p delaywheel-broker
-
-# start_broker OPTION..: starts a broker, and sets `broker` and `address`.
-start_broker() {
-    : > "$work/broker.log"
-    "$program" --group-delay-ms 100 --follower-ms 2 "$@" > "$work/broker.log" 2>&1 &
-    broker=$!
-    for _ in {1..100}; do
-        address=$(sed -n 's/^listening at \(.*\);.*/\1/p' "$work/broker.log")
-        [[ -z $address ]] || return 0
-        sleep 0.1
-    done
-    cat "$work/broker.log"
-    return 1
-}
-
-stop_broker() {
-    [[ -z $broker ]] || kill "$broker" 2> /dev/null || true
-    [[ -z $broker ]] || wait "$broker" || true
-    broker=
-}
-trap stop_broker EXIT
+passed=0 failed=0 skipped=0
+# shellcheck source=examples/broker/tests/broker.sh
+source examples/broker/tests/broker.sh
 
 # check NAME COMMAND..: runs a check, and counts it.
 check() {
@@ -247,7 +224,7 @@ run_java() {
     done
 }
 
-start_broker --listen localhost:0
+start_broker --group-delay-ms 100 --follower-ms 2
 for client; do
     case $client in
         kcat) install=(install_kcat) run=(run_kcat) ;;

@@ -14,31 +14,9 @@ work=$target/suites
 mkdir -p "$work"
 [[ $# -gt 0 ]] || set -- librdkafka kafka-python
 
-# Another build of the broker may be named.
-program=${BROKER:-$target/release/delaywheel-broker}
-[[ -n ${BROKER:-} ]] || cargo build --quiet --release -p delaywheel-broker
-
-passed=0 failed=0 skipped=0 broker=
-
-# start_broker PARTITIONS: starts a broker for one suite, and sets `broker` and `port`.
-start_broker() {
-    "$program" --listen localhost:0 --partitions "$1" --group-delay-ms 0 > "$work/broker.log" 2>&1 &
-    broker=$!
-    for _ in {1..100}; do
-        port=$(sed -n 's/^listening at .*:\([0-9]*\);.*/\1/p' "$work/broker.log")
-        [[ -z $port ]] || return 0
-        sleep 0.1
-    done
-    cat "$work/broker.log"
-    return 1
-}
-
-stop_broker() {
-    [[ -z $broker ]] || kill "$broker" 2> /dev/null || true
-    [[ -z $broker ]] || wait "$broker" || true
-    broker=
-}
-trap stop_broker EXIT
+passed=0 failed=0 skipped=0
+# shellcheck source=examples/broker/tests/broker.sh
+source examples/broker/tests/broker.sh
 
 # count SUITE PASSED FAILED SKIPPED
 count() {
@@ -180,8 +158,8 @@ for suite; do
     if wait $!; then
         # The settings of the brokers that the suites start.
         case $suite in
-            librdkafka | kafka-python) start_broker 4 ;;
-            *) start_broker 2 ;;
+            librdkafka | kafka-python) start_broker --group-delay-ms 0 --partitions 4 ;;
+            *) start_broker --group-delay-ms 0 --partitions 2 ;;
         esac
         # A suite may leave its folder.
         pushd . > /dev/null

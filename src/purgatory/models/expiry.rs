@@ -1,14 +1,9 @@
 //! Operations that expire while other threads end them, or while they begin to wait.
 
-use std::sync::Arc;
-
-use loom::thread;
-
 use super::{
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
     World, check, join,
 };
-use crate::sync::Mutex;
 
 #[test]
 fn either_an_event_or_the_delay_ends_an_operation() {
@@ -65,39 +60,4 @@ fn either_the_delay_or_a_shutdown_ends_an_operation() {
         assert!(matches!(world.ends()[..], [ShutDown | Expired]), "lost");
         world.check_empty();
     });
-}
-
-/// Two parts of one operation, its slot and its timeout, by hand. An event removes both, in one
-/// hold or in two. The reaper takes the timeout, and then needs the slot.
-fn event_against_reaper(is_one_hold: bool) {
-    let both = Arc::new(Mutex::new((Some("slot"), Some("timeout"))));
-    let other = Arc::clone(&both);
-    let event = thread::spawn(move || {
-        let mut held = other.lock();
-        let operation = held.0.take();
-        if !is_one_hold {
-            drop(held);
-            held = other.lock();
-        }
-        held.1 = None;
-        operation.is_some()
-    });
-    let is_expired = {
-        let mut held = both.lock();
-        held.1
-            .take()
-            .is_some_and(|_| held.0.take().expect("the timeout has no operation") == "slot")
-    };
-    assert!(join(event) != is_expired, "it ends once");
-}
-
-#[test]
-fn an_operation_and_its_timeout_that_leave_in_one_hold_end_once() {
-    check(|| event_against_reaper(true));
-}
-
-#[test]
-#[should_panic(expected = "the timeout has no operation")]
-fn broken_a_timeout_that_is_cancelled_in_another_hold_expires_without_its_operation() {
-    check(|| event_against_reaper(false));
 }

@@ -2,13 +2,10 @@
 
 use std::sync::{Arc, atomic};
 
-use loom::thread;
-
 use super::{
     Completion::{Cancelled, Satisfied},
     Limits, OperationKey, World, check, join,
 };
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 
 /// Makes a purgatory with two shards. The threads of a model begin with the first one.
 fn two_shards() -> World {
@@ -88,92 +85,4 @@ fn a_cancellation_by_key_leaves_or_cancels_an_operation_that_takes_a_free_shard(
         assert_eq!(world.ends(), [Cancelled, Cancelled]);
         world.check_empty();
     });
-}
-
-/// The filter of two shards, by hand: a thread registers in the second one while another announces.
-fn watch_against_event(marks_shard_late: bool) {
-    struct Filter {
-        is_ready: AtomicBool,
-        /// A bit for each shard that ever had a watched key.
-        used: AtomicU64,
-        counts: [AtomicU64; 2],
-        lists: [Mutex<bool>; 2],
-    }
-    let filter = Arc::new(Filter {
-        is_ready: AtomicBool::new(false),
-        used: AtomicU64::new(0),
-        counts: [AtomicU64::new(0), AtomicU64::new(0)],
-        lists: [Mutex::new(false), Mutex::new(false)],
-    });
-    let other = Arc::clone(&filter);
-    let announcer = thread::spawn(move || {
-        other.is_ready.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let used = other.used.load(Ordering::Relaxed);
-        (0..2).any(|shard| {
-            used >> shard & 1 == 1
-                && other.counts[shard].load(Ordering::Relaxed) > 0
-                && *other.lists[shard].lock()
-        })
-    });
-    {
-        let mut list = filter.lists[1].lock();
-        *list = true;
-        if !marks_shard_late {
-            filter.used.fetch_or(2, Ordering::Relaxed);
-        }
-        filter.counts[1].store(1, Ordering::Relaxed);
-    }
-    fence(Ordering::SeqCst);
-    let is_seen = filter.is_ready.load(Ordering::Relaxed);
-    if marks_shard_late {
-        filter.used.fetch_or(2, Ordering::Relaxed);
-    }
-    assert!(join(announcer) || is_seen, "missed");
-}
-
-#[test]
-fn the_protocol_of_the_filter_of_two_shards_by_hand_holds() {
-    check(|| watch_against_event(false));
-}
-
-#[test]
-#[should_panic(expected = "missed")]
-fn broken_a_shard_that_is_marked_after_the_second_check_is_passed_over() {
-    check(|| watch_against_event(true));
-}
-
-/// A thread that leaves a locked shard, by hand. It registers an operation and brings it back.
-fn leave_locked_shard(chooses_twice: bool) {
-    let shards = Arc::new([Mutex::new(0), Mutex::new(0)]);
-    // Both threads use it, so the model checker stops one of them within its hold.
-    let count = Arc::new(AtomicU64::new(0));
-    let other = (Arc::clone(&shards), Arc::clone(&count));
-    let other = thread::spawn(move || {
-        let _shard = other.0[0].lock();
-        other.1.store(1, Ordering::Relaxed);
-    });
-    let choose = || {
-        count.load(Ordering::Relaxed);
-        usize::from(shards[0].is_locked())
-    };
-    let chosen = choose();
-    *shards[chosen].lock() += 1;
-    let chosen = if chooses_twice { choose() } else { chosen };
-    let mut shard = shards[chosen].lock();
-    assert_eq!(*shard, 1, "the operation is in another shard");
-    *shard = 0;
-    drop(shard);
-    join(other);
-}
-
-#[test]
-fn a_thread_that_keeps_its_choice_of_a_shard_finds_its_operation() {
-    check(|| leave_locked_shard(false));
-}
-
-#[test]
-#[should_panic(expected = "the operation is in another shard")]
-fn broken_a_thread_that_chooses_a_shard_again_does_not_find_its_operation() {
-    check(|| leave_locked_shard(true));
 }

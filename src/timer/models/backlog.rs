@@ -1,12 +1,11 @@
 //! The backlog between a reaper and two executor threads.
 
-use std::{sync::Arc, vec, vec::Vec};
+use std::{sync::Arc, vec::Vec};
 
 use loom::thread;
 
 use super::{DUE, check};
 use crate::{
-    sync::{Condvar, Mutex},
     tick::Tick,
     timer::backlog::Backlog,
     wheel::{Expired, TimingWheel},
@@ -19,29 +18,6 @@ pub(super) fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>
         wheel.insert(DUE, value).expect("the wheel has room");
     }
     wheel.advance(DUE).collect()
-}
-
-/// A thread that takes timeouts until the end, and returns their values.
-fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
-    let backlog = Arc::clone(backlog);
-    thread::spawn(move || {
-        std::iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect()
-    })
-}
-
-#[test]
-fn executors_wake_for_each_timeout_of_a_batch_and_at_the_end() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(false));
-        let executors = [executor(&backlog), executor(&backlog)];
-        backlog.wake(backlog.put(&mut expired([1, 2])));
-        backlog.wake(backlog.put(&mut expired([3])));
-        backlog.close();
-        let taken = executors.into_iter().flat_map(|one| one.join().expect("no thread panics"));
-        let mut taken: Vec<_> = taken.collect();
-        taken.sort_unstable();
-        assert_eq!(taken, [1, 2, 3]);
-    });
 }
 
 /// No later batch comes that could wake an executor.
@@ -57,41 +33,5 @@ fn each_timeout_of_a_batch_wakes_an_executor() {
         let mut taken = executors.map(|one| one.join().expect("no thread panics"));
         taken.sort_unstable();
         assert_eq!(taken, [Some(1), Some(2)]);
-    });
-}
-
-#[test]
-fn an_executor_or_a_shutdown_takes_each_timeout() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(false));
-        let executor = executor(&backlog);
-        backlog.wake(backlog.put(&mut expired([1, 2])));
-        backlog.close();
-        let returned = backlog.take_all().into_iter().map(|expired| expired.value);
-        let mut all = executor.join().expect("no thread panics");
-        all.extend(returned);
-        assert_eq!(all, [1, 2]);
-    });
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_put_that_checks_for_sleepers_before_it_adds_wakes_no_executor() {
-    check(|| {
-        let shared = Arc::new((Mutex::new((vec![], 0)), Condvar::new()));
-        let taker = Arc::clone(&shared);
-        let taker = thread::spawn(move || {
-            let mut state = taker.0.lock();
-            while state.0.is_empty() {
-                state.1 += 1;
-                state = taker.1.wait(state);
-            }
-        });
-        let sleepers = shared.0.lock().1;
-        shared.0.lock().0.push(7);
-        if sleepers > 0 {
-            shared.1.notify_one();
-        }
-        taker.join().expect("no thread panics");
     });
 }

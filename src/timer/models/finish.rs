@@ -14,7 +14,7 @@ use loom::thread;
 
 use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent, try_insert};
 use crate::{
-    sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
+    sync::this_thread,
     timer::{
         backlog::Backlog,
         error::ScheduleError,
@@ -147,83 +147,6 @@ fn an_executor_that_finishes_its_own_timer_does_not_wait_for_itself() {
 #[test]
 fn executors_that_finish_their_own_timer_do_not_wait_for_each_other() {
     executors_end([true, true]);
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    CancelDoesNotWake,
-    WakesBeforeFlag,
-    NotifiesUnlocked,
-}
-
-/// The protocol by hand, with a fault: a thread that cancels the last timeout, a reaper that ends
-/// when no timeout is left, and a finish that waits for the reaper.
-fn finish_against_cancel(fault: Fault) {
-    let parker = Parker::new();
-    let (reaper, canceller) = (parker.unparker().clone(), parker.unparker().clone());
-    // Whether the timeout is pending, and whether the shard is closed.
-    let shard = Arc::new(Mutex::new((true, false)));
-    let is_finishing = Arc::new(AtomicBool::new(false));
-    let has_ended = Arc::new((AtomicBool::new(false), Mutex::new(()), Condvar::new()));
-    let (own_shard, own_flag, end) =
-        (Arc::clone(&shard), Arc::clone(&is_finishing), Arc::clone(&has_ended));
-    let reaping = thread::spawn(move || {
-        while !own_flag.load(Ordering::Acquire) || own_shard.lock().0 {
-            parker.park();
-        }
-        let held = (fault != Fault::NotifiesUnlocked).then(|| end.1.lock());
-        end.0.store(true, Ordering::Release);
-        drop(held);
-        end.2.notify_all();
-    });
-    let own_shard = Arc::clone(&shard);
-    let cancelling = thread::spawn(move || {
-        let mut shard = own_shard.lock();
-        shard.0 = false;
-        if shard.1 && fault != Fault::CancelDoesNotWake {
-            canceller.unpark();
-        }
-    });
-    shard.lock().1 = true;
-    if fault == Fault::WakesBeforeFlag {
-        reaper.unpark();
-    }
-    is_finishing.store(true, Ordering::Release);
-    if fault != Fault::WakesBeforeFlag {
-        reaper.unpark();
-    }
-    let mut held = has_ended.1.lock();
-    while !has_ended.0.load(Ordering::Acquire) {
-        held = has_ended.2.wait_for(held, Duration::MAX);
-    }
-    drop(held);
-    for thread in [reaping, cancelling] {
-        thread.join().expect("no thread panics");
-    }
-}
-
-#[test]
-fn the_finish_protocol_by_hand_holds() {
-    check(|| finish_against_cancel(Fault::None));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_cancel_that_does_not_wake_the_reaper_leaves_the_finish_waiting() {
-    check(|| finish_against_cancel(Fault::CancelDoesNotWake));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_finish_that_wakes_the_reaper_before_it_sets_the_flag_waits_too_long() {
-    check(|| finish_against_cancel(Fault::WakesBeforeFlag));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_callback_thread_that_ends_without_the_lock_is_missed() {
-    check(|| finish_against_cancel(Fault::NotifiesUnlocked));
 }
 
 /// Returns a queue, its reaper, and its backlog.

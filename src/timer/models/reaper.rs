@@ -6,7 +6,6 @@ use loom::thread;
 
 use super::{DUE, FAR, Log, check, end, finish::finish, insert, serve, timer_of, timer_with};
 use crate::{
-    sync::Mutex,
     timer::{
         executor::Delivery,
         reaper::{Clients, Reaper, round, sleep},
@@ -72,38 +71,4 @@ fn a_callback_that_finishes_a_timer_that_joins_does_not_wait_for_its_own_thread(
         assert_eq!(finish(&timer), []);
         end(thread.into_iter().chain(second));
     });
-}
-
-/// A timer that joins while the reaper finds no timer, and ends in one hold or in two.
-fn join_against_end(is_one_hold: bool) {
-    // The timers that have joined, and whether the thread runs.
-    let joining = Arc::new(Mutex::new((Vec::new(), true)));
-    let own = Arc::clone(&joining);
-    let reaper = thread::spawn(move || {
-        let mut joining = own.lock();
-        let joined = joining.0.pop();
-        if !is_one_hold {
-            drop(joining);
-            joining = own.lock();
-        }
-        joining.1 = joined.is_some();
-        joined.is_some()
-    });
-    let mut held = joining.lock();
-    held.0.push(7);
-    let starts = !held.1;
-    drop(held);
-    let is_served = reaper.join().expect("no thread panics");
-    assert!(is_served || starts, "no thread serves the timer");
-}
-
-#[test]
-fn a_reaper_that_ends_in_one_hold_serves_a_timer_that_joins() {
-    check(|| join_against_end(true));
-}
-
-#[test]
-#[should_panic(expected = "no thread serves")]
-fn broken_a_reaper_that_ends_in_two_holds_misses_a_timer_that_joins() {
-    check(|| join_against_end(false));
 }

@@ -18,14 +18,14 @@ use crate::{
     timer::{
         executor::Delivery,
         reaper::Reaper,
-        shards::{Shards, shard::ShardGuard},
+        shards::Shards,
         shared::Shared,
         sleep::{
-            sleeper::{Polled, SleepHandle, Sleeper, Stage},
+            sleeper::{SleepHandle, Sleeper},
             wake_each,
         },
     },
-    wheel::{Key, TimingWheel},
+    wheel::TimingWheel,
 };
 
 const TICK: Duration = Duration::from_millis(1);
@@ -107,8 +107,6 @@ struct Task {
     sleep: ManuallyDrop<Sleeper>,
 }
 
-type Poller = fn(&mut Task) -> Polled;
-
 impl Task {
     /// Makes a task whose sleep is due after some ticks.
     fn new(world: &World, ticks: u32, first: First) -> Self {
@@ -125,39 +123,16 @@ impl Task {
         Self { shards: Arc::clone(&world.timer.shards), parker, waker, sleep }
     }
 
-    fn poll(&mut self) -> Polled {
-        self.sleep.poll(&self.waker)
-    }
-
-    /// Returns the key of the sleep, and when it is due.
-    fn key(&self) -> Option<(Key, Tick)> {
-        let Stage::In { key, due, .. } = self.sleep.stage else { return None };
-        Some((key, due))
-    }
-
-    fn lock(&self) -> ShardGuard<'_, Wakers> {
-        self.shards.lock(0)
-    }
-
-    /// Returns whether the key is live, after a store of the waker in the hold of this call.
-    fn store(&self, key: Key) -> bool {
-        let clone = self.waker.clone();
-        let mut shard = self.lock();
-        let before = shard.get_mut(key).map(|held| std::mem::replace(held, clone));
-        drop(shard);
-        before.is_some()
-    }
-
     /// Runs the task until its sleep has ended, which must not be before this tick.
-    fn run(&mut self, due: u64, poll: Poller) {
-        assert!(self.run_until(poll).is_ok(), "the timer runs");
-        assert!(self.shards.clock().read().now >= Tick::new(due), "early");
+    fn run(&mut self, due: u64) {
+        assert!(self.run_until().is_ok(), "the timer runs");
+        assert!(self.shards.clock().now() >= Tick::new(due), "early");
     }
 
     /// Runs the task until its sleep has ended. Returns how.
-    fn run_until(&mut self, poll: Poller) -> Result<(), ()> {
+    fn run_until(&mut self) -> Result<(), ()> {
         loop {
-            match poll(self) {
+            match self.sleep.poll(&self.waker) {
                 Poll::Ready(ended) => return ended.map_err(drop),
                 Poll::Pending => self.parker.park(),
             }
@@ -199,91 +174,35 @@ fn against_the_reaper(
 
 #[test]
 fn a_first_poll_that_is_pending_is_woken() {
-    against_the_reaper(First::None, 1, &[1], |task| task.run(1, Task::poll));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
-    against_the_reaper(First::None, 1, &[1], |task| {
-        task.run(1, |task| {
-            if task.key().is_some() {
-                return task.poll();
-            }
-            let first = task.sleep.poll(Waker::noop());
-            if let (Poll::Pending, Some((key, _))) = (&first, task.key()) {
-                task.store(key);
-            }
-            first
-        });
-    });
+    against_the_reaper(First::None, 1, &[1], |task| task.run(1));
 }
 
 #[test]
 fn the_task_that_polled_last_is_woken() {
-    against_the_reaper(First::Other, 1, &[1], |task| task.run(1, Task::poll));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
-    against_the_reaper(First::Other, 1, &[1], |task| {
-        task.run(1, |task| {
-            let Some((key, _)) = task.key() else { return task.poll() };
-            if task.lock().get_mut(key).is_none() {
-                return Poll::Ready(Ok(()));
-            }
-            task.store(key);
-            Poll::Pending
-        });
-    });
+    against_the_reaper(First::Other, 1, &[1], |task| task.run(1));
 }
 
 #[test]
 fn a_poll_without_the_lock_is_woken() {
-    against_the_reaper(First::Same, 1, &[1], |task| task.run(1, Task::poll));
+    against_the_reaper(First::Same, 1, &[1], |task| task.run(1));
 }
 
 #[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
-    against_the_reaper(First::Same, 1, &[1], |task| task.run(1, |_| Poll::Pending));
-}
-
-/// A poll that looks only at the tick of its key.
-fn ignores_the_end(task: &mut Task) -> Polled {
-    match task.key() {
-        Some((_, due)) if task.shards.clock().latest() < due => Poll::Pending,
-        _ => task.poll(),
-    }
-}
-
-/// Runs a task against a shutdown, which must end its sleep with an error.
-fn against_a_shutdown(poll: Poller) {
+fn a_poll_without_the_lock_sees_a_shutdown() {
     explore(Some(3), move || {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
         let ending = thread::spawn(move || {
             world.timer.shards.shut_down().into_iter().for_each(Waker::wake);
         });
-        assert!(task.run_until(poll).is_err(), "the time is not over");
+        assert!(task.run_until().is_err(), "the time is not over");
         ending.join().expect("no thread panics");
     });
 }
 
+/// The finish wakes the task, and the expiration must end its sleep.
 #[test]
-fn a_poll_without_the_lock_sees_a_shutdown() {
-    against_a_shutdown(Task::poll);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
-    against_a_shutdown(ignores_the_end);
-}
-
-/// Runs a task against a finish, which wakes it, and an expiration, which must end its sleep.
-fn against_a_finish(poll: Poller) {
+fn a_poll_without_the_lock_sees_a_finish() {
     explore(Some(3), move || {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
@@ -293,43 +212,18 @@ fn against_a_finish(poll: Poller) {
             world.clock.show(1);
             world.turn();
         });
-        task.run(1, poll);
+        task.run(1);
         finishing.join().expect("no thread panics");
         assert_eq!(task.shards.counts().pending, 0, "nothing lingers");
     });
 }
 
 #[test]
-fn a_poll_without_the_lock_sees_a_finish() {
-    against_a_finish(Task::poll);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_that_ignores_the_finish_is_not_woken() {
-    against_a_finish(ignores_the_end);
-}
-
-#[test]
 fn a_sleep_that_is_moved_later_ends_at_its_new_deadline_and_counts_once() {
     against_the_reaper(First::Same, 1, &[1, 2], |task| {
         task.sleep.move_to((2 * TICK).into());
-        task.run(2, Task::poll);
+        task.run(2);
         assert!(task.shards.counts().scheduled == 1, "it counts once");
-    });
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key() {
-    against_the_reaper(First::Same, 1, &[1, 2], |task| {
-        task.sleep.move_to((2 * TICK).into());
-        task.run(2, |task| {
-            if task.shards.clock().has_passed((2 * TICK).into()) {
-                return task.poll();
-            }
-            Poll::Pending
-        });
     });
 }
 
@@ -337,18 +231,7 @@ fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key(
 fn a_sleep_that_is_moved_earlier_ends_at_its_new_deadline() {
     against_the_reaper(First::Same, 2, &[1, 2], |task| {
         task.sleep.move_to(TICK.into());
-        task.run(1, Task::poll);
-    });
-}
-
-#[test]
-#[should_panic(expected = "late")]
-fn broken_a_reset_that_looks_and_moves_in_two_holds_keeps_a_dead_key() {
-    against_the_reaper(First::Same, 1, &[1], |task| {
-        let (key, _) = task.key().expect("the sleep is in the wheel");
-        if task.lock().deadline(key).is_some() {
-            assert!(task.lock().reset(key, Tick::ZERO, Tick::new(1)), "too late");
-        }
+        task.run(1);
     });
 }
 
@@ -358,20 +241,5 @@ fn a_dropped_sleep_leaves_the_wheel_or_has_been_taken_out() {
         task.sleep.cancel();
         let stats = task.shards.counts();
         assert_eq!((stats.expired + stats.cancelled, stats.pending), (1, 0));
-    });
-}
-
-#[test]
-#[should_panic(expected = "it has left the wheel")]
-fn broken_a_drop_that_takes_a_publication_of_its_own_tick_for_a_later_one_leaves_its_waker() {
-    against_the_reaper(First::Same, 1, &[1], |task| {
-        let (key, _) = task.key().expect("the sleep is in the wheel");
-        if !task.shards.is_past(0, Tick::ZERO) {
-            let waker = task.lock().cancel(key);
-            drop(waker);
-        }
-        let stats = task.shards.counts();
-        let ended = (stats.expired + stats.cancelled, stats.pending);
-        assert_eq!(ended, (1, 0), "it has left the wheel");
     });
 }

@@ -1,12 +1,12 @@
 //! A reaper that falls asleep beside threads that insert, reset and cancel, and a clock that jumps.
 
-use std::{array, sync::Arc, time::Duration, vec::Vec};
+use std::{sync::Arc, time::Duration, vec::Vec};
 
 use loom::thread;
 
-use super::{DUE, FAR, check, end, expire_due, insert, new_shards, try_insert, values};
+use super::{DUE, FAR, check, insert, new_shards, values};
 use crate::{
-    sync::{AtomicU64, Mutex, Ordering, Parker, fence},
+    sync::{Mutex, Parker},
     tick::Tick,
     ticks::Nanos,
     timer::{shards::Shards, tick_clock::Reading},
@@ -80,100 +80,6 @@ fn a_reaper_sleeps_again_after_a_spurious_wakeup() {
     });
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    NoSecondLoad,
-    LoadsBeforePublishing,
-    NoFences,
-    /// The reaper announces its sleep to one timer.
-    AnnouncesToOne,
-    /// The reaper loads the published expiration of one timer again.
-    LoadsOneAgain,
-}
-
-/// The wake-up protocol by hand, with a fault: a thread inserts into each of two timers, and the
-/// reaper of both sleeps until then.
-fn inserts_against_sleep(fault: Fault) {
-    const AWAKE: u64 = 0;
-    let timers: [_; 2] = array::from_fn(|_| Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE))));
-    let parker = Parker::new();
-    let order = move || (fault != Fault::NoFences).then(|| fence(Ordering::SeqCst));
-    let inserters = timers.clone().map(|timer| {
-        let unparker = parker.unparker().clone();
-        thread::spawn(move || {
-            let must_wake = || {
-                order();
-                1 < timer.1.load(Ordering::Relaxed)
-            };
-            let asked = fault == Fault::LoadsBeforePublishing && must_wake();
-            timer.0.store(1, Ordering::Relaxed);
-            if asked || (fault != Fault::LoadsBeforePublishing && must_wake()) {
-                unparker.unpark();
-            }
-        })
-    });
-    let published = |timer: &(AtomicU64, AtomicU64)| timer.0.load(Ordering::Relaxed);
-    loop {
-        let waiting = timers.iter().enumerate().filter(|(_, timer)| published(timer) != 1);
-        let waiting: Vec<_> = waiting.collect();
-        if waiting.is_empty() {
-            break;
-        }
-        let mut may_sleep = true;
-        for (index, timer) in waiting {
-            if index == 0 || fault != Fault::AnnouncesToOne {
-                timer.1.store(9, Ordering::Relaxed);
-            }
-            order();
-            let is_left_out = index == 1 && fault == Fault::LoadsOneAgain;
-            if !is_left_out && fault != Fault::NoSecondLoad {
-                may_sleep &= published(timer) == 9;
-            }
-        }
-        if may_sleep {
-            parker.park();
-        }
-        timers.iter().for_each(|timer| timer.1.store(AWAKE, Ordering::Relaxed));
-    }
-    end(inserters);
-}
-
-#[test]
-fn the_wakeup_protocol_by_hand_holds() {
-    check(|| inserts_against_sleep(Fault::None));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_without_a_second_load_sleeps_too_long() {
-    check(|| inserts_against_sleep(Fault::NoSecondLoad));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_an_inserter_that_loads_before_it_publishes_does_not_wake_the_reaper() {
-    check(|| inserts_against_sleep(Fault::LoadsBeforePublishing));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_without_fences_a_wakeup_is_lost() {
-    check(|| inserts_against_sleep(Fault::NoFences));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_announces_its_sleep_to_one_timer_misses_the_other() {
-    check(|| inserts_against_sleep(Fault::AnnouncesToOne));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_checks_one_timer_again_misses_the_other() {
-    check(|| inserts_against_sleep(Fault::LoadsOneAgain));
-}
-
 /// The time after a jump of the clock.
 const LATER: Tick = Tick::new(200);
 
@@ -242,31 +148,6 @@ fn a_reaper_that_falls_asleep_notices_a_wake_after_the_clock_jumped() {
 #[should_panic(expected = "deadlock")]
 fn broken_a_jump_without_a_wakeup_leaves_the_reaper_asleep() {
     jump(|_, _| ());
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_reads_the_clock_before_it_announces_misses_the_jump() {
-    check(|| {
-        let parker = Parker::new();
-        let shared = Arc::new((Mutex::new(0), AtomicU64::new(0)));
-        let (own, unparker) = (Arc::clone(&shared), parker.unparker().clone());
-        let jumper = thread::spawn(move || {
-            *own.0.lock() = 9;
-            let now = *own.0.lock();
-            if own.1.load(Ordering::Relaxed).wrapping_sub(1) < now {
-                unparker.unpark();
-            }
-        });
-        let (clock, asleep_until) = &*shared;
-        let now = *clock.lock();
-        asleep_until.store(5, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if now < 5 {
-            parker.park();
-        }
-        jumper.join().expect("no thread panics");
-    });
 }
 
 /// A reaper that slept for a cancelled timeout raises the published expirations, by `raise`, while

@@ -2,7 +2,7 @@
 //!
 //! `cargo fuzz run --fuzz-dir tests/fuzz wheel_script`, from the root of the repository. With a
 //! stable toolchain, set `RUSTC_BOOTSTRAP=1`. Put into the corpus, a file that fails is replayed by
-//! `cargo test --test it corpus` and printed as a scenario.
+//! `cargo test --test it corpus` and printed.
 
 #![no_main]
 
@@ -11,7 +11,6 @@ mod machine;
 #[path = "../../it/oracle.rs"]
 mod oracle;
 #[path = "../../it/script.rs"]
-#[expect(dead_code, reason = "scripts are not parsed from text here")]
 mod script;
 
 use libfuzzer_sys::{Corpus, fuzz_target};

@@ -18,6 +18,7 @@ fn a_queue_accepts_every_delay_and_instant() {
     keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
     clock.advance(MS);
     assert_eq!(queue.len(), keys.len(), "due values are still in the queue");
+    assert!(!queue.is_empty());
     queue.timer().wake();
     queue.timer().check_invariants();
     assert!(!queue.timer().is_reaper_dead());

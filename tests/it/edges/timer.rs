@@ -3,8 +3,8 @@
 use std::{thread, time::Duration};
 
 use delaywheel::{
-    Histogram, ManualClock, Reaper, ScheduleError, ScheduleErrorKind, Task, TimeoutGuard,
-    TimeoutHandle, TimeoutKey, Timer, TimerStats, ValueTimer,
+    Histogram, ManualClock, Reaper, ScheduleError, ScheduleErrorKind, TimeoutKey, Timer,
+    TimerStats, ValueTimer,
 };
 
 use super::{DELAYS, PERCENTS, instants};
@@ -151,34 +151,6 @@ fn keys_of_other_timers_find_nothing() {
         assert!(!use_key(&small, key));
     }
     assert!(keys.into_iter().all(|key| small.cancel(key).is_none()));
-}
-
-#[test]
-fn a_timer_accepts_every_delay_and_its_handles_work_after_the_end() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    let mut timeouts: Vec<TimeoutHandle> =
-        DELAYS.iter().map(|&delay| timer.schedule(delay, || ()).unwrap()).collect();
-    timeouts.extend(instants().into_iter().map(|at| timer.schedule_at(at, || ()).unwrap()));
-    clock.advance(MS);
-    timer.shutdown();
-    for timeout in timeouts {
-        assert!(!timeout.is_pending() && timeout.deadline().is_none());
-        assert!(timeout.remaining().is_none());
-        assert!(instants().into_iter().all(|at| !timeout.reset_at(at)));
-        assert!(DELAYS.iter().all(|&delay| !timeout.reset(delay) && !timeout.postpone(delay)));
-        assert!(!timeout.cancel());
-        let guard: TimeoutGuard = timeout.cancel_on_drop();
-        guard.disarm();
-    }
-    let task: Task = timer.schedule(Duration::MAX, || ()).unwrap_err().into_value();
-    task.run();
-    assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
-    timer.shrink();
-    timer.wake();
-    timer.check_invariants();
-    assert!(!timer.is_reaper_dead());
-    check(&timer.stats());
 }
 
 #[test]

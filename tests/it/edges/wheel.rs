@@ -2,7 +2,7 @@
 
 use delaywheel::{
     BuildError, InsertError, Tick, TickSpan,
-    wheel::{Key, TimingWheel, WheelBuilder},
+    wheel::{TimingWheel, WheelBuilder},
 };
 
 use super::NUMBERS;
@@ -41,49 +41,6 @@ fn settings_out_of_range_are_refused_and_a_wheel_with_a_limit_of_0_refuses_every
         let mut wheel = WheelBuilder::new().max_pending(limit).build().unwrap();
         assert!(wheel.insert(Tick::MAX, 'a').is_ok());
     }
-}
-
-#[test]
-fn every_function_accepts_every_tick() {
-    for size in [2, 4, 64, 1024] {
-        for start in NUMBERS {
-            let mut wheel = WheelBuilder::new().size(size).start(Tick::new(start)).build().unwrap();
-            assert_eq!((wheel.now().get(), wheel.size()), (start, size));
-            let keys: Vec<_> =
-                NUMBERS.map(|tick| wheel.insert(Tick::new(tick), tick).unwrap()).into();
-            look(&mut wheel, &keys);
-            for (index, now) in NUMBERS.into_iter().enumerate() {
-                wheel.observe(Tick::new(now));
-                for limit in [0, 1, index as u64] {
-                    let _ = wheel.advance(Tick::new(now)).limit(limit).count();
-                }
-                for &key in &keys {
-                    wheel.reset(key, Tick::new(NUMBERS[(index * 5) % NUMBERS.len()]));
-                }
-                look(&mut wheel, &keys);
-                wheel.shrink();
-            }
-            let mut due = wheel.advance(Tick::MAX).limit(u64::MAX);
-            due.by_ref().for_each(drop);
-            assert!(due.is_drained() && wheel.is_empty(), "{size} {start}");
-            look(&mut wheel, &keys);
-            assert!(wheel.insert(Tick::ZERO, 0).is_ok(), "time has ended, and all is due");
-            assert_eq!(wheel.advance(Tick::ZERO).count(), 1);
-        }
-    }
-}
-
-/// Calls every function that does not change the pending timeouts.
-fn look(wheel: &mut TimingWheel<u64>, keys: &[Key]) {
-    wheel.check_invariants();
-    let pending = wheel.len();
-    for &key in keys {
-        let is_pending = wheel.get(key).is_some();
-        assert_eq!(wheel.get_mut(key).is_some(), is_pending);
-        assert_eq!(wheel.deadline(key).is_some(), is_pending);
-    }
-    assert_eq!((wheel.iter().count(), wheel.is_empty()), (pending, pending == 0));
-    assert!(!format!("{wheel:?}").is_empty());
 }
 
 #[test]

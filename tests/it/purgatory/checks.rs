@@ -5,10 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use delaywheel::{
-    Completion::{Cancelled, Satisfied},
-    Condition::{Events, Threshold},
-};
+use delaywheel::Completion::{Cancelled, Satisfied};
 
 use super::support::{Cancel as _, HOUR, Op, World, all};
 
@@ -85,21 +82,6 @@ fn an_operation_on_several_keys_is_checked_once_in_a_pass() {
 }
 
 #[test]
-fn two_passes_at_once_check_every_operation() {
-    let world = crowd(1000);
-    let (mut first, mut second) = (world.purgatory.checks([1]), world.purgatory.checks([1]));
-    while !first.is_done() || !second.is_done() {
-        first.run(10);
-        second.run(17);
-    }
-    let mut checked = world.checked();
-    assert!(checked.len() <= 2000);
-    checked.sort_unstable();
-    checked.dedup();
-    assert_eq!(checked.len(), 1000, "an operation was not checked");
-}
-
-#[test]
 fn an_event_during_a_pass_checks_from_the_first_operation() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks([1]);
@@ -152,40 +134,6 @@ fn a_pass_skips_operations_that_have_ended() {
 }
 
 #[test]
-fn a_pass_ends_if_its_other_operations_have_ended() {
-    let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
-    checks.run(50);
-    assert_eq!(world.purgatory.cancel_on(&1), 100);
-    world.check_empty();
-    for name in 200..300 {
-        world.watch(name, [1]);
-    }
-    world.checked();
-    assert_eq!(checks.run(usize::MAX), 0);
-    assert!(checks.is_done());
-    assert_eq!(world.checked(), [0; 0], "the pass checked operations that came later");
-    world.purgatory.cancel_on(&1);
-    world.check_empty();
-}
-
-#[test]
-fn memory_can_be_shrunk_during_a_pass() {
-    let world = World::new();
-    let keys: Vec<_> = (0..3000).map(|name| world.watch(name, [1])).collect();
-    let mut checks = world.purgatory.checks([1]);
-    checks.run(2900);
-    for key in &keys[..2990] {
-        world.purgatory.cancel_one(*key);
-    }
-    world.purgatory.shrink();
-    world.state().ready.extend(0..3000);
-    assert_eq!(checks.run(usize::MAX), 10);
-    world.purgatory.shrink();
-    world.check_empty();
-}
-
-#[test]
 fn leaked_checks_delay_no_operation() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks([1]);
@@ -198,19 +146,6 @@ fn leaked_checks_delay_no_operation() {
     world.make_ready(200);
     assert_eq!(world.purgatory.checks([1]).run(1), 1);
     world.check_empty();
-}
-
-#[test]
-fn an_operation_without_a_check_uses_no_budget() {
-    let world = World::new();
-    for name in 0..1000 {
-        world.all(name, [Events(1), Threshold(2, 5)]);
-    }
-    world.watch(1000, [1]);
-    world.checked();
-    world.make_ready(1000);
-    let mut checks = world.purgatory.checks([1]);
-    assert_eq!((checks.run(1), world.checked()), (1, vec![1000]));
 }
 
 #[test]
@@ -244,15 +179,4 @@ fn a_list_longer_than_one_hold_of_the_lock_is_checked_to_its_end() {
     let others = (0..2000).filter(|name| name % 500 != 499);
     assert_eq!(ended[4..], all(others, Cancelled));
     world.check_empty();
-}
-
-#[test]
-fn checks_end_at_the_first_operation_that_came_later() {
-    let world = crowd(2);
-    let mut checks = world.purgatory.checks([1]);
-    assert_eq!(checks.run(1), 0);
-    for name in 2..100 {
-        world.watch(name, [1]);
-    }
-    assert_eq!((checks.run(1), checks.is_done()), (0, true), "it walks past later operations");
 }

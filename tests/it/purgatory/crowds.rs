@@ -11,8 +11,7 @@ use std::{
 
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
-    Condition::{Events, Threshold},
-    OperationKey, Overload, PurgatoryBuilder, Timer, Watch,
+    OperationKey, Overload, PurgatoryBuilder,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, Shared, World, all, must_return, wait_until};
@@ -131,84 +130,6 @@ fn a_refused_operation_displaces_no_other() {
     world.watch(4, [4]);
     assert_eq!(world.ended(), [(1, Displaced)]);
     world.check_books();
-}
-
-#[test]
-fn the_displaced_operation_is_one_on_events_or_else_has_the_greatest_threshold_of_all_threads() {
-    let timer = Timer::builder().shards(2);
-    let purgatory: Shared = PurgatoryBuilder::new()
-        .timer(timer)
-        .max_delayed_per_key(2, Overload::DisplaceOldest)
-        .build()
-        .expect("the settings are valid");
-    let displaced = Arc::<Mutex<Vec<u64>>>::default();
-    // A value of 0 stands for events.
-    let watch = |value: u64| {
-        let log = Arc::clone(&displaced);
-        let op = Op::new().end(move |end| {
-            if end == Displaced {
-                log.lock().unwrap().push(value);
-            }
-        });
-        let condition = if value == 0 { Events(1) } else { Threshold(1, value) };
-        let _ = purgatory.watch(op, Watch::any([condition]), HOUR).unwrap();
-    };
-    for values in [[10, 100], [100, 10], [0, 100], [100, 0]] {
-        for is_spread in [false, true] {
-            for value in values {
-                if is_spread {
-                    // Threads are spread over the shards.
-                    thread::scope(|scope| drop(scope.spawn(|| watch(value))));
-                } else {
-                    watch(value);
-                }
-            }
-            watch(1);
-            let first = if values.contains(&0) { 0 } else { 100 };
-            assert_eq!(std::mem::take(&mut *displaced.lock().unwrap()), [first], "{values:?}");
-            assert_eq!(purgatory.cancel_on(&1), 2);
-        }
-    }
-}
-
-#[test]
-fn all_keys_are_collected_before_the_first_check() {
-    let world = World::new();
-    world.watch(1, [0, 1]);
-    // An iterator that makes keys lazily can change the state meanwhile.
-    let keys = [0, 1];
-    let keys = keys.into_iter().inspect(|key| {
-        if *key == 1 {
-            world.make_ready(1);
-        }
-    });
-    assert_eq!(world.purgatory.checks(keys).run(usize::MAX), 1);
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-}
-
-#[test]
-fn an_advance_checks_operations_in_batches() {
-    let world = World::new();
-    let last = Arc::<Mutex<Option<OperationKey>>>::default();
-    for name in 0..CROWD {
-        let (purgatory, state, last_one) =
-            (world.purgatory.clone(), Arc::clone(&world.state), Arc::clone(&last));
-        let op = world.op(name).check(move || {
-            if name == 0 {
-                // No thread checks the last operation yet, so this cancel ends it at once.
-                assert!(
-                    purgatory.cancel_one(last_one.lock().unwrap().expect("the last one waits"))
-                );
-                assert_eq!(state.lock().unwrap().ended, [(CROWD - 1, Cancelled)]);
-            }
-            true
-        });
-        let op = op.reach(|_, _| false);
-        let watched = world.purgatory.watch(op, Watch::all([Threshold(1, 5), Events(2)]), HOUR);
-        *last.lock().unwrap() = Some(world.waits(watched));
-    }
-    assert_eq!(world.advance(1, 5), CROWD as usize - 1);
-    world.check_empty();
 }
 
 fn ready() -> Arc<AtomicBool> {

@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc, Barrier, Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -22,8 +22,6 @@ type Plain = Purgatory<u32, Op>;
 fn purgatory() -> Plain {
     PurgatoryBuilder::new().timer(Timer::builder().shards(2)).build().unwrap()
 }
-
-const ROUNDS: u32 = if cfg!(debug_assertions) { 5_000 } else { 50_000 };
 
 #[test]
 fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it() {
@@ -86,48 +84,6 @@ fn an_event_during_a_blocked_check_causes_another_check() {
         assert_eq!(purgatory.check_and_complete(&1), 0);
         drop(held);
         assert_eq!(checker.join().unwrap(), 1, "the checking thread did not check again");
-    });
-}
-
-#[test]
-fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
-    must_return(|| {
-        let purgatory = purgatory();
-        let (begin, ready) = (Barrier::new(2), [const { AtomicBool::new(false) }; 2]);
-        let ready = Arc::new(ready);
-        let completed = Arc::new(AtomicUsize::new(0));
-        thread::scope(|scope| {
-            for own in 0..2_u32 {
-                let (purgatory, begin, ready, completed) = (&purgatory, &begin, &ready, &completed);
-                scope.spawn(move || {
-                    for round in 0..ROUNDS {
-                        // Each completion announces an event on the key of the other thread.
-                        let (other, flags) = (purgatory.clone(), Arc::clone(ready));
-                        let count = Arc::clone(completed);
-                        let key = move |side: u32| 2 * round + side;
-                        let checked = Arc::clone(ready);
-                        let op = Op::new()
-                            .check(move || checked[own as usize].load(Ordering::Relaxed))
-                            .end(move |_| {
-                                count.fetch_add(1, Ordering::Relaxed);
-                                flags[1 - own as usize].store(true, Ordering::Relaxed);
-                                other.check_and_complete(&key(1 - own));
-                            });
-                        let _ = purgatory.watch(op, [key(own)], HOUR).unwrap();
-                        begin.wait();
-                        ready[own as usize].store(true, Ordering::Relaxed);
-                        purgatory.check_and_complete(&key(own));
-                        begin.wait();
-                        ready[own as usize].store(false, Ordering::Relaxed);
-                        if begin.wait().is_leader() {
-                            assert_eq!(purgatory.delayed(), 0, "in round {round}");
-                        }
-                        begin.wait();
-                    }
-                });
-            }
-        });
-        assert_eq!(completed.load(Ordering::Relaxed), 2 * ROUNDS as usize);
     });
 }
 

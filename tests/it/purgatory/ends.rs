@@ -1,6 +1,9 @@
 //! Every way in which an operation ends: each operation ends once, with the right completion.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use delaywheel::{
     Completion,
@@ -80,10 +83,19 @@ const WAYS: [(Call, Completion, usize); 11] = [
 ];
 
 #[test]
-fn each_way_to_end_an_operation_ends_it_once_and_is_counted() {
+fn an_operation_has_left_everything_before_it_completes() {
     for (call, end, checks) in WAYS {
         let world = World::new();
-        let key = world.watch(7, [1, 2]);
+        let (log, purgatory) = (world.state.clone(), world.purgatory.clone());
+        let held = Arc::clone(&world.held);
+        let op = world.op(7).end(move |end| {
+            let (stats, timer) = (purgatory.stats(), purgatory.timer_stats());
+            let left = (stats.delayed, stats.watched, stats.keys, timer.pending);
+            assert_eq!(left, (0, 0, 0, 0), "it has left all lists and the timer");
+            log.lock().unwrap().ended.push((7, end));
+            drop(held);
+        });
+        let key = world.any_of(op, [Events(1), Events(2), Threshold(4, 10)]);
         assert!(world.purgatory.is_waiting(key));
         assert_eq!(world.purgatory.cancel_on(&3), 0, "not one of its keys");
         world.check_books();
@@ -132,33 +144,6 @@ fn many_operations_are_completed_at_once_and_each_is_counted_once() {
 }
 
 #[test]
-fn complete_all_lets_the_checking_thread_complete_an_operation() {
-    let world = World::new();
-    let (entered, inside) = std::sync::mpsc::channel();
-    let (leave, left) = std::sync::mpsc::channel::<()>();
-    let mut checks = 0;
-    let op = world.op(1).check(move || {
-        checks += 1;
-        if checks > 2 {
-            entered.send(()).unwrap();
-            left.recv().unwrap();
-        }
-        false
-    });
-    let held = world.waits(world.purgatory.watch(op, [1], HOUR));
-    let other = world.watch(2, [2]);
-    let purgatory = world.purgatory.clone();
-    let checker = std::thread::spawn(move || purgatory.check_and_complete(&1));
-    inside.recv().unwrap();
-    assert_eq!(world.purgatory.complete_all([held, other]), 2);
-    assert_eq!(world.ended(), [(2, Satisfied)]);
-    leave.send(()).unwrap();
-    assert_eq!(checker.join().unwrap(), 0, "the other call counts it");
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-    world.check_empty();
-}
-
-#[test]
 fn an_operation_that_can_complete_at_once_never_waits() {
     let world = World::new();
     world.make_ready(7);
@@ -170,21 +155,6 @@ fn an_operation_that_can_complete_at_once_never_waits() {
     assert_eq!((stats.at_once, stats.satisfied, stats.waits.count()), (1, 0, 0));
     assert_eq!(world.purgatory.timer_stats().scheduled, 0);
     check_that_nothing_ends_again(&world, None);
-}
-
-#[test]
-fn a_second_check_that_succeeds_completes_the_operation() {
-    let world = World::new();
-    let (state, mut checks) = (world.state.clone(), 0);
-    let op = world.op(7).check(move || {
-        checks += 1;
-        state.lock().unwrap().checked.push(checks);
-        checks == 2
-    });
-    let key = world.waits(world.purgatory.watch(op, [1, 2], HOUR));
-    assert_eq!((world.ended(), world.checked()), (vec![(7, Satisfied)], vec![1, 2]));
-    assert_eq!(world.purgatory.stats().satisfied, 1);
-    check_that_nothing_ends_again(&world, Some(key));
 }
 
 #[test]

@@ -7,16 +7,13 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread,
-    time::Duration,
 };
 
 use delaywheel::{
     Completion,
     Condition::{self, Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, must_return};
@@ -130,48 +127,4 @@ fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
             assert_eq!(purgatory.cancel_on(&key) as u64, OPERATIONS);
         },
     );
-}
-
-/// A key whose comparison, which is under the lock of a shard, waits until it is released.
-struct Slow(Mutex<Option<(Sender<()>, Receiver<()>)>>);
-
-impl PartialEq for Slow {
-    fn eq(&self, other: &Self) -> bool {
-        let take = |key: &Self| key.0.lock().unwrap().take();
-        if let Some((entered, released)) = take(self).or_else(|| take(other)) {
-            entered.send(()).unwrap();
-            let released = released.recv_timeout(Duration::from_secs(60));
-            assert_eq!(released, Err(RecvTimeoutError::Disconnected), "it waits for this lock");
-        }
-        true
-    }
-}
-
-impl Eq for Slow {}
-
-impl Hash for Slow {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-#[test]
-fn an_operation_does_not_wait_for_a_lock_if_another_shard_is_free() {
-    must_return(|| {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(2);
-        let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
-        let watch = || {
-            purgatory.watch(Idle, [Slow(Mutex::new(None))], HOUR).unwrap();
-        };
-        watch();
-        let (entered, has_entered) = mpsc::channel();
-        let (release, released) = mpsc::channel();
-        let event = Slow(Mutex::new(Some((entered, released))));
-        thread::scope(|scope| {
-            let event = scope.spawn(|| purgatory.check_and_complete(&event));
-            has_entered.recv().unwrap();
-            watch();
-            drop(release);
-            assert_eq!(event.join().unwrap(), 0);
-        });
-        assert_eq!(purgatory.cancel_on(&Slow(Mutex::new(None))), 2);
-    });
 }

@@ -1,6 +1,12 @@
-//! Keys of an operation: a thousand, borrowed forms, and equal hashes.
+//! Keys of an operation: borrowed forms, equal hashes, and copies.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use delaywheel::{
     Completion::{self, Cancelled, Satisfied},
@@ -9,24 +15,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, World, all};
-
-#[test]
-fn an_operation_can_watch_a_thousand_keys() {
-    let world = World::new();
-    for round in 0..10 {
-        let name = 2 * round;
-        world.watch(name, 0..1000);
-        world.any(name + 1, (1..=1000).map(|key| Threshold(key, u64::from(key))));
-        assert_eq!((world.purgatory.watched(), world.purgatory.delayed()), (2000, 2));
-        assert_eq!(world.purgatory.stats().keys, 1001);
-        world.make_ready(name);
-        assert_eq!(world.purgatory.check_and_complete(&(round * 99)), 1);
-        assert_eq!(world.purgatory.advance(&(round * 99 + 7), 2000), 1);
-        assert_eq!(world.ended(), all(name..name + 2, Satisfied));
-        world.check_empty();
-    }
-}
+use super::support::{Cancel as _, HOUR, Log, YEAR};
 
 /// An operation on partitions of topics.
 struct Fetch(&'static str, Log<(&'static str, Completion)>);
@@ -106,4 +95,72 @@ fn keys_with_equal_hashes_are_distinguished() {
         assert_eq!(log.take(), [name, name - 1]);
     }
     assert_eq!((purgatory.stats().keys, purgatory.delayed()), (0, 0));
+}
+
+/// A key that owns memory, and counts its copies.
+#[derive(Debug)]
+struct Counted(u32, Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(number: u32, count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(number, Arc::clone(count))
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        Self::new(self.0, &self.1)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Counted {}
+
+impl std::hash::Hash for Counted {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+struct Never;
+
+impl DelayedOperation<Counted> for Never {
+    fn complete(self, _: Completion) {}
+}
+
+#[test]
+fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone());
+    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let key = |number| Counted::new(number, &count);
+    let mut waiting = Vec::new();
+    for _ in 0..100 {
+        let watched = purgatory.watch(Never, [key(1), key(1), key(2)], HOUR);
+        waiting.extend(watched.unwrap().key());
+        let conditions = [Threshold(key(2), 5), Threshold(key(3), 5), Events(key(1))];
+        waiting.extend(purgatory.watch(Never, Watch::all(conditions), HOUR).unwrap().key());
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+    assert_eq!(purgatory.stats().keys, 3);
+    purgatory.advance(&key(3), 5);
+    assert_eq!((count.load(Ordering::Relaxed), purgatory.stats().keys), (2, 2));
+    for key in waiting {
+        assert!(purgatory.cancel_one(key));
+    }
+    assert_eq!((count.load(Ordering::Relaxed), purgatory.stats().keys), (0, 0));
+    clock.advance(YEAR);
 }

@@ -4,16 +4,13 @@
 use std::{
     error::Error,
     io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use delaywheel::{
     Completion,
-    Completion::{Cancelled, Displaced, Satisfied},
+    Completion::{Displaced, Satisfied},
     Condition::{Events, Threshold},
     DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder, Timer, TimerBuildError,
     Watch, WatchErrorKind,
@@ -92,48 +89,6 @@ fn the_displaced_operation_is_the_oldest_of_all_threads() {
     }
 }
 
-#[test]
-fn a_displaced_operation_can_announce_and_watch() {
-    let world = World::with(|builder| builder.max_delayed(2, Overload::DisplaceOldest));
-    let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
-    let op = world.op(0).end(move |end| {
-        state.lock().unwrap().ended.push((0, end));
-        state.lock().unwrap().ready.insert(1);
-        assert_eq!(purgatory.check_and_complete(&1), 1);
-    });
-    world.waits(world.purgatory.watch(op, [], HOUR));
-    world.watch(1, [1]);
-    world.watch(2, [1]);
-    assert_eq!(world.ended(), [(0, Displaced), (1, Satisfied)]);
-    world.watch(3, [1]);
-    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
-    assert_eq!(world.purgatory.cancel_on(&1), 2);
-    assert_eq!(world.ended(), all([2, 3], Cancelled));
-}
-
-#[test]
-fn the_checking_thread_completes_an_operation_that_was_displaced_meanwhile() {
-    let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
-    let (purgatory, newer) = (world.purgatory.clone(), world.op(2));
-    let mut newer = Some(newer);
-    let mut checks = 0;
-    let op = world.op(1).check(move || {
-        checks += 1;
-        if checks == 3 {
-            let newer = newer.take().expect("the third check comes once");
-            assert!(purgatory.watch(newer, [], HOUR).is_ok());
-            assert_eq!(purgatory.delayed(), 1, "the end of the older operation is noted");
-        }
-        false
-    });
-    world.waits(world.purgatory.watch(op, [1], HOUR));
-    world.state().accepted += 1;
-    assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    assert_eq!(world.ended(), [(1, Displaced)]);
-    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().refused), (1, 0));
-    world.check_books();
-}
-
 /// Registers an operation on three full keys. The watcher of the last key is being checked.
 #[test]
 fn a_new_operation_displaces_one_on_each_key_even_one_that_is_being_checked() {
@@ -185,52 +140,6 @@ fn a_refused_operation_displaces_no_other() {
     assert_eq!(refused.expect_err("it is shut down").kind(), WatchErrorKind::ShutDown);
     assert_eq!((operations.len(), purgatory.stats().displaced), (2, 0));
     assert_eq!(*ended.lock().unwrap(), []);
-}
-
-#[test]
-fn new_operations_at_once_never_exceed_the_limit_of_a_key_and_each_displaced_one_is_counted() {
-    must_return(|| {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(3);
-        let purgatory = PurgatoryBuilder::new()
-            .timer(timer)
-            .max_delayed_per_key(2, Overload::DisplaceOldest)
-            .build()
-            .expect("the settings are valid");
-        let displaced = Arc::new(AtomicU64::new(0));
-        let op = || {
-            let displaced = Arc::clone(&displaced);
-            Op::new().end(move |end| {
-                displaced.fetch_add(u64::from(end == Displaced), Ordering::Relaxed);
-            })
-        };
-        std::thread::scope(|scope| {
-            for thread in 0..4_u32 {
-                let (purgatory, op) = (&purgatory, &op);
-                scope.spawn(move || {
-                    for round in 0..500_u32 {
-                        let keys = [round % 5, thread % 3, (round + 1) % 5];
-                        let watches = keys
-                            .map(|key| if thread == 3 { Threshold(key, 9) } else { Events(key) });
-                        assert!(purgatory.watch(op(), Watch::any(watches), HOUR).is_ok());
-                        if round % 7 == 0 {
-                            purgatory.cancel_on(&(round % 5));
-                        }
-                    }
-                });
-            }
-        });
-        for key in 0..5 {
-            assert!(purgatory.cancel_on(&key) <= 2);
-        }
-        assert_eq!((purgatory.delayed(), purgatory.stats().refused), (0, 0));
-        // Every permit is free: ten operations wait again without displacing any.
-        for key in 0..10 {
-            assert!(purgatory.watch(op(), [key / 2], HOUR).is_ok());
-        }
-        let displaced = displaced.load(Ordering::Relaxed);
-        assert!(displaced > 0, "each of three shards counts the operations that it displaces");
-        assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (10, displaced));
-    });
 }
 
 #[test]

@@ -9,8 +9,6 @@ mod ends;
 mod holds;
 mod keys;
 mod limits;
-mod lingering;
-mod model;
 mod panics;
 mod reentry;
 pub(crate) mod support;

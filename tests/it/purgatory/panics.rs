@@ -15,10 +15,10 @@ use delaywheel::{
     Completion::Satisfied,
     Completion::ShutDown,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -146,7 +146,7 @@ fn a_panic_payload_whose_drop_panics_affects_no_other_operation() {
 }
 
 /// A key whose drop panics while the switch is on.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct BadKey(u32, Arc<AtomicBool>);
 
 impl Drop for BadKey {
@@ -170,133 +170,30 @@ impl Hash for BadKey {
     }
 }
 
-impl std::borrow::Borrow<u32> for BadKey {
-    fn borrow(&self) -> &u32 {
-        &self.0
-    }
-}
-
-struct OnBadKeys {
-    name: u32,
-    log: Log<(u32, Completion)>,
-    /// Answers of `has_reached`, the last one first. After them, `false`.
-    answers: Vec<bool>,
-}
+struct OnBadKeys(u32, Log<(u32, Completion)>);
 
 impl DelayedOperation<BadKey> for OnBadKeys {
-    fn has_reached(&mut self, _: &BadKey, _: u64) -> bool {
-        self.answers.pop().unwrap_or(false)
-    }
-
     fn complete(self, completion: Completion) {
-        self.log.push((self.name, completion));
-    }
-}
-
-struct BadKeys {
-    purgatory: Purgatory<BadKey, OnBadKeys>,
-    is_bad: Arc<AtomicBool>,
-    log: Log<(u32, Completion)>,
-}
-
-impl BadKeys {
-    fn new() -> Self {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let builder = PurgatoryBuilder::new().timer(timer);
-        let builder = builder.max_delayed(2, delaywheel::Overload::Refuse);
-        let is_bad = Arc::new(AtomicBool::new(false));
-        Self { purgatory: builder.build().unwrap(), is_bad, log: Log::new() }
-    }
-
-    fn key(&self, number: u32) -> BadKey {
-        BadKey(number, Arc::clone(&self.is_bad))
-    }
-
-    fn op(&self, name: u32) -> OnBadKeys {
-        OnBadKeys { name, log: self.log.clone(), answers: Vec::new() }
-    }
-
-    fn set_bad(&self, is_bad: bool) {
-        self.is_bad.store(is_bad, Ordering::Relaxed);
-    }
-}
-
-impl Drop for BadKeys {
-    fn drop(&mut self) {
-        self.set_bad(false);
+        self.1.push((self.0, completion));
     }
 }
 
 #[test]
 fn a_panic_in_the_drop_of_a_key_is_counted() {
-    let bad = BadKeys::new();
-    let keys = [bad.key(1), bad.key(2), bad.key(3)];
-    let _ = bad.purgatory.watch(bad.op(1), keys, HOUR).unwrap();
-    let _ = bad.purgatory.watch(bad.op(2), [bad.key(3)], HOUR).unwrap();
-    bad.set_bad(true);
-    assert_eq!(bad.purgatory.cancel_on(&1), 1);
-    assert_eq!(bad.log.take(), [(1, Cancelled)]);
-    assert_eq!((bad.purgatory.stats().panicked, bad.purgatory.stats().keys), (2, 1));
-    assert_eq!(bad.purgatory.shutdown().len(), 1);
-    assert_eq!(bad.log.take(), []);
-    assert_eq!(bad.purgatory.stats().panicked, 3);
-}
-
-#[test]
-fn a_panic_in_the_drop_of_a_duplicate_key_is_counted() {
-    let bad = BadKeys::new();
-    let _ = bad.purgatory.watch(bad.op(1), [bad.key(1)], HOUR).unwrap();
-    bad.set_bad(true);
-    let keys = [bad.key(1), bad.key(1)];
-    let _ = bad.purgatory.watch(bad.op(2), keys, HOUR).unwrap();
-    assert_eq!(bad.purgatory.stats().panicked, 2);
-    assert_eq!(bad.purgatory.cancel_on(&1), 2);
-    assert_eq!(bad.log.take(), all_bad([1, 2]));
-}
-
-fn all_bad<const N: usize>(names: [u32; N]) -> [(u32, Completion); N] {
-    names.map(|name| (name, Cancelled))
-}
-
-#[test]
-fn a_panic_in_the_drop_of_a_reached_key_loses_no_operation() {
-    // Reached before registration; during it; never.
-    for answers in [vec![true], vec![true, false], vec![]] {
-        let bad = BadKeys::new();
-        bad.set_bad(true);
-        let reached = !answers.is_empty();
-        let op = OnBadKeys { answers, ..bad.op(1) };
-        let watched = catch_unwind(AssertUnwindSafe(|| {
-            bad.purgatory.watch(op, Watch::any([Threshold(bad.key(1), 5)]), HOUR).is_ok()
-        }));
-        // The caller may see the panic or not. The operation has ended or waits.
-        let ended = bad.log.take();
-        let satisfied = vec![(1, Satisfied)];
-        assert_eq!(ended, if reached { satisfied } else { vec![] }, "{watched:?}");
-        assert_eq!(bad.purgatory.delayed(), u64::from(!reached));
-        assert_eq!(bad.purgatory.cancel_on(&1), usize::from(!reached));
-        assert_eq!((bad.purgatory.delayed(), bad.purgatory.watched()), (0, 0));
-    }
-}
-
-#[test]
-fn a_panic_in_the_drop_of_refused_keys_leaks_no_permit() {
-    let bad = BadKeys::new();
-    for name in 0..2 {
-        let _ = bad.purgatory.watch(bad.op(name), [bad.key(1)], HOUR).unwrap();
-    }
-    bad.set_bad(true);
-    for name in 2..10 {
-        let refused = catch_unwind(AssertUnwindSafe(|| {
-            bad.purgatory.watch(bad.op(name), [bad.key(2)], HOUR).is_err()
-        }));
-        assert!(refused.unwrap_or(true));
-    }
-    assert_eq!(bad.purgatory.cancel_on(&1), 2);
-    for name in 10..12 {
-        let _ = bad.purgatory.watch(bad.op(name), [], HOUR).unwrap();
-    }
-    assert_eq!(bad.purgatory.delayed(), 2);
+    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let (is_bad, log) = (Arc::new(AtomicBool::new(false)), Log::new());
+    let [one, two, three] = [1, 2, 3].map(|number| BadKey(number, Arc::clone(&is_bad)));
+    let keys = [one.clone(), two, three.clone()];
+    let _ = purgatory.watch(OnBadKeys(1, log.clone()), keys, HOUR).unwrap();
+    let _ = purgatory.watch(OnBadKeys(2, log.clone()), [three], HOUR).unwrap();
+    is_bad.store(true, Ordering::Relaxed);
+    assert_eq!(purgatory.cancel_on(&one), 1);
+    assert_eq!(log.take(), [(1, Cancelled)]);
+    assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (2, 1));
+    assert_eq!(purgatory.shutdown().len(), 1);
+    assert_eq!(purgatory.stats().panicked, 3);
+    is_bad.store(false, Ordering::Relaxed);
 }
 
 /// A key that is equal to all others. Its comparison panics if one of the two keys is bad.
@@ -323,28 +220,6 @@ impl DelayedOperation<Incomparable> for Ends {
     fn complete(self, _: Completion) {
         self.0.store(true, Ordering::Release);
     }
-}
-
-#[test]
-fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
-    must_return(|| {
-        let timer = Timer::builder().shards(1);
-        let purgatory: Purgatory<_, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
-        let watch = |key: Option<Incomparable>, delay| {
-            let has_ended = Arc::new(AtomicBool::new(false));
-            let op = Ends(Arc::clone(&has_ended));
-            assert!(purgatory.watch(op, key, delay).is_ok());
-            has_ended
-        };
-        watch(Some(Incomparable { is_bad: false }), HOUR);
-        // Until the reaper sleeps.
-        std::thread::sleep(50 * MS);
-        let bad = || watch(Some(Incomparable { is_bad: true }), 10 * MS);
-        assert!(catch_unwind(AssertUnwindSafe(bad)).is_err());
-        let has_ended = watch(None, 20 * MS);
-        wait_until("the operation expires", || has_ended.load(Ordering::Acquire));
-        drop(purgatory.shutdown());
-    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{
 
 use delaywheel::{
     Completion,
-    Completion::{Cancelled, Expired, Satisfied, ShutDown},
+    Completion::{Cancelled, Expired, Satisfied},
     Condition::{Events, Threshold},
     DelayedOperation, ManualClock, OperationKey, Purgatory, Timer, Watch,
 };
@@ -83,26 +83,6 @@ fn a_cancel_by_key_does_not_cancel_operations_that_wait_again() {
         assert_eq!(world.purgatory.delayed(), 1);
         drop(world.purgatory.shutdown());
     }
-}
-
-#[test]
-fn an_event_does_not_complete_operations_that_wait_again() {
-    let world = World::new();
-    let (purgatory, again) = (world.purgatory.clone(), world.op(2));
-    let op = Op::new().reach(|_, _| false).end(move |_| {
-        let watches = [Events(1), Threshold(1, 1)];
-        assert!(purgatory.watch(again, Watch::any(watches), HOUR).is_ok());
-    });
-    world.state().accepted += 1;
-    world.waits(world.purgatory.watch(op, Watch::any([Threshold(1, 0)]), HOUR));
-    assert_eq!(
-        world.purgatory.advance(&1, 1),
-        1,
-        "the new operation is not completed by this event"
-    );
-    assert_eq!(world.purgatory.delayed(), 1);
-    assert_eq!(world.purgatory.advance(&1, 1), 1);
-    world.check_empty();
 }
 
 /// Makes an operation wait for an event on two keys, or for an advance of key 1 to 5. If `again`,
@@ -235,55 +215,6 @@ fn a_completion_that_another_one_causes_runs_after_the_first_returns() {
     });
 }
 
-#[test]
-fn a_check_can_announce_events_for_other_keys() {
-    must_return(|| {
-        let world = World::new();
-        world.watch(1, [1]);
-        let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
-        let op = world.op(2).check(move || {
-            let completed = purgatory.check_and_complete(&1);
-            purgatory.checks([3, 4]).run(usize::MAX);
-            purgatory.advance(&5, 9);
-            state.lock().unwrap().checked.push(100 + u32::try_from(completed).unwrap());
-            completed > 0
-        });
-        world.waits(world.purgatory.watch(op, [2], HOUR));
-        world.checked();
-        world.make_ready(1);
-        assert_eq!(world.purgatory.check_and_complete(&2), 1);
-        assert_eq!((world.checked(), world.ended()), (vec![1, 101], all([1, 2], Satisfied)));
-        drop(world.purgatory.shutdown());
-    });
-}
-
-#[test]
-fn checks_that_announce_events_for_each_other_end() {
-    must_return(|| {
-        let world = World::new();
-        for name in [1, 2] {
-            let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
-            let mut is_told = false;
-            let op = world.op(name).check(move || {
-                let is_ready = state.lock().unwrap().ready.contains(&name);
-                // Announces once. Otherwise the two would announce events for each other without
-                // end.
-                if is_ready && !std::mem::replace(&mut is_told, true) {
-                    purgatory.check_and_complete(&(3 - name));
-                }
-                is_ready
-            });
-            world.waits(world.purgatory.watch(op, [name], HOUR));
-        }
-        world.state().ready.extend([1, 2]);
-        assert_eq!(world.purgatory.check_and_complete(&1), 1);
-        let mut ended = world.ended();
-        ended.sort_by_key(|(name, _)| *name);
-        assert_eq!(ended, all([1, 2], Satisfied));
-        world.check_empty();
-    });
-}
-
 /// Registers operations of which each check announces the event that completes the next operation.
 /// Runs this chain on a small stack.
 fn chain_of_checks(announce: fn(&Shared, u32)) {
@@ -339,6 +270,34 @@ fn a_chain_of_checks_runs_to_its_end_on_a_small_stack() {
 }
 
 #[test]
+fn checks_run_within_checks_at_most_eight_deep() {
+    let world = World::new();
+    let depths = Arc::new(Mutex::new((0, 0)));
+    for name in 0..30 {
+        let (purgatory, depths, mut checks) = (world.purgatory.clone(), Arc::clone(&depths), 0);
+        let op = world.op(name).check(move || {
+            checks += 1;
+            if checks < 3 {
+                return false;
+            }
+            let mut held = depths.lock().unwrap();
+            held.0 += 1;
+            held.1 = held.1.max(held.0);
+            drop(held);
+            let is_deferred = purgatory.check_and_complete(&(name + 1)) == 0;
+            let mut held = depths.lock().unwrap();
+            assert!(!is_deferred || name == 29 || held.0 % 8 == 0, "a check is deferred too soon");
+            held.0 -= 1;
+            true
+        });
+        world.waits(world.purgatory.watch(op, [name], HOUR));
+    }
+    assert_eq!(world.purgatory.check_and_complete(&0), 1);
+    assert_eq!((world.ended().len(), depths.lock().unwrap().1), (30, 8));
+    assert_eq!(world.purgatory.stats().panicked, 0);
+}
+
+#[test]
 fn a_check_can_end_its_own_operation_and_the_first_end_counts() {
     type Way = fn(&Shared, delaywheel::OperationKey) -> bool;
     let ways: [(Way, Completion); 5] = [
@@ -373,49 +332,6 @@ fn a_check_can_end_its_own_operation_and_the_first_end_counts() {
             world.check_empty();
         });
     }
-}
-
-#[test]
-fn a_check_or_completion_can_shut_the_purgatory_down() {
-    must_return(|| {
-        let world = World::new();
-        world.watch(1, [1]);
-        let purgatory = world.purgatory.clone();
-        let mut checks = 0;
-        let op = world.op(2).check(move || {
-            checks += 1;
-            if checks == 3 {
-                let operations = purgatory.shutdown();
-                assert_eq!(operations.len(), 1, "without operations that are being checked");
-                for op in operations {
-                    op.complete(ShutDown);
-                }
-            }
-            false
-        });
-        world.waits(world.purgatory.watch(op, [2], HOUR));
-        world.watch(3, [2]);
-        assert_eq!(world.purgatory.check_and_complete(&2), 0, "the shutdown ended both");
-        let mut ended = world.ended();
-        ended.sort_by_key(|(name, _)| *name);
-        assert_eq!(ended, all(1..4, ShutDown));
-        world.check_empty();
-    });
-    must_return(|| {
-        let world = World::new();
-        let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
-        let op = world.op(1).end(move |end| {
-            state.lock().unwrap().ended.push((1, end));
-            for op in purgatory.shutdown() {
-                op.complete(ShutDown);
-            }
-        });
-        world.waits(world.purgatory.watch(op, [1], HOUR));
-        world.watch(2, [2]);
-        assert_eq!(world.purgatory.cancel_on(&1), 1);
-        assert_eq!(world.ended(), [(1, Cancelled), (2, ShutDown)]);
-        world.check_empty();
-    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use delaywheel::{
     PurgatoryBuilder, PurgatoryStats, Timer, Watch, WatchError, Watched,
 };
 
-pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, skewed, wait_until};
+pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, wait_until};
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 

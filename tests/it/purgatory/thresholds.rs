@@ -1,6 +1,10 @@
 //! Operations that wait for a key to reach a threshold.
 
-use delaywheel::{Completion::Satisfied, Condition::Threshold, Watch};
+use delaywheel::{
+    Completion::Satisfied,
+    Condition::{Events, Threshold},
+    Watch,
+};
 
 use super::support::{HOUR, World, all};
 
@@ -59,6 +63,20 @@ fn an_advance_from_within_has_reached_is_not_lost() {
         false
     });
     world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+    assert_eq!(world.ended(), [(1, Satisfied)]);
+    world.check_empty();
+}
+
+#[test]
+fn a_value_reached_while_an_operation_is_out_causes_a_check() {
+    let world = World::new();
+    let (purgatory, mut asked) = (world.purgatory.clone(), 0);
+    let op = world.op(1).check(|| true).reach(move |key, at| {
+        asked += 1;
+        // The operation is on its lists, and out.
+        asked == 2 && purgatory.advance(&key, at) > 0
+    });
+    world.all_of(op, [Threshold(1, 5), Events(2)]);
     assert_eq!(world.ended(), [(1, Satisfied)]);
     world.check_empty();
 }

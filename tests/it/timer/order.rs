@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use delaywheel::{ManualClock, Timer};
+use delaywheel::Timer;
 
 use super::{
     clock::Set,
@@ -73,27 +73,6 @@ fn a_run_until_idle_ends_with_the_last_callback_or_at_its_limit() {
     assert!(clock.run_until_idle(6));
     assert_eq!(log.take(), [5, 4, 3, 2, 1, 0]);
     assert_eq!(clock.elapsed(), 10 * SECOND);
-}
-
-#[test]
-fn a_timer_made_while_the_clock_advances_is_adopted() {
-    let clock = ManualClock::new();
-    let mover = clock.clone();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let mover = std::thread::spawn(move || {
-        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-            mover.advance(Duration::from_nanos(1));
-        }
-    });
-    let timers: Vec<_> =
-        (0..2_000).map(|_| Timer::builder().clock(clock.clone()).build().unwrap()).collect();
-    drop(stop);
-    mover.join().unwrap();
-    for timer in &timers {
-        timer.schedule(Duration::ZERO, || ()).unwrap();
-    }
-    clock.advance(MS);
-    assert!(timers.iter().all(|timer| timer.stats().expired == 1));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread,
@@ -185,6 +185,31 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
     assert!(wakeups <= 3, "{wakeups} wake-ups");
 }
 
+/// The system's clock, which counts its reads.
+#[derive(Debug, Clone, Default)]
+struct Counting(Arc<AtomicU64>);
+
+impl Clock for Counting {
+    fn now(&self) -> Instant {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Instant::now()
+    }
+}
+
+#[test]
+fn a_reaper_that_waits_does_not_poll_its_clock() {
+    let clock = Counting::default();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (ran, runs) = mpsc::channel();
+    for delay in [MS, SECOND / 4] {
+        let ran = ran.clone();
+        timer.schedule(delay, move || ran.send(()).unwrap()).unwrap();
+        runs.recv_timeout(GENEROUS).unwrap();
+    }
+    let reads = clock.0.load(Ordering::Relaxed);
+    assert!(reads < 1_000, "the clock was read {reads} times");
+}
+
 /// A clock that panics on the thread of a reaper once the test asks for it.
 #[derive(Debug, Clone)]
 pub(super) struct Deadly(Arc<AtomicBool>);
@@ -214,29 +239,6 @@ pub(super) fn mortal() -> (Deadly, TimerBuilder) {
     let clock = Deadly::new();
     let builder = Timer::builder().clock(clock.clone()).name("mortal");
     (clock, builder)
-}
-
-#[test]
-fn a_timer_with_a_dead_reaper_refuses_timeouts_and_returns_the_pending_ones() {
-    let (clock, builder) = mortal();
-    let timer = builder.build_with(|_: u32| ()).unwrap();
-    timer.schedule(YEAR, 1).unwrap();
-    let mut accepted = vec![1];
-    clock.kill(|delay| match timer.schedule(delay, 2) {
-        Ok(_) => {
-            accepted.push(2);
-            true
-        }
-        Err(refused) => {
-            assert_eq!(refused.kind(), ScheduleErrorKind::ShutDown);
-            false
-        }
-    });
-    let returned = timer.shutdown();
-    assert!(returned.contains(&1), "it is pending");
-    // Until the reaper is dead, threads that schedule hand due timeouts off.
-    let stats = timer.stats();
-    assert_eq!(stats.returned + stats.expired, accepted.len() as u64);
 }
 
 #[test]
@@ -271,17 +273,6 @@ fn a_finish_of_a_timer_with_a_dead_reaper_returns_at_once() {
         assert!(left.contains(&1), "a shutdown returns the pending value");
         assert!(timer.is_reaper_dead());
     }
-}
-
-#[test]
-fn a_panic_of_the_reaper_ends_a_finish() {
-    let (clock, builder) = mortal();
-    let timer = builder.build_with(|_: u32| ()).unwrap();
-    timer.schedule(YEAR, 1).unwrap();
-    clock.0.store(true, Ordering::Relaxed);
-    // This wakes the reaper, whose clock panics.
-    let left = must_return(move || timer.finish(YEAR));
-    assert_eq!(left, [1]);
 }
 
 #[test]

@@ -68,14 +68,6 @@ fn no_thread_is_started_before_the_first_timeout_and_none_is_left_after_the_end(
 }
 
 #[test]
-fn a_timer_that_was_shut_down_before_its_first_timeout_starts_no_thread() {
-    let timer = Timer::builder().name("dw-never").build().unwrap();
-    timer.shutdown();
-    assert!(timer.schedule(Duration::ZERO, || ()).is_err());
-    assert_eq!(threads("dw-never"), 0);
-}
-
-#[test]
 fn threads_that_start_a_timer_at_once_start_it_once() {
     let timer = Timer::builder().name("dw-once").build().unwrap();
     thread::scope(|scope| {

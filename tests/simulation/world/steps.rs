@@ -89,11 +89,8 @@ impl World {
                 (0..count).for_each(|_| self.pass(|| self.clock.stand_still()));
             }
             Step::GoBack(span) => self.pass(|| self.clock.step_back(span)),
-            Step::RunJobs(count, order) => self.run_jobs(count, order),
             Step::Wait(wait) => self.waits().wait(&this, wait),
             Step::Announce(announce) => self.waits().announce(&this, announce),
-            #[cfg(feature = "future")]
-            Step::Task(_) => unreachable!("the tasks are beside the world"),
         }
     }
 

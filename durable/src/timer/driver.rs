@@ -61,8 +61,7 @@ const MOMENT: Duration = Duration::from_millis(25);
 /// longer than twice this time.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// Most deliveries for each thread that begin at once, and that are not settled. If the process is
-/// killed, these are delivered again.
+/// Most deliveries for each thread that begin at once.
 const AHEAD: usize = 16;
 
 /// Records that go back to the store if a full window must take one that is due earlier.
@@ -879,10 +878,8 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let DriverSettings { threads, max_deliveries, .. } = self.settings;
-        let most = threads.map_or(max_deliveries, |threads| max_deliveries.min(threads * AHEAD));
-        let permits = most.saturating_sub(self.delivering.len());
-        let Some(threads) = threads else { return permits };
+        let permits = self.settings.max_deliveries.saturating_sub(self.delivering.len());
+        let Some(threads) = self.settings.threads else { return permits };
         let free = (threads * self.ahead).saturating_sub(self.running);
         // Quick handlers begin in batches.
         if free * 2 < threads * (self.ahead - 1) { 0 } else { free.min(permits) }
@@ -1156,26 +1153,5 @@ mod tests {
         assert_eq!(step.begun.len(), 1);
         let pending = |record: &Record| record.attempt == 0;
         assert_eq!(store.records().iter().filter(|record| pending(record)).count(), 6);
-    }
-
-    /// Handlers return at once, and the disk is slow: a kill repeats all that is not settled.
-    #[test]
-    fn few_deliveries_are_not_settled_although_their_handlers_have_returned() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 200), Counters::default(), driver(1_024));
-        driver.settings.threads = Some(2);
-        let (mut claimed, mut begun) = (Vec::new(), Vec::new());
-        for _ in 0..200 {
-            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-            let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
-            claimed = step.claims.into_iter().map(carry_out).collect();
-            for (record, _) in step.begun {
-                driver.returned(record.token);
-                begun.push(record.token);
-            }
-        }
-        assert_eq!(begun.len(), 2 * AHEAD);
-        driver.ended(begun[0]);
-        assert_eq!(driver.step(&store, now, &counters, Vec::new()).begun.len(), 1);
     }
 }

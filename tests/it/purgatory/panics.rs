@@ -173,6 +173,10 @@ impl Hash for BadKey {
 struct OnBadKeys(u32, Log<(u32, Completion)>);
 
 impl DelayedOperation<BadKey> for OnBadKeys {
+    fn has_reached(&mut self, _: &BadKey, _: u64) -> bool {
+        self.0 > 2
+    }
+
     fn complete(self, completion: Completion) {
         self.1.push((self.0, completion));
     }
@@ -191,8 +195,17 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     assert_eq!(purgatory.cancel_on(&one), 1);
     assert_eq!(log.take(), [(1, Cancelled)]);
     assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (2, 1));
-    assert_eq!(purgatory.shutdown().len(), 1);
-    assert_eq!(purgatory.stats().panicked, 3);
+    assert_eq!(purgatory.cancel_on(&BadKey(3, Arc::default())), 1);
+    assert_eq!((purgatory.stats().panicked, log.take()), (3, vec![(2, Cancelled)]));
+    // The keys of a reached threshold, and of one that is asked again, are dropped as well.
+    for (name, end) in [(3, Satisfied), (2, Cancelled)] {
+        let conditions = [Threshold(BadKey(4, Arc::clone(&is_bad)), 5)];
+        let watch = || purgatory.watch(OnBadKeys(name, log.clone()), Watch::any(conditions), HOUR);
+        let _ = catch_unwind(AssertUnwindSafe(|| watch().is_ok()));
+        assert_eq!(purgatory.delayed(), u64::from(end == Cancelled));
+        purgatory.cancel_on(&BadKey(4, Arc::default()));
+        assert_eq!(log.take(), [(name, end)]);
+    }
     is_bad.store(false, Ordering::Relaxed);
 }
 

@@ -84,7 +84,7 @@ pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     histogram::Histogram,
     purgatory::{
-        Checks, Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload,
+        Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload,
         Purgatory, PurgatoryBuildError, PurgatoryBuilder, PurgatoryStats, Watch, WatchError,
         WatchErrorKind, Watched, Watches,
     },

@@ -129,32 +129,37 @@ pub(super) struct Threshold<K> {
 const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
-    /// Collects conditions, and passes each key that it does not need to `discard`.
     #[inline]
-    pub(super) fn new(
-        watches: impl Watches<K>,
-        max_keys: usize,
-        hash: impl Fn(&K) -> u64,
-        discard: impl Fn(K),
-    ) -> Self {
-        let (is_all, conditions) = watches.into_conditions();
-        let mut this = Self {
+    pub(super) fn new() -> Self {
+        Self {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
             rule: Rule::CHECKED,
             positions: None,
             is_too_large: false,
-            is_plain: is_all.is_none(),
+            is_plain: true,
             needs_event: false,
-        };
+        }
+    }
+
+    /// Adds conditions, once, and passes each key that it does not need to `discard`.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        watches: impl Watches<K>,
+        max_keys: usize,
+        hash: impl Fn(&K) -> u64,
+        discard: impl Fn(K),
+    ) {
+        let (is_all, conditions) = watches.into_conditions();
         for (key, threshold) in conditions {
             let hash = hash(&key);
-            if threshold.is_none() && this.has_event(hash, &key) {
+            if threshold.is_none() && self.has_event(hash, &key) {
                 discard(key);
                 continue;
             }
-            if this.events.len() + this.thresholds.len() == max_keys {
-                this.is_too_large = true;
+            if self.events.len() + self.thresholds.len() == max_keys {
+                self.is_too_large = true;
                 discard(key);
                 if let Some((_, key)) = threshold {
                     discard(key);
@@ -162,15 +167,15 @@ impl<K: Eq> Conditions<K> {
                 break;
             }
             match threshold {
-                None => this.events.push((hash, key)),
+                None => self.events.push((hash, key)),
                 Some((at, listed)) => {
-                    this.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
+                    self.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
                 }
             }
         }
-        let is_checked = !this.events.is_empty() || this.thresholds.is_empty();
-        this.rule = Rule { is_all: is_all.unwrap_or(false), is_checked, missing: 0 };
-        this
+        self.is_plain = is_all.is_none();
+        let is_checked = !self.events.is_empty() || self.thresholds.is_empty();
+        self.rule = Rule { is_all: is_all.unwrap_or(false), is_checked, missing: 0 };
     }
 
     /// Returns whether there is a condition on the events of a key. If there is none, the caller

@@ -5,13 +5,11 @@
 //! are in the list itself: most keys need no chunk. Each watcher has a *spot*, which its operation
 //! keeps, and where it leaves a vacancy. So it leaves a list of thousands without a search.
 //!
-//! The other part of a list is one ordered map, from the place of a chunk or of a threshold to its
-//! number. A walk remembers the place where it goes on. So it needs no entry on the list, and any
-//! watcher may leave meanwhile.
+//! Chunks and thresholds are in ordered maps. A walk remembers the number of the chunk, or the
+//! threshold, where it goes on. So it needs no entry on the list, and any watcher may leave
+//! meanwhile.
 
-use std::{boxed::Box, collections::BTreeMap, slice};
-
-use smallvec::SmallVec;
+use std::{boxed::Box, collections::BTreeMap, ops::Bound};
 
 use crate::slab::{END, Slab};
 
@@ -100,76 +98,8 @@ impl Spot {
     }
 }
 
-/// The place of a watcher on a list: its threshold, or 0 for events, and then its number in the
-/// order of registration. Events come before thresholds, in whose numbers [`THRESHOLD`] is set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(u128);
-
-const THRESHOLD: u64 = 1 << 63;
-
-impl Place {
-    /// The first place, and that of the watchers that are in the list itself.
-    pub(super) const FIRST: Self = Self::new(0, 0);
-    pub(super) const LAST_EVENT: Self = Self::new(0, THRESHOLD - 1);
-    pub(super) const FIRST_THRESHOLD: Self = Self::new(0, THRESHOLD);
-    pub(super) const LAST: Self = Self::last_of(u64::MAX);
-
-    const fn new(at: u64, number: u64) -> Self {
-        Self((at as u128) << 64 | number as u128)
-    }
-
-    pub(super) const fn of_event(number: u64) -> Self {
-        Self::new(0, number)
-    }
-
-    pub(super) const fn of_threshold(at: u64, number: u64) -> Self {
-        Self::new(at, number | THRESHOLD)
-    }
-
-    /// Returns the last place of a threshold.
-    pub(super) const fn last_of(at: u64) -> Self {
-        Self::new(at, u64::MAX)
-    }
-
-    pub(super) const fn is_threshold(self) -> bool {
-        self.low() >= THRESHOLD
-    }
-
-    /// Returns the threshold; 0 for events.
-    pub(super) const fn at(self) -> u64 {
-        (self.0 >> 64) as u64
-    }
-
-    /// Returns the number of the watcher.
-    pub(super) const fn number(self) -> u64 {
-        self.low() & !THRESHOLD
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "the number is the lower half")]
-    const fn low(self) -> u64 {
-        self.0 as u64
-    }
-}
-
-/// Where a walk goes on: a place, and an index among the watchers that share it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Position {
-    place: Place,
-    index: usize,
-}
-
-impl Position {
-    pub(super) const fn at(place: Place) -> Self {
-        Self { place, index: 0 }
-    }
-
-    pub(super) const fn is_at_event(self) -> bool {
-        !self.place.is_threshold()
-    }
-}
-
-/// Watchers that a walk found in one hold: their places, and the slots of their operations.
-pub(super) type Found = SmallVec<[(Place, u32); BATCH]>;
+/// A threshold, and the number of its watcher in the order of registration.
+pub(super) type Threshold = (u64, u64);
 
 /// The watchers of a key. A slot of [`END`] is a vacancy.
 #[derive(Debug)]
@@ -177,9 +107,17 @@ pub(super) struct List {
     few: [u32; FEW as usize],
     /// The last chunk, or `END`.
     last: u32,
-    /// The chunks, and the slots of the operations that wait for thresholds.
-    #[expect(clippy::box_collection, reason = "most keys have none, and a word is a third")]
-    more: Option<Box<BTreeMap<Place, u32>>>,
+    /// `None` for most keys, which then take a word.
+    more: Option<Box<More>>,
+}
+
+/// The watchers of a key for which there is no room in its list.
+#[derive(Debug, Default)]
+struct More {
+    /// The chunks, by the number of the first watcher.
+    chunks: BTreeMap<u64, u32>,
+    /// The slots of the operations that wait for thresholds.
+    thresholds: BTreeMap<Threshold, u32>,
 }
 
 impl List {
@@ -189,8 +127,8 @@ impl List {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.few.iter().all(|&slot| slot == END)
-            && self.more.as_ref().is_none_or(|more| more.is_empty())
+        let is_empty = |more: &More| more.chunks.is_empty() && more.thresholds.is_empty();
+        self.few.iter().all(|&slot| slot == END) && self.more.as_deref().is_none_or(is_empty)
     }
 
     /// Adds a watcher of the events of a key. Its number must be the greatest so far.
@@ -227,20 +165,8 @@ impl List {
         slots[0] = slot;
         let chunk = Chunk { first: number, key, used: 1, slots };
         self.last = chunks.insert(0, chunk).expect("memory ends before that").index();
-        self.more.get_or_insert_default().insert(Place::of_event(number), self.last);
+        self.more.get_or_insert_default().chunks.insert(number, self.last);
         Spot::in_chunk(self.last, 0)
-    }
-
-    /// Adds a watcher of a threshold.
-    pub(super) fn add_threshold(&mut self, place: Place, slot: u32) {
-        let before = self.more.get_or_insert_default().insert(place, slot);
-        debug_assert!(before.is_none(), "two watchers are at {place:?}");
-    }
-
-    /// Removes a watcher of a threshold.
-    pub(super) fn remove_threshold(&mut self, place: Place) {
-        let removed = self.more.as_mut().and_then(|more| more.remove(&place));
-        debug_assert!(removed.is_some(), "no watcher is at {place:?}");
     }
 
     /// Removes the watcher at an index in the list itself.
@@ -253,75 +179,53 @@ impl List {
     /// Removes a chunk, which has no watchers left.
     #[inline(never)]
     pub(super) fn remove_chunk(&mut self, number: u32, chunk: &Chunk) {
-        let more = self.more.as_mut().expect("a list has its chunks");
-        more.remove(&Place::of_event(chunk.first));
+        let More { chunks, .. } = self.more.as_deref_mut().expect("a list has its chunks");
+        chunks.remove(&chunk.first);
         if self.last == number {
-            let before = more.range(..=Place::LAST_EVENT).next_back();
-            self.last = before.map_or(END, |(_, &before)| before);
+            self.last = chunks.last_key_value().map_or(END, |(_, &last)| last);
         }
     }
 
-    /// Appends the watchers from a position to the place `end` to `found`, until there are `most`.
-    /// Returns where to go on, and the slot there; `None` at the end.
+    /// Adds a watcher of a threshold.
+    pub(super) fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
+        let before = self.more.get_or_insert_default().thresholds.insert(threshold, slot);
+        debug_assert!(before.is_none(), "two watchers have threshold {threshold:?}");
+    }
+
+    /// Removes a watcher of a threshold.
+    pub(super) fn remove_threshold(&mut self, threshold: Threshold) {
+        let more = self.more.as_deref_mut();
+        let removed = more.and_then(|more| more.thresholds.remove(&threshold));
+        debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
+    }
+
+    /// Returns the watchers of events, in order, from those that registered together with `first`
+    /// on: the number of the first one of some, or 0 for those in the list itself, and their slots.
     #[inline]
-    pub(super) fn gather(
-        &self,
-        chunks: &Slab<Chunk>,
-        from: Position,
-        end: Place,
-        most: usize,
-        found: &mut Found,
-    ) -> Option<(Position, u32)> {
-        if from.place == Place::FIRST {
-            let next = add(from, Place::FIRST, &self.few, most, found);
-            if next.is_some() || self.more.is_none() {
-                return next;
-            }
-        }
-        let mut more = self.more.as_ref()?.range(from.place..=end);
-        more.find_map(|(place, number)| {
-            add(from, *place, slots(chunks, *place, number), most, found)
-        })
-    }
-
-    /// Returns all watchers: their places, and the slots of their operations.
-    pub(super) fn iter<'a>(
+    pub(super) fn events<'a>(
         &'a self,
         chunks: &'a Slab<Chunk>,
-    ) -> impl DoubleEndedIterator<Item = (Place, u32)> {
-        let few = self.few.iter().map(|&slot| (Place::FIRST, slot));
-        let more = self.more.iter().flat_map(|more| more.iter());
-        let more = more.flat_map(|(&place, number)| {
-            slots(chunks, place, number).iter().map(move |&slot| (place, slot))
-        });
-        few.chain(more).filter(|&(_, slot)| slot != END)
+        first: u64,
+    ) -> impl Iterator<Item = (u64, &'a [u32])> {
+        let few = (first == 0).then_some((0, &self.few[..]));
+        let more = self.more.iter().flat_map(move |more| more.chunks.range(first..));
+        few.into_iter().chain(more.map(|(&first, &chunk)| (first, &chunks.at(chunk).slots[..])))
     }
-}
 
-/// Returns the slots of the operations at a place of the map.
-#[inline]
-fn slots<'a>(chunks: &'a Slab<Chunk>, place: Place, number: &'a u32) -> &'a [u32] {
-    if place.is_threshold() { slice::from_ref(number) } else { &chunks.at(*number).slots }
-}
-
-/// Appends the watchers at a place, from a position on, until there are `most`. Returns where to go
-/// on, and the slot there; `None` if all are added.
-#[inline]
-fn add(
-    from: Position,
-    place: Place,
-    slots: &[u32],
-    most: usize,
-    found: &mut Found,
-) -> Option<(Position, u32)> {
-    let start = if place == from.place { from.index } else { 0 };
-    for (index, &slot) in slots.iter().enumerate().skip(start) {
-        if slot != END {
-            if found.len() == most {
-                return Some((Position { place, index }, slot));
-            }
-            found.push((place, slot));
-        }
+    /// Returns the watchers of thresholds, in order: their thresholds, and their slots.
+    #[inline]
+    pub(super) fn thresholds(&self) -> impl DoubleEndedIterator<Item = (Threshold, u32)> {
+        let all = self.more.iter().flat_map(|more| &more.thresholds);
+        all.map(|(&threshold, &slot)| (threshold, slot))
     }
-    None
+
+    /// Returns the watchers of thresholds after one, in order.
+    pub(super) fn thresholds_after(
+        &self,
+        last: Threshold,
+    ) -> impl Iterator<Item = (Threshold, u32)> {
+        let after = (Bound::Excluded(last), Bound::Unbounded);
+        let all = self.more.iter().flat_map(move |more| more.thresholds.range(after));
+        all.map(|(&threshold, &slot)| (threshold, slot))
+    }
 }

@@ -65,7 +65,6 @@ pub(crate) use self::conditions::Conditions;
 use self::shared::SharedPurgatory;
 pub use self::{
     builder::PurgatoryBuilder,
-    check::Checks,
     conditions::{Condition, Watch, Watches},
     end::OperationGuard,
     error::{PurgatoryBuildError, WatchError, WatchErrorKind},

@@ -216,14 +216,31 @@ impl<O> Waiting<O> {
 /// An operation that a thread has taken out.
 pub(super) struct Out<O> {
     pub(super) key: Key,
-    pub(super) operation: O,
+    /// `None` if it waits again.
+    pub(super) operation: Option<O>,
     /// Whether its last check found that it can complete.
     pub(super) can_complete: bool,
+    pub(super) back: Back,
+}
+
+/// What became of an operation that a thread has brought back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Back {
+    Waits,
+    /// It waits, but an event was announced while it was out.
+    IsAnnounced,
+    /// It has ended, and the thread that had it out completes it.
+    Ended(Completion),
 }
 
 impl<O> Out<O> {
     #[inline]
     pub(super) const fn new(key: Key, operation: O) -> Self {
-        Self { key, operation, can_complete: false }
+        Self { key, operation: Some(operation), can_complete: false, back: Back::Waits }
+    }
+
+    /// Makes one that waits, and needs a check.
+    pub(super) const fn announced(key: Key) -> Self {
+        Self { key, operation: None, can_complete: false, back: Back::IsAnnounced }
     }
 }

@@ -113,8 +113,10 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
 
     #[inline]
     pub(crate) fn conditions(&self, watches: impl Watches<K>) -> Conditions<K> {
+        let mut conditions = Conditions::new();
         let discard = |key| self.catch(|| drop(key));
-        Conditions::new(watches, self.limits.max_keys, |key| self.hash(key), discard)
+        conditions.add(watches, self.limits.max_keys, |key| self.hash(key), discard);
+        conditions
     }
 
     pub(super) fn stats(&self) -> PurgatoryStats {

@@ -61,12 +61,11 @@ impl<K> Table<K> {
         }
         let chain = self.chain(hash);
         let mut next = self.heads[chain / HEADS][chain % HEADS];
-        while next != END {
-            let entry = self.entries.at(next);
+        while let Some((after, entry)) = self.entries.get_at(next) {
             if entry.hash == hash && is_it(&entry.key) {
                 return Some(next);
             }
-            next = self.entries.tag_at(next);
+            next = after;
         }
         None
     }
@@ -95,19 +94,24 @@ impl<K> Table<K> {
     /// Removes a key. Returns it with its hash.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> (u64, K) {
-        let next = self.entries.tag_at(index);
-        let (_, entry) = self.entries.remove_at(index).expect("a watched key has an entry");
-        let head = self.head(entry.hash);
+        let (next, Entry { hash, key, .. }) = self.entries.take_at(index);
+        let head = self.head(hash);
         if *head == index {
             *head = next;
         } else {
-            let mut before = *head;
-            while self.entries.tag_at(before) != index {
-                before = self.entries.tag_at(before);
-            }
-            self.entries.set_tag(before, next);
+            let before = *head;
+            self.unlink(before, index, next);
         }
-        (entry.hash, entry.key)
+        (hash, key)
+    }
+
+    /// Takes the entry at an index out of a chain.
+    #[cold]
+    fn unlink(&mut self, mut before: u32, index: u32, next: u32) {
+        while self.entries.tag_at(before) != index {
+            before = self.entries.tag_at(before);
+        }
+        self.entries.set_tag(before, next);
     }
 
     /// Returns the numbers of all keys, with their entries.

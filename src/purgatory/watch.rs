@@ -11,8 +11,8 @@ use super::{
     error::{WatchError, WatchErrorKind},
     filter::fence_watch,
     limits::Excess,
-    operation::{Completion, DelayedOperation, OperationKey, Out, Waiting, Watched},
-    shard::{Back, Batch, Claim, Shard},
+    operation::{Back, Completion, DelayedOperation, OperationKey, Out, Waiting, Watched},
+    shard::{Batch, Claim, Shard, release},
     shared::SharedPurgatory,
 };
 use crate::{sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
@@ -175,7 +175,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         registration.shard.watch(key, conditions);
         registration.is_complete = true;
         drop(registration);
-        shard.unlock();
+        release(shard);
         fence_watch();
         let mut out = Out::new(key, operation);
         out.can_complete = self.check_again(index, &mut out, conditions);
@@ -190,10 +190,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     #[inline]
     fn check_again(&self, shard: usize, out: &mut Out<O>, conditions: &mut Conditions<K>) -> bool {
         let mut effect = conditions.rule.on_event();
+        let operation = out.operation.as_mut().expect("it is out");
         if !conditions.thresholds.is_empty() {
             let mut reached = SmallVec::<[u64; 4]>::new();
             for (threshold, index) in conditions.thresholds.drain(..).zip(0..) {
-                if self.has_reached(&mut out.operation, &threshold.key, threshold.at) {
+                if self.has_reached(operation, &threshold.key, threshold.at) {
                     reached.push(index);
                 }
                 self.catch(|| drop(threshold));
@@ -202,7 +203,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         }
         match effect {
             Effect::Nothing => false,
-            Effect::Check => !conditions.needs_event && self.check(&mut out.operation),
+            Effect::Check => !conditions.needs_event && self.check(operation),
             Effect::Satisfied => true,
         }
     }
@@ -211,22 +212,22 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// Otherwise it is checked again, or it has ended. If it exceeds a limit, it displaces another
     /// operation.
     #[inline]
-    fn begin_to_wait(&self, index: usize, out: Out<O>, now: Nanos) {
+    fn begin_to_wait(&self, index: usize, mut out: Out<O>, now: Nanos) {
         let key = out.key;
         let mut shard = self.lock(index);
         let is_counted = !out.can_complete && self.limits.displace();
         let excess = is_counted.then(|| shard.state_mut().count(key));
-        let back = shard.state_mut().bring_back(out, now);
-        shard.unlock();
-        if let Back::Ended(operation, completion, _) = back {
+        shard.state_mut().bring_back(&mut out, now);
+        release(shard);
+        if let (Back::Ended(completion), Some(operation)) = (out.back, out.operation.take()) {
             self.complete(operation, completion);
-        } else {
-            excess.inspect(|excess| self.displace(index, key, now, excess));
-            if let Back::IsAnnounced = back {
-                let mut batch = Batch::new();
-                self.lock(index).state_mut().take_out_again(&[key], &mut batch);
-                self.check_or_defer(index, &mut batch, now);
-            }
+            return;
+        }
+        if let Some(excess) = excess {
+            self.displace(index, key, now, &excess);
+        }
+        if out.back == Back::IsAnnounced {
+            self.check_announced(index, &mut Batch::from_buf([out]), now);
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     Purgatory, deferral,
     filter::fence_event,
     list::BATCH,
-    operation::{Back, DelayedOperation},
+    operation::{Back, DelayedOperation, Out},
     shard::{Batch, Walk, release},
     shared::SharedPurgatory,
 };
@@ -58,12 +58,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         for shard in shards {
             others.push((shard, self.lock(shard).state_mut().begin_pass()));
         }
-        let now = self.now();
-        let mut completed = self.check_walk(first, 0, (hash, key), now);
+        let mut completed = self.check_walk(first, 0, (hash, key));
         for (shard, pass) in others {
             // The checks before may have ended all operations there.
             if self.filters.may_have(hash, shard) {
-                completed += self.check_walk(shard, pass, (hash, key), now);
+                completed += self.check_walk(shard, pass, (hash, key));
             }
         }
         completed
@@ -71,7 +70,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
 
     /// Checks the operations on a key in a shard, in a pass.
     #[inline]
-    fn check_walk<Q>(&self, shard: usize, pass: u64, key: (u64, &Q), now: Nanos) -> usize
+    fn check_walk<Q>(&self, shard: usize, pass: u64, key: (u64, &Q)) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -82,7 +81,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
             guard.state_mut().take_out(&mut walk, key, &mut batch);
             release(guard);
             if !batch.is_empty() {
-                completed += self.check_or_defer(shard, &mut batch, now);
+                completed += self.check_or_defer(shard, &mut batch);
+                batch.clear();
             }
         }
         completed
@@ -98,9 +98,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// If checks on this thread are nested too deep, all operations wait again. The thread checks
     /// them when the outermost check has returned.
     #[inline]
-    pub(super) fn check_or_defer(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) -> usize {
+    pub(super) fn check_or_defer(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
         if deferral::is_too_deep() {
-            self.defer_checks(shard, batch, now);
+            self.defer_checks(shard, batch);
             return 0;
         }
         let mut completed = 0;
@@ -109,12 +109,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
             for out in batch.iter_mut() {
                 out.can_complete = out.operation.as_mut().is_some_and(|out| self.check(out));
             }
-            completed += self.bring_back(shard, batch, now);
+            completed += self.bring_back(shard, batch);
             if !self.take_out_again(shard, batch) {
                 break;
             }
         }
-        batch.clear();
         deferral::run_checks();
         completed
     }
@@ -122,7 +121,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// Brings operations back, and completes those that have ended. Returns how many completed by a
     /// check.
     #[inline]
-    fn bring_back(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) -> usize {
+    fn bring_back(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
+        let is_end = batch.iter().any(|out| out.can_complete);
+        let now = if is_end { self.now() } else { Nanos::ZERO };
         let mut guard = self.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
             guard.state_mut().bring_back(out, now);
@@ -140,14 +141,14 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
 
     /// Checks those operations again that had an event while they were out. Returns how many
     /// completed.
-    pub(super) fn check_announced(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) -> usize {
-        if self.take_out_again(shard, batch) { self.check_or_defer(shard, batch, now) } else { 0 }
+    pub(super) fn check_announced(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
+        if self.take_out_again(shard, batch) { self.check_or_defer(shard, batch) } else { 0 }
     }
 
     /// Takes those operations out again that had an event while they were out. Returns whether there
     /// are any.
     #[inline]
-    fn take_out_again(&self, shard: usize, batch: &mut Batch<O>) -> bool {
+    fn take_out_again(&self, shard: usize, batch: &mut [Out<O>]) -> bool {
         let mut are_any = false;
         if batch.iter().any(|out| out.back == Back::IsAnnounced) {
             let mut guard = self.lock(shard);
@@ -162,16 +163,16 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     }
 
     #[cold]
-    fn defer_checks(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) {
-        for out in batch.iter_mut() {
+    fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
+        for out in batch.iter() {
             self.lock(shard).state_mut().announce(out.key);
-            out.can_complete = false;
         }
-        self.bring_back(shard, batch, now);
-        let (this, mut batch) = (self.this.upgrade(), mem::take(batch));
+        self.bring_back(shard, batch);
+        let mut batch: Vec<_> = batch.iter().map(|out| Out::announced(out.key)).collect();
+        let this = self.this.upgrade();
         deferral::defer_checks(move || {
             if let Some(this) = this {
-                this.check_announced(shard, &mut batch, now);
+                this.check_announced(shard, &mut batch);
             }
         });
     }

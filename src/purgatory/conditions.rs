@@ -254,10 +254,11 @@ impl Rule {
         }
     }
 
-    /// Returns the effect of the thresholds before the operation waits, of which `reached` have
-    /// been reached.
-    pub(super) fn at_first(&mut self, thresholds: usize, reached: usize) -> Effect {
-        self.missing = u32::try_from(thresholds - reached).expect("`max_keys` is less");
+    /// Returns the effect of the thresholds before the operation waits: `reached` have been
+    /// reached, and the others not.
+    #[inline]
+    pub(super) fn at_first(&mut self, missing: usize, reached: usize) -> Effect {
+        self.missing = u32::try_from(missing).expect("`max_keys` is less");
         if reached > 0 && (!self.is_all || !self.is_checked && self.missing == 0) {
             Effect::Satisfied
         } else {
@@ -316,7 +317,7 @@ mod tests {
 
         let mut thresholds = rule(true, false, 1);
         assert_eq!(thresholds.on_threshold(), Effect::Satisfied);
-        assert_eq!(rule(true, false, 0).at_first(1, 1), Effect::Satisfied);
+        assert_eq!(rule(true, false, 0).at_first(0, 1), Effect::Satisfied);
         assert_eq!(rule(false, false, 0).at_first(1, 0), Effect::Nothing);
     }
 }

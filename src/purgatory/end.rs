@@ -347,8 +347,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         }
         for (shard, keys) in unchecked {
             for keys in keys.chunks(BATCH) {
-                let mut batch = keys.iter().map(|&key| Out::announced(key)).collect();
-                completed += self.check_announced(shard, &mut batch, now);
+                let mut batch: Vec<_> = keys.iter().map(|&key| Out::announced(key)).collect();
+                completed += self.check_announced(shard, &mut batch);
             }
         }
         completed

@@ -64,22 +64,14 @@ impl Filters {
     #[inline]
     pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
         let words = &self.used[cell(hash) * self.words..][..self.words];
-        let mut shards = 0..words.len() * WORD;
-        iter::from_fn(move || {
-            while !shards.is_empty() {
-                let bits = words[shards.start / WORD].load(Ordering::Relaxed);
-                let next = bits >> (shards.start % WORD);
-                if next == 0 {
-                    shards.start = (shards.start / WORD + 1) * WORD;
-                    continue;
-                }
-                let shard = shards.start + next.trailing_zeros() as usize;
-                shards.start = shard + 1;
-                if self.may_have(hash, shard) {
-                    return Some(shard);
-                }
-            }
-            None
+        words.iter().enumerate().flat_map(move |(word, bits)| {
+            let mut bits = bits.load(Ordering::Relaxed);
+            iter::from_fn(move || {
+                let shard = (bits != 0).then(|| word * WORD + bits.trailing_zeros() as usize);
+                bits &= bits.wrapping_sub(1);
+                shard
+            })
+            .filter(move |&shard| self.may_have(hash, shard))
         })
     }
 

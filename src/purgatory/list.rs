@@ -62,7 +62,8 @@ impl Spot {
     pub(super) const NONE: Self = Self(END);
 
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
-    fn in_list(key: u32, index: usize) -> Self {
+    #[inline]
+    pub(super) fn in_list(key: u32, index: usize) -> Self {
         assert!(key < IN_CHUNK / FEW, "a shard has more than 2^29 keys");
         Self(key * FEW + index as u32)
     }
@@ -125,6 +126,14 @@ impl List {
         Self { few: [END; FEW as usize], last: END, more: None }
     }
 
+    /// Makes a list for a watcher of the events of a new key. Its spot is the first one.
+    #[inline]
+    pub(super) fn of_event(slot: u32) -> Self {
+        let mut this = Self::new();
+        this.few[0] = slot;
+        this
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let is_empty = |more: &More| more.chunks.is_empty() && more.thresholds.is_empty();
@@ -169,21 +178,23 @@ impl List {
         Spot::in_chunk(self.last, 0)
     }
 
-    /// Removes the watcher at an index in the list itself.
+    /// Removes the watcher at an index in the list itself. Returns whether no watcher is left.
     #[inline]
-    pub(super) fn remove_few(&mut self, index: usize) {
+    pub(super) fn remove_few(&mut self, index: usize) -> bool {
         debug_assert_ne!(self.few[index], END, "a watcher leaves twice");
         self.few[index] = END;
+        self.is_empty()
     }
 
-    /// Removes a chunk, which has no watchers left.
+    /// Removes a chunk, which has no watchers left. Returns whether the list has none.
     #[inline(never)]
-    pub(super) fn remove_chunk(&mut self, number: u32, chunk: &Chunk) {
+    pub(super) fn remove_chunk(&mut self, number: u32, chunk: &Chunk) -> bool {
         let More { chunks, .. } = self.more.as_deref_mut().expect("a list has its chunks");
         chunks.remove(&chunk.first);
         if self.last == number {
             self.last = chunks.last_key_value().map_or(END, |(_, &last)| last);
         }
+        self.is_empty()
     }
 
     /// Adds a watcher of a threshold.
@@ -192,11 +203,12 @@ impl List {
         debug_assert!(before.is_none(), "two watchers have threshold {threshold:?}");
     }
 
-    /// Removes a watcher of a threshold.
-    pub(super) fn remove_threshold(&mut self, threshold: Threshold) {
+    /// Removes a watcher of a threshold. Returns whether no watcher is left.
+    pub(super) fn remove_threshold(&mut self, threshold: Threshold) -> bool {
         let more = self.more.as_deref_mut();
         let removed = more.and_then(|more| more.thresholds.remove(&threshold));
         debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
+        self.is_empty()
     }
 
     /// Returns the watchers of events, in order, from those that registered together with `first`
@@ -219,13 +231,18 @@ impl List {
         all.map(|(&threshold, &slot)| (threshold, slot))
     }
 
-    /// Returns the watchers of thresholds after one, in order.
+    /// Returns the watchers of thresholds after one, in order, unless all are above a value.
+    #[inline]
     pub(super) fn thresholds_after(
         &self,
         last: Threshold,
+        value: u64,
     ) -> impl Iterator<Item = (Threshold, u32)> {
+        let thresholds = self.more.as_deref().map(|more| &more.thresholds);
+        let least = thresholds.and_then(BTreeMap::first_key_value);
+        let reached = thresholds.filter(|_| least.is_some_and(|((at, _), _)| *at <= value));
         let after = (Bound::Excluded(last), Bound::Unbounded);
-        let all = self.more.iter().flat_map(move |more| more.thresholds.range(after));
-        all.map(|(&threshold, &slot)| (threshold, slot))
+        let reached = reached.into_iter().flat_map(move |reached| reached.range(after));
+        reached.map(|(&threshold, &slot)| (threshold, slot))
     }
 }

@@ -36,7 +36,7 @@ use super::{
     deferral::{self, Panics},
     filter::Filter,
     limits::{Excess, Limits},
-    list::{self, BATCH, Chunk, Spot, Threshold},
+    list::{self, BATCH, Chunk, List, Spot, Threshold},
     operation::{Back, Completion, DelayedOperation, Out, Waiting, Watcher},
     stats::ShardStats,
     table::Table,
@@ -214,15 +214,17 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
             let listed = threshold.listed.take().expect("an operation is registered once");
-            let index = self.lists.key(threshold.hash, listed);
-            self.lists.keys.at_mut(index).list.add_threshold((threshold.at, number), key.index());
+            let index = self.lists.watch_threshold(
+                threshold.hash,
+                listed,
+                (threshold.at, number),
+                key.index(),
+            );
             let watcher = Watcher::Threshold(index, threshold.at);
             waiting.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
-            let index = self.lists.key(hash, watched);
-            let Lists { keys, chunks, .. } = &mut self.lists;
-            let spot = keys.at_mut(index).list.add_event(chunks, index, number, key.index());
+            let spot = self.lists.watch_event(hash, watched, number, key.index());
             match waiting.spots.get_mut(count) {
                 Some(few) => *few = spot,
                 None => waiting.further.get_or_insert_default().push(Watcher::Event(spot)),
@@ -247,7 +249,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let mut visits = 0;
         for (first, slots) in keys.at(key).list.events(chunks, from) {
             let skipped = if first == from { skipped } else { 0 };
-            for (index, &slot) in slots.iter().enumerate().skip(skipped) {
+            for (&slot, index) in slots[skipped..].iter().zip(skipped..) {
                 let Some((key, waiting)) = wheel.at_mut(slot) else { continue };
                 // Watchers are in the order of registration, so no further one is earlier.
                 if waiting.number > walk.pass {
@@ -281,7 +283,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let keys = &self.lists.keys;
         let Some(key) = keys.find(hash, |other| other.borrow() == key) else { return found };
         let mut visits = 0;
-        for (threshold, slot) in keys.at(key).list.thresholds_after(last) {
+        for (threshold, slot) in keys.at(key).list.thresholds_after(last, value) {
             if threshold > (value, walk.pass) {
                 break;
             }
@@ -312,7 +314,12 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 waiting.seen = pass;
                 if waiting.rule.on_event() == Effect::Check {
                     match waiting.operation.take() {
-                        Some(operation) => batch.push(Out::new(key, operation)),
+                        Some(operation) => {
+                            if batch.len() == batch.inline_size() {
+                                batch.reserve_exact(BATCH);
+                            }
+                            batch.push(Out::new(key, operation));
+                        }
                         None => waiting.is_announced = true,
                     }
                 }
@@ -541,18 +548,42 @@ pub(super) type Rank = (bool, u64);
 const STEPS: u32 = 256;
 
 impl<K> Lists<K> {
-    /// Returns the number of a key, which the table gets if it has none. Counts a watcher.
+    /// Adds a watcher of the events of a key, which the table gets if it has none. Returns its spot.
     #[inline]
-    fn key(&mut self, hash: u64, key: K) -> u32
+    fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
     where
         K: Eq,
     {
-        let (index, unused) = self.keys.find_or_insert(hash, key);
-        match unused {
-            Some(key) => self.discard(key),
-            None => self.filter.add(hash),
-        }
         self.watched += 1;
+        if let Some(index) = self.keys.find(hash, |other| *other == key) {
+            let list = &mut self.keys.at_mut(index).list;
+            let spot = list.add_event(&mut self.chunks, index, number, slot);
+            self.discard(key);
+            return spot;
+        }
+        let index = self.keys.insert(hash, key, List::of_event(slot));
+        self.filter.add(hash);
+        Spot::in_list(index, 0)
+    }
+
+    /// Adds a watcher of a threshold of a key, which the table gets if it has none. Returns the
+    /// number of the key.
+    fn watch_threshold(&mut self, hash: u64, key: K, threshold: Threshold, slot: u32) -> u32
+    where
+        K: Eq,
+    {
+        self.watched += 1;
+        let index = match self.keys.find(hash, |other| *other == key) {
+            Some(index) => {
+                self.discard(key);
+                index
+            }
+            None => {
+                self.filter.add(hash);
+                self.keys.insert(hash, key, List::new())
+            }
+        };
+        self.keys.at_mut(index).list.add_threshold(threshold, slot);
         index
     }
 
@@ -593,41 +624,40 @@ impl<K> Lists<K> {
         if self.limits.count_on_keys(is_counted) {
             self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
         }
-        let key = match spot.chunk() {
+        let (key, is_empty) = match spot.chunk() {
             None => {
                 let (key, index) = spot.few();
-                self.keys.at_mut(key).list.remove_few(index);
-                key
+                (key, self.keys.at_mut(key).list.remove_few(index))
             }
             Some((number, index)) => {
                 let removed = list::remove_from(&mut self.chunks, number, index);
                 let Some(chunk) = removed else { return };
-                self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk);
-                chunk.key
+                (chunk.key, self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk))
             }
         };
-        self.remove_unwatched(key);
+        if is_empty {
+            self.remove_key(key);
+        }
     }
 
     /// Removes a watcher of a threshold, and releases its permit.
     fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
         self.watched -= 1;
         let entry = self.keys.at_mut(key);
-        entry.list.remove_threshold(threshold);
         if self.limits.count_on_keys(is_counted) {
             self.limits.release_key(entry.hash);
         }
-        self.remove_unwatched(key);
+        if entry.list.remove_threshold(threshold) {
+            self.remove_key(key);
+        }
     }
 
-    /// Removes a key unless it has a watcher.
+    /// Removes a key, which has no watchers left.
     #[inline]
-    fn remove_unwatched(&mut self, key: u32) {
-        if self.keys.at(key).list.is_empty() {
-            let (hash, key) = self.keys.remove(key);
-            self.filter.remove(hash);
-            self.discard(key);
-        }
+    fn remove_key(&mut self, key: u32) {
+        let (hash, key) = self.keys.remove(key);
+        self.filter.remove(hash);
+        self.discard(key);
     }
 
     /// Frees the memory of keys and chunks that have been removed. *O*(capacity).

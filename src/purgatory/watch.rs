@@ -12,7 +12,7 @@ use super::{
     filter::fence_watch,
     limits::Excess,
     operation::{Back, Completion, DelayedOperation, OperationKey, Out, Waiting, Watched},
-    shard::{Batch, Claim, Shard, release},
+    shard::{Claim, Shard, release},
     shared::SharedPurgatory,
 };
 use crate::{sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
@@ -121,6 +121,18 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// reached.
     #[inline]
     fn can_complete(&self, operation: &mut O, conditions: &mut Conditions<K>) -> bool {
+        let reached =
+            if conditions.thresholds.is_empty() { 0 } else { self.ask(operation, conditions) };
+        match conditions.rule.at_first(conditions.thresholds.len(), reached) {
+            Effect::Nothing => false,
+            Effect::Check => !conditions.needs_event && self.check(operation),
+            Effect::Satisfied => true,
+        }
+    }
+
+    /// Asks an operation which of its thresholds are reached. Removes these, and returns their
+    /// number.
+    fn ask(&self, operation: &mut O, conditions: &mut Conditions<K>) -> usize {
         let count = conditions.thresholds.len();
         for threshold in mem::take(&mut conditions.thresholds) {
             if self.has_reached(operation, &threshold.key, threshold.at) {
@@ -129,12 +141,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
                 conditions.thresholds.push(threshold);
             }
         }
-        let reached = count - conditions.thresholds.len();
-        match conditions.rule.at_first(count, reached) {
-            Effect::Nothing => false,
-            Effect::Check => !conditions.needs_event && self.check(operation),
-            Effect::Satisfied => true,
-        }
+        count - conditions.thresholds.len()
     }
 
     /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
@@ -227,7 +234,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
             self.displace(index, key, now, &excess);
         }
         if out.back == Back::IsAnnounced {
-            self.check_announced(index, &mut Batch::from_buf([out]), now);
+            self.check_announced(index, &mut [out]);
         }
     }
 

@@ -13,8 +13,9 @@ use std::{boxed::Box, collections::BTreeMap, ops::Bound};
 
 use crate::slab::{END, Slab};
 
-/// Maximum number of operations that a thread takes out at once, and that end in one hold.
-pub(super) const BATCH: usize = 32;
+/// Maximum number of operations that a thread takes out at once, and that end in one hold. One in
+/// models, so that walks go on in another hold.
+pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
 
 /// Watchers of events that a list holds without a map. Few in models, so that these need the map.
 const FEW: u32 = if cfg!(loom) { 1 } else { 4 };

@@ -554,8 +554,10 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
+        // The comparison may panic. Nothing has changed by then.
+        let found = self.keys.find(hash, |other| *other == key);
         self.watched += 1;
-        if let Some(index) = self.keys.find(hash, |other| *other == key) {
+        if let Some(index) = found {
             let list = &mut self.keys.at_mut(index).list;
             let spot = list.add_event(&mut self.chunks, index, number, slot);
             self.discard(key);
@@ -572,8 +574,9 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
+        let found = self.keys.find(hash, |other| *other == key);
         self.watched += 1;
-        let index = match self.keys.find(hash, |other| *other == key) {
+        let index = match found {
             Some(index) => {
                 self.discard(key);
                 index

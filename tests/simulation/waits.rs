@@ -364,14 +364,8 @@ impl Waits {
     pub(crate) fn announce(self: &Arc<Self>, world: &Arc<World>, announce: Announce) {
         match announce {
             Announce::Ready(back) => {
-                let keys = self.make_ready(back);
-                self.purgatory.checks(keys).run(usize::MAX);
-            }
-            Announce::ReadyByChecks(back, budget) => {
-                let keys = self.make_ready(back);
-                let mut checks = self.purgatory.checks(keys);
-                while !checks.is_done() {
-                    checks.run(budget);
+                for key in self.make_ready(back) {
+                    self.purgatory.check_and_complete(&key);
                 }
             }
             Announce::Shrink => self.purgatory.shrink(),

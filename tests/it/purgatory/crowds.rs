@@ -183,7 +183,7 @@ fn all_keys_are_collected_before_the_first_check() {
             world.make_ready(1);
         }
     });
-    assert_eq!(world.purgatory.checks(keys).run(usize::MAX), 1);
+    assert_eq!(world.purgatory.check_each(keys), 1);
     assert_eq!(world.ended(), [(1, Satisfied)]);
 }
 

@@ -14,7 +14,7 @@ use delaywheel::{
     Completion, Completion::Satisfied, DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
 };
 
-use super::support::{HOUR, Op, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, Op, must_return, wait_until};
 use crate::timer::reaper::Jumping;
 
 type Plain = Purgatory<u32, Op>;
@@ -49,7 +49,7 @@ fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it(
         wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
         *held = true;
         assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread checks the operation");
-        assert_eq!(purgatory.checks([1, 2]).run(usize::MAX), 0);
+        assert_eq!(purgatory.check_each([1, 2]), 0);
         assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 2));
         drop(held);
         assert_eq!(checker.join().unwrap(), 1);

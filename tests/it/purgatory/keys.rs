@@ -59,7 +59,7 @@ fn keys_can_be_looked_up_by_a_borrowed_form() {
     watch("b", &[Threshold(topic(1), 200), Events(topic(3))]);
     watch("c", &[Events(topic(4))]);
     assert_eq!(purgatory.check_and_complete("topic-2"), 0);
-    assert_eq!(purgatory.checks([topic(2), topic(3)]).run(usize::MAX), 0);
+    assert_eq!(purgatory.check_each([topic(2), topic(3)]), 0);
     assert_eq!(purgatory.advance("topic-1", 150), 1);
     assert_eq!(purgatory.cancel_on("topic-3"), 1);
     assert_eq!(purgatory.cancel_on(&topic(4)), 1);

@@ -82,8 +82,7 @@ impl Script {
             0..40 => self.watch(),
             40..50 => self.set_ready(),
             50..62 => self.check(),
-            62..66 => self.check_all(),
-            66..70 => self.run_checks(),
+            62..70 => self.check_each(),
             70..82 => self.advance(),
             82..88 => self.by_handle(),
             88..90 => self.cancel_for_key(),
@@ -204,33 +203,10 @@ impl Script {
         (0..count).map(|_| self.some_key()).collect()
     }
 
-    fn check_all(&mut self) {
-        let keys = self.some_keys();
-        self.world.checked();
-        let completed = self.world.purgatory.checks(keys.iter().copied()).run(usize::MAX);
-        let mut checked = self.world.checked();
-        checked.sort_unstable();
-        let on_them = |waiter: &Waiter| keys.iter().any(|key| waiter.is_on(*key));
-        let expected = self.waiting.iter().filter(|(_, waiter)| on_them(waiter));
-        assert!(
-            checked.into_iter().eq(expected.map(|(name, _)| *name)),
-            "an operation was checked twice or not at all"
-        );
-        let due: Vec<_> = keys.iter().flat_map(|key| self.due_on(*key)).collect();
-        assert_eq!(completed, due.len());
-        assert_eq!(self.world.ended(), due);
-        self.count("satisfied", completed);
-    }
-
-    fn run_checks(&mut self) {
+    fn check_each(&mut self) {
         let keys = self.some_keys();
         let mut due: Vec<_> = keys.iter().flat_map(|key| self.due_on(*key)).collect();
-        let mut checks = self.world.purgatory.checks(keys);
-        let mut completed = 0;
-        while !checks.is_done() {
-            completed += checks.run(self.random.usize(1..40));
-        }
-        drop(checks);
+        let completed = self.world.purgatory.check_each(keys);
         assert_eq!(completed, due.len());
         let mut ended = self.world.ended();
         ended.sort_by_key(|(name, _)| *name);

@@ -240,8 +240,11 @@ pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: Completion) -> Vec<
     names.into_iter().map(|name| (name, end)).collect()
 }
 
-/// Cancels operations as a caller that completes each of them does.
+/// Calls that tests combine of those of a purgatory.
 pub(crate) trait Cancel<K> {
+    /// Announces events on keys, one after the other. Returns how many operations completed.
+    fn check_each(&self, keys: impl IntoIterator<Item = K>) -> usize;
+
     /// Returns whether the operation was waiting.
     fn cancel_one(&self, key: OperationKey) -> bool;
 
@@ -252,6 +255,10 @@ pub(crate) trait Cancel<K> {
 }
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Cancel<K> for Purgatory<K, O> {
+    fn check_each(&self, keys: impl IntoIterator<Item = K>) -> usize {
+        keys.into_iter().map(|key| self.check_and_complete(&key)).sum()
+    }
+
     fn cancel_one(&self, key: OperationKey) -> bool {
         self.cancel(key).map(|op| op.complete(Completion::Cancelled)).is_some()
     }

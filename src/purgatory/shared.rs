@@ -98,12 +98,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         (0..self.timer.shards.count()).map(|shard| self.lock(shard))
     }
 
-    /// Reads the clock, which is user code. Each call that ends operations reads it once in a hold,
-    /// without the lock.
+    /// Returns the time up to which waits are measured. A call that ends operations reads the clock
+    /// once before each hold, without the lock: the clock is user code.
     #[inline]
     pub(super) fn now(&self) -> Nanos {
         let clock = self.timer.shards.clock();
-        let read = self.catch(|| Some(clock.elapsed()));
+        let read = self.catch(|| Some(clock.elapsed_coarsely()));
         read.unwrap_or_else(|| clock.start(clock.latest()))
     }
 

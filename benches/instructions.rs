@@ -86,7 +86,7 @@ fn settings(clock: &ManualClock) -> TimerBuilder {
 
 /// A purgatory that hashes alike in each run.
 fn purgatory() -> Requests {
-    PurgatoryBuilder::new()
+    Purgatory::builder()
         .timer(settings(&ManualClock::new()))
         .hash_seed(SEED)
         .build()

@@ -35,7 +35,7 @@ type Requests = Purgatory<u64, Request>;
 fn purgatory() -> (ManualClock, Requests) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(2);
-    (clock, PurgatoryBuilder::new().timer(timer).build().expect("the settings are in range"))
+    (clock, Purgatory::builder().timer(timer).build().expect("the settings are in range"))
 }
 
 /// Makes a number of operations wait on three keys, the last of which is never checked or advanced.
@@ -64,8 +64,8 @@ fn churn(clock: &ManualClock, purgatory: &Requests, numbers: std::ops::Range<u64
         }
     }
     drop(purgatory.cancel_for_key(&1));
-    assert_eq!((purgatory.delayed(), purgatory.watched(), purgatory.stats().keys), (0, 0, 0));
-    assert_eq!(purgatory.timer_stats().pending, 0);
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched, purgatory.stats().keys), (0, 0, 0));
+    assert_eq!(purgatory.stats().timer.pending, 0);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_pending_wait_allocates_once() {
     const WAITS: u64 = 1_000;
 
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let builder = PurgatoryBuilder::new().timer(timer);
+    let builder = Purgatory::builder().timer(timer);
     let purgatory: delaywheel::AsyncPurgatory<u64> = builder.build().expect("they are in range");
     let run = || {
         for _ in 0..WAITS {

@@ -100,5 +100,5 @@ pub use self::{
     queue::{QueueStream, RecvAsync},
     sleep::{Sleep, SleepError},
     timeout::{Timeout, TimeoutError},
-    wait::{AsyncPurgatory, Wait, WaitError, Waiting},
+    wait::{AsyncPurgatory, Wait, Waiting},
 };

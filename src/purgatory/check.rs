@@ -3,12 +3,11 @@
 use std::{borrow::Borrow, hash::Hash, mem, vec::Vec};
 
 use super::{
-    Purgatory, deferral,
+    Purgatory, SharedPurgatory, deferral,
     filter::fence_event,
-    list::BATCH,
+    lists::BATCH,
     operation::{Back, DelayedOperation, Out},
     shard::{Batch, Walk, release},
-    shared::SharedPurgatory,
 };
 use crate::ticks::Nanos;
 

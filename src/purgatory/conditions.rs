@@ -19,15 +19,6 @@ pub enum Condition<K> {
     Threshold(K, u64),
 }
 
-impl<K> Condition<K> {
-    /// Returns the key.
-    pub const fn key(&self) -> &K {
-        match self {
-            Self::Events(key) | Self::Threshold(key, _) => key,
-        }
-    }
-}
-
 /// Conditions of an operation, and whether one or all of them must hold; for
 /// [`Purgatory::watch`](super::Purgatory::watch).
 ///

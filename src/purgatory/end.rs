@@ -5,12 +5,11 @@ use std::{borrow::Borrow, fmt, hash::Hash, sync::Weak, vec::Vec};
 use smallvec::SmallVec;
 
 use super::{
-    Purgatory,
+    Purgatory, SharedPurgatory,
     filter::fence_event,
-    list::BATCH,
+    lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey, Out},
     shard::{Claim, Due, Walk, release},
-    shared::SharedPurgatory,
 };
 use crate::sync::Ordering;
 
@@ -181,8 +180,7 @@ where
     }
 
     /// Shuts the purgatory down: refuses new operations, and returns the waiting ones. The caller
-    /// answers them. [`shutdown_now`](Self::shutdown_now) answers them as
-    /// [`Completion::ShutDown`].
+    /// answers them. The drop of the last handle answers them as [`Completion::ShutDown`].
     ///
     /// If another thread is checking an operation, that thread completes it as
     /// [`Completion::ShutDown`], and this call does not return it. All of them count as [shut
@@ -221,11 +219,6 @@ where
         let mut operations = Vec::new();
         self.shared().shut_down(|ended| operations.append(ended));
         operations
-    }
-
-    /// Shuts the purgatory down, and completes the waiting operations as [`Completion::ShutDown`].
-    pub fn shutdown_now(&self) {
-        self.shared().shut_down_now();
     }
 }
 
@@ -272,12 +265,6 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    /// Returns the key of the operation.
-    #[must_use]
-    pub const fn key(&self) -> OperationKey {
-        self.key
-    }
-
     /// Drops the guard without cancelling the operation.
     pub fn disarm(mut self) {
         self.shared = Weak::new();

@@ -2,7 +2,10 @@
 
 use std::{boxed::Box, vec::Vec};
 
-use super::{conditions::Rule, list::Spot};
+use super::{
+    conditions::Rule,
+    lists::{Lists, Spot, Watcher},
+};
 use crate::{ticks::Nanos, wheel::Key};
 
 /// A request that waits for an event, and is answered exactly once.
@@ -123,19 +126,13 @@ pub enum Watched {
 }
 
 impl Watched {
-    /// Returns the key of an operation that waits.
+    /// Returns the key of an operation that waits; `None` if it has completed at once.
     #[must_use]
     pub const fn key(self) -> Option<OperationKey> {
         match self {
             Self::Completed => None,
             Self::Waiting(key) => Some(key),
         }
-    }
-
-    /// Returns whether the operation has completed at once.
-    #[must_use]
-    pub const fn is_completed(self) -> bool {
-        matches!(self, Self::Completed)
     }
 }
 
@@ -164,16 +161,6 @@ pub(super) struct Waiting<O> {
     pub(super) is_counted: bool,
 }
 
-/// A watcher of an operation. The one at index `i` has the number of the operation plus `i` + 1.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Watcher {
-    Event(Spot),
-    /// The key in the table, and the threshold.
-    Threshold(u32, u64),
-    /// A threshold that has been reached.
-    Reached,
-}
-
 const _: () = assert!(size_of::<Waiting<&u8>>() == 64);
 
 impl<O> Waiting<O> {
@@ -200,6 +187,21 @@ impl<O> Waiting<O> {
         let few = few.map(|&spot| (self.number, Watcher::Event(spot)));
         let further = self.further.iter().flat_map(|further| further.iter());
         few.chain((self.number + 1..).zip(further.copied()))
+    }
+
+    /// Leaves all lists and the limits, and counts the end.
+    #[inline]
+    pub(super) fn leave<K>(&self, lists: &mut Lists<K>, how: Completion, now: Nanos) {
+        for (number, watcher) in self.watchers() {
+            lists.remove(number, watcher, self.is_counted);
+        }
+        if lists.limits.is_total() {
+            lists.all.remove(&self.number);
+            if self.is_counted {
+                lists.limits.release();
+            }
+        }
+        lists.stats.count(how, now.saturating_sub(self.since));
     }
 
     /// Marks the threshold with a number as reached. Returns its key and its value, unless it was

@@ -25,8 +25,8 @@
 //! announces an event.
 
 use std::{
-    any::Any, borrow::Borrow, boxed::Box, collections::BTreeMap, marker::PhantomData, mem,
-    sync::Arc, vec::Vec,
+    borrow::Borrow, boxed::Box, collections::BTreeMap, marker::PhantomData, mem, sync::Arc,
+    vec::Vec,
 };
 
 use smallvec::SmallVec;
@@ -36,13 +36,10 @@ use super::{
     deferral::{self, Panics},
     filter::Filter,
     limits::{Excess, Limits},
-    list::{self, BATCH, Chunk, List, Spot, Threshold},
-    operation::{Back, Completion, DelayedOperation, Out, Waiting, Watcher},
-    stats::ShardStats,
-    table::Table,
+    lists::{BATCH, Dropped, Lists, Threshold, Watcher},
+    operation::{Back, Completion, DelayedOperation, Out, Waiting},
 };
 use crate::{
-    slab::Slab,
     ticks::Nanos,
     timer::{Reading, ShardGuard, ShardState},
     wheel::{Expired, Key, TimingWheel},
@@ -111,38 +108,6 @@ pub(super) struct Shard<K, O> {
     most: usize,
 }
 
-/// The lists of a shard, and what changes with them.
-pub(super) struct Lists<K> {
-    pub(super) keys: Table<K>,
-    chunks: Slab<Chunk>,
-    /// The slots of all operations by number, if the total limit displaces.
-    all: BTreeMap<u64, u32>,
-    /// Number of watchers.
-    pub(super) watched: u64,
-    pub(super) filter: Filter,
-    pub(super) limits: Arc<Limits>,
-    pub(super) stats: ShardStats,
-    dropped: Option<Box<Dropped<K>>>,
-    panics: Panics,
-}
-
-/// Values that are dropped after the release of the lock.
-pub(super) struct Dropped<K> {
-    /// Keys that have lost their last watcher. Their drop is user code.
-    keys: Vec<K>,
-    /// Memory that may take long to free.
-    memory: Option<Box<dyn Any + Send>>,
-    panics: Panics,
-}
-
-impl<K> Drop for Dropped<K> {
-    fn drop(&mut self) {
-        for key in self.keys.drain(..) {
-            self.panics.catch(|| drop(key));
-        }
-    }
-}
-
 /// Releases the lock of a shard, and drops what it must not drop under the lock.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
@@ -167,17 +132,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         limits: Arc<Limits>,
         panics: Panics,
     ) -> Self {
-        let lists = Lists {
-            keys: Table::new(),
-            chunks: Slab::new(),
-            all: BTreeMap::new(),
-            watched: 0,
-            filter,
-            limits,
-            stats: ShardStats::new(),
-            dropped: None,
-            panics,
-        };
+        let lists = Lists::new(filter, limits, panics);
         Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0 }
     }
 
@@ -373,7 +328,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// end is decided.
     #[inline]
     pub(super) fn end(&mut self, key: Key, how: Completion, now: Nanos) -> Option<Option<O>> {
-        self.lists.leave(self.wheel.get(key)?, how, now);
+        self.wheel.get(key)?.leave(&mut self.lists, how, now);
         let operation = self.wheel.cancel(key)?.operation;
         self.free_memory_after_crowd();
         Some(operation)
@@ -533,10 +488,8 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     #[cold]
     fn free_memory(&mut self) {
         self.most = 0;
-        let keys = mem::replace(&mut self.lists.keys, Table::new());
-        let chunks = mem::replace(&mut self.lists.chunks, Slab::new());
-        let wheel = self.wheel.take_memory();
-        self.lists.dropped().memory = Some(Box::new((keys, chunks, wheel)));
+        let memory = (self.lists.take_memory(), self.wheel.take_memory());
+        self.lists.dropped().memory = Some(Box::new(memory));
     }
 }
 
@@ -546,142 +499,6 @@ pub(super) type Rank = (bool, u64);
 
 /// Slots that a shutdown visits in one hold.
 const STEPS: u32 = 256;
-
-impl<K> Lists<K> {
-    /// Adds a watcher of the events of a key, which the table gets if it has none. Returns its spot.
-    #[inline]
-    fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
-    where
-        K: Eq,
-    {
-        // The comparison may panic. Nothing has changed by then.
-        let found = self.keys.find(hash, |other| *other == key);
-        self.watched += 1;
-        if let Some(index) = found {
-            let list = &mut self.keys.at_mut(index).list;
-            let spot = list.add_event(&mut self.chunks, index, number, slot);
-            self.discard(key);
-            return spot;
-        }
-        let index = self.keys.insert(hash, key, List::of_event(slot));
-        self.filter.add(hash);
-        Spot::in_list(index, 0)
-    }
-
-    /// Adds a watcher of a threshold of a key, which the table gets if it has none. Returns the
-    /// number of the key.
-    fn watch_threshold(&mut self, hash: u64, key: K, threshold: Threshold, slot: u32) -> u32
-    where
-        K: Eq,
-    {
-        let found = self.keys.find(hash, |other| *other == key);
-        self.watched += 1;
-        let index = match found {
-            Some(index) => {
-                self.discard(key);
-                index
-            }
-            None => {
-                self.filter.add(hash);
-                self.keys.insert(hash, key, List::new())
-            }
-        };
-        self.keys.at_mut(index).list.add_threshold(threshold, slot);
-        index
-    }
-
-    /// Returns the key of a watcher; `None` if it is on no list.
-    fn key_of(&self, watcher: Watcher) -> Option<u32> {
-        match watcher {
-            Watcher::Event(spot) => Some(spot.key(&self.chunks)),
-            Watcher::Threshold(key, _) => Some(key),
-            Watcher::Reached => None,
-        }
-    }
-
-    /// Removes an operation that has ended from all lists and from the limits, and counts its end.
-    #[inline]
-    fn leave<O>(&mut self, waiting: &Waiting<O>, completion: Completion, now: Nanos) {
-        for (number, watcher) in waiting.watchers() {
-            match watcher {
-                Watcher::Event(at) => self.remove_event(at, waiting.is_counted),
-                Watcher::Threshold(key, at) => {
-                    self.remove_threshold(key, (at, number), waiting.is_counted);
-                }
-                Watcher::Reached => {}
-            }
-        }
-        if self.limits.is_total() {
-            self.all.remove(&waiting.number);
-            if waiting.is_counted {
-                self.limits.release();
-            }
-        }
-        self.stats.count(completion, now.saturating_sub(waiting.since));
-    }
-
-    /// Removes a watcher of events, and releases its permit.
-    #[inline]
-    fn remove_event(&mut self, spot: Spot, is_counted: bool) {
-        self.watched -= 1;
-        if self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
-        }
-        let (key, is_empty) = match spot.chunk() {
-            None => {
-                let (key, index) = spot.few();
-                (key, self.keys.at_mut(key).list.remove_few(index))
-            }
-            Some((number, index)) => {
-                let removed = list::remove_from(&mut self.chunks, number, index);
-                let Some(chunk) = removed else { return };
-                (chunk.key, self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk))
-            }
-        };
-        if is_empty {
-            self.remove_key(key);
-        }
-    }
-
-    /// Removes a watcher of a threshold, and releases its permit.
-    fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
-        self.watched -= 1;
-        let entry = self.keys.at_mut(key);
-        if self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(entry.hash);
-        }
-        if entry.list.remove_threshold(threshold) {
-            self.remove_key(key);
-        }
-    }
-
-    /// Removes a key, which has no watchers left.
-    #[inline]
-    fn remove_key(&mut self, key: u32) {
-        let (hash, key) = self.keys.remove(key);
-        self.filter.remove(hash);
-        self.discard(key);
-    }
-
-    /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
-    pub(super) fn shrink(&mut self) {
-        self.keys.shrink();
-        self.chunks.shrink();
-    }
-
-    /// Drops a key after the release of the lock.
-    #[inline]
-    fn discard(&mut self, key: K) {
-        if mem::needs_drop::<K>() {
-            self.dropped().keys.push(key);
-        }
-    }
-
-    fn dropped(&mut self) -> &mut Dropped<K> {
-        let new = || Dropped { keys: Vec::new(), memory: None, panics: self.panics.clone() };
-        self.dropped.get_or_insert_with(|| Box::new(new()))
-    }
-}
 
 impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
     type Value = Waiting<O>;
@@ -710,7 +527,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
                 break;
             }
             let Some(Expired { key, deadline, value: waiting }) = due.next() else { break };
-            self.lists.leave(&waiting, Completion::Expired, read.elapsed);
+            waiting.leave(&mut self.lists, Completion::Expired, read.elapsed);
             if waiting.operation.is_none() {
                 self.decided.insert(key, Completion::Expired);
             }

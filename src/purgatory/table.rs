@@ -7,25 +7,24 @@
 
 use std::{boxed::Box, mem, vec::Vec};
 
-use super::list::List;
 use crate::slab::{END, Slab};
 
 /// Chains whose heads share a block.
 const HEADS: usize = 256;
 
-/// A key with its watchers.
+/// A key with its list of watchers.
 #[derive(Debug)]
-pub(super) struct Entry<K> {
+pub(super) struct Entry<K, L> {
     pub(super) hash: u64,
     key: K,
-    pub(super) list: List,
+    pub(super) list: L,
 }
 
-/// Keys with their watchers, each with a number.
+/// Keys with their lists of watchers, each with a number.
 #[derive(Debug)]
-pub(super) struct Table<K> {
+pub(super) struct Table<K, L> {
     /// The tag of an entry is the next one of its chain, or `END`.
-    entries: Slab<Entry<K>>,
+    entries: Slab<Entry<K, L>>,
     /// The first entry of each chain, or `END`.
     #[expect(clippy::vec_box, reason = "a growing vector moves no heads")]
     heads: Vec<Box<[u32; HEADS]>>,
@@ -34,7 +33,7 @@ pub(super) struct Table<K> {
     mask: u32,
 }
 
-impl<K> Table<K> {
+impl<K, L> Table<K, L> {
     pub(super) const fn new() -> Self {
         Self { entries: Slab::new(), heads: Vec::new(), chains: 0, mask: 0 }
     }
@@ -44,12 +43,12 @@ impl<K> Table<K> {
         self.entries.len()
     }
 
-    pub(super) fn at(&self, index: u32) -> &Entry<K> {
+    pub(super) fn at(&self, index: u32) -> &Entry<K, L> {
         self.entries.at(index)
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, index: u32) -> &mut Entry<K> {
+    pub(super) fn at_mut(&mut self, index: u32) -> &mut Entry<K, L> {
         self.entries.at_mut(index)
     }
 
@@ -72,7 +71,7 @@ impl<K> Table<K> {
 
     /// Adds a key that the table does not have, with its watchers. Returns its number.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u64, key: K, list: List) -> u32 {
+    pub(super) fn insert(&mut self, hash: u64, key: K, list: L) -> u32 {
         if self.entries.len() >= self.chains as usize {
             self.split();
         }
@@ -107,7 +106,7 @@ impl<K> Table<K> {
     }
 
     /// Returns the numbers of all keys, with their entries.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<K>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<K, L>)> {
         self.entries.keys_from(0).map(|key| (key.index(), self.entries.at(key.index())))
     }
 
@@ -182,7 +181,7 @@ mod tests {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
     }
 
-    fn check(table: &Table<u64>, present: &BTreeMap<u64, u32>) {
+    fn check(table: &Table<u64, ()>, present: &BTreeMap<u64, u32>) {
         assert_eq!(table.len(), present.len());
         assert!(table.chains as usize >= table.len());
         for (&number, &index) in present {
@@ -201,7 +200,7 @@ mod tests {
             if let Some(index) = present.remove(&number) {
                 assert_eq!(table.remove(index), (hash(number), number));
             } else if step % 20_000 < 12_000 {
-                present.insert(number, table.insert(hash(number), number, List::new()));
+                present.insert(number, table.insert(hash(number), number, ()));
             }
             if step % 5_000 == 0 {
                 table.shrink();
@@ -222,7 +221,7 @@ mod tests {
     #[test]
     fn keys_of_one_hash_are_told_apart() {
         let mut table = Table::new();
-        let indices: Vec<_> = (0..100_u64).map(|key| table.insert(7, key, List::new())).collect();
+        let indices: Vec<_> = (0..100_u64).map(|key| table.insert(7, key, ())).collect();
         for &index in indices.iter().skip(1).step_by(2) {
             table.remove(index);
         }

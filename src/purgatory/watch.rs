@@ -1,21 +1,19 @@
-//! Waiting: registers an operation between two checks.
+//! Registration: an operation begins to wait between two checks, or is refused.
 
-use std::{hash::Hash, mem, time::Duration};
+use std::{error::Error, fmt, hash::Hash, io, mem, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{
-    Purgatory,
+    Purgatory, SharedPurgatory,
     conditions::{Conditions, Effect, Watches},
     deferral,
-    error::{WatchError, WatchErrorKind},
     filter::fence_watch,
     limits::Excess,
     operation::{Back, Completion, DelayedOperation, OperationKey, Out, Waiting, Watched},
     shard::{Claim, Shard, release},
-    shared::SharedPurgatory,
 };
-use crate::{sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
+use crate::{error::Exclusive, sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
 
 impl<K, O> Purgatory<K, O>
 where
@@ -304,5 +302,124 @@ impl<K: Send + 'static, O: Send + 'static> Drop for Registration<'_, K, O> {
         if !self.is_complete {
             self.shard.end(self.key, Completion::Cancelled, self.now);
         }
+    }
+}
+
+/// Error of a purgatory that refuses an operation. Holds the operation.
+///
+/// The operation could not complete at that moment, or has too many keys for a check.
+/// [`kind`](Self::kind) returns the reason, and [`into_value`](Self::into_value) the operation. The
+/// error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+///
+/// struct Never;
+///
+/// impl DelayedOperation<u32> for Never {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let purgatory = Purgatory::<u32, Never>::new();
+/// assert!(purgatory.shutdown().is_empty());
+/// let error =
+///     purgatory.watch(Never, [1], Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.kind(), WatchErrorKind::ShutDown);
+/// let Never = error.into_value();
+/// ```
+pub struct WatchError<O> {
+    kind: WatchErrorKind,
+    /// The cause of [`NoThread`](WatchErrorKind::NoThread).
+    cause: Option<io::Error>,
+    operation: Exclusive<O>,
+}
+
+/// Reason of a [`WatchError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WatchErrorKind {
+    /// [`max_delayed`](crate::PurgatoryBuilder::max_delayed) operations wait, or the purgatory's
+    /// timer is full.
+    Full,
+    /// One of the keys has [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key)
+    /// operations.
+    KeyFull,
+    /// The operation waits on more keys than [`max_keys`](crate::PurgatoryBuilder::max_keys)
+    /// allows.
+    TooManyKeys,
+    /// The purgatory is shut down.
+    ShutDown,
+    /// The operating system refused to start a thread of the timer. The cause is the
+    /// [`source`](Error::source) of the error. A later call tries again.
+    NoThread,
+}
+
+impl<O> WatchError<O> {
+    pub(super) const fn new(kind: WatchErrorKind, operation: O) -> Self {
+        Self { kind, cause: None, operation: Exclusive::new(operation) }
+    }
+
+    pub(super) const fn no_thread(cause: io::Error, operation: O) -> Self {
+        let kind = WatchErrorKind::NoThread;
+        Self { kind, cause: Some(cause), operation: Exclusive::new(operation) }
+    }
+
+    /// Returns the reason.
+    #[must_use]
+    pub const fn kind(&self) -> WatchErrorKind {
+        self.kind
+    }
+
+    /// Returns the operation.
+    pub fn into_value(self) -> O {
+        self.operation.into_inner()
+    }
+}
+
+impl fmt::Display for WatchErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "purgatory is full",
+            Self::KeyFull => "too many operations wait on a key",
+            Self::TooManyKeys => "operation waits on too many keys",
+            Self::ShutDown => "purgatory is shut down",
+            Self::NoThread => "cannot start a thread of the timer",
+        })
+    }
+}
+
+impl<O> fmt::Debug for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchError").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl<O> fmt::Display for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+impl<O> Error for WatchError<O> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+/// A limit is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), a purgatory that is shut down is
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
+impl<O: Send + 'static> From<WatchError<O>> for io::Error {
+    fn from(error: WatchError<O>) -> Self {
+        let kind = match (error.kind, &error.cause) {
+            (_, Some(cause)) => cause.kind(),
+            (WatchErrorKind::ShutDown, None) => io::ErrorKind::BrokenPipe,
+            _ => io::ErrorKind::QuotaExceeded,
+        };
+        Self::new(kind, error)
     }
 }

@@ -47,7 +47,7 @@ impl Tasks {
 
     fn new(world: &World) -> Self {
         let queue = world.set_up(true).build_queue().expect("the settings are in range");
-        let purgatory = PurgatoryBuilder::new().timer(world.set_up(true)).build();
+        let purgatory = Purgatory::builder().timer(world.set_up(true)).build();
         Self {
             timer: Mutex::new(timer(world)),
             queue,

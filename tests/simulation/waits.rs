@@ -38,7 +38,7 @@ impl Waits {
     pub(crate) fn new(world: &World) -> Arc<Self> {
         let setup = &world.setup;
         let timer = world.set_up(true);
-        let mut builder = PurgatoryBuilder::new().timer(timer);
+        let mut builder = Purgatory::builder().timer(timer);
         if let Some((max, overload)) = setup.max_delayed {
             builder = builder.max_delayed(max, overload);
         }
@@ -413,7 +413,7 @@ impl Waits {
         self.see(world);
         let tick = self.tick(world);
         let stats = self.purgatory.stats();
-        let pending = self.purgatory.timer_stats().pending;
+        let pending = self.purgatory.stats().timer.pending;
         let ledger = self.ledger();
         let counts = &ledger.counts;
         let watched: u64 = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();

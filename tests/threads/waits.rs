@@ -41,7 +41,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     pub(crate) fn new(books: Arc<Books>, timer: TimerBuilder, overload: Overload) -> Arc<Self> {
-        let purgatory = PurgatoryBuilder::new()
+        let purgatory = Purgatory::builder()
             .timer(timer.clock(books.clock().clone()))
             .max_delayed(MAX_DELAYED, overload)
             .max_delayed_per_key(MAX_PER_KEY, overload)
@@ -52,7 +52,7 @@ impl Waits {
     }
 
     pub(crate) fn stats(&self) -> (PurgatoryStats, TimerStats) {
-        (self.purgatory.stats(), self.purgatory.timer_stats())
+        (self.purgatory.stats(), self.purgatory.stats().timer)
     }
 
     pub(crate) fn books(&self) -> &Books {
@@ -186,7 +186,7 @@ impl Waits {
 
     /// Reads the counts of the purgatory from a check.
     pub(crate) fn look(&self, key: u32) {
-        let (delayed, watched) = (self.purgatory.delayed(), self.purgatory.watched());
+        let (delayed, watched) = (self.purgatory.delayed(), self.purgatory.stats().watched);
         self.books().breaches().unless(delayed.max(watched) < u64::from(SEATS), || {
             format!("a check on key {key} sees {delayed} operations on {watched} lists")
         });

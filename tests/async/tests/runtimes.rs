@@ -245,7 +245,7 @@ async fn waits_end_by_events_of_other_tasks_and_when_they_are_dropped() {
     }
     dropped.abort();
     assert!(dropped.await.expect_err("it is aborted").is_cancelled());
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched), (0, 0));
 }
 
 /// Each of many tasks resets its sleep at every message, as connections do.

@@ -40,7 +40,7 @@ type Builder = PurgatoryBuilder<u64, Never>;
 fn purgatory(change: impl FnOnce(Builder) -> Builder) -> (ManualClock, Purgatory<u64, Never>) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(3);
-    (clock, change(PurgatoryBuilder::new().timer(timer)).build().unwrap())
+    (clock, change(Purgatory::builder().timer(timer)).build().unwrap())
 }
 
 /// Registers operations of every kind: on no key, on a duplicate key, on many keys.
@@ -68,7 +68,6 @@ fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<Ope
 fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     let is_waiting = purgatory.is_waiting(key);
     let guard: OperationGuard<_, _> = purgatory.guard(key);
-    assert_eq!(guard.key(), key);
     guard.disarm();
     assert_eq!(purgatory.is_waiting(key), is_waiting);
     assert_eq!(purgatory.complete(key), is_waiting);
@@ -99,10 +98,10 @@ fn a_purgatory_accepts_every_delay_and_key() {
     let waiting = keys.iter().filter(|&&key| use_key(&purgatory, key)).count();
     assert!(waiting > 0 && waiting < keys.len(), "some have expired, and some have not");
     let stats = purgatory.stats();
-    assert_eq!((purgatory.delayed(), purgatory.watched(), stats.panicked), (0, 0, 0));
-    assert_eq!((purgatory.timer_stats().pending, stats.keys), (0, 0));
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched, stats.panicked), (0, 0, 0));
+    assert_eq!((purgatory.stats().timer.pending, stats.keys), (0, 0));
     for percent in PERCENTS {
-        assert!(stats.wait_percentile(percent) <= stats.waits.max());
+        assert!(stats.waits.percentile(percent) <= stats.waits.max());
     }
 }
 
@@ -122,7 +121,6 @@ fn an_advance_to_the_greatest_value_reaches_every_threshold() {
     assert_eq!(purgatory.cancel_on(&7), 1);
     assert_eq!(purgatory.delayed(), 3, "the operations without keys");
     assert_eq!(purgatory.shutdown().len(), 3);
-    purgatory.shutdown_now();
 }
 
 #[test]
@@ -134,7 +132,7 @@ fn an_operation_that_completes_at_once_accepts_every_delay() {
             purgatory.watch(Always, Watch::any([Condition::Threshold(0, u64::MAX)]), delay),
             purgatory.watch(Always, Watch::all([Condition::Threshold(0, 0)]), delay),
         ];
-        assert!(watched.into_iter().all(|one| one.unwrap().is_completed()));
+        assert!(watched.into_iter().all(|one| one.unwrap().key().is_none()));
     }
     assert_eq!(Condition::Threshold('a', u64::MAX).key(), Condition::Events('a').key());
 }
@@ -246,7 +244,7 @@ fn a_completion_can_call_every_function() {
         let (clock, inner) = purgatory(|builder| builder);
         let keys = watch_all_ways(&inner, SECOND).into_iter().zip(0..);
         let caller = Caller(inner.clone(), keys.map(|(key, number)| (number, key)).collect());
-        let outer = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
+        let outer = Purgatory::builder().timer(Timer::builder().clock(clock.clone()));
         let outer = outer.build().unwrap();
         let _ = outer.watch(caller, [1], MS).unwrap();
         clock.advance(MS);

@@ -146,18 +146,3 @@ fn the_key_of_an_operation_names_none_in_another_purgatory() {
     assert_eq!(other.purgatory.complete_all([key, own, key]), 1);
     assert!(one.purgatory.is_waiting(key));
 }
-
-#[test]
-fn the_short_form_of_a_shutdown_answers_every_operation() {
-    let world = World::new();
-    for name in 0..100 {
-        world.watch(name, [name % 7]);
-    }
-    world.purgatory.shutdown_now();
-    assert!(world.ended().iter().all(|(_, end)| *end == ShutDown));
-    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().shut_down), (0, 100));
-    assert_eq!(world.purgatory.check_each(0..8), 0);
-    let kind = Purgatory::<u32, Op>::builder().max_keys(0).build().map(drop);
-    assert!(kind.is_err());
-    world.check_empty();
-}

@@ -24,7 +24,7 @@ const CROWD: u32 = 100;
 #[test]
 fn a_completion_can_wait_for_the_end_of_another_operation_of_its_batch() {
     must_return(|| {
-        let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
+        let purgatory: Shared = Purgatory::builder().build().expect("the defaults are valid");
         let (last, is_ready) = (Arc::<Mutex<Option<OperationKey>>>::default(), ready());
         let (told, telling) = mpsc::channel();
         let (other, key, flag) = (purgatory.clone(), Arc::clone(&last), Arc::clone(&is_ready));
@@ -48,7 +48,7 @@ fn a_completion_can_wait_for_the_end_of_another_operation_of_its_batch() {
 #[test]
 fn a_slow_completion_does_not_delay_the_expiry_of_others() {
     must_return(|| {
-        let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
+        let purgatory: Shared = Purgatory::builder().build().expect("the defaults are valid");
         let (is_ready, is_expired) = (ready(), ready());
         for number in 0..CROWD {
             let (flag, seen, expired) =
@@ -137,7 +137,7 @@ fn a_refused_operation_displaces_no_other() {
 #[test]
 fn the_displaced_operation_is_one_on_events_or_else_has_the_greatest_threshold_of_all_threads() {
     let timer = Timer::builder().shards(2);
-    let purgatory: Shared = PurgatoryBuilder::new()
+    let purgatory: Shared = Purgatory::builder()
         .timer(timer)
         .max_delayed_per_key(2, Overload::DisplaceOldest)
         .build()

@@ -167,7 +167,7 @@ fn an_operation_that_can_complete_at_once_never_waits() {
     assert_eq!(world.checked(), [7], "one check is enough");
     let stats = world.purgatory.stats();
     assert_eq!((stats.at_once, stats.satisfied, stats.waits.count()), (1, 0, 0));
-    assert_eq!(world.purgatory.timer_stats().scheduled, 0);
+    assert_eq!(world.purgatory.stats().timer.scheduled, 0);
     check_that_nothing_ends_again(&world, None);
 }
 
@@ -235,10 +235,10 @@ fn a_wait_is_measured_from_registration_to_end() {
     assert_eq!(world.ended(), all(1..=100, Expired));
     let stats = world.purgatory.stats();
     assert_eq!((stats.waits.count(), stats.waits.max()), (100, 100 * MS));
-    assert_eq!(stats.wait_percentile(100.0), 100 * MS);
-    let median = stats.wait_percentile(50.0);
+    assert_eq!(stats.waits.percentile(100.0), 100 * MS);
+    let median = stats.waits.percentile(50.0);
     assert!(median >= 50 * MS && median <= 57 * MS, "{median:?} is off by more than an eighth");
-    assert_eq!(World::new().purgatory.stats().wait_percentile(99.0), Duration::ZERO);
+    assert_eq!(World::new().purgatory.stats().waits.percentile(99.0), Duration::ZERO);
 }
 
 #[test]
@@ -259,8 +259,8 @@ fn each_wait_of_very_many_is_measured() {
     let stats = world.purgatory.stats();
     assert_eq!((stats.satisfied, stats.waits.count()), (MANY.into(), MANY.into()));
     assert_eq!(stats.waits.max(), 40 * MS);
-    assert!(stats.wait_percentile(80.0) < 2 * MS, "{:?}", stats.waits);
-    assert!(stats.wait_percentile(80.1) >= 40 * MS, "{:?}", stats.waits);
+    assert!(stats.waits.percentile(80.0) < 2 * MS, "{:?}", stats.waits);
+    assert!(stats.waits.percentile(80.1) >= 40 * MS, "{:?}", stats.waits);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
         assert!(purgatory.watch(op, [1], MS).is_ok());
     }
     wait_until("all have expired", || purgatory.stats().expired == 10);
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched), (0, 0));
     let operations = purgatory.shutdown();
     let stats = purgatory.stats();
     assert_eq!((operations.len(), stats.expired, stats.shut_down), (9, 1, 9));
@@ -296,7 +296,7 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
 #[test]
 fn an_expired_operation_is_completed_if_the_pool_drops_it() {
     let timer = Timer::builder().executor(drop);
-    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let (send, ends) = mpsc::channel();
     let op = Op::new().end(move |end| send.send(end).unwrap());
     assert!(purgatory.watch(op, [1], MS).is_ok());

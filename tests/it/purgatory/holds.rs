@@ -157,7 +157,7 @@ impl Hash for Slow {
 fn an_operation_does_not_wait_for_a_lock_if_another_shard_is_free() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(2);
-        let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+        let purgatory = Purgatory::builder().timer(timer).build().unwrap();
         let watch = || {
             purgatory.watch(Idle, [Slow(Mutex::new(None))], HOUR).unwrap();
         };

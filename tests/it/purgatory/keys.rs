@@ -18,7 +18,7 @@ fn an_operation_can_watch_a_thousand_keys() {
         let name = 2 * round;
         world.watch(name, 0..1000);
         world.any(name + 1, (1..=1000).map(|key| Threshold(key, u64::from(key))));
-        assert_eq!((world.purgatory.watched(), world.purgatory.delayed()), (2000, 2));
+        assert_eq!((world.purgatory.stats().watched, world.purgatory.delayed()), (2000, 2));
         assert_eq!(world.purgatory.stats().keys, 1001);
         world.make_ready(name);
         assert_eq!(world.purgatory.check_and_complete(&(round * 99)), 1);
@@ -48,12 +48,12 @@ impl DelayedOperation<String> for Fetch {
 #[test]
 fn keys_can_be_looked_up_by_a_borrowed_form() {
     let timer = Timer::builder().clock(ManualClock::new());
-    let purgatory: Purgatory<String, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory: Purgatory<String, _> = Purgatory::builder().timer(timer).build().unwrap();
     let log = Log::new();
     let topic = |number: u32| format!("topic-{number}");
     let watch = |name, watches: &[Condition<String>]| {
         let watched = purgatory.watch(Fetch(name, log.clone()), Watch::any(watches.to_vec()), HOUR);
-        assert!(!watched.unwrap().is_completed());
+        assert!(watched.unwrap().key().is_some());
     };
     watch("a", &[Threshold(topic(1), 100), Events(topic(2)), Events(topic(2))]);
     watch("b", &[Threshold(topic(1), 200), Events(topic(3))]);
@@ -68,7 +68,7 @@ fn keys_can_be_looked_up_by_a_borrowed_form() {
     assert_eq!(purgatory.stats().keys, 0);
     let watches = [Threshold(topic(1), 7)];
     let result = purgatory.watch(Fetch("d", log), Watch::any(watches), Duration::ZERO);
-    assert!(result.unwrap().is_completed(), "`has_reached` got another key");
+    assert!(result.unwrap().key().is_none(), "`has_reached` got another key");
 }
 
 /// A key with the same hash as all others.
@@ -92,12 +92,12 @@ impl DelayedOperation<Colliding> for Named {
 #[test]
 fn keys_with_equal_hashes_are_distinguished() {
     let timer = Timer::builder().clock(ManualClock::new());
-    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let log = Log::new();
     for name in 0..100 {
         let watches = [Events(Colliding(name)), Threshold(Colliding(1000 + name), 1)];
         let result = purgatory.watch(Named(name, log.clone()), Watch::any(watches), HOUR);
-        assert!(!result.unwrap().is_completed());
+        assert!(result.unwrap().key().is_some());
     }
     assert_eq!(purgatory.stats().keys, 200);
     for name in (0..100).rev().step_by(2) {

@@ -29,8 +29,8 @@ const NOTHING: Seen = Seen { delayed: 0, watched: 0, keys: 0, pending: 0 };
 fn look(purgatory: &Shared) -> Seen {
     let stats = purgatory.stats();
     assert_eq!(stats.delayed, purgatory.delayed());
-    assert_eq!(stats.watched, purgatory.watched());
-    let pending = purgatory.timer_stats().pending;
+    assert_eq!(stats.watched, purgatory.stats().watched);
+    let pending = purgatory.stats().timer.pending;
     Seen { delayed: stats.delayed, watched: stats.watched, keys: stats.keys, pending }
 }
 
@@ -151,7 +151,7 @@ impl delaywheel::DelayedOperation<Counted> for Never {
 fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let clock = delaywheel::ManualClock::new();
     let timer = delaywheel::Timer::builder().clock(clock.clone());
-    let purgatory = delaywheel::PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory = delaywheel::Purgatory::builder().timer(timer).build().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let key = |number| Counted::new(number, &count);
     let mut waiting = Vec::new();

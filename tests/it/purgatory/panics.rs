@@ -31,12 +31,6 @@ fn with_a_bad_one() -> World {
     world
 }
 
-/// Three operations end.
-fn shut_down(world: &World) -> usize {
-    world.purgatory.shutdown_now();
-    3
-}
-
 /// Three operations expire.
 fn expire(clock: &ManualClock) -> usize {
     clock.advance(HOUR);
@@ -46,9 +40,8 @@ fn expire(clock: &ManualClock) -> usize {
 #[test]
 fn a_panic_in_complete_is_counted_and_the_others_complete() {
     type Way = fn(&World) -> usize;
-    let ways: [(Way, Completion); 3] = [
+    let ways: [(Way, Completion); 2] = [
         (|world| world.purgatory.check_and_complete(&1), Satisfied),
-        (shut_down, ShutDown),
         (|world| expire(&world.clock), Completion::Expired),
     ];
     for (way, end) in ways {
@@ -57,7 +50,7 @@ fn a_panic_in_complete_is_counted_and_the_others_complete() {
         assert_eq!(way(&world), 3);
         assert_eq!(world.ended(), all([0, 2], end));
         assert_eq!(world.purgatory.stats().panicked, 1);
-        assert_eq!(world.purgatory.timer_stats().panicked, 0);
+        assert_eq!(world.purgatory.stats().timer.panicked, 0);
         world.check_empty();
     }
 }
@@ -200,7 +193,7 @@ struct BadKeys {
 impl BadKeys {
     fn new() -> Self {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let builder = PurgatoryBuilder::new().timer(timer);
+        let builder = Purgatory::builder().timer(timer);
         let builder = builder.max_delayed(2, delaywheel::purgatory::Overload::Refuse);
         let is_bad = Arc::new(AtomicBool::new(false));
         Self { purgatory: builder.build().unwrap(), is_bad, log: Log::new() }
@@ -273,7 +266,7 @@ fn a_panic_in_the_drop_of_a_reached_key_loses_no_operation() {
         assert_eq!(ended, if reached { satisfied } else { vec![] }, "{watched:?}");
         assert_eq!(bad.purgatory.delayed(), u64::from(!reached));
         assert_eq!(bad.purgatory.cancel_on(&1), usize::from(!reached));
-        assert_eq!((bad.purgatory.delayed(), bad.purgatory.watched()), (0, 0));
+        assert_eq!((bad.purgatory.delayed(), bad.purgatory.stats().watched), (0, 0));
     }
 }
 
@@ -327,7 +320,7 @@ impl DelayedOperation<Incomparable> for Ends {
 fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
     must_return(|| {
         let timer = Timer::builder().shards(1);
-        let purgatory: Purgatory<_, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
+        let purgatory: Purgatory<_, _> = Purgatory::builder().timer(timer).build().unwrap();
         let watch = |key: Option<Incomparable>, delay| {
             let has_ended = Arc::new(AtomicBool::new(false));
             let op = Ends(Arc::clone(&has_ended));
@@ -358,15 +351,15 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
     for limit in limits {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let purgatory = limit(PurgatoryBuilder::new().timer(timer)).build().unwrap();
+        let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
         let op = || Ends(Arc::default());
         let first = purgatory.watch(op(), [Incomparable { is_bad: true }], HOUR).unwrap();
         let watched = || purgatory.watch(op(), [Incomparable { is_bad: false }], MS);
         assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
         purgatory.check_invariants();
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
+        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
         clock.advance(SECOND);
-        assert_eq!(purgatory.timer_stats().panicked, 0);
+        assert_eq!(purgatory.stats().timer.panicked, 0);
         assert!(purgatory.cancel(first.key().unwrap()).is_some());
         for _ in 0..2 {
             assert!(purgatory.watch(op(), [], HOUR).is_ok(), "a permit is lost");

@@ -96,7 +96,7 @@ impl World {
     pub(crate) fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(3);
-        let purgatory = change(PurgatoryBuilder::new().timer(timer)).build();
+        let purgatory = change(Purgatory::builder().timer(timer)).build();
         Self {
             clock,
             purgatory: purgatory.expect("the settings are in range"),
@@ -183,7 +183,7 @@ impl World {
     #[track_caller]
     pub(crate) fn at_once(&self, watched: Result<Watched, WatchError<Op>>) -> bool {
         self.state().accepted += 1;
-        watched.expect("there is room").is_completed()
+        watched.expect("there is room").key().is_none()
     }
 
     /// Makes the checks of an operation succeed, without announcing it.
@@ -214,8 +214,8 @@ impl World {
         let stats = self.purgatory.stats();
         assert_eq!(sum(&stats), self.state().accepted, "{stats:?}");
         assert_eq!(stats.delayed, self.purgatory.delayed());
-        assert_eq!(stats.watched, self.purgatory.watched());
-        assert_eq!(self.purgatory.timer_stats().pending, stats.delayed);
+        assert_eq!(stats.watched, self.purgatory.stats().watched);
+        assert_eq!(self.purgatory.stats().timer.pending, stats.delayed);
     }
 
     /// Checks that no operation is left.
@@ -224,7 +224,7 @@ impl World {
         self.check_books();
         let stats = self.purgatory.stats();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
-        assert_eq!(self.purgatory.timer_stats().pending, 0);
+        assert_eq!(self.purgatory.stats().timer.pending, 0);
         assert_eq!(Arc::strong_count(&self.held), 1, "an operation is left");
     }
 }

@@ -1,5 +1,5 @@
-//! The watchers of a key, in order: those of its events by registration, then those of its value by
-//! threshold.
+//! The lists of a shard: for each key, its watchers in order. First come those of its events by
+//! registration, then those of its value by threshold.
 //!
 //! Watchers of events come in order, so up to [`CHUNK`] of them share a chunk, and the first ones
 //! are in the list itself: most keys need no chunk. Each watcher has a *spot*, which its operation
@@ -9,13 +9,210 @@
 //! threshold, where it goes on. So it needs no entry on the list, and any watcher may leave
 //! meanwhile.
 
-use std::{boxed::Box, collections::BTreeMap, ops::Bound};
+use std::{any::Any, boxed::Box, collections::BTreeMap, mem, ops::Bound, sync::Arc, vec::Vec};
 
+use super::{deferral::Panics, filter::Filter, limits::Limits, stats::ShardStats, table::Table};
 use crate::slab::{END, Slab};
 
 /// Maximum number of operations that a thread takes out at once, and that end in one hold. One in
 /// models, so that walks go on in another hold.
 pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
+
+/// The lists of a shard, and what changes with them.
+pub(super) struct Lists<K> {
+    pub(super) keys: Table<K, List>,
+    pub(super) chunks: Slab<Chunk>,
+    /// The slots of all operations by number, if the total limit displaces.
+    pub(super) all: BTreeMap<u64, u32>,
+    /// Number of watchers.
+    pub(super) watched: u64,
+    pub(super) filter: Filter,
+    pub(super) limits: Arc<Limits>,
+    pub(super) stats: ShardStats,
+    pub(super) dropped: Option<Box<Dropped<K>>>,
+    pub(super) panics: Panics,
+}
+
+/// Values that are dropped after the release of the lock.
+pub(super) struct Dropped<K> {
+    /// Keys that have lost their last watcher. Their drop is user code.
+    keys: Vec<K>,
+    /// Memory that may take long to free.
+    pub(super) memory: Option<Box<dyn Any + Send>>,
+    pub(super) panics: Panics,
+}
+
+impl<K> Drop for Dropped<K> {
+    fn drop(&mut self) {
+        for key in self.keys.drain(..) {
+            self.panics.catch(|| drop(key));
+        }
+    }
+}
+
+impl<K> Lists<K> {
+    pub(super) fn new(filter: Filter, limits: Arc<Limits>, panics: Panics) -> Self {
+        Self {
+            keys: Table::new(),
+            chunks: Slab::new(),
+            all: BTreeMap::new(),
+            watched: 0,
+            filter,
+            limits,
+            stats: ShardStats::new(),
+            dropped: None,
+            panics,
+        }
+    }
+
+    /// Takes the memory of lists that are all empty.
+    pub(super) fn take_memory(&mut self) -> impl Send + use<K>
+    where
+        K: Send,
+    {
+        debug_assert_eq!(self.watched, 0, "a watcher is left");
+        (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
+    }
+
+    /// Adds a watcher of the events of a key, which the table gets if it has none. Returns its spot.
+    #[inline]
+    pub(super) fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
+    where
+        K: Eq,
+    {
+        // The comparison may panic. Nothing has changed by then.
+        let found = self.keys.find(hash, |other| *other == key);
+        self.watched += 1;
+        if let Some(index) = found {
+            let list = &mut self.keys.at_mut(index).list;
+            let spot = list.add_event(&mut self.chunks, index, number, slot);
+            self.discard(key);
+            return spot;
+        }
+        let index = self.keys.insert(hash, key, List::of_event(slot));
+        self.filter.add(hash);
+        Spot::in_list(index, 0)
+    }
+
+    /// Adds a watcher of a threshold of a key, which the table gets if it has none. Returns the
+    /// number of the key.
+    pub(super) fn watch_threshold(
+        &mut self,
+        hash: u64,
+        key: K,
+        threshold: Threshold,
+        slot: u32,
+    ) -> u32
+    where
+        K: Eq,
+    {
+        let found = self.keys.find(hash, |other| *other == key);
+        self.watched += 1;
+        let index = match found {
+            Some(index) => {
+                self.discard(key);
+                index
+            }
+            None => {
+                self.filter.add(hash);
+                self.keys.insert(hash, key, List::new())
+            }
+        };
+        self.keys.at_mut(index).list.add_threshold(threshold, slot);
+        index
+    }
+
+    /// Returns the key of a watcher; `None` if it is on no list.
+    pub(super) fn key_of(&self, watcher: Watcher) -> Option<u32> {
+        match watcher {
+            Watcher::Event(spot) => Some(spot.key(&self.chunks)),
+            Watcher::Threshold(key, _) => Some(key),
+            Watcher::Reached => None,
+        }
+    }
+
+    /// Removes a watcher from its list, and releases its permit.
+    #[inline]
+    pub(super) fn remove(&mut self, number: u64, watcher: Watcher, is_counted: bool) {
+        match watcher {
+            Watcher::Event(spot) => self.remove_event(spot, is_counted),
+            Watcher::Threshold(key, at) => self.remove_threshold(key, (at, number), is_counted),
+            Watcher::Reached => {}
+        }
+    }
+
+    /// Removes a watcher of events, and releases its permit.
+    #[inline]
+    fn remove_event(&mut self, spot: Spot, is_counted: bool) {
+        self.watched -= 1;
+        if self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
+        }
+        let (key, is_empty) = match spot.chunk() {
+            None => {
+                let (key, index) = spot.few();
+                (key, self.keys.at_mut(key).list.remove_few(index))
+            }
+            Some((number, index)) => {
+                let removed = remove_from(&mut self.chunks, number, index);
+                let Some(chunk) = removed else { return };
+                (chunk.key, self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk))
+            }
+        };
+        if is_empty {
+            self.remove_key(key);
+        }
+    }
+
+    /// Removes a watcher of a threshold, and releases its permit.
+    pub(super) fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
+        self.watched -= 1;
+        let entry = self.keys.at_mut(key);
+        if self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(entry.hash);
+        }
+        if entry.list.remove_threshold(threshold) {
+            self.remove_key(key);
+        }
+    }
+
+    /// Removes a key, which has no watchers left.
+    #[inline]
+    fn remove_key(&mut self, key: u32) {
+        let (hash, key) = self.keys.remove(key);
+        self.filter.remove(hash);
+        self.discard(key);
+    }
+
+    /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
+        self.keys.shrink();
+        self.chunks.shrink();
+    }
+
+    /// Drops a key after the release of the lock.
+    #[inline]
+    fn discard(&mut self, key: K) {
+        if mem::needs_drop::<K>() {
+            self.dropped().keys.push(key);
+        }
+    }
+
+    pub(super) fn dropped(&mut self) -> &mut Dropped<K> {
+        let new = || Dropped { keys: Vec::new(), memory: None, panics: self.panics.clone() };
+        self.dropped.get_or_insert_with(|| Box::new(new()))
+    }
+}
+
+/// A watcher of an operation. The one at index `i` has the number of the operation plus `i` + 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Watcher {
+    Event(Spot),
+    /// The key in the table, and the threshold.
+    Threshold(u32, u64),
+    /// A threshold that has been reached.
+    Reached,
+}
 
 /// Watchers of events that a list holds without a map. Few in models, so that these need the map.
 const FEW: u32 = if cfg!(loom) { 1 } else { 4 };

@@ -13,7 +13,7 @@ mod requests;
 #[path = "shared/subject.rs"]
 mod subject;
 
-use delaywheel::{ManualClock, PurgatoryBuilder, Timer, TimerBuilder};
+use delaywheel::{ManualClock, Purgatory, Timer, TimerBuilder};
 use gungraun::prelude::*;
 
 use crate::{

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory,
-    PurgatoryBuilder, Timer, Watch,
+    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, Timer,
+    Watch,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

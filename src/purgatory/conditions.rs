@@ -49,6 +49,9 @@ impl<I> Watch<I> {
     /// *All* conditions must hold: every threshold is reached and, if the operation watches events,
     /// its check returns `true`. Without any condition the check is the only one: the operation
     /// completes at once, or waits as without a key.
+    ///
+    /// Each announcement checks the operation once at most. A caller that announces one change both
+    /// as a value and as an event leads to two checks of an operation that waits for both.
     pub const fn all(conditions: I) -> Self {
         Self { conditions, is_all: true }
     }
@@ -270,7 +273,8 @@ mod tests {
     fn each_key_is_there_once_however_often_it_is_added() {
         let keys = (0..100_000).map(|number| number % 500);
         // Two keys share each hash.
-        let conditions = Conditions::new(keys, 500, |number| number / 2, drop);
+        let mut conditions = Conditions::new();
+        conditions.add(keys, 500, |number| number / 2, drop);
         assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
         assert_eq!((conditions.hashes().len(), conditions.is_too_large), (500, false));
     }
@@ -286,8 +290,8 @@ mod tests {
                 let twice = (0..count).flat_map(|number| [number, number]).map(condition);
                 let twice = twice.filter(|condition| matches!(condition, Condition::Events(_)));
                 let once = (0..count).step_by(3).map(condition);
-                let conditions =
-                    Conditions::new(Watch::any(once.chain(twice)), max, |key| *key as u64, drop);
+                let mut conditions = Conditions::new();
+                conditions.add(Watch::any(once.chain(twice)), max, |key| *key as u64, drop);
                 assert_eq!(conditions.is_too_large, count > max);
                 assert_eq!(conditions.hashes().len(), max);
             }

@@ -296,26 +296,26 @@ where
 /// A purgatory without its handles.
 pub(crate) struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
     /// A reference to itself, for deferred checks.
-    pub(super) this: Weak<Self>,
+    this: Weak<Self>,
     /// Its number in the process.
-    pub(super) number: u32,
+    number: u32,
     /// Shows which shards may have watchers of a key.
-    pub(super) filters: Arc<Filters>,
+    filters: Arc<Filters>,
     hasher: SeedableRandomState,
-    pub(super) timer: Arc<Shared<Shard<K, O>>>,
-    pub(super) max_delay: Duration,
-    pub(super) limits: Arc<Limits>,
+    timer: Arc<Shared<Shard<K, O>>>,
+    max_delay: Duration,
+    limits: Arc<Limits>,
     /// Held while a thread selects an operation to displace.
-    pub(super) displacing: Mutex<()>,
+    displacing: Mutex<()>,
     /// Number of operations that completed without waiting, by shard.
-    pub(super) at_once: Box<[CachePadded<AtomicU64>]>,
+    at_once: Box<[CachePadded<AtomicU64>]>,
     /// Number of expired operations that a shutdown took back before their completion began.
-    pub(super) taken_back: AtomicU64,
+    taken_back: AtomicU64,
     panics: Panics,
 }
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
-    pub(super) fn new(
+    fn new(
         timer: TimerBuilder,
         max_delay: Duration,
         limits: Limits,
@@ -349,32 +349,32 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
 
     /// Locks a shard.
     #[inline]
-    pub(super) fn lock(&self, shard: usize) -> ShardGuard<'_, Shard<K, O>> {
+    fn lock(&self, shard: usize) -> ShardGuard<'_, Shard<K, O>> {
         self.timer.shards.lock(shard)
     }
 
     /// Locks the shard of an operation; `None` for a key of another purgatory.
     #[inline]
-    pub(super) fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, Shard<K, O>>> {
+    fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, Shard<K, O>>> {
         (key.purgatory == self.number).then(|| self.lock(key.shard as usize))
     }
 
     /// Locks one shard after the other.
-    pub(super) fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, Shard<K, O>>> {
+    fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, Shard<K, O>>> {
         (0..self.timer.shards.count()).map(|shard| self.lock(shard))
     }
 
     /// Returns the time up to which waits are measured. A call that ends operations reads the clock
     /// once before each hold, without the lock: the clock is user code.
     #[inline]
-    pub(super) fn now(&self) -> Nanos {
+    fn now(&self) -> Nanos {
         let clock = self.timer.shards.clock();
         let read = self.catch(|| Some(clock.elapsed_coarsely()));
         read.unwrap_or_else(|| clock.start(clock.latest()))
     }
 
     #[inline]
-    pub(super) fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
+    fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
         self.hasher.hash_one(key)
     }
 
@@ -386,7 +386,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         conditions
     }
 
-    pub(super) fn stats(&self) -> PurgatoryStats {
+    fn stats(&self) -> PurgatoryStats {
         let mut stats = PurgatoryStats::new(self.timer.stats());
         // Loaded before the counts of the shards, which include these.
         let taken_back = self.taken_back.load(Ordering::Acquire);
@@ -406,7 +406,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
-    pub(super) fn shrink(&self) {
+    fn shrink(&self) {
         for mut shard in self.lock_each() {
             let Shard { wheel, lists, .. } = shard.state_mut();
             wheel.shrink();
@@ -416,25 +416,25 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     }
 
     #[inline]
-    pub(super) fn check(&self, operation: &mut O) -> bool {
+    fn check(&self, operation: &mut O) -> bool {
         deferral::check(|| self.catch(|| operation.try_complete()))
     }
 
     /// Asks an operation whether a key has reached a threshold.
-    pub(super) fn has_reached(&self, operation: &mut O, key: &K, at: u64) -> bool {
+    fn has_reached(&self, operation: &mut O, key: &K, at: u64) -> bool {
         deferral::check(|| self.catch(|| operation.has_reached(key, at)))
     }
 
     /// Completes an operation at once or, when called in a completion, after that completion has
     /// returned.
     #[inline]
-    pub(super) fn complete(&self, operation: O, completion: Completion) {
+    fn complete(&self, operation: O, completion: Completion) {
         deferral::complete(&self.panics, operation, completion);
     }
 
     /// Runs user code. Counts a panic in it, and returns the default then.
     #[inline]
-    pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
+    fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
         self.panics.catch(user_code)
     }
 
@@ -443,7 +443,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// # Panics
     ///
     /// Panics if an invariant is broken, or if a call is in progress.
-    pub(super) fn check_invariants(&self) {
+    fn check_invariants(&self) {
         let mut on_keys = BTreeMap::new();
         let mut in_total = 0;
         for mut shard in self.lock_each() {

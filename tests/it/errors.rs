@@ -10,9 +10,8 @@ use std::{
 
 use delaywheel::{
     BuildError, Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload,
-    Purgatory, PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard,
-    TimeoutHandle, TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
-    WheelBuilder,
+    Purgatory, Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard, TimeoutHandle,
+    TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind, WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Waker},
 };
 
-use delaywheel::{AsyncPurgatory, Condition, DelayQueue, PurgatoryBuilder, Timer, Watch};
+use delaywheel::{AsyncPurgatory, Condition, DelayQueue, Purgatory, Timer, Watch};
 
 use self::task::{Number, Signal, State, Task, Wakes};
 use crate::{

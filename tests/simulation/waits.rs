@@ -11,8 +11,8 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, Condition, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
-    Watch, WatchError, WatchErrorKind, Watched,
+    Completion, Condition, DelayedOperation, OperationKey, Overload, Purgatory, Watch, WatchError,
+    WatchErrorKind, Watched,
 };
 
 use self::operation::Op;
@@ -75,7 +75,10 @@ impl Waits {
         let op = Op { world: Arc::clone(world), waits: Arc::clone(self), number };
         let result = match wait.kind {
             Kind::Plain => {
-                let keys = watches.iter().map(|condition| *condition.key());
+                let keys = watches.iter().map(|condition| match *condition {
+                    Condition::Events(key) | Condition::Threshold(key, _) => key,
+                    _ => unreachable!("there are two kinds of conditions"),
+                });
                 self.purgatory.watch(op, keys, duration(wait.delay))
             }
             Kind::Any => self.purgatory.watch(op, Watch::any(watches), duration(wait.delay)),

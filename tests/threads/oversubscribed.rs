@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer};
+use delaywheel::{Clock, Completion, DelayedOperation, Purgatory, Timer};
 
 use crate::{breaches::Breaches, ledger};
 

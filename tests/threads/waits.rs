@@ -8,8 +8,8 @@ use std::{
 use delaywheel::{
     Completion,
     Condition::{Events, Threshold},
-    DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats,
-    TimerBuilder, TimerStats, Watch, WatchError, Watched,
+    DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryStats, TimerBuilder, TimerStats,
+    Watch, WatchError, Watched,
 };
 
 use crate::{

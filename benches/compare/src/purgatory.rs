@@ -11,7 +11,7 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Watched, purgatory::OperationKey,
+    Completion, DelayedOperation, Purgatory, Watched, purgatory::OperationKey,
 };
 
 use crate::prelude::*;

@@ -7,20 +7,20 @@ use std::sync::{
 };
 
 use delaywheel::{
-    Completion::{Displaced, Satisfied, ShutDown},
+    Completion::{Displaced, Satisfied},
     Condition::{Events, Threshold},
     Purgatory, Timer, Watch,
     purgatory::{Overload, WatchErrorKind},
 };
 
-use super::support::{Builder, Cancel as _, HOUR, Op, World};
+use super::support::{HOUR, Op, World};
 use crate::timer::support::HookedClock;
 
 #[test]
 fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
     let clock = HookedClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(1);
-    let purgatory = Builder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::<u32, Op>::builder().timer(timer).build().unwrap();
     let is_ready = Arc::new(AtomicBool::new(false));
     for number in 0..32 {
         let (is_ready, own) = (Arc::clone(&is_ready), purgatory.clone());

@@ -12,7 +12,7 @@ use std::{
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
     Condition::{Events, Threshold},
-    PurgatoryBuilder, Timer, Watch,
+    Purgatory, Timer, Watch,
     purgatory::{OperationKey, Overload},
 };
 

@@ -10,9 +10,7 @@ use std::{
     thread,
 };
 
-use delaywheel::{
-    Completion, Completion::Satisfied, DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
-};
+use delaywheel::{Completion, Completion::Satisfied, DelayedOperation, Purgatory, Timer};
 
 use super::support::{Cancel as _, HOUR, Op, must_return, wait_until};
 use crate::timer::reaper::Jumping;

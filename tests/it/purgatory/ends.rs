@@ -6,7 +6,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    DelayedOperation, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, Purgatory, Timer, Watch,
     purgatory::{OperationKey, WatchErrorKind},
 };
 

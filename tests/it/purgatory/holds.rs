@@ -16,7 +16,7 @@ use std::{
 use delaywheel::{
     Completion,
     Condition::{self, Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, must_return};

@@ -6,7 +6,7 @@ use delaywheel::{
     Completion::{self, Cancelled, Satisfied},
     Condition,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Log, World, all};

@@ -15,7 +15,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Satisfied},
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError, Watch,
+    DelayedOperation, ManualClock, Purgatory, Timer, TimerBuildError, Watch,
     purgatory::{Overload, WatchErrorKind},
 };
 
@@ -37,7 +37,7 @@ fn the_builder_refuses_limits_of_0() {
 #[test]
 fn settings_of_the_timer_are_checked() {
     let timer = delaywheel::Timer::builder().shards(0);
-    let refused = Builder::new().timer(timer).build();
+    let refused = Purgatory::<u32, Op>::builder().timer(timer).build();
     let error = refused.expect_err("a timer has a shard");
     assert_eq!(error.to_string(), "cannot build the timer of the purgatory");
     let cause = error.source().and_then(|cause| cause.downcast_ref());

@@ -131,7 +131,10 @@ impl Script {
         let purgatory = &self.world.purgatory;
         let result = match kind {
             Kind::Plain => {
-                let keys = watches.iter().map(|watch| *watch.key());
+                let keys = watches.iter().map(|watch| match *watch {
+                    Events(key) | Threshold(key, _) => key,
+                    _ => unreachable!("there are two kinds of conditions"),
+                });
                 purgatory.watch(op, keys, delay)
             }
             Kind::Any => purgatory.watch(op, Watch::any(watches.iter().copied()), delay),

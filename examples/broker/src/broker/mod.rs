@@ -32,7 +32,7 @@ mod waiting;
 use std::{fmt, hash::Hash, io, net::SocketAddr, sync::Arc};
 
 use delaywheel::{
-    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
+    Completion, DelayedOperation, Purgatory, Timer, TimerBuilder, TimerStats,
     purgatory::{Overload, PurgatoryStats},
 };
 use futures::future::BoxFuture;

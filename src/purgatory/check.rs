@@ -6,7 +6,8 @@ use super::{
     Purgatory, SharedPurgatory, deferral,
     filter::fence_event,
     lists::BATCH,
-    operation::{Back, DelayedOperation, Out},
+    operation::DelayedOperation,
+    place::{Back, Out},
     shard::{Batch, Walk, release},
 };
 use crate::ticks::Nanos;
@@ -144,8 +145,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         if self.take_out_again(shard, batch) { self.check_or_defer(shard, batch) } else { 0 }
     }
 
-    /// Takes those operations out again that had an event while they were out. Returns whether there
-    /// are any.
+    /// Takes those operations out again that had an event while they were out. Returns whether
+    /// there are any.
     #[inline]
     fn take_out_again(&self, shard: usize, batch: &mut [Out<O>]) -> bool {
         let mut are_any = false;

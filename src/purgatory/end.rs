@@ -8,7 +8,8 @@ use super::{
     Purgatory, SharedPurgatory,
     filter::fence_event,
     lists::BATCH,
-    operation::{Completion, DelayedOperation, OperationKey, Out},
+    operation::{Completion, DelayedOperation, OperationKey},
+    place::Out,
     shard::{Claim, Due, Walk, release},
 };
 use crate::sync::Ordering;

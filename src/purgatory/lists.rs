@@ -74,7 +74,8 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Adds a watcher of the events of a key, which the table gets if it has none. Returns its spot.
+    /// Adds a watcher of the events of a key. The table gets the key if it has none. Returns the
+    /// spot.
     #[inline]
     pub(super) fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
     where

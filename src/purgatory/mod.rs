@@ -47,6 +47,7 @@ mod lists;
 #[cfg(all(test, loom))]
 mod models;
 mod operation;
+mod place;
 mod shard;
 mod stats;
 mod table;

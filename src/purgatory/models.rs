@@ -24,13 +24,11 @@ use loom::thread;
 
 use super::{
     Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
-    DelayedOperation, Watched,
+    DelayedOperation, SharedPurgatory, WatchError, WatchErrorKind, Watched,
     conditions::{Condition, Watch, Watches},
-    error::{WatchError, WatchErrorKind},
     filter::{Filter, Filters, fence_event, fence_watch},
     limits::Limits,
     operation::OperationKey,
-    shared::SharedPurgatory,
 };
 use crate::{
     clock::{Clock, Driven},
@@ -320,8 +318,7 @@ fn watch_against_event(fault: Fault) {
         if fault != Fault::NoFences {
             fence_event();
         }
-        let mut is_found = false;
-        filters.for_each(0, |_| is_found = true);
+        let is_found = filters.shards(0).next().is_some();
         is_found && *list.lock()
     });
     let (is_ready, filters, list) = &*shared;

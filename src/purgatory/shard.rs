@@ -37,7 +37,8 @@ use super::{
     filter::Filter,
     limits::{Excess, Limits},
     lists::{BATCH, Dropped, Lists, Threshold, Watcher},
-    operation::{Back, Completion, DelayedOperation, Out, Waiting},
+    operation::{Completion, DelayedOperation},
+    place::{Back, Out, Place},
 };
 use crate::{
     ticks::Nanos,
@@ -98,7 +99,7 @@ impl Walk {
 
 /// A shard of a purgatory.
 pub(super) struct Shard<K, O> {
-    pub(super) wheel: TimingWheel<Waiting<O>>,
+    pub(super) wheel: TimingWheel<Place<O>>,
     pub(super) lists: Lists<K>,
     /// The completions of the operations that are out and whose end is decided.
     pub(super) decided: BTreeMap<Key, Completion>,
@@ -127,7 +128,7 @@ fn drop_now<K>(dropped: Box<Dropped<K>>) {
 
 impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     pub(super) fn new(
-        wheel: TimingWheel<Waiting<O>>,
+        wheel: TimingWheel<Place<O>>,
         filter: Filter,
         limits: Arc<Limits>,
         panics: Panics,
@@ -193,7 +194,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         &mut self,
         walk: &mut Walk,
         (hash, key): (u64, &Q),
-        mut visit: impl FnMut(Key, &mut Waiting<O>),
+        mut visit: impl FnMut(Key, &mut Place<O>),
     ) where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -501,17 +502,17 @@ pub(super) type Rank = (bool, u64);
 const STEPS: u32 = 256;
 
 impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
-    type Value = Waiting<O>;
+    type Value = Place<O>;
     type Due = Due<K, O>;
     type Dropped = Option<Box<Dropped<K>>>;
 
     #[inline]
-    fn wheel(&self) -> &TimingWheel<Waiting<O>> {
+    fn wheel(&self) -> &TimingWheel<Place<O>> {
         &self.wheel
     }
 
     #[inline]
-    fn wheel_mut(&mut self) -> &mut TimingWheel<Waiting<O>> {
+    fn wheel_mut(&mut self) -> &mut TimingWheel<Place<O>> {
         &mut self.wheel
     }
 
@@ -581,7 +582,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let lists = &self.lists;
         let (mut in_total, mut watchers, mut all) = (0, Vec::new(), Vec::new());
         for (key, _, waiting) in &self.wheel {
-            let Waiting { operation, number, seen, rule, is_announced, is_counted, .. } = waiting;
+            let Place { operation, number, seen, rule, is_announced, is_counted, .. } = waiting;
             let is_idle = !(*is_announced && operation.is_some());
             assert!(is_idle, "operation {number} waits, but an event was announced for it");
             assert!(!self.decided.contains_key(&key), "the end of operation {number} is decided");

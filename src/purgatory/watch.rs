@@ -10,7 +10,8 @@ use super::{
     deferral,
     filter::fence_watch,
     limits::Excess,
-    operation::{Back, Completion, DelayedOperation, OperationKey, Out, Waiting, Watched},
+    operation::{Completion, DelayedOperation, OperationKey, Watched},
+    place::{Back, Out, Place},
     shard::{Claim, Shard, release},
 };
 use crate::{error::Exclusive, sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
@@ -162,7 +163,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         }
         let index = shards.unlocked();
         let mut shard = self.lock(index);
-        let waiting = Waiting::new(read.elapsed, conditions.rule);
+        let waiting = Place::new(read.elapsed, conditions.rule);
         let key = match shard.insert(read.now, deadline, waiting) {
             Ok(key) => key,
             Err(refused) => {

@@ -1,9 +1,16 @@
 //! Every way in which an operation ends: each operation ends once, with the right completion.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
 
 use delaywheel::{
-    Completion,
+    Clock, Completion,
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
     DelayedOperation, Purgatory, Timer, Watch,
@@ -239,6 +246,50 @@ fn a_wait_is_measured_from_registration_to_end() {
     let median = stats.waits.percentile(50.0);
     assert!(median >= 50 * MS && median <= 57 * MS, "{median:?} is off by more than an eighth");
     assert_eq!(World::new().purgatory.stats().waits.percentile(99.0), Duration::ZERO);
+}
+
+/// A clock that moves when the test says so, which wakes no thread.
+#[derive(Debug, Clone)]
+struct Quiet(Instant, Arc<Mutex<Duration>>);
+
+impl Clock for Quiet {
+    fn now(&self) -> Instant {
+        self.0 + *self.1.lock().unwrap()
+    }
+}
+
+/// Nothing but the end reads the clock after the registration.
+#[test]
+fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
+    type Way = fn(&Shared, OperationKey) -> usize;
+    let ways: [Way; 8] = [
+        |purgatory, _| purgatory.check_and_complete(&1),
+        |purgatory, _| purgatory.advance(&2, 5),
+        |purgatory, key| usize::from(purgatory.complete(key)),
+        |purgatory, key| purgatory.complete_all([key]),
+        |purgatory, key| usize::from(purgatory.cancel_one(key)),
+        |purgatory, _| purgatory.cancel_on(&1),
+        |purgatory, key| {
+            drop(purgatory.guard(key));
+            1
+        },
+        |purgatory, _| purgatory.shutdown().len(),
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        let clock = Quiet(Instant::now(), Arc::default());
+        let timer = Timer::builder().clock(clock.clone()).shards(1);
+        let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let ready = Arc::clone(&is_ready);
+        let op = Op::new().check(move || ready.load(Ordering::Relaxed));
+        let watch = Watch::any([Events(1), Threshold(2, 5)]);
+        let key = purgatory.watch(op, watch, YEAR).unwrap().key().expect("it is not ready");
+        *clock.1.lock().unwrap() = 10 * SECOND;
+        is_ready.store(true, Ordering::Relaxed);
+        assert_eq!(way(&purgatory, key), 1, "way {number}");
+        let waits = purgatory.stats().waits;
+        assert_eq!((waits.count(), waits.max()), (1, 10 * SECOND), "way {number}");
+    }
 }
 
 #[test]

@@ -85,10 +85,9 @@ impl<K> Lists<K> {
         let found = self.keys.find(hash, |other| *other == key);
         self.watched += 1;
         if let Some(index) = found {
-            let list = &mut self.keys.at_mut(index).list;
-            let spot = list.add_event(&mut self.chunks, index, number, slot);
             self.discard(key);
-            return spot;
+            let list = &mut self.keys.at_mut(index).list;
+            return list.add_event(&mut self.chunks, index, number, slot);
         }
         let index = self.keys.insert(hash, key, List::of_event(slot));
         self.filter.add(hash);
@@ -109,15 +108,12 @@ impl<K> Lists<K> {
     {
         let found = self.keys.find(hash, |other| *other == key);
         self.watched += 1;
-        let index = match found {
-            Some(index) => {
-                self.discard(key);
-                index
-            }
-            None => {
-                self.filter.add(hash);
-                self.keys.insert(hash, key, List::new())
-            }
+        let index = if let Some(index) = found {
+            self.discard(key);
+            index
+        } else {
+            self.filter.add(hash);
+            self.keys.insert(hash, key, List::new())
         };
         self.keys.at_mut(index).list.add_threshold(threshold, slot);
         index
@@ -438,8 +434,8 @@ impl List {
         value: u64,
     ) -> impl Iterator<Item = (Threshold, u32)> {
         let thresholds = self.more.as_deref().map(|more| &more.thresholds);
-        let least = thresholds.and_then(BTreeMap::first_key_value);
-        let reached = thresholds.filter(|_| least.is_some_and(|((at, _), _)| *at <= value));
+        let first = thresholds.and_then(BTreeMap::first_key_value);
+        let reached = thresholds.filter(|_| first.is_some_and(|((at, _), _)| *at <= value));
         let after = (Bound::Excluded(last), Bound::Unbounded);
         let reached = reached.into_iter().flat_map(move |reached| reached.range(after));
         reached.map(|(&threshold, &slot)| (threshold, slot))

@@ -163,8 +163,8 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let number = self.last_number + 1;
         self.last_number = number + conditions.thresholds.len() as u64;
         self.most = self.most.max(self.wheel.len());
-        let waiting = self.wheel.get_mut(key).expect("the timeout was just inserted");
-        waiting.number = number;
+        let place = self.wheel.get_mut(key).expect("the timeout was just inserted");
+        place.number = number;
         if self.lists.limits.is_total() {
             self.lists.all.insert(number, key.index());
         }
@@ -177,13 +177,13 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 key.index(),
             );
             let watcher = Watcher::Threshold(index, threshold.at);
-            waiting.further.get_or_insert_default().push(watcher);
+            place.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
             let spot = self.lists.watch_event(hash, watched, number, key.index());
-            match waiting.spots.get_mut(count) {
+            match place.spots.get_mut(count) {
                 Some(few) => *few = spot,
-                None => waiting.further.get_or_insert_default().push(Watcher::Event(spot)),
+                None => place.further.get_or_insert_default().push(Watcher::Event(spot)),
             }
         }
     }
@@ -206,9 +206,9 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         for (first, slots) in keys.at(key).list.events(chunks, from) {
             let skipped = if first == from { skipped } else { 0 };
             for (&slot, index) in slots[skipped..].iter().zip(skipped..) {
-                let Some((key, waiting)) = wheel.at_mut(slot) else { continue };
+                let Some((key, place)) = wheel.at_mut(slot) else { continue };
                 // Watchers are in the order of registration, so no further one is earlier.
-                if waiting.number > walk.pass {
+                if place.number > walk.pass {
                     return;
                 }
                 if visits == BATCH {
@@ -216,7 +216,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                     return;
                 }
                 visits += 1;
-                visit(key, waiting);
+                visit(key, place);
             }
         }
     }
@@ -265,18 +265,18 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         Q: Eq + ?Sized,
     {
         let pass = self.pass_of(walk);
-        self.visit(walk, key, |key, waiting| {
-            if waiting.seen < pass {
-                waiting.seen = pass;
-                if waiting.rule.on_event() == Effect::Check {
-                    match waiting.operation.take() {
+        self.visit(walk, key, |key, place| {
+            if place.seen < pass {
+                place.seen = pass;
+                if place.rule.on_event() == Effect::Check {
+                    match place.operation.take() {
                         Some(operation) => {
                             if batch.len() == batch.inline_size() {
                                 batch.reserve_exact(BATCH);
                             }
                             batch.push(Out::new(key, operation));
                         }
-                        None => waiting.is_announced = true,
+                        None => place.is_announced = true,
                     }
                 }
             }
@@ -293,12 +293,13 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     #[inline]
     pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) {
         let key = out.key;
-        out.back = if out.can_complete && self.end(key, Completion::Satisfied, now).is_some() {
+        let is_out = |claim| matches!(claim, Claim::IsOut);
+        out.back = if out.can_complete && is_out(self.end(key, Completion::Satisfied, now)) {
             Back::Ended(Completion::Satisfied)
-        } else if let Some(waiting) = self.wheel.get_mut(key) {
-            debug_assert!(waiting.operation.is_none(), "{key:?} is brought back twice");
-            waiting.operation = out.operation.take();
-            if mem::take(&mut waiting.is_announced) { Back::IsAnnounced } else { Back::Waits }
+        } else if let Some(place) = self.wheel.get_mut(key) {
+            debug_assert!(place.operation.is_none(), "{key:?} is brought back twice");
+            place.operation = out.operation.take();
+            if mem::take(&mut place.is_announced) { Back::IsAnnounced } else { Back::Waits }
         } else {
             out.can_complete = false;
             Back::Ended(self.decided.remove(&key).expect("it has ended if it does not wait"))
@@ -307,32 +308,30 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
 
     /// Marks an operation that is out for another check.
     pub(super) fn announce(&mut self, key: Key) {
-        if let Some(waiting) = self.wheel.get_mut(key) {
-            waiting.is_announced = true;
+        if let Some(place) = self.wheel.get_mut(key) {
+            place.is_announced = true;
         }
     }
 
-    /// Decides how an operation ends, unless that is decided.
+    /// Decides how an operation ends, unless that is decided. If it is out, the thread that has it
+    /// completes it.
     #[inline]
     pub(super) fn claim(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
-        match self.end(key, completion, now) {
-            None => Claim::Late,
-            Some(Some(operation)) => Claim::Taken(operation),
-            Some(None) => {
-                self.decided.insert(key, completion);
-                Claim::IsOut
-            }
+        let claim = self.end(key, completion, now);
+        if let Claim::IsOut = claim {
+            self.decided.insert(key, completion);
         }
+        claim
     }
 
-    /// Takes an operation off the wheel and all lists. Returns it unless it is out; `None` if its
-    /// end is decided.
+    /// Takes an operation off the wheel and all lists, unless its end is decided.
     #[inline]
-    pub(super) fn end(&mut self, key: Key, how: Completion, now: Nanos) -> Option<Option<O>> {
-        self.wheel.get(key)?.leave(&mut self.lists, how, now);
-        let operation = self.wheel.cancel(key)?.operation;
+    pub(super) fn end(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
+        let Some(place) = self.wheel.get(key) else { return Claim::Late };
+        place.leave(&mut self.lists, completion, now);
+        let operation = self.wheel.cancel(key).and_then(|place| place.operation);
         self.free_memory_after_crowd();
-        Some(operation)
+        operation.map_or(Claim::IsOut, Claim::Taken)
     }
 
     /// Continues a walk: ends up to 32 operations as cancelled. Adds those that wait to
@@ -398,7 +397,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// Handles the thresholds of an operation that is out, of which those at these indices were
     /// found reached. Returns the effect.
     pub(super) fn on_found(&mut self, key: Key, indices: &[u64]) -> Effect {
-        let Some(number) = self.wheel.get(key).map(|waiting| waiting.number) else {
+        let Some(number) = self.wheel.get(key).map(|place| place.number) else {
             return Effect::Nothing;
         };
         for index in indices {
@@ -406,18 +405,18 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |waiting| waiting.rule.on_event())
+        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule.on_event())
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out
     /// and needs a check is marked for it.
     fn on_threshold(&mut self, key: Key, number: u64) -> Effect {
-        let Some(waiting) = self.wheel.get_mut(key) else { return Effect::Nothing };
-        let Some((list, at)) = waiting.reach(number) else { return Effect::Nothing };
-        self.lists.remove_threshold(list, (at, number), waiting.is_counted);
-        let effect = waiting.rule.on_threshold();
-        if effect == Effect::Check && waiting.operation.is_none() {
-            waiting.is_announced = true;
+        let Some(place) = self.wheel.get_mut(key) else { return Effect::Nothing };
+        let Some((list, at)) = place.reach(number) else { return Effect::Nothing };
+        self.lists.remove_threshold(list, (at, number), place.is_counted);
+        let effect = place.rule.on_threshold();
+        if effect == Effect::Check && place.operation.is_none() {
+            place.is_announced = true;
             return Effect::Nothing;
         }
         effect
@@ -445,10 +444,10 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// it exceeds.
     #[cold]
     pub(super) fn count(&mut self, key: Key) -> Excess {
-        let Some(waiting) = self.wheel.get_mut(key) else { return Excess::default() };
-        waiting.is_counted = true;
+        let Some(place) = self.wheel.get_mut(key) else { return Excess::default() };
+        place.is_counted = true;
         let lists = &self.lists;
-        let keys = waiting.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
+        let keys = place.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
         lists.limits.begin(keys.map(|key| lists.keys.at(key).hash).collect())
     }
 
@@ -473,8 +472,8 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// Returns the operation in a slot with its rank, unless its registration is in progress.
     fn victim(&self, at: Option<u64>, slot: u32, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let key = self.wheel.key_at(slot).filter(|key| Some(*key) != newcomer)?;
-        let waiting = self.wheel.get(key).filter(|waiting| waiting.is_counted)?;
-        let rank = at.map_or(waiting.since.get(), |at| u64::MAX - at);
+        let place = self.wheel.get(key).filter(|place| place.is_counted)?;
+        let rank = at.map_or(place.since.get(), |at| u64::MAX - at);
         Some(((at.is_some(), rank), key))
     }
 
@@ -527,12 +526,12 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
             if count >= BATCH && !(is_late && watched - self.lists.watched < steps) {
                 break;
             }
-            let Some(Expired { key, deadline, value: waiting }) = due.next() else { break };
-            waiting.leave(&mut self.lists, Completion::Expired, read.elapsed);
-            if waiting.operation.is_none() {
+            let Some(Expired { key, deadline, value: place }) = due.next() else { break };
+            place.leave(&mut self.lists, Completion::Expired, read.elapsed);
+            if place.operation.is_none() {
                 self.decided.insert(key, Completion::Expired);
             }
-            let (operation, panics) = (waiting.operation, self.lists.panics.clone());
+            let (operation, panics) = (place.operation, self.lists.panics.clone());
             let value = Due { operation, panics, keys: PhantomData };
             expired.push(Expired { key, deadline, value });
         }
@@ -581,14 +580,14 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     pub(super) fn check_invariants(&self, on_keys: &mut BTreeMap<u64, u64>) -> u64 {
         let lists = &self.lists;
         let (mut in_total, mut watchers, mut all) = (0, Vec::new(), Vec::new());
-        for (key, _, waiting) in &self.wheel {
-            let Place { operation, number, seen, rule, is_announced, is_counted, .. } = waiting;
+        for (key, _, place) in &self.wheel {
+            let Place { operation, number, seen, rule, is_announced, is_counted, .. } = place;
             let is_idle = !(*is_announced && operation.is_some());
             assert!(is_idle, "operation {number} waits, but an event was announced for it");
             assert!(!self.decided.contains_key(&key), "the end of operation {number} is decided");
             assert!(*seen == 0 || seen > number, "pass {seen} saw operation {number}");
             let mut missing = 0;
-            for (number, watcher) in waiting.watchers() {
+            for (number, watcher) in place.watchers() {
                 let Some(list) = lists.key_of(watcher) else { continue };
                 let threshold = match watcher {
                     Watcher::Threshold(_, at) => Some((at, number)),

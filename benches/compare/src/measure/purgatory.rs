@@ -187,7 +187,7 @@ impl Service {
             expiring.watch(&purgatory, answer, demand.keys, Duration::from_nanos(*delay));
         });
         expiring.settle();
-        assert_eq!(purgatory.stats().watched, 3 * self.waiting as u64);
+        assert_eq!(purgatory.watched(), 3 * self.waiting as u64);
         let steps = self.victims.len() as u64;
         purgatory.settle(steps * PER_MILLI as u64, steps, self.waiting as u64);
         (expiring.lateness(origin + Duration::from_millis(WARM_UP as u64)), cpu)

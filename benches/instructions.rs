@@ -13,7 +13,7 @@ mod requests;
 #[path = "shared/subject.rs"]
 mod subject;
 
-use delaywheel::{ManualClock, PurgatoryBuilder, Timer, TimerBuilder};
+use delaywheel::{ManualClock, Purgatory, Timer, TimerBuilder};
 use gungraun::prelude::*;
 
 use crate::{
@@ -86,7 +86,7 @@ fn settings(clock: &ManualClock) -> TimerBuilder {
 
 /// A purgatory that hashes alike in each run.
 fn purgatory() -> Requests {
-    PurgatoryBuilder::new()
+    Purgatory::builder()
         .timer(settings(&ManualClock::new()))
         .hash_seed(SEED)
         .build()

@@ -87,9 +87,9 @@ pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     histogram::Histogram,
     purgatory::{
-        Checks, Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload,
-        Purgatory, PurgatoryBuildError, PurgatoryBuilder, PurgatoryStats, Watch, WatchError,
-        WatchErrorKind, Watched, Watches,
+        Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
+        PurgatoryBuildError, PurgatoryBuilder, PurgatoryStats, Watch, WatchError, WatchErrorKind,
+        Watched, Watches,
     },
     timer::{
         Debounce, DelayQueue, Executor, MissedTicks, Reaper, RepeatBuilder, Repeating,

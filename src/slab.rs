@@ -180,6 +180,16 @@ impl<V> Slab<V> {
         Some((Key::new(index, generation), self.vacate(index, generation).1))
     }
 
+    /// Removes the value of a slot, which must be occupied, and its tag.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn take_at(&mut self, index: u32) -> (u32, V) {
+        match self.slot(index) {
+            Some(&Slot::Occupied { generation, .. }) => self.vacate(index, generation),
+            _ => unreachable!("slot {index} is vacant"),
+        }
+    }
+
     /// Takes the value out of an occupied slot of this generation.
     #[inline]
     fn vacate(&mut self, index: u32, generation: NonZeroU32) -> (u32, V) {
@@ -220,6 +230,16 @@ impl<V> Slab<V> {
     pub(crate) fn get_at_mut(&mut self, index: u32) -> Option<(Key, &mut V)> {
         match self.slot_mut(index)? {
             Slot::Occupied { value, generation, .. } => Some((Key::new(index, *generation), value)),
+            Slot::Vacant { .. } => None,
+        }
+    }
+
+    /// Returns the tag and the value of a slot; `None` if the slot is vacant or does not exist.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn get_at(&self, index: u32) -> Option<(u32, &V)> {
+        match self.slot(index)? {
+            Slot::Occupied { tag, value, .. } => Some((*tag, value)),
             Slot::Vacant { .. } => None,
         }
     }

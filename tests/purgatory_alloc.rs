@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory,
-    PurgatoryBuilder, Timer, Watch,
+    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, Timer,
+    Watch,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -35,7 +35,7 @@ type Requests = Purgatory<u64, Request>;
 fn purgatory() -> (ManualClock, Requests) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(2);
-    (clock, PurgatoryBuilder::new().timer(timer).build().expect("the settings are in range"))
+    (clock, Purgatory::builder().timer(timer).build().expect("the settings are in range"))
 }
 
 /// Makes a number of operations wait on three keys, the last of which is never checked or advanced.
@@ -64,8 +64,8 @@ fn churn(clock: &ManualClock, purgatory: &Requests, numbers: std::ops::Range<u64
         }
     }
     drop(purgatory.cancel_for_key(&1));
-    assert_eq!((purgatory.delayed(), purgatory.watched(), purgatory.stats().keys), (0, 0, 0));
-    assert_eq!(purgatory.timer_stats().pending, 0);
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched, purgatory.stats().keys), (0, 0, 0));
+    assert_eq!(purgatory.stats().timer.pending, 0);
 }
 
 #[test]
@@ -178,30 +178,9 @@ fn a_purgatory_that_is_dropped_gives_back_everything() {
         }
         purgatory.shrink();
         clock.advance(HOUR / 2);
-        let mut checks = purgatory.checks([1, 2, 3]);
-        checks.run(1);
-        drop(checks);
+        assert_eq!(purgatory.check_and_complete(&1), 0);
     });
     assert_eq!((used.bytes_current, used.count_current), (0, 0));
-}
-
-#[test]
-fn checks_that_are_dropped_half_way_leave_nothing() {
-    let (_clock, purgatory) = purgatory();
-    for number in 0..100 {
-        let request = Request(Box::new(number));
-        assert!(purgatory.watch(request, [1], HOUR).is_ok());
-    }
-    let run = |count: usize| {
-        for round in 0..count {
-            let mut checks = purgatory.checks([1]);
-            checks.run(round % 99 + 1);
-            assert!(!checks.is_done());
-        }
-    };
-    run(1000);
-    let used = measure(|| run(10_000));
-    assert_eq!((used.bytes_current, used.count_current), (0, 0), "{used:?}");
 }
 
 /// The future and the operation share one allocation. The keys and the purgatory are in the future.
@@ -217,7 +196,7 @@ fn a_pending_wait_allocates_once() {
     const WAITS: u64 = 1_000;
 
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let builder = PurgatoryBuilder::new().timer(timer);
+    let builder = Purgatory::builder().timer(timer);
     let purgatory: delaywheel::future::AsyncPurgatory<u64> =
         builder.build().expect("they are in range");
     let run = || {

@@ -102,7 +102,7 @@ pub use self::{
     queue::QueueStream,
     sleep::{Sleep, SleepError},
     timeout::{Timeout, TimeoutError},
-    wait::{AsyncPurgatory, Wait, WaitError, Waiting},
+    wait::{AsyncPurgatory, Wait, Waiting},
 };
 use crate::timer::{MissedTicks, SleepHandle, Timer};
 

@@ -61,9 +61,6 @@ use crate::{
 /// ```
 pub type AsyncPurgatory<K> = Purgatory<K, Waiting<K>>;
 
-/// Error of a [`Wait`] that the purgatory refuses.
-pub type WaitError<K> = WatchError<Waiting<K>>;
-
 type When = Box<dyn FnMut() -> bool + Send>;
 type Reached<K> = Box<dyn FnMut(&K, u64) -> bool + Send>;
 
@@ -170,7 +167,7 @@ impl<K> fmt::Debug for Waiting<K> {
 ///
 /// # Errors
 ///
-/// [`WaitError`] if a limit of the purgatory is reached, if there are too many keys, if the
+/// [`WatchError`] if a limit of the purgatory is reached, if there are too many keys, if the
 /// purgatory is shut down, or if its timer cannot start a thread.
 ///
 /// # Panics
@@ -216,7 +213,7 @@ impl<K> New<K>
 where
     K: Hash + Eq + Send + 'static,
 {
-    fn register(mut self) -> Result<State<K>, WaitError<K>> {
+    fn register(mut self) -> Result<State<K>, WatchError<Waiting<K>>> {
         self.conditions.needs_event = self.when.is_none();
         let shared = Arc::new(Shared::new());
         let operation =
@@ -271,7 +268,7 @@ impl<K> Future for Wait<K>
 where
     K: Hash + Eq + Send + 'static,
 {
-    type Output = Result<Completion, WaitError<K>>;
+    type Output = Result<Completion, WatchError<Waiting<K>>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let state = match mem::replace(&mut self.state, State::Done) {

@@ -1,17 +1,15 @@
-//! The settings of a purgatory.
+//! The settings of a purgatory, and the error of those that are out of range.
 
-use std::{fmt, hash::Hash, marker::PhantomData, time::Duration};
+use std::{error::Error, fmt, hash::Hash, io, marker::PhantomData, time::Duration};
 
 use foldhash::{SharedSeed, fast::SeedableRandomState};
 
 use super::{
-    Purgatory,
-    error::PurgatoryBuildError,
+    Purgatory, SharedPurgatory,
     limits::{Limit, Limits, Overload},
     operation::DelayedOperation,
-    shared::SharedPurgatory,
 };
-use crate::timer::TimerBuilder;
+use crate::timer::{TimerBuildError, TimerBuilder};
 
 /// Shards by default, for each thread that the machine runs at once. A thread that ends operations
 /// holds the lock of their shard. With more shards than threads, a thread that registers
@@ -58,8 +56,7 @@ pub struct PurgatoryBuilder<K, O> {
 }
 
 impl<K, O> PurgatoryBuilder<K, O> {
-    /// Returns a builder with the default settings.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let timer = TimerBuilder::new().name("purgatory");
         Self {
             timer,
@@ -103,7 +100,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Completion, DelayedOperation, Overload, PurgatoryBuilder};
+    /// use delaywheel::{Completion, DelayedOperation, Overload, Purgatory};
     ///
     /// struct Print(&'static str);
     ///
@@ -113,7 +110,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     ///     }
     /// }
     ///
-    /// let builder = PurgatoryBuilder::new().max_delayed(1, Overload::DisplaceOldest);
+    /// let builder = Purgatory::builder().max_delayed(1, Overload::DisplaceOldest);
     /// let purgatory = builder.build()?;
     /// purgatory.watch(Print("older"), [1], Duration::from_secs(9))?;
     /// purgatory.watch(Print("newer"), [2], Duration::from_secs(9))?;
@@ -151,7 +148,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, WatchErrorKind};
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
     ///
     /// struct Fetch;
     ///
@@ -159,7 +156,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     ///     fn complete(self, _: Completion) {}
     /// }
     ///
-    /// let purgatory = PurgatoryBuilder::new().max_keys(2).build()?;
+    /// let purgatory = Purgatory::builder().max_keys(2).build()?;
     /// let minute = Duration::from_secs(60);
     /// purgatory.watch(Fetch, [1, 2, 2, 1], minute)?;
     /// let refused = purgatory.watch(Fetch, [1, 2, 3], minute);
@@ -171,11 +168,9 @@ impl<K, O> PurgatoryBuilder<K, O> {
         self
     }
 
-    /// Sets the seed of the hash of keys. Default: a random seed, so that it is hard to choose keys
-    /// whose hashes collide.
-    ///
-    /// With a fixed seed, each run of one program hashes alike. Set it only in a test or a
-    /// benchmark that must repeat exactly.
+    /// Sets the seed of the hash of keys, for our own benchmarks, which must repeat exactly. The
+    /// default is a random seed, so that it is hard to choose keys whose hashes collide.
+    #[doc(hidden)]
     pub fn hash_seed(mut self, seed: u64) -> Self {
         self.hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
         self
@@ -215,14 +210,72 @@ impl<K, O> PurgatoryBuilder<K, O> {
     }
 }
 
-impl<K, O> Default for PurgatoryBuilder<K, O> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl<K, O> fmt::Debug for PurgatoryBuilder<K, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PurgatoryBuilder").field("timer", &self.timer).finish_non_exhaustive()
+    }
+}
+
+/// Error of [`PurgatoryBuilder::build`](crate::PurgatoryBuilder::build): a setting is out of range.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel::{Completion, DelayedOperation, Overload, Purgatory, PurgatoryBuildError};
+///
+/// struct Fetch;
+///
+/// impl DelayedOperation<u32> for Fetch {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let builder = Purgatory::<u32, Fetch>::builder().max_delayed(0, Overload::Refuse);
+/// let refused = builder.build().unwrap_err();
+/// assert!(matches!(refused, PurgatoryBuildError::NothingDelayed));
+/// assert_eq!(refused.to_string(), "limit on waiting operations is 0");
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PurgatoryBuildError {
+    /// [`max_delayed`](crate::PurgatoryBuilder::max_delayed) is 0.
+    NothingDelayed,
+    /// [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key) is 0.
+    NothingDelayedPerKey,
+    /// [`max_keys`](crate::PurgatoryBuilder::max_keys) is 0.
+    NoKeys,
+    /// A setting of the timer is out of range.
+    Timer(TimerBuildError),
+}
+
+impl fmt::Display for PurgatoryBuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NothingDelayed => "limit on waiting operations is 0",
+            Self::NothingDelayedPerKey => "limit on waiting operations per key is 0",
+            Self::NoKeys => "limit on keys per operation is 0",
+            Self::Timer(_) => "cannot build the timer of the purgatory",
+        })
+    }
+}
+
+impl Error for PurgatoryBuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Timer(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<TimerBuildError> for PurgatoryBuildError {
+    fn from(error: TimerBuildError) -> Self {
+        Self::Timer(error)
+    }
+}
+
+/// The kind is [`InvalidInput`](io::ErrorKind::InvalidInput).
+impl From<PurgatoryBuildError> for io::Error {
+    fn from(error: PurgatoryBuildError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
     }
 }

@@ -1,19 +1,16 @@
-//! Checks after events: checks the operations on keys, all at once or a few at a time, and
-//! completes those that can complete.
+//! Checks after events: checks the operations on a key, and completes those that can complete.
 
-use std::{borrow::Borrow, collections::VecDeque, fmt, hash::Hash, vec::Vec};
-
-use smallvec::SmallVec;
+use std::{borrow::Borrow, hash::Hash, mem, vec::Vec};
 
 use super::{
-    Purgatory, deferral,
+    Purgatory, SharedPurgatory, deferral,
     filter::fence_event,
-    list::BATCH,
+    lists::BATCH,
     operation::DelayedOperation,
-    shard::{Back, Batch, Walk},
-    shared::SharedPurgatory,
+    place::{Back, Out},
+    shard::{Batch, Walk, release},
 };
-use crate::{ticks::Nanos, wheel::Key};
+use crate::ticks::Nanos;
 
 impl<K, O> Purgatory<K, O>
 where
@@ -40,149 +37,6 @@ where
     {
         self.shared().check_key(key)
     }
-
-    /// Returns the checks for events on some keys, which the caller runs a few at a time. An
-    /// operation that watches several of them is checked once.
-    #[must_use = "no check is made until it is run"]
-    pub fn checks(&self, keys: impl IntoIterator<Item = K>) -> Checks<'_, K, O> {
-        Checks::new(self.shared(), keys)
-    }
-}
-
-/// Checks to run after events on some keys; from [`Purgatory::checks`].
-///
-/// Each operation that waited when the checks began is checked at most once. Keys take turns, so a
-/// key with very many watchers does not delay the others. Dropping the value skips the remaining
-/// checks. Operations that these would have completed wait for the next event, or for their delay.
-///
-/// # Examples
-///
-/// ```
-/// use std::{
-///     sync::atomic::{AtomicBool, Ordering},
-///     time::Duration,
-/// };
-///
-/// use delaywheel::{Completion, DelayedOperation, Purgatory};
-///
-/// static IS_READY: AtomicBool = AtomicBool::new(false);
-///
-/// struct Fetch;
-///
-/// impl DelayedOperation<u32> for Fetch {
-///     fn try_complete(&mut self) -> bool {
-///         IS_READY.load(Ordering::Acquire)
-///     }
-///
-///     fn complete(self, _: Completion) {}
-/// }
-///
-/// let purgatory = Purgatory::new();
-/// for _ in 0..10 {
-///     purgatory.watch(Fetch, [1, 2], Duration::from_secs(60))?;
-/// }
-/// IS_READY.store(true, Ordering::Release);
-/// let mut checks = purgatory.checks([1, 2]);
-/// assert_eq!(checks.run(4), 4);
-/// assert!(!checks.is_done());
-/// assert_eq!(checks.run(usize::MAX), 6);
-/// assert!(checks.is_done());
-/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
-pub struct Checks<'a, K: Send + 'static, O: DelayedOperation<K>> {
-    shared: &'a SharedPurgatory<K, O>,
-    /// The keys, with their hashes.
-    keys: Vec<(u64, K)>,
-    /// The walks that are not done.
-    walks: VecDeque<(usize, usize, Walk)>,
-    has_begun: bool,
-}
-
-/// Operations of one key that are checked in one turn.
-const TURN: usize = BATCH;
-
-/// Operations that a run with a small budget passes over.
-const PASSED_OVER: usize = 4096;
-
-impl<'a, K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Checks<'a, K, O> {
-    pub(super) fn new(
-        shared: &'a SharedPurgatory<K, O>,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Self {
-        // The caller's iterator may change the state that the checks read, so it runs before the
-        // fence.
-        let keys: Vec<_> = keys.into_iter().map(|key| (shared.hash(&key), key)).collect();
-        fence_event();
-        let mut walks = VecDeque::new();
-        for (index, (hash, _)) in keys.iter().enumerate() {
-            let begin = |shard| walks.push_back((index, shard, Walk::of_events(0)));
-            shared.filters.for_each(*hash, begin);
-        }
-        Self { shared, keys, walks, has_begun: false }
-    }
-
-    /// Checks at most `budget` operations. Returns how many of them completed.
-    ///
-    /// Operations that also need unreached thresholds are passed over, and do not count. A run
-    /// passes over `budget` of them, or 4096 if that is more, and may then end before its budget is
-    /// used up.
-    pub fn run(&mut self, budget: usize) -> usize {
-        if !self.has_begun {
-            self.begin();
-        }
-        let now = self.shared.now();
-        let (mut checks, mut visits) = (budget, budget.max(PASSED_OVER));
-        let mut completed = 0;
-        while checks > 0 && visits > 0 {
-            let Some((index, shard, mut walk)) = self.walks.pop_front() else { break };
-            let (hash, key) = &self.keys[index];
-            let turn = TURN.min(checks);
-            let checked = self.shared.check_walk(shard, &mut walk, (*hash, key), turn, visits, now);
-            checks -= checked.checks;
-            visits = visits.saturating_sub(checked.visits - checked.checks);
-            completed += checked.completed;
-            if !walk.is_done() {
-                self.walks.push_back((index, shard, walk));
-            }
-        }
-        completed
-    }
-
-    /// Begins a pass in each shard before the first check. That may lead to new operations in any
-    /// shard, which these checks do not visit.
-    fn begin(&mut self) {
-        self.has_begun = true;
-        let mut passes = SmallVec::<[u64; 16]>::from_elem(0, self.shared.timer.shards.count());
-        for (_, shard, walk) in &mut self.walks {
-            if passes[*shard] == 0 {
-                passes[*shard] = self.shared.lock(*shard).state_mut().begin_pass();
-            }
-            walk.pass = passes[*shard];
-        }
-    }
-
-    /// Returns whether all checks have been run.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.walks.is_empty()
-    }
-}
-
-impl<K: Send + 'static, O: DelayedOperation<K>> fmt::Debug for Checks<'_, K, O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checks").field("walks", &self.walks.len()).finish_non_exhaustive()
-    }
-}
-
-/// Result of a part of a walk.
-#[derive(Debug, Default)]
-struct Checked {
-    /// Number of operations that the walk visited.
-    visits: usize,
-    /// Number of those that were taken out for a check.
-    checks: usize,
-    /// Number of operations that completed by a check.
-    completed: usize,
 }
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
@@ -196,57 +50,42 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     {
         let hash = self.hash(key);
         fence_event();
-        let mut shards = SmallVec::<[(usize, u64); 4]>::new();
-        self.filters.for_each(hash, |shard| shards.push((shard, 0)));
-        if shards.is_empty() {
-            return 0;
+        let mut shards = self.filters.shards(hash);
+        let Some(first) = shards.next() else { return 0 };
+        // All passes begin before the first check, which may lead to new operations in any shard.
+        // The walk of the first shard begins its pass before any check.
+        let mut others = Vec::new();
+        for shard in shards {
+            others.push((shard, self.lock(shard).state_mut().begin_pass()));
         }
-        let now = self.now();
-        // As in `Checks::begin`. The walk of the first shard begins its pass before any check.
-        for (shard, pass) in shards.iter_mut().skip(1) {
-            *pass = self.lock(*shard).state_mut().begin_pass();
-        }
-        let mut completed = 0;
-        for &(shard, pass) in &shards {
+        let mut completed = self.check_walk(first, 0, (hash, key));
+        for (shard, pass) in others {
             // The checks before may have ended all operations there.
-            if pass == 0 || self.filters.may_have(hash, shard) {
-                let (mut walk, all) = (Walk::of_events(pass), usize::MAX);
-                let checked = self.check_walk(shard, &mut walk, (hash, key), all, all, now);
-                completed += checked.completed;
+            if self.filters.may_have(hash, shard) {
+                completed += self.check_walk(shard, pass, (hash, key));
             }
         }
         completed
     }
 
-    /// Continues a walk until its end, or until it has taken out `checks` operations or has visited
-    /// `visits`.
+    /// Checks the operations on a key in a shard, in a pass.
     #[inline]
-    fn check_walk<Q>(
-        &self,
-        shard: usize,
-        walk: &mut Walk,
-        key: (u64, &Q),
-        checks: usize,
-        visits: usize,
-        now: Nanos,
-    ) -> Checked
+    fn check_walk<Q>(&self, shard: usize, pass: u64, key: (u64, &Q)) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut batch = Batch::new();
-        let mut checked = Checked::default();
-        while !walk.is_done() && checked.checks < checks && checked.visits < visits {
-            let most = BATCH.min(checks - checked.checks);
+        let (mut walk, mut batch, mut completed) = (Walk::of_events(pass), Batch::new(), 0);
+        while !walk.is_done() {
             let mut guard = self.lock(shard);
-            checked.visits += guard.state_mut().take_out(walk, key, most, &mut batch);
-            guard.unlock();
-            checked.checks += batch.len();
+            guard.state_mut().take_out(&mut walk, key, &mut batch);
+            release(guard);
             if !batch.is_empty() {
-                checked.completed += self.check_or_defer(shard, &mut batch, now);
+                completed += self.check_or_defer(shard, &mut batch);
+                batch.clear();
             }
         }
-        checked
+        completed
     }
 
     /// Checks operations that are out, brings them back, and completes those that have ended.
@@ -259,65 +98,82 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// If checks on this thread are nested too deep, all operations wait again. The thread checks
     /// them when the outermost check has returned.
     #[inline]
-    pub(super) fn check_or_defer(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) -> usize {
+    pub(super) fn check_or_defer(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
         if deferral::is_too_deep() {
-            self.defer_checks(shard, batch, now);
+            self.defer_checks(shard, batch);
             return 0;
         }
         let mut completed = 0;
-        while !batch.is_empty() {
+        loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
             for out in batch.iter_mut() {
-                out.can_complete = self.check(&mut out.operation);
+                out.can_complete = out.operation.as_mut().is_some_and(|out| self.check(out));
             }
-            let (announced, ended) = self.bring_back(shard, batch, now);
-            completed += ended;
-            if !announced.is_empty() {
-                self.lock(shard).state_mut().take_out_again(&announced, batch);
+            completed += self.bring_back(shard, batch);
+            if !self.take_out_again(shard, batch) {
+                break;
             }
         }
         deferral::run_checks();
         completed
     }
 
-    /// Brings operations back, and completes those that have ended. Returns those that wait but had
-    /// an event meanwhile, and how many completed by a check.
+    /// Brings operations back, and completes those that have ended. Returns how many completed by a
+    /// check.
     #[inline]
-    fn bring_back(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) -> (Vec<Key>, usize) {
-        let (mut announced, mut ended) = (Vec::new(), SmallVec::<[_; 1]>::new());
-        ended.reserve_exact(batch.len());
+    fn bring_back(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
+        let is_end = batch.iter().any(|out| out.can_complete);
+        let now = if is_end { self.now() } else { Nanos::ZERO };
         let mut guard = self.lock(shard);
-        for out in batch.drain(..) {
-            let key = out.key;
-            match guard.state_mut().bring_back(out, now) {
-                Back::Waits => {}
-                Back::IsAnnounced => announced.push(key),
-                Back::Ended(operation, completion, by_check) => {
-                    ended.push((operation, completion, by_check));
+        for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
+            guard.state_mut().bring_back(out, now);
+        }
+        release(guard);
+        let mut completed = 0;
+        for out in batch {
+            if let (Back::Ended(completion), Some(operation)) = (out.back, out.operation.take()) {
+                completed += usize::from(out.can_complete);
+                self.complete(operation, completion);
+            }
+        }
+        completed
+    }
+
+    /// Checks those operations again that had an event while they were out. Returns how many
+    /// completed.
+    pub(super) fn check_announced(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
+        if self.take_out_again(shard, batch) { self.check_or_defer(shard, batch) } else { 0 }
+    }
+
+    /// Takes those operations out again that had an event while they were out. Returns whether
+    /// there are any.
+    #[inline]
+    fn take_out_again(&self, shard: usize, batch: &mut [Out<O>]) -> bool {
+        let mut are_any = false;
+        if batch.iter().any(|out| out.back == Back::IsAnnounced) {
+            let mut guard = self.lock(shard);
+            for out in batch.iter_mut() {
+                if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
+                    out.operation = guard.state_mut().take_out_again(out.key);
+                    are_any |= out.operation.is_some();
                 }
             }
         }
-        guard.unlock();
-        let mut completed = 0;
-        for (operation, completion, by_check) in ended {
-            completed += usize::from(by_check);
-            self.complete(operation, completion);
-        }
-        (announced, completed)
+        are_any
     }
 
     #[cold]
-    fn defer_checks(&self, shard: usize, batch: &mut Batch<O>, now: Nanos) {
+    fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
         for out in batch.iter() {
             self.lock(shard).state_mut().announce(out.key);
         }
-        let (announced, _) = self.bring_back(shard, batch, now);
+        self.bring_back(shard, batch);
+        let mut batch: Vec<_> = batch.iter().map(|out| Out::announced(out.key)).collect();
         let this = self.this.upgrade();
         deferral::defer_checks(move || {
-            let Some(this) = this else { return };
-            let mut batch = Batch::new();
-            this.lock(shard).state_mut().take_out_again(&announced, &mut batch);
-            this.check_or_defer(shard, &mut batch, now);
+            if let Some(this) = this {
+                this.check_announced(shard, &mut batch);
+            }
         });
     }
 }

@@ -19,15 +19,6 @@ pub enum Condition<K> {
     Threshold(K, u64),
 }
 
-impl<K> Condition<K> {
-    /// Returns the key.
-    pub const fn key(&self) -> &K {
-        match self {
-            Self::Events(key) | Self::Threshold(key, _) => key,
-        }
-    }
-}
-
 /// Conditions of an operation, and whether one or all of them must hold; for
 /// [`Purgatory::watch`](super::Purgatory::watch).
 ///
@@ -58,6 +49,9 @@ impl<I> Watch<I> {
     /// *All* conditions must hold: every threshold is reached and, if the operation watches events,
     /// its check returns `true`. Without any condition the check is the only one: the operation
     /// completes at once, or waits as without a key.
+    ///
+    /// Each announcement checks the operation once at most. A caller that announces one change both
+    /// as a value and as an event leads to two checks of an operation that waits for both.
     pub const fn all(conditions: I) -> Self {
         Self { conditions, is_all: true }
     }
@@ -129,32 +123,37 @@ pub(super) struct Threshold<K> {
 const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
-    /// Collects conditions, and passes each key that it does not need to `discard`.
     #[inline]
-    pub(super) fn new(
-        watches: impl Watches<K>,
-        max_keys: usize,
-        hash: impl Fn(&K) -> u64,
-        discard: impl Fn(K),
-    ) -> Self {
-        let (is_all, conditions) = watches.into_conditions();
-        let mut this = Self {
+    pub(super) fn new() -> Self {
+        Self {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
             rule: Rule::CHECKED,
             positions: None,
             is_too_large: false,
-            is_plain: is_all.is_none(),
+            is_plain: true,
             needs_event: false,
-        };
+        }
+    }
+
+    /// Adds conditions, once, and passes each key that it does not need to `discard`.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        watches: impl Watches<K>,
+        max_keys: usize,
+        hash: impl Fn(&K) -> u64,
+        discard: impl Fn(K),
+    ) {
+        let (is_all, conditions) = watches.into_conditions();
         for (key, threshold) in conditions {
             let hash = hash(&key);
-            if threshold.is_none() && this.has_event(hash, &key) {
+            if threshold.is_none() && self.has_event(hash, &key) {
                 discard(key);
                 continue;
             }
-            if this.events.len() + this.thresholds.len() == max_keys {
-                this.is_too_large = true;
+            if self.events.len() + self.thresholds.len() == max_keys {
+                self.is_too_large = true;
                 discard(key);
                 if let Some((_, key)) = threshold {
                     discard(key);
@@ -162,15 +161,15 @@ impl<K: Eq> Conditions<K> {
                 break;
             }
             match threshold {
-                None => this.events.push((hash, key)),
+                None => self.events.push((hash, key)),
                 Some((at, listed)) => {
-                    this.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
+                    self.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
                 }
             }
         }
-        let is_checked = !this.events.is_empty() || this.thresholds.is_empty();
-        this.rule = Rule { is_all: is_all.unwrap_or(false), is_checked, missing: 0 };
-        this
+        self.is_plain = is_all.is_none();
+        let is_checked = !self.events.is_empty() || self.thresholds.is_empty();
+        self.rule = Rule { is_all: is_all.unwrap_or(false), is_checked, missing: 0 };
     }
 
     /// Returns whether there is a condition on the events of a key. If there is none, the caller
@@ -249,10 +248,11 @@ impl Rule {
         }
     }
 
-    /// Returns the effect of the thresholds before the operation waits, of which `reached` have
-    /// been reached.
-    pub(super) fn at_first(&mut self, thresholds: usize, reached: usize) -> Effect {
-        self.missing = u32::try_from(thresholds - reached).expect("`max_keys` is less");
+    /// Returns the effect of the thresholds before the operation waits: `reached` have been
+    /// reached, and the others not.
+    #[inline]
+    pub(super) fn at_first(&mut self, missing: usize, reached: usize) -> Effect {
+        self.missing = u32::try_from(missing).expect("`max_keys` is less");
         if reached > 0 && (!self.is_all || !self.is_checked && self.missing == 0) {
             Effect::Satisfied
         } else {
@@ -273,7 +273,8 @@ mod tests {
     fn each_key_is_there_once_however_often_it_is_added() {
         let keys = (0..100_000).map(|number| number % 500);
         // Two keys share each hash.
-        let conditions = Conditions::new(keys, 500, |number| number / 2, drop);
+        let mut conditions = Conditions::new();
+        conditions.add(keys, 500, |number| number / 2, drop);
         assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
         assert_eq!((conditions.hashes().len(), conditions.is_too_large), (500, false));
     }
@@ -289,8 +290,8 @@ mod tests {
                 let twice = (0..count).flat_map(|number| [number, number]).map(condition);
                 let twice = twice.filter(|condition| matches!(condition, Condition::Events(_)));
                 let once = (0..count).step_by(3).map(condition);
-                let conditions =
-                    Conditions::new(Watch::any(once.chain(twice)), max, |key| *key as u64, drop);
+                let mut conditions = Conditions::new();
+                conditions.add(Watch::any(once.chain(twice)), max, |key| *key as u64, drop);
                 assert_eq!(conditions.is_too_large, count > max);
                 assert_eq!(conditions.hashes().len(), max);
             }
@@ -311,7 +312,7 @@ mod tests {
 
         let mut thresholds = rule(true, false, 1);
         assert_eq!(thresholds.on_threshold(), Effect::Satisfied);
-        assert_eq!(rule(true, false, 0).at_first(1, 1), Effect::Satisfied);
+        assert_eq!(rule(true, false, 0).at_first(0, 1), Effect::Satisfied);
         assert_eq!(rule(false, false, 0).at_first(1, 0), Effect::Nothing);
     }
 }

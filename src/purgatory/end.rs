@@ -5,12 +5,12 @@ use std::{borrow::Borrow, fmt, hash::Hash, sync::Weak, vec::Vec};
 use smallvec::SmallVec;
 
 use super::{
-    Purgatory,
+    Purgatory, SharedPurgatory,
     filter::fence_event,
-    list::BATCH,
+    lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
-    shard::{Batch, Claim, Due, Walk},
-    shared::SharedPurgatory,
+    place::Out,
+    shard::{Claim, Due, Walk, release},
 };
 use crate::sync::Ordering;
 
@@ -181,8 +181,7 @@ where
     }
 
     /// Shuts the purgatory down: refuses new operations, and returns the waiting ones. The caller
-    /// answers them. [`shutdown_now`](Self::shutdown_now) answers them as
-    /// [`Completion::ShutDown`].
+    /// answers them. The drop of the last handle answers them as [`Completion::ShutDown`].
     ///
     /// If another thread is checking an operation, that thread completes it as
     /// [`Completion::ShutDown`], and this call does not return it. All of them count as [shut
@@ -221,11 +220,6 @@ where
         let mut operations = Vec::new();
         self.shared().shut_down(|ended| operations.append(ended));
         operations
-    }
-
-    /// Shuts the purgatory down, and completes the waiting operations as [`Completion::ShutDown`].
-    pub fn shutdown_now(&self) {
-        self.shared().shut_down_now();
     }
 }
 
@@ -272,12 +266,6 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    /// Returns the key of the operation.
-    #[must_use]
-    pub const fn key(&self) -> OperationKey {
-        self.key
-    }
-
     /// Drops the guard without cancelling the operation.
     pub fn disarm(mut self) {
         self.shared = Weak::new();
@@ -316,25 +304,29 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     {
         let hash = self.hash(key);
         fence_event();
-        let mut shards = SmallVec::<[usize; 4]>::new();
-        self.filters.for_each(hash, |shard| shards.push(shard));
-        if shards.is_empty() {
+        let mut shards = self.filters.shards(hash).peekable();
+        if shards.peek().is_none() {
             return 0;
         }
         let now = self.now();
         // No code of the user runs before all thresholds have been visited.
         let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
-        for &shard in &shards {
-            let (mut walk, mut keys) = (Walk::up_to(value), Vec::new());
+        let mut visited = 0;
+        for shard in shards {
+            visited += 1;
+            let (mut walk, mut keys) = (Walk::of_thresholds(0), Vec::new());
             while !walk.is_done() {
-                let mut shard = self.lock(shard);
-                let state = shard.state_mut();
-                completed += state.reach(&mut walk, (hash, key), now, &mut satisfied, &mut keys);
+                let (mut guard, key, satisfied) = (self.lock(shard), (hash, key), &mut satisfied);
+                let state = guard.state_mut();
+                completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
+                release(guard);
             }
-            unchecked.push((shard, keys));
+            if !keys.is_empty() {
+                unchecked.push((shard, keys));
+            }
         }
         // The operations of each shard are in order.
-        if shards.len() > 1 {
+        if visited > 1 {
             satisfied.sort_by_key(|&(at, _)| at);
         }
         completed += satisfied.len();
@@ -343,9 +335,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         }
         for (shard, keys) in unchecked {
             for keys in keys.chunks(BATCH) {
-                let mut batch = Batch::new();
-                self.lock(shard).state_mut().take_out_again(keys, &mut batch);
-                completed += self.check_or_defer(shard, &mut batch, now);
+                let mut batch: Vec<_> = keys.iter().map(|&key| Out::announced(key)).collect();
+                completed += self.check_announced(shard, &mut batch);
             }
         }
         completed
@@ -357,7 +348,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         let now = self.now();
         let Some(mut shard) = self.lock_of(key) else { return false };
         let claim = shard.state_mut().claim(key.key, completion, now);
-        shard.unlock();
+        release(shard);
         self.complete_claimed(claim, completion)
     }
 
@@ -386,7 +377,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
                 .iter()
                 .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))
                 .collect();
-            shard.unlock();
+            release(shard);
             for claim in claims {
                 decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
             }
@@ -403,12 +394,21 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         let hash = self.hash(key);
         fence_event();
         let (now, mut cancelled) = (self.now(), Vec::new());
-        self.filters.for_each(hash, |shard| {
-            let mut walk = Walk::of_all();
-            while !walk.is_done() {
-                self.lock(shard).state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
+        for shard in self.filters.shards(hash) {
+            let mut pass = 0;
+            for walk_of in [Walk::of_events, Walk::of_thresholds] {
+                let mut walk = walk_of(pass);
+                while !walk.is_done() {
+                    self.lock(shard).state_mut().cancel(
+                        &mut walk,
+                        (hash, key),
+                        now,
+                        &mut cancelled,
+                    );
+                }
+                pass = walk.pass;
             }
-        });
+        }
         cancelled
     }
 

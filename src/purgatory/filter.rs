@@ -15,7 +15,7 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::{boxed::Box, sync::Arc};
+use std::{boxed::Box, iter, sync::Arc};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -59,21 +59,20 @@ impl Filters {
         Self { used, lines, words, lines_of_cell }
     }
 
-    /// Calls `act` with each shard that may have a watcher of a key. The caller has executed
+    /// Returns the shards that may have a watcher of a key. The caller has executed
     /// [`fence_event`].
     #[inline]
-    pub(super) fn for_each(&self, hash: u64, mut act: impl FnMut(usize)) {
+    pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
         let words = &self.used[cell(hash) * self.words..][..self.words];
-        for (number, word) in words.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != 0 {
-                let shard = number * WORD + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                if self.may_have(hash, shard) {
-                    act(shard);
-                }
-            }
-        }
+        words.iter().enumerate().flat_map(move |(word, bits)| {
+            let mut bits = bits.load(Ordering::Relaxed);
+            iter::from_fn(move || {
+                let shard = (bits != 0).then(|| word * WORD + bits.trailing_zeros() as usize);
+                bits &= bits.wrapping_sub(1);
+                shard
+            })
+            .filter(move |&shard| self.may_have(hash, shard))
+        })
     }
 
     /// Returns whether a shard may have a watcher of a key. The caller has executed
@@ -176,11 +175,7 @@ mod tests {
     fn a_key_is_found_in_the_shards_that_have_watchers_of_it() {
         let filters = Arc::new(Filters::new(80));
         let of = |shard| Filter::new(Arc::clone(&filters), shard);
-        let found = |hash| {
-            let mut shards = std::vec::Vec::new();
-            filters.for_each(hash, |shard| shards.push(shard));
-            shards
-        };
+        let found = |hash| filters.shards(hash).collect::<std::vec::Vec<_>>();
         let watched = [0, 15, 16, 63, 64, 79];
         for shard in watched {
             of(shard).add(7 << 24);

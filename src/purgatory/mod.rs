@@ -32,7 +32,7 @@
 //!
 //! Threads are spread over shards, as in a [`Timer`](crate::Timer). A thread that registers an
 //! operation and finds its shard locked uses a free one. The `shard` holds the operation as the
-//! value of its timeout, and the `list` of each of its keys in a `table`. So a registration and an
+//! value of its timeout, and the `lists` of its keys in a `table`. So a registration and an
 //! end take one short lock each, for any number of keys. An event visits every shard, except those
 //! whose `filter` rules the key out. A thread takes operations out of the shard to check them.
 
@@ -41,39 +41,52 @@ mod check;
 mod conditions;
 mod deferral;
 mod end;
-mod error;
 mod filter;
 mod limits;
-mod list;
+mod lists;
 #[cfg(all(test, loom))]
 mod models;
 mod operation;
+mod place;
 mod shard;
-mod shared;
 mod stats;
 mod table;
 mod watch;
 
 use std::{
+    boxed::Box,
+    collections::BTreeMap,
+    error::Error,
     fmt,
-    hash::Hash,
+    hash::{BuildHasher, Hash},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
-#[cfg(feature = "future")]
+use crossbeam::utils::CachePadded;
+use foldhash::fast::SeedableRandomState;
+
 pub(crate) use self::conditions::Conditions;
-use self::shared::SharedPurgatory;
 pub use self::{
-    builder::PurgatoryBuilder,
-    check::Checks,
+    builder::{PurgatoryBuildError, PurgatoryBuilder},
     conditions::{Condition, Watch, Watches},
     end::OperationGuard,
-    error::{PurgatoryBuildError, WatchError, WatchErrorKind},
     limits::Overload,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     stats::PurgatoryStats,
+    watch::{WatchError, WatchErrorKind},
 };
-use crate::timer::TimerStats;
+use self::{
+    deferral::Panics,
+    filter::{Filter, Filters},
+    limits::Limits,
+    shard::Shard,
+};
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering},
+    ticks::Nanos,
+    timer::{ShardGuard, Shared, TimerBuildError, TimerBuilder},
+};
 
 /// Operations that wait for events on keys, each for at most its delay.
 ///
@@ -124,13 +137,13 @@ use crate::timer::TimerStats;
 ///
 /// let purgatory = Purgatory::new();
 /// let watched = purgatory.watch(fetch, [partition], Duration::from_secs(30))?;
-/// assert!(!watched.is_completed());
+/// assert!(watched.key().is_some());
 ///
 /// // An append changes the state first, and then announces the event.
 /// log_end.store(101, Ordering::Release);
 /// assert_eq!(purgatory.check_and_complete(&partition), 1);
 /// assert_eq!(answers.recv(), Ok(Completion::Satisfied));
-/// assert_eq!((purgatory.watched(), purgatory.delayed()), (0, 0));
+/// assert_eq!((purgatory.stats().watched, purgatory.delayed()), (0, 0));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Purgatory<K, O>
@@ -158,16 +171,6 @@ where
         Arc::downgrade(&self.owner.0)
     }
 
-    /// Returns the number of watchers: an operation counts once for each key that it waits on.
-    ///
-    /// # Complexity
-    ///
-    /// *O*(shards).
-    #[must_use]
-    pub fn watched(&self) -> u64 {
-        self.shared().lock_each().map(|shard| shard.state().lists.watched).sum()
-    }
-
     /// Returns the number of operations that wait.
     ///
     /// # Complexity
@@ -186,7 +189,7 @@ where
         self.shared().timer.shards.wakeup.wake();
     }
 
-    /// Returns the counts of the purgatory.
+    /// Returns the counts of the purgatory and of its timer.
     ///
     /// # Complexity
     ///
@@ -194,12 +197,6 @@ where
     #[must_use]
     pub fn stats(&self) -> PurgatoryStats {
         self.shared().stats()
-    }
-
-    /// Returns the counts of the purgatory's timer: lateness, wake-ups.
-    #[must_use]
-    pub fn timer_stats(&self) -> TimerStats {
-        self.shared().timer.stats()
     }
 
     /// Checks the invariants of the purgatory, for our own tests.
@@ -244,7 +241,7 @@ where
     /// [`builder`](Self::builder) has other settings.
     #[must_use]
     pub fn new() -> Self {
-        match PurgatoryBuilder::new().build() {
+        match Self::builder().build() {
             Ok(purgatory) => purgatory,
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
@@ -277,10 +274,7 @@ where
     O: DelayedOperation<K>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Purgatory")
-            .field("delayed", &self.delayed())
-            .field("watched", &self.watched())
-            .finish_non_exhaustive()
+        f.debug_struct("Purgatory").field("delayed", &self.delayed()).finish_non_exhaustive()
     }
 }
 
@@ -299,3 +293,171 @@ where
         self.0.shut_down_now();
     }
 }
+
+/// A purgatory without its handles.
+pub(crate) struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
+    /// A reference to itself, for deferred checks.
+    this: Weak<Self>,
+    /// Its number in the process.
+    number: u32,
+    /// Shows which shards may have watchers of a key.
+    filters: Arc<Filters>,
+    hasher: SeedableRandomState,
+    timer: Arc<Shared<Shard<K, O>>>,
+    max_delay: Duration,
+    limits: Arc<Limits>,
+    /// Held while a thread selects an operation to displace.
+    displacing: Mutex<()>,
+    /// Number of operations that completed without waiting, by shard.
+    at_once: Box<[CachePadded<AtomicU64>]>,
+    /// Number of expired operations that a shutdown took back before their completion began.
+    taken_back: AtomicU64,
+    panics: Panics,
+}
+
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
+    fn new(
+        timer: TimerBuilder,
+        max_delay: Duration,
+        limits: Limits,
+        hasher: SeedableRandomState,
+    ) -> Result<Arc<Self>, TimerBuildError> {
+        static PURGATORIES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let (limits, panics) = (Arc::new(limits), Panics::new());
+        let mut filters = None;
+        let state = |wheel, index, count| {
+            let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));
+            let filter = Filter::new(Arc::clone(filters), index);
+            Shard::new(wheel, filter, Arc::clone(&limits), panics.clone())
+        };
+        // The drop of an expired operation completes it.
+        let timer = timer.build_with_state(state, drop)?;
+        let at_once = (0..timer.shards.count()).map(|_| CachePadded::default()).collect();
+        Ok(Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            number: PURGATORIES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            filters: filters.expect("a timer has a shard"),
+            hasher,
+            timer,
+            max_delay,
+            limits,
+            displacing: Mutex::new(()),
+            at_once,
+            taken_back: AtomicU64::new(0),
+            panics,
+        }))
+    }
+
+    /// Locks a shard.
+    #[inline]
+    fn lock(&self, shard: usize) -> ShardGuard<'_, Shard<K, O>> {
+        self.timer.shards.lock(shard)
+    }
+
+    /// Locks the shard of an operation; `None` for a key of another purgatory.
+    #[inline]
+    fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, Shard<K, O>>> {
+        (key.purgatory == self.number).then(|| self.lock(key.shard as usize))
+    }
+
+    /// Locks one shard after the other.
+    fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, Shard<K, O>>> {
+        (0..self.timer.shards.count()).map(|shard| self.lock(shard))
+    }
+
+    /// Returns the time up to which waits are measured. A call that ends operations reads the clock
+    /// once before each hold, without the lock: the clock is user code.
+    #[inline]
+    fn now(&self) -> Nanos {
+        let clock = self.timer.shards.clock();
+        let read = self.catch(|| Some(clock.elapsed_coarsely()));
+        read.unwrap_or_else(|| clock.ticks.until_start(clock.latest()))
+    }
+
+    #[inline]
+    fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    #[inline]
+    pub(crate) fn conditions(&self, watches: impl Watches<K>) -> Conditions<K> {
+        let mut conditions = Conditions::new();
+        let discard = |key| self.catch(|| drop(key));
+        conditions.add(watches, self.limits.max_keys, |key| self.hash(key), discard);
+        conditions
+    }
+
+    fn stats(&self) -> PurgatoryStats {
+        let mut stats = PurgatoryStats::new(self.timer.stats());
+        // Loaded before the counts of the shards, which include these.
+        let taken_back = self.taken_back.load(Ordering::Acquire);
+        for shard in self.lock_each() {
+            let Shard { wheel, lists, .. } = shard.state();
+            stats.delayed += wheel.len() as u64;
+            stats.watched += lists.watched;
+            stats.keys += lists.keys.len() as u64;
+            lists.stats.add_to(&mut stats);
+        }
+        stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        stats.refused = self.limits.refused();
+        stats.panicked = self.panics.count();
+        stats.expired -= taken_back;
+        stats.shut_down += taken_back;
+        stats
+    }
+
+    /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
+    fn shrink(&self) {
+        for mut shard in self.lock_each() {
+            let Shard { wheel, lists, .. } = shard.state_mut();
+            wheel.shrink();
+            lists.shrink();
+        }
+        self.limits.shrink();
+    }
+
+    #[inline]
+    fn check(&self, operation: &mut O) -> bool {
+        deferral::check(|| self.catch(|| operation.try_complete()))
+    }
+
+    /// Asks an operation whether a key has reached a threshold.
+    fn has_reached(&self, operation: &mut O, key: &K, at: u64) -> bool {
+        deferral::check(|| self.catch(|| operation.has_reached(key, at)))
+    }
+
+    /// Completes an operation at once or, when called in a completion, after that completion has
+    /// returned.
+    #[inline]
+    fn complete(&self, operation: O, completion: Completion) {
+        deferral::complete(&self.panics, operation, completion);
+    }
+
+    /// Runs user code. Counts a panic in it, and returns the default then.
+    #[inline]
+    fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
+        self.panics.catch(user_code)
+    }
+
+    /// Checks the invariants of the shards, and that the limits agree with them.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken, or if a call is in progress.
+    fn check_invariants(&self) {
+        let mut on_keys = BTreeMap::new();
+        let mut in_total = 0;
+        for mut shard in self.lock_each() {
+            shard.check_invariants();
+            in_total += shard.state_mut().check_invariants(&mut on_keys);
+        }
+        self.limits.check_invariants(in_total, &on_keys);
+    }
+}
+
+/// The compiler rejects this if an error cannot be used with `?`.
+const _: () = {
+    const fn is_error<E: Error + Send + Sync + 'static>() {}
+    is_error::<WatchError<std::cell::Cell<u32>>>();
+    is_error::<PurgatoryBuildError>();
+};

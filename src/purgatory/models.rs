@@ -22,13 +22,10 @@ use loom::thread;
 
 use super::{
     Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
-    DelayedOperation, Watched,
-    check::Checks,
+    DelayedOperation, SharedPurgatory, WatchError, WatchErrorKind, Watched,
     conditions::{Condition, Watch, Watches},
-    error::{WatchError, WatchErrorKind},
     limits::Limits,
     operation::OperationKey,
-    shared::SharedPurgatory,
 };
 use crate::{
     clock::{Clock, Driven},
@@ -398,16 +395,11 @@ fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() 
         let world = World::new();
         world.watch(&[0]);
         world.watch(&[0]);
-        // One check at a time, so each walk has a position in the list while the other changes the
-        // list.
+        // A hold visits one operation, so each walk has a position in the list while the other
+        // changes the list.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);
-            let mut checks = Checks::new(&world.shared, [0]);
-            let mut completed = 0;
-            while !checks.is_done() {
-                completed += checks.run(1);
-            }
-            completed
+            world.shared.check_key(&0)
         };
         let other = world.spawn(walk);
         assert_eq!(walk(&world) + join(other), 2);
@@ -421,18 +413,12 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
     check(|| {
         let world = World::new();
         let keys = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
-        let mut checks = Checks::new(&world.shared, [0]);
-        assert_eq!(checks.run(1), 0);
         let canceller = world.spawn(move |world| world.cancel(keys[1]));
         world.state.is_ready.store(true, Ordering::Relaxed);
-        while !checks.is_done() {
-            checks.run(1);
-        }
-        drop(checks);
+        let completed = world.shared.check_key(&0);
         let is_cancelled = join(canceller);
-        assert_eq!(world.ends().len(), 2);
+        assert_eq!((completed, world.ends().len()), (3 - usize::from(is_cancelled), 3));
         assert_eq!(world.ends().contains(&Cancelled), is_cancelled);
-        assert!(world.cancel(keys[0]), "it was checked before");
         world.check_empty();
     });
 }

@@ -1,9 +1,6 @@
-//! Operations: their trait, their completions, their keys, and their places while they wait.
+//! Operations as users see them: their trait, their completions and their keys.
 
-use std::{boxed::Box, vec::Vec};
-
-use super::{conditions::Rule, list::Spot};
-use crate::{ticks::Nanos, wheel::Key};
+use crate::wheel::Key;
 
 /// A request that waits for an event, and is answered exactly once.
 ///
@@ -123,108 +120,12 @@ pub enum Watched {
 }
 
 impl Watched {
-    /// Returns the key of an operation that waits.
+    /// Returns the key of an operation that waits; `None` if it has completed at once.
     #[must_use]
     pub const fn key(self) -> Option<OperationKey> {
         match self {
             Self::Completed => None,
             Self::Waiting(key) => Some(key),
         }
-    }
-
-    /// Returns whether the operation has completed at once.
-    #[must_use]
-    pub const fn is_completed(self) -> bool {
-        matches!(self, Self::Completed)
-    }
-}
-
-/// Keys that an operation names without an allocation.
-const FEW: usize = 3;
-
-/// An operation whose end is not decided: the value of its timeout.
-pub(super) struct Waiting<O> {
-    /// `None` while a thread has it out.
-    pub(super) operation: Option<O>,
-    /// Its number in the order of registration.
-    pub(super) number: u64,
-    /// The last pass that has visited it.
-    pub(super) seen: u64,
-    /// The time of its registration.
-    pub(super) since: Nanos,
-    pub(super) rule: Rule,
-    /// Where it watches events.
-    pub(super) spots: [Spot; FEW],
-    /// Its thresholds, and then the spots for which there is no room above.
-    #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
-    pub(super) further: Option<Box<Vec<Watcher>>>,
-    /// Whether an event was announced while it is out.
-    pub(super) is_announced: bool,
-    /// Whether the limits that displace count it.
-    pub(super) is_counted: bool,
-}
-
-/// A watcher of an operation. The one at index `i` has the number of the operation plus `i` + 1.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Watcher {
-    Event(Spot),
-    /// The key in the table, and the threshold.
-    Threshold(u32, u64),
-    /// A threshold that has been reached.
-    Reached,
-}
-
-#[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Waiting<&u8>>() == 64);
-
-impl<O> Waiting<O> {
-    /// Makes the place of an operation that is out.
-    #[inline]
-    pub(super) fn new(since: Nanos, rule: Rule) -> Self {
-        Self {
-            operation: None,
-            number: 0,
-            seen: 0,
-            since,
-            rule,
-            spots: [Spot::NONE; FEW],
-            further: None,
-            is_announced: false,
-            is_counted: false,
-        }
-    }
-
-    /// Returns the watchers, with their numbers in the order of registration.
-    #[inline]
-    pub(super) fn watchers(&self) -> impl Iterator<Item = (u64, Watcher)> {
-        let few = self.spots.iter().filter(|&&spot| spot != Spot::NONE);
-        let few = few.map(|&spot| (self.number, Watcher::Event(spot)));
-        let further = self.further.iter().flat_map(|further| further.iter());
-        few.chain((self.number + 1..).zip(further.copied()))
-    }
-
-    /// Marks the threshold with a number as reached. Returns its key and its value, unless it was
-    /// marked before.
-    pub(super) fn reach(&mut self, number: u64) -> Option<(u32, u64)> {
-        let index = usize::try_from(number - self.number - 1).ok()?;
-        let watcher = self.further.as_mut()?.get_mut(index)?;
-        let &mut Watcher::Threshold(key, at) = watcher else { return None };
-        *watcher = Watcher::Reached;
-        Some((key, at))
-    }
-}
-
-/// An operation that a thread has taken out.
-pub(super) struct Out<O> {
-    pub(super) key: Key,
-    pub(super) operation: O,
-    /// Whether its last check found that it can complete.
-    pub(super) can_complete: bool,
-}
-
-impl<O> Out<O> {
-    #[inline]
-    pub(super) const fn new(key: Key, operation: O) -> Self {
-        Self { key, operation, can_complete: false }
     }
 }

@@ -25,8 +25,8 @@
 //! announces an event.
 
 use std::{
-    any::Any, borrow::Borrow, boxed::Box, collections::BTreeMap, marker::PhantomData, mem,
-    sync::Arc, vec::Vec,
+    borrow::Borrow, boxed::Box, collections::BTreeMap, marker::PhantomData, mem, sync::Arc,
+    vec::Vec,
 };
 
 use smallvec::SmallVec;
@@ -36,15 +36,13 @@ use super::{
     deferral::{self, Panics},
     filter::Filter,
     limits::{Excess, Limits},
-    list::{self, BATCH, Chunk, Found, Place, Position, Spot},
-    operation::{Completion, DelayedOperation, Out, Waiting, Watcher},
-    stats::ShardStats,
-    table::Table,
+    lists::{BATCH, Dropped, Lists, Threshold, Watcher},
+    operation::{Completion, DelayedOperation},
+    place::{Back, Out, Place},
 };
 use crate::{
-    slab::Slab,
     ticks::Nanos,
-    timer::{Reading, ShardState},
+    timer::{Reading, ShardGuard, ShardState},
     wheel::{Expired, Key, TimingWheel},
 };
 
@@ -53,16 +51,6 @@ pub(super) const CROWD: usize = 1024;
 
 /// Operations that a thread checks between two holds. There is almost always only one.
 pub(super) type Batch<O> = SmallVec<[Out<O>; 1]>;
-
-/// Where an operation is that a thread has brought back.
-pub(super) enum Back<O> {
-    Waits,
-    /// It waits, but an event was announced while it was out.
-    IsAnnounced,
-    /// It has ended, and the caller completes it. Also tells whether the caller's check decided
-    /// that.
-    Ended(O, Completion, bool),
-}
 
 /// Result of a decision to end an operation.
 pub(super) enum Claim<O> {
@@ -77,41 +65,41 @@ pub(super) enum Claim<O> {
 /// The progress of a walk along the watchers of a key in a shard.
 ///
 /// A walk visits the operations that waited when its *pass* began, and ends even if other threads
-/// keep adding watchers. Walks of one pass, along several keys, check each operation once.
+/// keep adding watchers.
 pub(super) struct Walk {
     /// The number of the pass, in the order of registrations; 0 if it has not begun.
     pub(super) pass: u64,
-    /// Where it goes on; `None` at its end.
-    position: Option<Position>,
-    /// The last place that it visits.
-    end: Place,
+    next: Next,
+}
+
+/// Where a walk goes on.
+enum Next {
+    /// The number of the first of some watchers of events, and an index among them.
+    Events(u64, usize),
+    /// The last threshold that was visited.
+    Thresholds(Threshold),
+    End,
 }
 
 impl Walk {
     /// Makes a walk along the watchers of events, in a pass.
     pub(super) const fn of_events(pass: u64) -> Self {
-        Self { pass, position: Some(Position::at(Place::FIRST)), end: Place::LAST_EVENT }
+        Self { pass, next: Next::Events(0, 0) }
     }
 
-    /// Makes a walk along the thresholds up to a value.
-    pub(super) const fn up_to(value: u64) -> Self {
-        let start = Position::at(Place::FIRST_THRESHOLD);
-        Self { pass: 0, position: Some(start), end: Place::last_of(value) }
-    }
-
-    /// Makes a walk along all watchers.
-    pub(super) const fn of_all() -> Self {
-        Self { end: Place::LAST, ..Self::of_events(0) }
+    /// Makes a walk along the thresholds, in a pass.
+    pub(super) const fn of_thresholds(pass: u64) -> Self {
+        Self { pass, next: Next::Thresholds((0, 0)) }
     }
 
     pub(super) const fn is_done(&self) -> bool {
-        self.position.is_none()
+        matches!(self.next, Next::End)
     }
 }
 
 /// A shard of a purgatory.
 pub(super) struct Shard<K, O> {
-    pub(super) wheel: TimingWheel<Waiting<O>>,
+    pub(super) wheel: TimingWheel<Place<O>>,
     pub(super) lists: Lists<K>,
     /// The completions of the operations that are out and whose end is decided.
     pub(super) decided: BTreeMap<Key, Completion>,
@@ -121,56 +109,31 @@ pub(super) struct Shard<K, O> {
     most: usize,
 }
 
-/// The lists of a shard, and what changes with them.
-pub(super) struct Lists<K> {
-    pub(super) keys: Table<K>,
-    chunks: Slab<Chunk>,
-    /// The slots of all operations by number, if the total limit displaces.
-    all: BTreeMap<u64, u32>,
-    /// Number of watchers.
-    pub(super) watched: u64,
-    pub(super) filter: Filter,
-    pub(super) limits: Arc<Limits>,
-    pub(super) stats: ShardStats,
-    dropped: Option<Box<Dropped<K>>>,
-    panics: Panics,
-}
-
-/// Values that are dropped after the release of the lock.
-pub(super) struct Dropped<K> {
-    /// Keys that have lost their last watcher. Their drop is user code.
-    keys: Vec<K>,
-    /// Memory that may take long to free.
-    memory: Option<Box<dyn Any + Send>>,
-    panics: Panics,
-}
-
-impl<K> Drop for Dropped<K> {
-    fn drop(&mut self) {
-        for key in self.keys.drain(..) {
-            self.panics.catch(|| drop(key));
-        }
+/// Releases the lock of a shard, and drops what it must not drop under the lock.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
+pub(super) fn release<K: Send + 'static, O: DelayedOperation<K>>(
+    guard: ShardGuard<'_, Shard<K, O>>,
+) {
+    // Most holds leave nothing to drop, and the drop of an empty box is a call.
+    if let Some(dropped) = guard.unlock() {
+        drop_now(dropped);
     }
+}
+
+#[cold]
+fn drop_now<K>(dropped: Box<Dropped<K>>) {
+    drop(dropped);
 }
 
 impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     pub(super) fn new(
-        wheel: TimingWheel<Waiting<O>>,
+        wheel: TimingWheel<Place<O>>,
         filter: Filter,
         limits: Arc<Limits>,
         panics: Panics,
     ) -> Self {
-        let lists = Lists {
-            keys: Table::new(),
-            chunks: Slab::new(),
-            all: BTreeMap::new(),
-            watched: 0,
-            filter,
-            limits,
-            stats: ShardStats::new(),
-            dropped: None,
-            panics,
-        };
+        let lists = Lists::new(filter, limits, panics);
         Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0 }
     }
 
@@ -179,6 +142,15 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     pub(super) fn begin_pass(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
+    }
+
+    /// Returns the pass of a walk, which begins now unless it has begun.
+    #[inline]
+    fn pass_of(&mut self, walk: &mut Walk) -> u64 {
+        if walk.pass == 0 {
+            walk.pass = self.begin_pass();
+        }
+        walk.pass
     }
 
     /// Adds an operation that is out, and that has a timeout with this key, to its lists. The
@@ -191,180 +163,175 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let number = self.last_number + 1;
         self.last_number = number + conditions.thresholds.len() as u64;
         self.most = self.most.max(self.wheel.len());
-        let waiting = self.wheel.get_mut(key).expect("the timeout was just inserted");
-        waiting.number = number;
+        let place = self.wheel.get_mut(key).expect("the timeout was just inserted");
+        place.number = number;
         if self.lists.limits.is_total() {
             self.lists.all.insert(number, key.index());
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
             let listed = threshold.listed.take().expect("an operation is registered once");
-            let index = self.lists.key(threshold.hash, listed);
-            let place = Place::of_threshold(threshold.at, number);
-            self.lists.keys.at_mut(index).list.add_threshold(place, key.index());
+            let index = self.lists.watch_threshold(
+                threshold.hash,
+                listed,
+                (threshold.at, number),
+                key.index(),
+            );
             let watcher = Watcher::Threshold(index, threshold.at);
-            waiting.further.get_or_insert_default().push(watcher);
+            place.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
-            let index = self.lists.key(hash, watched);
-            let Lists { keys, chunks, .. } = &mut self.lists;
-            let spot = keys.at_mut(index).list.add_event(chunks, index, number, key.index());
-            match waiting.spots.get_mut(count) {
+            let spot = self.lists.watch_event(hash, watched, number, key.index());
+            match place.spots.get_mut(count) {
                 Some(few) => *few = spot,
-                None => waiting.further.get_or_insert_default().push(Watcher::Event(spot)),
+                None => place.further.get_or_insert_default().push(Watcher::Event(spot)),
             }
         }
     }
 
-    /// Continues a walk in this hold. Adds at most `most` watchers to `found`, of which the last
-    /// ones may have been registered after the pass had begun. Returns where to go on, and the slot
-    /// there.
+    /// Continues a walk along watchers of events, up to 32 operations.
     #[inline]
-    fn gather<Q>(
+    fn visit<Q>(
         &mut self,
         walk: &mut Walk,
         (hash, key): (u64, &Q),
-        most: usize,
-        found: &mut Found,
-    ) -> Option<(Position, u32)>
-    where
+        mut visit: impl FnMut(Key, &mut Place<O>),
+    ) where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        if walk.pass == 0 {
-            walk.pass = self.begin_pass();
-        }
-        let from = walk.position.take()?;
-        let Lists { keys, chunks, .. } = &self.lists;
-        let key = keys.find(hash, |other| other.borrow() == key)?;
-        let next = keys.at(key).list.gather(chunks, from, walk.end, most, found);
-        walk.position = next.map(|(position, _)| position);
-        next
-    }
-
-    /// Continues a walk in this hold. Adds at most `most` watchers to `found`.
-    fn walk<Q>(&mut self, walk: &mut Walk, key: (u64, &Q), most: usize, found: &mut Found)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let next = self.gather(walk, key, most, found);
-        if walk.end > Place::LAST_EVENT {
-            found.retain(|(_, slot)| !self.is_later(*slot, walk.pass));
-        }
-        while found.last().is_some_and(|(_, slot)| self.is_later(*slot, walk.pass)) {
-            found.pop();
-        }
-        // Events are in the order of registration, so no further one is earlier.
-        if next.is_some_and(|(next, slot)| next.is_at_event() && self.is_later(slot, walk.pass)) {
-            let has_thresholds = walk.end > Place::LAST_EVENT;
-            walk.position = has_thresholds.then_some(Position::at(Place::FIRST_THRESHOLD));
+        let Next::Events(from, skipped) = mem::replace(&mut walk.next, Next::End) else { return };
+        let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
+        let Some(key) = keys.find(hash, |other| other.borrow() == key) else { return };
+        let mut visits = 0;
+        for (first, slots) in keys.at(key).list.events(chunks, from) {
+            let skipped = if first == from { skipped } else { 0 };
+            for (&slot, index) in slots[skipped..].iter().zip(skipped..) {
+                let Some((key, place)) = wheel.at_mut(slot) else { continue };
+                // Watchers are in the order of registration, so no further one is earlier.
+                if place.number > walk.pass {
+                    return;
+                }
+                if visits == BATCH {
+                    walk.next = Next::Events(first, index);
+                    return;
+                }
+                visits += 1;
+                visit(key, place);
+            }
         }
     }
 
-    /// Returns whether the operation in a slot was registered after a pass had begun.
+    /// Continues a walk along thresholds up to a value. Returns at most 32, with the slots of their
+    /// operations.
     #[inline]
-    fn is_later(&mut self, slot: u32, pass: u64) -> bool {
-        self.wheel.at_mut(slot).is_none_or(|(_, waiting)| waiting.number > pass)
+    fn thresholds<Q>(
+        &mut self,
+        walk: &mut Walk,
+        (hash, key): (u64, &Q),
+        value: u64,
+    ) -> SmallVec<[(Threshold, u32); BATCH]>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut found = SmallVec::new();
+        let Next::Thresholds(last) = mem::replace(&mut walk.next, Next::End) else { return found };
+        let keys = &self.lists.keys;
+        let Some(key) = keys.find(hash, |other| other.borrow() == key) else { return found };
+        let mut visits = 0;
+        for (threshold, slot) in keys.at(key).list.thresholds_after(last, value) {
+            if threshold > (value, walk.pass) {
+                break;
+            }
+            if threshold.1 <= walk.pass {
+                found.push((threshold, slot));
+            }
+            visits += 1;
+            if visits == BATCH {
+                walk.next = Next::Thresholds(threshold);
+                break;
+            }
+        }
+        found
     }
 
-    /// Continues a walk after an event: takes operations out that a check can complete. Visits at
-    /// most `most`, and returns their number.
+    /// Continues a walk after an event: takes operations out that a check can complete.
     ///
     /// It passes over an operation that a later pass has seen, because that pass checks it too.
     #[inline]
-    pub(super) fn take_out<Q>(
-        &mut self,
-        walk: &mut Walk,
-        key: (u64, &Q),
-        most: usize,
-        batch: &mut Batch<O>,
-    ) -> usize
+    pub(super) fn take_out<Q>(&mut self, walk: &mut Walk, key: (u64, &Q), batch: &mut Batch<O>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut found = Found::new();
-        let next = self.gather(walk, key, most, &mut found);
-        let pass = walk.pass;
-        // Events are in the order of registration, so no further one is earlier.
-        if next.is_some_and(|(_, slot)| self.is_later(slot, pass)) {
-            walk.position = None;
-        }
-        batch.reserve_exact(found.len());
-        for (&(_, slot), visited) in found.iter().zip(0..) {
-            let Some((key, waiting)) = self.wheel.at_mut(slot) else { continue };
-            if waiting.number > pass {
-                walk.position = None;
-                return visited;
-            }
-            if waiting.seen < pass {
-                waiting.seen = pass;
-                if waiting.rule.on_event() == Effect::Check {
-                    match waiting.operation.take() {
-                        Some(operation) => batch.push(Out::new(key, operation)),
-                        None => waiting.is_announced = true,
+        let pass = self.pass_of(walk);
+        self.visit(walk, key, |key, place| {
+            if place.seen < pass {
+                place.seen = pass;
+                if place.rule.on_event() == Effect::Check {
+                    match place.operation.take() {
+                        Some(operation) => {
+                            if batch.len() == batch.inline_size() {
+                                batch.reserve_exact(BATCH);
+                            }
+                            batch.push(Out::new(key, operation));
+                        }
+                        None => place.is_announced = true,
                     }
                 }
             }
-        }
-        found.len()
+        });
     }
 
-    /// Takes operations out that still wait. If another thread has taken one out since, that thread
-    /// checks it.
-    pub(super) fn take_out_again(&mut self, keys: &[Key], batch: &mut Batch<O>) {
-        for &key in keys {
-            let waiting = self.wheel.get_mut(key);
-            if let Some(operation) = waiting.and_then(|waiting| waiting.operation.take()) {
-                batch.push(Out::new(key, operation));
-            }
-        }
+    /// Takes an operation out that still waits. If another thread has taken it out since, that
+    /// thread checks it.
+    pub(super) fn take_out_again(&mut self, key: Key) -> Option<O> {
+        self.wheel.get_mut(key)?.operation.take()
     }
 
-    /// Brings back an operation that was out.
+    /// Brings back an operation that was out, and ends it if it can complete.
     #[inline]
-    pub(super) fn bring_back(&mut self, out: Out<O>, now: Nanos) -> Back<O> {
-        let Out { key, operation, can_complete } = out;
-        let Some(waiting) = self.wheel.get_mut(key) else {
-            let completion = self.decided.remove(&key).expect("it has ended if it does not wait");
-            return Back::Ended(operation, completion, false);
+    pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) {
+        let key = out.key;
+        let is_out = |claim| matches!(claim, Claim::IsOut);
+        out.back = if out.can_complete && is_out(self.end(key, Completion::Satisfied, now)) {
+            Back::Ended(Completion::Satisfied)
+        } else if let Some(place) = self.wheel.get_mut(key) {
+            debug_assert!(place.operation.is_none(), "{key:?} is brought back twice");
+            place.operation = out.operation.take();
+            if mem::take(&mut place.is_announced) { Back::IsAnnounced } else { Back::Waits }
+        } else {
+            out.can_complete = false;
+            Back::Ended(self.decided.remove(&key).expect("it has ended if it does not wait"))
         };
-        debug_assert!(waiting.operation.is_none(), "{key:?} is brought back twice");
-        if can_complete {
-            self.end(key, Completion::Satisfied, now);
-            return Back::Ended(operation, Completion::Satisfied, true);
-        }
-        waiting.operation = Some(operation);
-        if mem::take(&mut waiting.is_announced) { Back::IsAnnounced } else { Back::Waits }
     }
 
     /// Marks an operation that is out for another check.
     pub(super) fn announce(&mut self, key: Key) {
-        if let Some(waiting) = self.wheel.get_mut(key) {
-            waiting.is_announced = true;
+        if let Some(place) = self.wheel.get_mut(key) {
+            place.is_announced = true;
         }
     }
 
-    /// Decides how an operation ends, unless that is decided.
+    /// Decides how an operation ends, unless that is decided. If it is out, the thread that has it
+    /// completes it.
     #[inline]
     pub(super) fn claim(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
-        match self.end(key, completion, now) {
-            None => Claim::Late,
-            Some(Waiting { operation: Some(operation), .. }) => Claim::Taken(operation),
-            Some(Waiting { operation: None, .. }) => {
-                self.decided.insert(key, completion);
-                Claim::IsOut
-            }
+        let claim = self.end(key, completion, now);
+        if let Claim::IsOut = claim {
+            self.decided.insert(key, completion);
         }
+        claim
     }
 
-    /// Takes an operation off the wheel and all lists; `None` if its end is decided.
+    /// Takes an operation off the wheel and all lists, unless its end is decided.
     #[inline]
-    pub(super) fn end(&mut self, key: Key, how: Completion, now: Nanos) -> Option<Waiting<O>> {
-        let waiting = self.wheel.cancel(key)?;
-        self.lists.leave(&waiting, how, now);
+    pub(super) fn end(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
+        let Some(place) = self.wheel.get(key) else { return Claim::Late };
+        place.leave(&mut self.lists, completion, now);
+        let operation = self.wheel.cancel(key).and_then(|place| place.operation);
         self.free_memory_after_crowd();
-        Some(waiting)
+        operation.map_or(Claim::IsOut, Claim::Taken)
     }
 
     /// Continues a walk: ends up to 32 operations as cancelled. Adds those that wait to
@@ -379,24 +346,30 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut found = Found::new();
-        self.walk(walk, key, BATCH, &mut found);
-        for (_, slot) in found {
-            // Another watcher of the same operation may have been found before.
-            let Some(key) = self.wheel.key_at(slot) else { continue };
+        let mut found = SmallVec::<[Key; BATCH]>::new();
+        self.pass_of(walk);
+        if let Next::Events(..) = walk.next {
+            self.visit(walk, key, |key, _| found.push(key));
+        } else {
+            let slots = self.thresholds(walk, key, u64::MAX);
+            found.extend(slots.iter().filter_map(|&(_, slot)| self.wheel.key_at(slot)));
+        }
+        for key in found {
+            // One operation may have several watchers on the key.
             if let Claim::Taken(operation) = self.claim(key, Completion::Cancelled, now) {
                 cancelled.push(operation);
             }
         }
     }
 
-    /// Continues a walk along thresholds that are reached. Ends up to 32 operations as satisfied,
-    /// and adds them to `satisfied`. Adds those that need a check to `unchecked`. Returns how many
-    /// others ended, which other threads complete.
+    /// Continues a walk along the thresholds that a value has reached. Ends up to 32 operations as
+    /// satisfied, and adds them to `satisfied`. Adds those that need a check to `unchecked`.
+    /// Returns how many others ended, which other threads complete.
     pub(super) fn reach<Q>(
         &mut self,
         walk: &mut Walk,
         key: (u64, &Q),
+        value: u64,
         now: Nanos,
         satisfied: &mut Vec<(u64, O)>,
         unchecked: &mut Vec<Key>,
@@ -406,15 +379,14 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         Q: Eq + ?Sized,
     {
         let mut ended_elsewhere = 0;
-        let mut found = Found::new();
-        self.walk(walk, key, BATCH, &mut found);
-        for (place, slot) in found {
+        self.pass_of(walk);
+        for &((at, number), slot) in &self.thresholds(walk, key, value) {
             let Some(key) = self.wheel.key_at(slot) else { continue };
-            match self.on_threshold(key, place.number()) {
+            match self.on_threshold(key, number) {
                 Effect::Nothing => {}
                 Effect::Check => unchecked.push(key),
                 Effect::Satisfied => match self.claim(key, Completion::Satisfied, now) {
-                    Claim::Taken(operation) => satisfied.push((place.at(), operation)),
+                    Claim::Taken(operation) => satisfied.push((at, operation)),
                     Claim::IsOut | Claim::Late => ended_elsewhere += 1,
                 },
             }
@@ -425,7 +397,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// Handles the thresholds of an operation that is out, of which those at these indices were
     /// found reached. Returns the effect.
     pub(super) fn on_found(&mut self, key: Key, indices: &[u64]) -> Effect {
-        let Some(number) = self.wheel.get(key).map(|waiting| waiting.number) else {
+        let Some(number) = self.wheel.get(key).map(|place| place.number) else {
             return Effect::Nothing;
         };
         for index in indices {
@@ -433,18 +405,18 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |waiting| waiting.rule.on_event())
+        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule.on_event())
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out
     /// and needs a check is marked for it.
     fn on_threshold(&mut self, key: Key, number: u64) -> Effect {
-        let Some(waiting) = self.wheel.get_mut(key) else { return Effect::Nothing };
-        let Some((list, at)) = waiting.reach(number) else { return Effect::Nothing };
-        self.lists.remove_threshold(list, Place::of_threshold(at, number), waiting.is_counted);
-        let effect = waiting.rule.on_threshold();
-        if effect == Effect::Check && waiting.operation.is_none() {
-            waiting.is_announced = true;
+        let Some(place) = self.wheel.get_mut(key) else { return Effect::Nothing };
+        let Some((list, at)) = place.reach(number) else { return Effect::Nothing };
+        self.lists.remove_threshold(list, (at, number), place.is_counted);
+        let effect = place.rule.on_threshold();
+        if effect == Effect::Check && place.operation.is_none() {
+            place.is_announced = true;
             return Effect::Nothing;
         }
         effect
@@ -472,37 +444,37 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// it exceeds.
     #[cold]
     pub(super) fn count(&mut self, key: Key) -> Excess {
-        let Some(waiting) = self.wheel.get_mut(key) else { return Excess::default() };
-        waiting.is_counted = true;
+        let Some(place) = self.wheel.get_mut(key) else { return Excess::default() };
+        place.is_counted = true;
         let lists = &self.lists;
-        let keys = waiting.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
+        let keys = place.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
         lists.limits.begin(keys.map(|key| lists.keys.at(key).hash).collect())
     }
 
     /// Returns the operation that has waited longest, except `newcomer`, of those that the total
     /// limit counts. Also returns its rank: the least of all shards is displaced.
     pub(super) fn oldest(&self, newcomer: Option<Key>) -> Option<(Rank, Key)> {
-        let mut all = self.lists.all.iter().map(|(&number, &slot)| (Place::of_event(number), slot));
-        all.find_map(|(place, slot)| self.victim(place, slot, newcomer))
+        self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer))
     }
 
     /// The same of a key with this hash: the one that has watched its events longest. If all others
     /// wait for its value, the one with the greatest threshold.
     pub(super) fn oldest_on_key(&self, hash: u64, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let list = &self.lists.keys.at(self.lists.keys.find(hash, |_| true)?).list;
-        let all = || list.iter(&self.lists.chunks);
-        let mut events = all().take_while(|(place, _)| !place.is_threshold());
-        let mut thresholds = all().rev().take_while(|(place, _)| place.is_threshold());
-        let event = events.find_map(|(place, slot)| self.victim(place, slot, newcomer));
-        event.or_else(|| thresholds.find_map(|(place, slot)| self.victim(place, slot, newcomer)))
+        let mut events = list.events(&self.lists.chunks, 0).flat_map(|(_, slots)| slots);
+        let event = events.find_map(|&slot| self.victim(None, slot, newcomer));
+        event.or_else(|| {
+            let mut thresholds = list.thresholds().rev();
+            thresholds.find_map(|((at, _), slot)| self.victim(Some(at), slot, newcomer))
+        })
     }
 
-    /// Returns an operation with its rank, unless its registration is in progress.
-    fn victim(&self, place: Place, slot: u32, newcomer: Option<Key>) -> Option<(Rank, Key)> {
+    /// Returns the operation in a slot with its rank, unless its registration is in progress.
+    fn victim(&self, at: Option<u64>, slot: u32, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let key = self.wheel.key_at(slot).filter(|key| Some(*key) != newcomer)?;
-        let waiting = self.wheel.get(key).filter(|waiting| waiting.is_counted)?;
-        let rank = if place.is_threshold() { u64::MAX - place.at() } else { waiting.since.get() };
-        Some(((place.is_threshold(), rank), key))
+        let place = self.wheel.get(key).filter(|place| place.is_counted)?;
+        let rank = at.map_or(place.since.get(), |at| u64::MAX - at);
+        Some(((at.is_some(), rank), key))
     }
 
     /// Frees the memory of the shard after the last operation of a crowd has ended.
@@ -516,10 +488,8 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     #[cold]
     fn free_memory(&mut self) {
         self.most = 0;
-        let keys = mem::replace(&mut self.lists.keys, Table::new());
-        let chunks = mem::replace(&mut self.lists.chunks, Slab::new());
-        let wheel = self.wheel.take_memory();
-        self.lists.dropped().memory = Some(Box::new((keys, chunks, wheel)));
+        let memory = (self.lists.take_memory(), self.wheel.take_memory());
+        self.lists.dropped().memory = Some(Box::new(memory));
     }
 }
 
@@ -530,128 +500,18 @@ pub(super) type Rank = (bool, u64);
 /// Slots that a shutdown visits in one hold.
 const STEPS: u32 = 256;
 
-impl<K> Lists<K> {
-    /// Returns the number of a key, which the table gets if it has none. Counts a watcher.
-    #[inline]
-    fn key(&mut self, hash: u64, key: K) -> u32
-    where
-        K: Eq,
-    {
-        let (index, unused) = self.keys.find_or_insert(hash, key);
-        match unused {
-            Some(key) => self.discard(key),
-            None => self.filter.add(hash),
-        }
-        self.watched += 1;
-        index
-    }
-
-    /// Returns the key of a watcher; `None` if it is on no list.
-    fn key_of(&self, watcher: Watcher) -> Option<u32> {
-        match watcher {
-            Watcher::Event(spot) => Some(spot.key(&self.chunks)),
-            Watcher::Threshold(key, _) => Some(key),
-            Watcher::Reached => None,
-        }
-    }
-
-    /// Removes an operation that has ended from all lists and from the limits, and counts its end.
-    #[inline]
-    fn leave<O>(&mut self, waiting: &Waiting<O>, completion: Completion, now: Nanos) {
-        for (number, watcher) in waiting.watchers() {
-            match watcher {
-                Watcher::Event(at) => self.remove_event(at, waiting.is_counted),
-                Watcher::Threshold(key, at) => {
-                    let place = Place::of_threshold(at, number);
-                    self.remove_threshold(key, place, waiting.is_counted);
-                }
-                Watcher::Reached => {}
-            }
-        }
-        if self.limits.is_total() {
-            self.all.remove(&waiting.number);
-            if waiting.is_counted {
-                self.limits.release();
-            }
-        }
-        self.stats.count(completion, now.saturating_sub(waiting.since));
-    }
-
-    /// Removes a watcher of events, and releases its permit.
-    #[inline]
-    fn remove_event(&mut self, at: Spot, is_counted: bool) {
-        self.watched -= 1;
-        if self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(self.keys.at(at.key(&self.chunks)).hash);
-        }
-        match at.chunk() {
-            None => {
-                let (key, index) = at.few();
-                self.keys.at_mut(key).list.remove_few(index);
-                self.remove_unwatched(key);
-            }
-            Some((number, index)) => {
-                if let Some(chunk) = list::remove_from(&mut self.chunks, number, index) {
-                    self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk);
-                    self.remove_unwatched(chunk.key);
-                }
-            }
-        }
-    }
-
-    /// Removes a watcher of a threshold, and releases its permit.
-    fn remove_threshold(&mut self, key: u32, place: Place, is_counted: bool) {
-        self.watched -= 1;
-        let entry = self.keys.at_mut(key);
-        entry.list.remove_threshold(place);
-        if self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(entry.hash);
-        }
-        self.remove_unwatched(key);
-    }
-
-    /// Removes a key unless it has a watcher.
-    #[inline]
-    fn remove_unwatched(&mut self, key: u32) {
-        if self.keys.at(key).list.is_empty() {
-            let (hash, key) = self.keys.remove(key);
-            self.filter.remove(hash);
-            self.discard(key);
-        }
-    }
-
-    /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
-    pub(super) fn shrink(&mut self) {
-        self.keys.shrink();
-        self.chunks.shrink();
-    }
-
-    /// Drops a key after the release of the lock.
-    #[inline]
-    fn discard(&mut self, key: K) {
-        if mem::needs_drop::<K>() {
-            self.dropped().keys.push(key);
-        }
-    }
-
-    fn dropped(&mut self) -> &mut Dropped<K> {
-        let new = || Dropped { keys: Vec::new(), memory: None, panics: self.panics.clone() };
-        self.dropped.get_or_insert_with(|| Box::new(new()))
-    }
-}
-
 impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
-    type Value = Waiting<O>;
+    type Value = Place<O>;
     type Due = Due<K, O>;
     type Dropped = Option<Box<Dropped<K>>>;
 
     #[inline]
-    fn wheel(&self) -> &TimingWheel<Waiting<O>> {
+    fn wheel(&self) -> &TimingWheel<Place<O>> {
         &self.wheel
     }
 
     #[inline]
-    fn wheel_mut(&mut self) -> &mut TimingWheel<Waiting<O>> {
+    fn wheel_mut(&mut self) -> &mut TimingWheel<Place<O>> {
         &mut self.wheel
     }
 
@@ -666,12 +526,12 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
             if count >= BATCH && !(is_late && watched - self.lists.watched < steps) {
                 break;
             }
-            let Some(Expired { key, deadline, value: waiting }) = due.next() else { break };
-            self.lists.leave(&waiting, Completion::Expired, read.elapsed);
-            if waiting.operation.is_none() {
+            let Some(Expired { key, deadline, value: place }) = due.next() else { break };
+            place.leave(&mut self.lists, Completion::Expired, read.elapsed);
+            if place.operation.is_none() {
                 self.decided.insert(key, Completion::Expired);
             }
-            let (operation, panics) = (waiting.operation, self.lists.panics.clone());
+            let (operation, panics) = (place.operation, self.lists.panics.clone());
             let value = Due { operation, panics, keys: PhantomData };
             expired.push(Expired { key, deadline, value });
         }
@@ -720,21 +580,21 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     pub(super) fn check_invariants(&self, on_keys: &mut BTreeMap<u64, u64>) -> u64 {
         let lists = &self.lists;
         let (mut in_total, mut watchers, mut all) = (0, Vec::new(), Vec::new());
-        for (key, _, waiting) in &self.wheel {
-            let Waiting { operation, number, seen, rule, is_announced, is_counted, .. } = waiting;
+        for (key, _, place) in &self.wheel {
+            let Place { operation, number, seen, rule, is_announced, is_counted, .. } = place;
             let is_idle = !(*is_announced && operation.is_some());
             assert!(is_idle, "operation {number} waits, but an event was announced for it");
             assert!(!self.decided.contains_key(&key), "the end of operation {number} is decided");
             assert!(*seen == 0 || seen > number, "pass {seen} saw operation {number}");
             let mut missing = 0;
-            for (number, watcher) in waiting.watchers() {
+            for (number, watcher) in place.watchers() {
                 let Some(list) = lists.key_of(watcher) else { continue };
-                let place = match watcher {
-                    Watcher::Threshold(_, at) => Place::of_threshold(at, number),
-                    _ => Place::of_event(waiting.number),
+                let threshold = match watcher {
+                    Watcher::Threshold(_, at) => Some((at, number)),
+                    _ => None,
                 };
-                missing += u32::from(place.is_threshold());
-                watchers.push((list, place, key.index()));
+                missing += u32::from(threshold.is_some());
+                watchers.push((list, threshold, key.index()));
                 if lists.limits.count_on_keys(*is_counted) {
                     *on_keys.entry(lists.keys.at(list).hash).or_default() += 1;
                 }
@@ -749,15 +609,18 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         for (index, entry) in lists.keys.iter() {
             assert!(!entry.list.is_empty(), "key {index} has no watcher");
             assert_eq!(lists.keys.find(entry.hash, |_| true).map(|_| ()), Some(()));
-            let mut last = (Place::FIRST, 0);
-            for (place, slot) in entry.list.iter(&lists.chunks) {
-                let key = self.wheel.key_at(slot).expect("a watcher waits");
-                let number = self.wheel.get(key).expect("a watcher waits").number;
-                let own = if place.is_threshold() { place } else { Place::of_event(number) };
-                assert!(last < (own, 1) && place <= own, "a watcher of key {index} is misplaced");
-                last = (own, 1);
-                listed.push((index, own, slot));
+            let mut last = 0;
+            for (first, slots) in entry.list.events(&lists.chunks, 0) {
+                for &slot in slots.iter().filter(|&&slot| self.wheel.key_at(slot).is_some()) {
+                    let key = self.wheel.key_at(slot).expect("a watcher waits");
+                    let number = self.wheel.get(key).expect("a watcher waits").number;
+                    assert!(last < number && first <= number, "{number} is misplaced on {index}");
+                    last = number;
+                    listed.push((index, None, slot));
+                }
             }
+            let thresholds = entry.list.thresholds();
+            listed.extend(thresholds.map(|(threshold, slot)| (index, Some(threshold), slot)));
         }
         watchers.sort_unstable();
         listed.sort_unstable();

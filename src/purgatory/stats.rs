@@ -1,9 +1,7 @@
 //! The counts of a purgatory. Each shard has its own, under its lock.
 
-use std::time::Duration;
-
 use super::operation::Completion;
-use crate::{histogram::Histogram, ticks::Nanos};
+use crate::{histogram::Histogram, ticks::Nanos, timer::TimerStats};
 
 /// The counts of a shard.
 pub(super) struct ShardStats {
@@ -82,14 +80,16 @@ pub struct PurgatoryStats {
     pub panicked: u64,
     /// Waiting times of the operations that have ended.
     ///
-    /// A wait is measured up to the start of the latest tick that the purgatory has read from its
-    /// clock, which it reads for each operation that comes and for expirations. So a wait in a
-    /// purgatory that does nothing else meanwhile may count as shorter than it was.
+    /// A wait ends when a thread reads the clock, just before it takes the lock under which the
+    /// operation ends. The system's clock is read coarsely on Linux: a wait may count as up to 10
+    /// ms shorter than it was. With another clock, waits are exact.
     pub waits: Histogram,
+    /// Counts of the purgatory's timer: lateness, wake-ups.
+    pub timer: TimerStats,
 }
 
 impl PurgatoryStats {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(timer: TimerStats) -> Self {
         Self {
             delayed: 0,
             watched: 0,
@@ -103,13 +103,7 @@ impl PurgatoryStats {
             refused: 0,
             panicked: 0,
             waits: Histogram::new(),
+            timer,
         }
-    }
-
-    /// Returns the wait that `percent` of the operations did not exceed, of those that waited and
-    /// have ended. Returns zero if there are none.
-    #[must_use]
-    pub fn wait_percentile(&self, percent: f64) -> Duration {
-        self.waits.percentile(percent)
     }
 }

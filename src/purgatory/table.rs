@@ -7,25 +7,24 @@
 
 use std::{boxed::Box, mem, vec::Vec};
 
-use super::list::List;
 use crate::slab::{END, Slab};
 
 /// Chains whose heads share a block.
 const HEADS: usize = 256;
 
-/// A key with its watchers.
+/// A key with its list of watchers.
 #[derive(Debug)]
-pub(super) struct Entry<K> {
+pub(super) struct Entry<K, L> {
     pub(super) hash: u64,
     key: K,
-    pub(super) list: List,
+    pub(super) list: L,
 }
 
-/// Keys with their watchers, each with a number.
+/// Keys with their lists of watchers, each with a number.
 #[derive(Debug)]
-pub(super) struct Table<K> {
+pub(super) struct Table<K, L> {
     /// The tag of an entry is the next one of its chain, or `END`.
-    entries: Slab<Entry<K>>,
+    entries: Slab<Entry<K, L>>,
     /// The first entry of each chain, or `END`.
     #[expect(clippy::vec_box, reason = "a growing vector moves no heads")]
     heads: Vec<Box<[u32; HEADS]>>,
@@ -34,7 +33,7 @@ pub(super) struct Table<K> {
     mask: u32,
 }
 
-impl<K> Table<K> {
+impl<K, L> Table<K, L> {
     pub(super) const fn new() -> Self {
         Self { entries: Slab::new(), heads: Vec::new(), chains: 0, mask: 0 }
     }
@@ -44,12 +43,12 @@ impl<K> Table<K> {
         self.entries.len()
     }
 
-    pub(super) fn at(&self, index: u32) -> &Entry<K> {
+    pub(super) fn at(&self, index: u32) -> &Entry<K, L> {
         self.entries.at(index)
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, index: u32) -> &mut Entry<K> {
+    pub(super) fn at_mut(&mut self, index: u32) -> &mut Entry<K, L> {
         self.entries.at_mut(index)
     }
 
@@ -61,57 +60,53 @@ impl<K> Table<K> {
         }
         let chain = self.chain(hash);
         let mut next = self.heads[chain / HEADS][chain % HEADS];
-        while next != END {
-            let entry = self.entries.at(next);
+        while let Some((after, entry)) = self.entries.get_at(next) {
             if entry.hash == hash && is_it(&entry.key) {
                 return Some(next);
             }
-            next = self.entries.tag_at(next);
+            next = after;
         }
         None
     }
 
-    /// Returns the number of a key, which it adds unless the table has an equal one. Returns the
-    /// given key then.
+    /// Adds a key that the table does not have, with its watchers. Returns its number.
     #[inline]
-    pub(super) fn find_or_insert(&mut self, hash: u64, key: K) -> (u32, Option<K>)
-    where
-        K: Eq,
-    {
-        if let Some(index) = self.find(hash, |other| *other == key) {
-            return (index, Some(key));
-        }
+    pub(super) fn insert(&mut self, hash: u64, key: K, list: L) -> u32 {
         if self.entries.len() >= self.chains as usize {
             self.split();
         }
         let chain = self.chain(hash);
         let head = &mut self.heads[chain / HEADS][chain % HEADS];
-        let entry = Entry { hash, key, list: List::new() };
-        let added = self.entries.insert(*head, entry).expect("memory ends before that");
-        *head = added.index();
-        (added.index(), None)
+        let added = self.entries.insert(*head, Entry { hash, key, list });
+        *head = added.expect("memory ends before that").index();
+        *head
     }
 
     /// Removes a key. Returns it with its hash.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> (u64, K) {
-        let next = self.entries.tag_at(index);
-        let (_, entry) = self.entries.remove_at(index).expect("a watched key has an entry");
-        let head = self.head(entry.hash);
+        let (next, Entry { hash, key, .. }) = self.entries.take_at(index);
+        let head = self.head(hash);
         if *head == index {
             *head = next;
         } else {
-            let mut before = *head;
-            while self.entries.tag_at(before) != index {
-                before = self.entries.tag_at(before);
-            }
-            self.entries.set_tag(before, next);
+            let before = *head;
+            self.unlink(before, index, next);
         }
-        (entry.hash, entry.key)
+        (hash, key)
+    }
+
+    /// Takes the entry at an index out of a chain.
+    #[cold]
+    fn unlink(&mut self, mut before: u32, index: u32, next: u32) {
+        while self.entries.tag_at(before) != index {
+            before = self.entries.tag_at(before);
+        }
+        self.entries.set_tag(before, next);
     }
 
     /// Returns the numbers of all keys, with their entries.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<K>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<K, L>)> {
         self.entries.keys_from(0).map(|key| (key.index(), self.entries.at(key.index())))
     }
 
@@ -186,7 +181,7 @@ mod tests {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
     }
 
-    fn check(table: &Table<u64>, present: &BTreeMap<u64, u32>) {
+    fn check(table: &Table<u64, ()>, present: &BTreeMap<u64, u32>) {
         assert_eq!(table.len(), present.len());
         assert!(table.chains as usize >= table.len());
         for (&number, &index) in present {
@@ -205,10 +200,7 @@ mod tests {
             if let Some(index) = present.remove(&number) {
                 assert_eq!(table.remove(index), (hash(number), number));
             } else if step % 20_000 < 12_000 {
-                let (index, unused) = table.find_or_insert(hash(number), number);
-                assert_eq!(unused, None);
-                assert_eq!(table.find_or_insert(hash(number), number), (index, Some(number)));
-                present.insert(number, index);
+                present.insert(number, table.insert(hash(number), number, ()));
             }
             if step % 5_000 == 0 {
                 table.shrink();
@@ -229,7 +221,7 @@ mod tests {
     #[test]
     fn keys_of_one_hash_are_told_apart() {
         let mut table = Table::new();
-        let indices: Vec<_> = (0..100_u64).map(|key| table.find_or_insert(7, key).0).collect();
+        let indices: Vec<_> = (0..100_u64).map(|key| table.insert(7, key, ())).collect();
         for &index in indices.iter().skip(1).step_by(2) {
             table.remove(index);
         }

@@ -1,21 +1,20 @@
-//! Waiting: registers an operation between two checks.
+//! Registration: an operation begins to wait between two checks, or is refused.
 
-use std::{hash::Hash, mem, time::Duration};
+use std::{error::Error, fmt, hash::Hash, io, mem, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{
-    Purgatory,
+    Purgatory, SharedPurgatory,
     conditions::{Conditions, Effect, Watches},
     deferral,
-    error::{WatchError, WatchErrorKind},
     filter::fence_watch,
     limits::Excess,
-    operation::{Completion, DelayedOperation, OperationKey, Out, Waiting, Watched},
-    shard::{Back, Batch, Claim, Shard},
-    shared::SharedPurgatory,
+    operation::{Completion, DelayedOperation, OperationKey, Watched},
+    place::{Back, Out, Place},
+    shard::{Claim, Shard, release},
 };
-use crate::{sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
+use crate::{error::Exclusive, sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
 
 impl<K, O> Purgatory<K, O>
 where
@@ -121,6 +120,18 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// reached.
     #[inline]
     fn can_complete(&self, operation: &mut O, conditions: &mut Conditions<K>) -> bool {
+        let reached =
+            if conditions.thresholds.is_empty() { 0 } else { self.ask(operation, conditions) };
+        match conditions.rule.at_first(conditions.thresholds.len(), reached) {
+            Effect::Nothing => false,
+            Effect::Check => !conditions.needs_event && self.check(operation),
+            Effect::Satisfied => true,
+        }
+    }
+
+    /// Asks an operation which of its thresholds are reached. Removes these, and returns their
+    /// number.
+    fn ask(&self, operation: &mut O, conditions: &mut Conditions<K>) -> usize {
         let count = conditions.thresholds.len();
         for threshold in mem::take(&mut conditions.thresholds) {
             if self.has_reached(operation, &threshold.key, threshold.at) {
@@ -129,12 +140,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
                 conditions.thresholds.push(threshold);
             }
         }
-        let reached = count - conditions.thresholds.len();
-        match conditions.rule.at_first(count, reached) {
-            Effect::Nothing => false,
-            Effect::Check => !conditions.needs_event && self.check(operation),
-            Effect::Satisfied => true,
-        }
+        count - conditions.thresholds.len()
     }
 
     /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
@@ -157,7 +163,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         }
         let index = shards.unlocked();
         let mut shard = self.lock(index);
-        let waiting = Waiting::new(read.elapsed, conditions.rule);
+        let waiting = Place::new(read.elapsed, conditions.rule);
         let key = match shard.insert(read.now, deadline, waiting) {
             Ok(key) => key,
             Err(refused) => {
@@ -190,10 +196,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     #[inline]
     fn check_again(&self, shard: usize, out: &mut Out<O>, conditions: &mut Conditions<K>) -> bool {
         let mut effect = conditions.rule.on_event();
+        let operation = out.operation.as_mut().expect("it is out");
         if !conditions.thresholds.is_empty() {
             let mut reached = SmallVec::<[u64; 4]>::new();
             for (threshold, index) in conditions.thresholds.drain(..).zip(0..) {
-                if self.has_reached(&mut out.operation, &threshold.key, threshold.at) {
+                if self.has_reached(operation, &threshold.key, threshold.at) {
                     reached.push(index);
                 }
                 self.catch(|| drop(threshold));
@@ -202,7 +209,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         }
         match effect {
             Effect::Nothing => false,
-            Effect::Check => !conditions.needs_event && self.check(&mut out.operation),
+            Effect::Check => !conditions.needs_event && self.check(operation),
             Effect::Satisfied => true,
         }
     }
@@ -211,22 +218,22 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// Otherwise it is checked again, or it has ended. If it exceeds a limit, it displaces another
     /// operation.
     #[inline]
-    fn begin_to_wait(&self, index: usize, out: Out<O>, now: Nanos) {
+    fn begin_to_wait(&self, index: usize, mut out: Out<O>, now: Nanos) {
         let key = out.key;
         let mut shard = self.lock(index);
         let is_counted = !out.can_complete && self.limits.displace();
         let excess = is_counted.then(|| shard.state_mut().count(key));
-        let back = shard.state_mut().bring_back(out, now);
-        shard.unlock();
-        if let Back::Ended(operation, completion, _) = back {
+        shard.state_mut().bring_back(&mut out, now);
+        release(shard);
+        if let (Back::Ended(completion), Some(operation)) = (out.back, out.operation.take()) {
             self.complete(operation, completion);
-        } else {
-            excess.inspect(|excess| self.displace(index, key, now, excess));
-            if let Back::IsAnnounced = back {
-                let mut batch = Batch::new();
-                self.lock(index).state_mut().take_out_again(&[key], &mut batch);
-                self.check_or_defer(index, &mut batch, now);
-            }
+            return;
+        }
+        if let Some(excess) = excess {
+            self.displace(index, key, now, &excess);
+        }
+        if out.back == Back::IsAnnounced {
+            self.check_announced(index, &mut [out]);
         }
     }
 
@@ -296,5 +303,124 @@ impl<K: Send + 'static, O: Send + 'static> Drop for Registration<'_, K, O> {
         if !self.is_complete {
             self.shard.end(self.key, Completion::Cancelled, self.now);
         }
+    }
+}
+
+/// Error of a purgatory that refuses an operation. Holds the operation.
+///
+/// The operation could not complete at that moment, or has too many keys for a check.
+/// [`kind`](Self::kind) returns the reason, and [`into_value`](Self::into_value) the operation. The
+/// error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+///
+/// struct Never;
+///
+/// impl DelayedOperation<u32> for Never {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let purgatory = Purgatory::<u32, Never>::new();
+/// assert!(purgatory.shutdown().is_empty());
+/// let error =
+///     purgatory.watch(Never, [1], Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.kind(), WatchErrorKind::ShutDown);
+/// let Never = error.into_value();
+/// ```
+pub struct WatchError<O> {
+    kind: WatchErrorKind,
+    /// The cause of [`NoThread`](WatchErrorKind::NoThread).
+    cause: Option<io::Error>,
+    operation: Exclusive<O>,
+}
+
+/// Reason of a [`WatchError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WatchErrorKind {
+    /// [`max_delayed`](crate::PurgatoryBuilder::max_delayed) operations wait, or the purgatory's
+    /// timer is full.
+    Full,
+    /// One of the keys has [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key)
+    /// operations.
+    KeyFull,
+    /// The operation waits on more keys than [`max_keys`](crate::PurgatoryBuilder::max_keys)
+    /// allows.
+    TooManyKeys,
+    /// The purgatory is shut down.
+    ShutDown,
+    /// The operating system refused to start a thread of the timer. The cause is the
+    /// [`source`](Error::source) of the error. A later call tries again.
+    NoThread,
+}
+
+impl<O> WatchError<O> {
+    pub(super) const fn new(kind: WatchErrorKind, operation: O) -> Self {
+        Self { kind, cause: None, operation: Exclusive::new(operation) }
+    }
+
+    pub(super) const fn no_thread(cause: io::Error, operation: O) -> Self {
+        let kind = WatchErrorKind::NoThread;
+        Self { kind, cause: Some(cause), operation: Exclusive::new(operation) }
+    }
+
+    /// Returns the reason.
+    #[must_use]
+    pub const fn kind(&self) -> WatchErrorKind {
+        self.kind
+    }
+
+    /// Returns the operation.
+    pub fn into_value(self) -> O {
+        self.operation.into_inner()
+    }
+}
+
+impl fmt::Display for WatchErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "purgatory is full",
+            Self::KeyFull => "too many operations wait on a key",
+            Self::TooManyKeys => "operation waits on too many keys",
+            Self::ShutDown => "purgatory is shut down",
+            Self::NoThread => "cannot start a thread of the timer",
+        })
+    }
+}
+
+impl<O> fmt::Debug for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchError").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl<O> fmt::Display for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+impl<O> Error for WatchError<O> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+/// A limit is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), a purgatory that is shut down is
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
+impl<O: Send + 'static> From<WatchError<O>> for io::Error {
+    fn from(error: WatchError<O>) -> Self {
+        let kind = match (error.kind, &error.cause) {
+            (_, Some(cause)) => cause.kind(),
+            (WatchErrorKind::ShutDown, None) => io::ErrorKind::BrokenPipe,
+            _ => io::ErrorKind::QuotaExceeded,
+        };
+        Self::new(kind, error)
     }
 }

@@ -24,8 +24,8 @@ fn completion(wait: &mut Wait<u32>) -> Option<Completion> {
 
 /// Nothing is left of any wait.
 fn assert_empty(purgatory: &AsyncPurgatory<u32>) {
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
-    assert_eq!(purgatory.timer_stats().pending, 0);
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched), (0, 0));
+    assert_eq!(purgatory.stats().timer.pending, 0);
     purgatory.check_invariants();
 }
 

@@ -10,9 +10,8 @@ use std::{
 
 use delaywheel::{
     Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload, Purgatory,
-    PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard, TimeoutHandle,
-    TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
-    wheel::WheelBuilder,
+    Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard, TimeoutHandle, TimeoutKey, Timer,
+    TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind, wheel::WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -116,7 +115,7 @@ fn a_refused_operation_passes_through_a_question_mark() {
         let _ = purgatory.watch(Waits(Cell::new(key)), [key], HOUR)?;
         Ok(())
     }
-    let builder = PurgatoryBuilder::new()
+    let builder = Purgatory::builder()
         .max_delayed(2, Overload::Refuse)
         .max_delayed_per_key(1, Overload::Refuse);
     let purgatory = builder.build().unwrap();

@@ -110,8 +110,6 @@ pub(crate) enum Kind {
 pub(crate) enum Announce {
     /// An operation becomes ready, and an event is announced on all of its keys.
     Ready(Back),
-    /// Like `Ready`, a few checks at a time.
-    ReadyByChecks(Back, usize),
     Shrink,
     ShutDown,
     Close,
@@ -372,8 +370,7 @@ impl Dice<'_> {
     fn announce(&mut self) -> Step {
         let back = self.back();
         Step::Announce(match self.0.u32(0..40) {
-            0..10 => Announce::Ready(back),
-            10..14 => Announce::ReadyByChecks(back, self.0.usize(1..5)),
+            0..14 => Announce::Ready(back),
             14..18 => return Step::Act(Action::Check(self.key())),
             18..30 => return Step::Act(Action::Grow(self.key(), self.growth())),
             30..32 => return Step::Act(Action::Complete(back)),

@@ -11,8 +11,8 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, Condition, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
-    Watch, WatchError, WatchErrorKind, Watched,
+    Completion, Condition, DelayedOperation, OperationKey, Overload, Purgatory, Watch, WatchError,
+    WatchErrorKind, Watched,
 };
 
 use self::operation::Op;
@@ -38,7 +38,7 @@ impl Waits {
     pub(crate) fn new(world: &World) -> Arc<Self> {
         let setup = &world.setup;
         let timer = world.set_up(true);
-        let mut builder = PurgatoryBuilder::new().timer(timer);
+        let mut builder = Purgatory::builder().timer(timer);
         if let Some((max, overload)) = setup.max_delayed {
             builder = builder.max_delayed(max, overload);
         }
@@ -75,7 +75,10 @@ impl Waits {
         let op = Op { world: Arc::clone(world), waits: Arc::clone(self), number };
         let result = match wait.kind {
             Kind::Plain => {
-                let keys = watches.iter().map(|condition| *condition.key());
+                let keys = watches.iter().map(|condition| match *condition {
+                    Condition::Events(key) | Condition::Threshold(key, _) => key,
+                    _ => unreachable!("there are two kinds of conditions"),
+                });
                 self.purgatory.watch(op, keys, duration(wait.delay))
             }
             Kind::Any => self.purgatory.watch(op, Watch::any(watches), duration(wait.delay)),
@@ -364,14 +367,8 @@ impl Waits {
     pub(crate) fn announce(self: &Arc<Self>, world: &Arc<World>, announce: Announce) {
         match announce {
             Announce::Ready(back) => {
-                let keys = self.make_ready(back);
-                self.purgatory.checks(keys).run(usize::MAX);
-            }
-            Announce::ReadyByChecks(back, budget) => {
-                let keys = self.make_ready(back);
-                let mut checks = self.purgatory.checks(keys);
-                while !checks.is_done() {
-                    checks.run(budget);
+                for key in self.make_ready(back) {
+                    self.purgatory.check_and_complete(&key);
                 }
             }
             Announce::Shrink => self.purgatory.shrink(),
@@ -419,7 +416,7 @@ impl Waits {
         self.see(world);
         let tick = self.tick(world);
         let stats = self.purgatory.stats();
-        let pending = self.purgatory.timer_stats().pending;
+        let pending = self.purgatory.stats().timer.pending;
         let ledger = self.ledger();
         let counts = &ledger.counts;
         let watched: u64 = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();

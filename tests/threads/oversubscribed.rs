@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer};
+use delaywheel::{Clock, Completion, DelayedOperation, Purgatory, Timer};
 
 use crate::{breaches::Breaches, ledger};
 
@@ -66,7 +66,7 @@ fn timeouts(breaches: &Breaches) {
 
 fn operations(breaches: &Breaches) {
     let (expired, clock) = (Arc::<AtomicU64>::default(), JumpingClock::new());
-    let builder = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
+    let builder = Purgatory::builder().timer(Timer::builder().clock(clock.clone()));
     let purgatory: Purgatory<u64, Waiter> = builder.build().expect("the settings are valid");
     let watch = |waiter, first, delay| {
         let watched = purgatory.watch(waiter, [first, first + 1, 100], delay);

@@ -8,8 +8,8 @@ use std::{
 use delaywheel::{
     Completion,
     Condition::{Events, Threshold},
-    DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats,
-    TimerBuilder, TimerStats, Watch, WatchError, Watched,
+    DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryStats, TimerBuilder, TimerStats,
+    Watch, WatchError, Watched,
 };
 
 use crate::{
@@ -41,7 +41,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     pub(crate) fn new(books: Arc<Books>, timer: TimerBuilder, overload: Overload) -> Arc<Self> {
-        let purgatory = PurgatoryBuilder::new()
+        let purgatory = Purgatory::builder()
             .timer(timer.clock(books.clock().clone()))
             .max_delayed(MAX_DELAYED, overload)
             .max_delayed_per_key(MAX_PER_KEY, overload)
@@ -52,7 +52,7 @@ impl Waits {
     }
 
     pub(crate) fn stats(&self) -> (PurgatoryStats, TimerStats) {
-        (self.purgatory.stats(), self.purgatory.timer_stats())
+        (self.purgatory.stats(), self.purgatory.stats().timer)
     }
 
     pub(crate) fn books(&self) -> &Books {
@@ -132,12 +132,9 @@ impl Waits {
         let key = random.u32(..KEYS);
         let value = self.state.values[key as usize].fetch_add(1, SeqCst) + 1;
         match random.u32(..8) {
-            0 => drop(self.purgatory.checks([key, random.u32(..KEYS)]).run(usize::MAX)),
-            1 => {
-                let keys = [key, random.u32(..KEYS)];
-                let mut checks = self.purgatory.checks(keys);
-                while !checks.is_done() {
-                    checks.run(16);
+            0 => {
+                for key in [key, random.u32(..KEYS)] {
+                    self.purgatory.check_and_complete(&key);
                 }
             }
             _ => drop(self.purgatory.check_and_complete(&key)),
@@ -189,7 +186,7 @@ impl Waits {
 
     /// Reads the counts of the purgatory from a check.
     pub(crate) fn look(&self, key: u32) {
-        let (delayed, watched) = (self.purgatory.delayed(), self.purgatory.watched());
+        let (delayed, watched) = (self.purgatory.delayed(), self.purgatory.stats().watched);
         self.books().breaches().unless(delayed.max(watched) < u64::from(SEATS), || {
             format!("a check on key {key} sees {delayed} operations on {watched} lists")
         });

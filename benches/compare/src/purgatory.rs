@@ -11,7 +11,7 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, OperationKey, Purgatory, PurgatoryBuilder, Watched,
+    Completion, DelayedOperation, OperationKey, Purgatory, Watched,
 };
 
 use crate::prelude::*;
@@ -29,7 +29,7 @@ impl Requests {
     }
 
     pub fn new(timer: TimerBuilder) -> Self {
-        Self(PurgatoryBuilder::new().timer(timer).build().expect("the settings are valid"))
+        Self(Purgatory::builder().timer(timer).build().expect("the settings are valid"))
     }
 
     /// Makes a request wait on keys that cannot complete yet.
@@ -60,7 +60,7 @@ impl Requests {
 
     /// Checks the requests on some keys. Returns how many completed.
     pub fn check_all(&self, keys: &[u32]) -> usize {
-        self.0.checks(keys.iter().copied()).run(usize::MAX)
+        keys.iter().map(|key| self.0.check_and_complete(key)).sum()
     }
 
     pub fn shrink(&self) {
@@ -68,7 +68,7 @@ impl Requests {
     }
 
     pub fn watched(&self) -> u64 {
-        self.0.watched()
+        self.0.stats().watched
     }
 
     /// Shuts down, and checks that these numbers were satisfied, had expired and still waited.
@@ -78,12 +78,12 @@ impl Requests {
         let requests = self.0.shutdown();
         assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
         requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
-        assert_eq!((self.0.delayed(), self.0.watched()), (0, 0), "requests that still wait");
+        assert_eq!((self.0.delayed(), self.0.stats().watched), (0, 0), "requests that still wait");
         let stats = self.0.stats();
         assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
         assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
         assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
-        assert_eq!(self.0.timer_stats().pending, 0, "pending timeouts");
+        assert_eq!(self.0.stats().timer.pending, 0, "pending timeouts");
     }
 }
 

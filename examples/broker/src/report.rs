@@ -36,8 +36,8 @@ pub(crate) fn print(end: &Stats, after: &Stats, answered: u64) {
             stats.at_once,
             stats.satisfied,
             stats.expired,
-            stats.wait_percentile(50.0),
-            stats.wait_percentile(99.0),
+            stats.waits.percentile(50.0),
+            stats.waits.percentile(99.0),
             stats.waits.max()
         );
     }

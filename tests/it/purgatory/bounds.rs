@@ -7,19 +7,19 @@ use std::sync::{
 };
 
 use delaywheel::{
-    Completion::{Displaced, Satisfied, ShutDown},
+    Completion::{Displaced, Satisfied},
     Condition::{Events, Threshold},
     Overload, Purgatory, Timer, Watch, WatchErrorKind,
 };
 
-use super::support::{Builder, HOUR, Op, World, must_return};
+use super::support::{HOUR, Op, World};
 use crate::timer::support::HookedClock;
 
 #[test]
 fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
     let clock = HookedClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(1);
-    let purgatory = Builder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::<u32, Op>::builder().timer(timer).build().unwrap();
     let is_ready = Arc::new(AtomicBool::new(false));
     for number in 0..32 {
         let (is_ready, own) = (Arc::clone(&is_ready), purgatory.clone());
@@ -39,42 +39,6 @@ fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
     clock.set(|| ());
     assert_eq!((purgatory.delayed(), purgatory.stats().satisfied), (0, 32));
     purgatory.check_invariants();
-}
-
-#[test]
-fn very_many_suspended_checks_of_a_key_cost_its_operations_nothing() {
-    must_return(|| {
-        let world = World::new();
-        let keys: Vec<_> = (0..100).map(|name| world.watch(name, [1])).collect();
-        let mut suspended: Vec<_> = (0..100_000)
-            .map(|_| {
-                let mut checks = world.purgatory.checks([1]);
-                checks.run(1);
-                checks
-            })
-            .collect();
-        world.checked();
-        assert!(keys.iter().all(|&key| world.purgatory.complete(key)));
-        suspended.truncate(20_000);
-        assert!(suspended.iter_mut().all(|checks| checks.run(1) == 0 && checks.is_done()));
-        drop(suspended);
-        world.check_empty();
-    });
-}
-
-#[test]
-fn a_run_with_a_small_budget_passes_over_a_bounded_number_of_operations() {
-    let world = World::new();
-    for name in 0..10_000 {
-        world.all(name, [Events(1), Threshold(2, 5)]);
-    }
-    world.watch(10_000, [1]);
-    world.make_ready(10_000);
-    let mut checks = world.purgatory.checks([1]);
-    assert_eq!((checks.run(1), checks.is_done()), (0, false), "one call visits all of them");
-    assert_eq!((checks.run(1), checks.run(1)), (0, 1));
-    let mut checks = world.purgatory.checks([1]);
-    assert_eq!((checks.run(usize::MAX), checks.is_done()), (0, true));
 }
 
 #[test]
@@ -180,19 +144,4 @@ fn the_key_of_an_operation_names_none_in_another_purgatory() {
     drop(other.purgatory.guard(key));
     assert_eq!(other.purgatory.complete_all([key, own, key]), 1);
     assert!(one.purgatory.is_waiting(key));
-}
-
-#[test]
-fn the_short_form_of_a_shutdown_answers_every_operation() {
-    let world = World::new();
-    for name in 0..100 {
-        world.watch(name, [name % 7]);
-    }
-    world.purgatory.shutdown_now();
-    assert!(world.ended().iter().all(|(_, end)| *end == ShutDown));
-    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().shut_down), (0, 100));
-    assert_eq!(world.purgatory.checks(0..8).run(1) + world.purgatory.checks([]).run(1), 0);
-    let kind = Purgatory::<u32, Op>::builder().max_keys(0).build().map(drop);
-    assert!(kind.is_err());
-    world.check_empty();
 }

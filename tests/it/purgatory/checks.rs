@@ -1,11 +1,14 @@
-//! `Checks`: budgets, the turns of keys, and changes between two runs.
+//! Checks after an event: which operations it checks, how often, and in which order.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-use delaywheel::Completion::{Cancelled, Satisfied};
+use delaywheel::{
+    Completion::{Cancelled, Satisfied},
+    Condition::{Events, Threshold},
+};
 
 use super::support::{Cancel as _, HOUR, Op, World, all};
 
@@ -19,133 +22,111 @@ fn crowd(count: u32) -> World {
     world
 }
 
-#[test]
-fn a_run_makes_as_many_checks_as_its_budget() {
-    let world = crowd(1000);
-    let mut checks = world.purgatory.checks([1]);
-    assert_eq!(world.checked(), [0; 0], "without a run, no operation is checked");
-    let mut done = 0;
-    for budget in [0, 1, 2, 31, 32, 33, 64, 100, 0, 300, 400] {
-        assert!(!checks.is_done());
-        assert_eq!(checks.run(budget), 0);
-        let budget = u32::try_from(budget).unwrap();
-        assert!(world.checked().into_iter().eq(done..done + budget));
-        done += budget;
-    }
-    assert_eq!(done, 963);
-    checks.run(1000);
-    assert!(checks.is_done() && world.checked().into_iter().eq(963..1000));
-    assert_eq!((checks.run(1000), world.checked()), (0, vec![]));
-    world.check_books();
-}
-
-#[test]
-fn keys_take_turns() {
-    let world = World::new();
-    for name in 0..3000 {
-        world.watch(name, [name % 3]);
-    }
-    world.checked();
-    let mut checks = world.purgatory.checks([0, 1, 2]);
-    let mut counts = [0_usize; 3];
-    while !checks.is_done() {
-        checks.run(50);
-        for name in world.checked() {
-            counts[name as usize % 3] += 1;
+/// Adds an operation on key 1 that does something at its first check after an event.
+fn acts_when_checked(world: &World, mut act: impl FnMut() + Send + 'static) {
+    let mut checks = 0;
+    let op = Op::new().check(move || {
+        checks += 1;
+        if checks == 3 {
+            act();
         }
-        assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 64, "{counts:?}");
-    }
-    assert_eq!(counts, [1000; 3]);
+        false
+    });
+    world.waits(world.purgatory.watch(op, [1], HOUR));
 }
 
 #[test]
-fn an_operation_on_several_keys_is_checked_once_in_a_pass() {
+fn an_operation_on_several_keys_is_checked_once_for_each_event() {
     let world = World::new();
     for name in 0..500 {
         world.watch(name, [1, 2, 3 + name % 2]);
     }
     world.checked();
-    let in_one_go = |world: &World| {
-        let mut checked = world.checked();
-        checked.sort_unstable();
-        assert!(checked.into_iter().eq(0..500));
-    };
-    assert_eq!(world.purgatory.checks([1, 2, 3, 4, 1]).run(usize::MAX), 0);
-    in_one_go(&world);
-    let mut checks = world.purgatory.checks([4, 3, 2, 1, 2]);
-    while !checks.is_done() {
-        checks.run(3);
+    for key in [1, 2, 1] {
+        assert_eq!(world.purgatory.check_and_complete(&key), 0);
+        assert!(world.checked().into_iter().eq(0..500));
     }
-    in_one_go(&world);
-    assert_eq!(world.purgatory.checks([1, 2]).run(usize::MAX), 0);
-    in_one_go(&world);
+    assert_eq!(world.purgatory.check_and_complete(&3), 0);
+    assert!(world.checked().into_iter().eq((0..500).step_by(2)));
 }
 
 #[test]
-fn an_event_during_a_pass_checks_from_the_first_operation() {
-    let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
-    checks.run(50);
-    world.make_ready(10);
-    assert_eq!(world.purgatory.check_and_complete(&1), 1, "the pass checked it before the event");
-    world.make_ready(60);
-    assert_eq!(checks.run(usize::MAX) + world.purgatory.check_and_complete(&1), 1);
-    assert_eq!(world.ended(), all([10, 60], Satisfied));
-}
-
-#[test]
-fn a_pass_does_not_check_operations_that_come_later() {
-    let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
-    let mut runs = 0;
-    while !checks.is_done() {
-        checks.run(10);
-        world.watch(1000 + runs, [1]);
-        runs += 1;
-    }
-    assert!(runs <= 11, "a pass does not end while operations come");
-    let checked = world.checked();
-    let newcomers = checked.iter().filter(|name| **name >= 1000).count();
-    assert_eq!(
-        newcomers,
-        2 * runs as usize,
-        "a new operation is checked twice when it comes, and not by the pass"
-    );
-}
-
-#[test]
-fn a_pass_skips_operations_that_have_ended() {
+fn an_operation_that_needs_a_value_and_an_event_is_checked_once_for_the_last_of_both() {
     let world = World::new();
-    let keys: Vec<_> = (0..300).map(|name| world.watch(name, [1])).collect();
-    world.checked();
-    let mut checks = world.purgatory.checks([1]);
-    checks.run(100);
-    // Operations around the position of the pass, and then all others but the last.
-    for at in (95..105).chain(0..95).chain(105..299) {
-        assert!(world.purgatory.cancel_one(keys[at]));
-    }
-    assert!(!checks.is_done());
-    world.make_ready(299);
-    assert_eq!(checks.run(usize::MAX), 1);
-    assert!(world.checked()[100..].iter().eq([&299]));
-    assert!(checks.is_done());
-    drop(checks);
-    world.check_empty();
+    world.all(0, [Events(1), Threshold(2, 5)]);
+    world.purgatory.check_and_complete(&1);
+    assert_eq!(world.checked(), [0; 0], "its value is missing");
+    assert_eq!((world.advance(2, 5), world.checked()), (0, vec![0]));
+    world.make_ready(0);
+    assert_eq!((world.purgatory.check_and_complete(&1), world.checked()), (1, vec![0]));
+    assert_eq!(world.ended(), [(0, Satisfied)]);
 }
 
 #[test]
-fn leaked_checks_delay_no_operation() {
+fn an_event_does_not_check_operations_that_come_later() {
     let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
-    checks.run(50);
-    std::mem::forget(checks);
-    world.state().ready.extend(0..100);
-    assert_eq!(world.purgatory.check_and_complete(&1), 100);
-    world.check_empty();
-    world.watch(200, [1]);
-    world.make_ready(200);
-    assert_eq!(world.purgatory.checks([1]).run(1), 1);
-    world.check_empty();
+    let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
+    acts_when_checked(&world, move || {
+        for name in 1000..1200 {
+            let (checked, op) = (Arc::clone(&state), Op::new());
+            let op = op.check(move || {
+                checked.lock().unwrap().checked.push(name);
+                false
+            });
+            assert!(purgatory.watch(op, [1], HOUR).is_ok());
+        }
+    });
+    for name in 100..200 {
+        world.watch(name, [1]);
+    }
+    world.checked();
+    assert_eq!(world.purgatory.check_and_complete(&1), 0);
+    let checked = world.checked();
+    assert!(checked.iter().filter(|&&name| name < 1000).copied().eq(0..200));
+    let newcomers = checked.iter().filter(|&&name| name >= 1000).count();
+    assert_eq!(newcomers, 400, "a newcomer is checked twice when it comes, and not by the event");
+    assert_eq!(world.purgatory.cancel_on(&1), 401);
+}
+
+#[test]
+fn an_event_skips_operations_that_have_ended_and_visits_the_others() {
+    for count in [40, 300, 3000] {
+        let world = World::new();
+        let keys: Vec<_> = (0..count).map(|name| world.watch(name, [1])).collect();
+        let purgatory = world.purgatory.clone();
+        // Operations before and after the one that is checked end, but for the last one.
+        acts_when_checked(&world, move || {
+            for key in &keys {
+                purgatory.cancel_one(*key);
+            }
+            purgatory.shrink();
+        });
+        for name in count..2 * count {
+            world.watch(name, [1]);
+        }
+        world.checked();
+        world.make_ready(2 * count - 1);
+        assert_eq!(world.purgatory.check_and_complete(&1), 1);
+        assert!(world.checked().into_iter().eq(0..2 * count));
+        assert_eq!(world.purgatory.cancel_on(&1), count as usize);
+    }
+}
+
+#[test]
+fn an_event_within_a_check_reaches_each_operation_once() {
+    let world = crowd(100);
+    let purgatory = world.purgatory.clone();
+    acts_when_checked(&world, move || assert_eq!(purgatory.check_and_complete(&1), 0));
+    for name in 100..200 {
+        world.watch(name, [1]);
+    }
+    world.checked();
+    assert_eq!(world.purgatory.check_and_complete(&1), 0);
+    let mut checked = world.checked();
+    assert!(checked.len() < 400, "the outer event checks what the inner one has checked");
+    checked.sort_unstable();
+    checked.dedup();
+    assert!(checked.into_iter().eq(0..200));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
-    OperationKey, Overload, PurgatoryBuilder,
+    OperationKey, Overload, Purgatory,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, Shared, World, all, must_return, wait_until};
@@ -22,7 +22,7 @@ const CROWD: u32 = 100;
 #[test]
 fn a_completion_can_wait_for_the_end_of_another_operation_of_its_batch() {
     must_return(|| {
-        let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
+        let purgatory: Shared = Purgatory::builder().build().expect("the defaults are valid");
         let (last, is_ready) = (Arc::<Mutex<Option<OperationKey>>>::default(), ready());
         let (told, telling) = mpsc::channel();
         let (other, key, flag) = (purgatory.clone(), Arc::clone(&last), Arc::clone(&is_ready));
@@ -46,7 +46,7 @@ fn a_completion_can_wait_for_the_end_of_another_operation_of_its_batch() {
 #[test]
 fn a_slow_completion_does_not_delay_the_expiry_of_others() {
     must_return(|| {
-        let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
+        let purgatory: Shared = Purgatory::builder().build().expect("the defaults are valid");
         let (is_ready, is_expired) = (ready(), ready());
         for number in 0..CROWD {
             let (flag, seen, expired) =

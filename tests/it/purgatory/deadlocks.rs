@@ -10,17 +10,15 @@ use std::{
     thread,
 };
 
-use delaywheel::{
-    Completion, Completion::Satisfied, DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
-};
+use delaywheel::{Completion, Completion::Satisfied, DelayedOperation, Purgatory, Timer};
 
-use super::support::{HOUR, Op, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, Op, must_return, wait_until};
 use crate::timer::reaper::Jumping;
 
 type Plain = Purgatory<u32, Op>;
 
 fn purgatory() -> Plain {
-    PurgatoryBuilder::new().timer(Timer::builder().shards(2)).build().unwrap()
+    Purgatory::builder().timer(Timer::builder().shards(2)).build().unwrap()
 }
 
 #[test]
@@ -47,12 +45,12 @@ fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it(
         wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
         *held = true;
         assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread checks the operation");
-        assert_eq!(purgatory.checks([1, 2]).run(usize::MAX), 0);
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 2));
+        assert_eq!(purgatory.check_each([1, 2]), 0);
+        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 2));
         drop(held);
         assert_eq!(checker.join().unwrap(), 1);
         assert!(is_done.load(Ordering::Acquire));
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (0, 0));
     });
 }
 
@@ -132,7 +130,7 @@ fn the_drop_of_an_expired_key_may_end_the_purgatory() {
         must_return(move || {
             let clock = Jumping::new();
             let timer = Timer::builder().clock(clock.clone()).shards(1);
-            let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+            let purgatory = Purgatory::builder().timer(timer).build().unwrap();
             let (last, ended) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
             let key = Owning { purgatory: Arc::clone(&last), shuts_down };
             assert!(purgatory.watch(Counted(Arc::clone(&ended)), [key], HOUR).is_ok());

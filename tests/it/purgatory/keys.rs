@@ -12,7 +12,7 @@ use delaywheel::{
     Completion::{self, Cancelled, Satisfied},
     Condition,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Log, YEAR};
@@ -37,18 +37,18 @@ impl DelayedOperation<String> for Fetch {
 #[test]
 fn keys_can_be_looked_up_by_a_borrowed_form() {
     let timer = Timer::builder().clock(ManualClock::new());
-    let purgatory: Purgatory<String, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory: Purgatory<String, _> = Purgatory::builder().timer(timer).build().unwrap();
     let log = Log::new();
     let topic = |number: u32| format!("topic-{number}");
     let watch = |name, watches: &[Condition<String>]| {
         let watched = purgatory.watch(Fetch(name, log.clone()), Watch::any(watches.to_vec()), HOUR);
-        assert!(!watched.unwrap().is_completed());
+        assert!(watched.unwrap().key().is_some());
     };
     watch("a", &[Threshold(topic(1), 100), Events(topic(2)), Events(topic(2))]);
     watch("b", &[Threshold(topic(1), 200), Events(topic(3))]);
     watch("c", &[Events(topic(4))]);
     assert_eq!(purgatory.check_and_complete("topic-2"), 0);
-    assert_eq!(purgatory.checks([topic(2), topic(3)]).run(usize::MAX), 0);
+    assert_eq!(purgatory.check_each([topic(2), topic(3)]), 0);
     assert_eq!(purgatory.advance("topic-1", 150), 1);
     assert_eq!(purgatory.cancel_on("topic-3"), 1);
     assert_eq!(purgatory.cancel_on(&topic(4)), 1);
@@ -57,7 +57,7 @@ fn keys_can_be_looked_up_by_a_borrowed_form() {
     assert_eq!(purgatory.stats().keys, 0);
     let watches = [Threshold(topic(1), 7)];
     let result = purgatory.watch(Fetch("d", log), Watch::any(watches), Duration::ZERO);
-    assert!(result.unwrap().is_completed(), "`has_reached` got another key");
+    assert!(result.unwrap().key().is_none(), "`has_reached` got another key");
 }
 
 /// A key with the same hash as all others.
@@ -81,12 +81,12 @@ impl DelayedOperation<Colliding> for Named {
 #[test]
 fn keys_with_equal_hashes_are_distinguished() {
     let timer = Timer::builder().clock(ManualClock::new());
-    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let log = Log::new();
     for name in 0..100 {
         let watches = [Events(Colliding(name)), Threshold(Colliding(1000 + name), 1)];
         let result = purgatory.watch(Named(name, log.clone()), Watch::any(watches), HOUR);
-        assert!(!result.unwrap().is_completed());
+        assert!(result.unwrap().key().is_some());
     }
     assert_eq!(purgatory.stats().keys, 200);
     for name in (0..100).rev().step_by(2) {
@@ -144,7 +144,7 @@ impl DelayedOperation<Counted> for Never {
 fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone());
-    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let key = |number| Counted::new(number, &count);
     let mut waiting = Vec::new();

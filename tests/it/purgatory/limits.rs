@@ -12,8 +12,8 @@ use delaywheel::{
     Completion,
     Completion::{Displaced, Satisfied},
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder, Timer, TimerBuildError,
-    Watch, WatchErrorKind,
+    DelayedOperation, ManualClock, Overload, Purgatory, Timer, TimerBuildError, Watch,
+    WatchErrorKind,
 };
 
 use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, YEAR, all, must_return};
@@ -34,7 +34,7 @@ fn the_builder_refuses_limits_of_0() {
 #[test]
 fn settings_of_the_timer_are_checked() {
     let timer = delaywheel::Timer::builder().shards(0);
-    let refused = Builder::new().timer(timer).build();
+    let refused = Purgatory::<u32, Op>::builder().timer(timer).build();
     let error = refused.expect_err("a timer has a shard");
     assert_eq!(error.to_string(), "cannot build the timer of the purgatory");
     let cause = error.source().and_then(|cause| cause.downcast_ref());
@@ -57,7 +57,7 @@ fn an_operation_that_completes_at_once_needs_no_permit() {
 fn the_same_key_twice_takes_one_permit() {
     let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::Refuse));
     let key = world.watch(1, [1, 1, 2, 1]);
-    assert_eq!(world.purgatory.watched(), 2);
+    assert_eq!(world.purgatory.stats().watched, 2);
     let refused = world.purgatory.watch(world.op(2), [1], HOUR);
     assert!(refused.is_err());
     drop(refused);
@@ -121,7 +121,7 @@ fn a_refused_operation_displaces_no_other() {
         Op::new().end(move |end: Completion| ended.lock().unwrap().push(end))
     };
     let timer = Timer::builder().clock(clock.clone()).max_pending(2);
-    let purgatory = PurgatoryBuilder::new()
+    let purgatory = Purgatory::builder()
         .timer(timer)
         .max_delayed(2, Overload::DisplaceOldest)
         .max_delayed_per_key(1, Overload::DisplaceOldest)
@@ -133,7 +133,7 @@ fn a_refused_operation_displaces_no_other() {
     // The timer refuses the operation, and not a limit of the purgatory.
     let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("the timer is full").kind(), WatchErrorKind::Full);
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (2, 2));
+    assert_eq!((purgatory.delayed(), purgatory.stats().watched), (2, 2));
     assert_eq!(*ended.lock().unwrap(), []);
     let operations = purgatory.shutdown();
     let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
@@ -146,7 +146,7 @@ fn a_refused_operation_displaces_no_other() {
 fn an_operation_with_too_many_keys_is_refused() {
     let world = World::with(|builder| builder.max_keys(20));
     world.watch(1, (0..100_000).map(|number| number % 20));
-    assert_eq!(world.purgatory.watched(), 20);
+    assert_eq!(world.purgatory.stats().watched, 20);
     for extra in [Events(20), Threshold(1, 5)] {
         let watches = (0..20).map(Events).chain([extra]);
         let refused = world.purgatory.watch(world.op(2), Watch::any(watches), HOUR);
@@ -196,7 +196,7 @@ fn millions_of_duplicate_keys_take_linear_time() {
         let world = World::with(|builder| builder.max_delayed_per_key(9, Overload::Refuse));
         // An algorithm that moves the other keys for each duplicate would take an hour.
         world.watch(1, (0..3_000_000).map(|number| number % 1000));
-        assert_eq!(world.purgatory.watched(), 1000);
+        assert_eq!(world.purgatory.stats().watched, 1000);
     });
 }
 
@@ -204,7 +204,7 @@ fn millions_of_duplicate_keys_take_linear_time() {
 fn the_limit_of_the_timer_also_limits_the_purgatory() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).max_pending(1);
-    let purgatory = PurgatoryBuilder::new()
+    let purgatory = Purgatory::builder()
         .timer(timer)
         .max_delayed(5, Overload::Refuse)
         .max_delayed_per_key(1, Overload::Refuse)
@@ -215,7 +215,7 @@ fn the_limit_of_the_timer_also_limits_the_purgatory() {
         let first = purgatory.watch(Idle, [1], minute).expect("there is room");
         let refused = purgatory.watch(Idle, [2], minute);
         assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::Full);
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
+        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
         assert!(purgatory.cancel_one(first.key().expect("it waits")));
     }
     assert_eq!(purgatory.stats().refused, 3);
@@ -226,7 +226,7 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
     must_return(|| {
         let clock = HookedClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let builder = PurgatoryBuilder::new().timer(timer);
+        let builder = Purgatory::builder().timer(timer);
         let builder = builder.max_delayed(1, Overload::DisplaceOldest);
         let purgatory = builder.build().unwrap();
         let watch = |purgatory: &Purgatory<u32, Op>| {

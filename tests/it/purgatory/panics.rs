@@ -15,7 +15,7 @@ use delaywheel::{
     Completion::Satisfied,
     Completion::ShutDown,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all};
@@ -31,12 +31,6 @@ fn with_a_bad_one() -> World {
     world
 }
 
-/// Three operations end.
-fn shut_down(world: &World) -> usize {
-    world.purgatory.shutdown_now();
-    3
-}
-
 /// Three operations expire.
 fn expire(clock: &ManualClock) -> usize {
     clock.advance(HOUR);
@@ -46,11 +40,8 @@ fn expire(clock: &ManualClock) -> usize {
 #[test]
 fn a_panic_in_complete_is_counted_and_the_others_complete() {
     type Way = fn(&World) -> usize;
-    let ways: [(Way, Completion); 5] = [
+    let ways: [(Way, Completion); 2] = [
         (|world| world.purgatory.check_and_complete(&1), Satisfied),
-        (|world| world.purgatory.checks([1]).run(usize::MAX), Satisfied),
-        (|world| world.purgatory.checks([1]).run(9), Satisfied),
-        (shut_down, ShutDown),
         (|world| expire(&world.clock), Completion::Expired),
     ];
     for (way, end) in ways {
@@ -59,7 +50,7 @@ fn a_panic_in_complete_is_counted_and_the_others_complete() {
         assert_eq!(way(&world), 3);
         assert_eq!(world.ended(), all([0, 2], end));
         assert_eq!(world.purgatory.stats().panicked, 1);
-        assert_eq!(world.purgatory.timer_stats().panicked, 0);
+        assert_eq!(world.purgatory.stats().timer.panicked, 0);
         world.check_empty();
     }
 }
@@ -185,7 +176,7 @@ impl DelayedOperation<BadKey> for OnBadKeys {
 #[test]
 fn a_panic_in_the_drop_of_a_key_is_counted() {
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let (is_bad, log) = (Arc::new(AtomicBool::new(false)), Log::new());
     let [one, two, three] = [1, 2, 3].map(|number| BadKey(number, Arc::clone(&is_bad)));
     let keys = [one.clone(), two, three.clone()];
@@ -248,15 +239,15 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
     for limit in limits {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let purgatory = limit(PurgatoryBuilder::new().timer(timer)).build().unwrap();
+        let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
         let op = || Ends(Arc::default());
         let first = purgatory.watch(op(), [Incomparable { is_bad: true }], HOUR).unwrap();
         let watched = || purgatory.watch(op(), [Incomparable { is_bad: false }], MS);
         assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
         purgatory.check_invariants();
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
+        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
         clock.advance(SECOND);
-        assert_eq!(purgatory.timer_stats().panicked, 0);
+        assert_eq!(purgatory.stats().timer.panicked, 0);
         assert!(purgatory.cancel(first.key().unwrap()).is_some());
         for _ in 0..2 {
             assert!(purgatory.watch(op(), [], HOUR).is_ok(), "a permit is lost");

@@ -95,7 +95,7 @@ impl World {
     pub(crate) fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(3);
-        let purgatory = change(PurgatoryBuilder::new().timer(timer)).build();
+        let purgatory = change(Purgatory::builder().timer(timer)).build();
         Self {
             clock,
             purgatory: purgatory.expect("the settings are in range"),
@@ -182,7 +182,7 @@ impl World {
     #[track_caller]
     pub(crate) fn at_once(&self, watched: Result<Watched, WatchError<Op>>) -> bool {
         self.state().accepted += 1;
-        watched.expect("there is room").is_completed()
+        watched.expect("there is room").key().is_none()
     }
 
     /// Makes the checks of an operation succeed, without announcing it.
@@ -213,8 +213,8 @@ impl World {
         let stats = self.purgatory.stats();
         assert_eq!(sum(&stats), self.state().accepted, "{stats:?}");
         assert_eq!(stats.delayed, self.purgatory.delayed());
-        assert_eq!(stats.watched, self.purgatory.watched());
-        assert_eq!(self.purgatory.timer_stats().pending, stats.delayed);
+        assert_eq!(stats.watched, self.purgatory.stats().watched);
+        assert_eq!(self.purgatory.stats().timer.pending, stats.delayed);
     }
 
     /// Checks that no operation is left.
@@ -223,7 +223,7 @@ impl World {
         self.check_books();
         let stats = self.purgatory.stats();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
-        assert_eq!(self.purgatory.timer_stats().pending, 0);
+        assert_eq!(self.purgatory.stats().timer.pending, 0);
         assert_eq!(Arc::strong_count(&self.held), 1, "an operation is left");
     }
 }
@@ -239,8 +239,11 @@ pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: Completion) -> Vec<
     names.into_iter().map(|name| (name, end)).collect()
 }
 
-/// Cancels operations as a caller that completes each of them does.
+/// Calls that tests combine of those of a purgatory.
 pub(crate) trait Cancel<K> {
+    /// Announces events on keys, one after the other. Returns how many operations completed.
+    fn check_each(&self, keys: impl IntoIterator<Item = K>) -> usize;
+
     /// Returns whether the operation was waiting.
     fn cancel_one(&self, key: OperationKey) -> bool;
 
@@ -251,6 +254,10 @@ pub(crate) trait Cancel<K> {
 }
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Cancel<K> for Purgatory<K, O> {
+    fn check_each(&self, keys: impl IntoIterator<Item = K>) -> usize {
+        keys.into_iter().map(|key| self.check_and_complete(&key)).sum()
+    }
+
     fn cancel_one(&self, key: OperationKey) -> bool {
         self.cancel(key).map(|op| op.complete(Completion::Cancelled)).is_some()
     }

@@ -42,7 +42,7 @@ fn a_threshold_found_in_two_ways_during_registration_counts_once() {
             asked == 3 && (!advances || purgatory.advance(&key, at) == 0)
         });
         world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
-        assert_eq!((world.purgatory.watched(), world.ended()), (1, vec![]));
+        assert_eq!((world.purgatory.stats().watched, world.ended()), (1, vec![]));
         assert_eq!(world.purgatory.advance(&1, 5), 0, "the reached threshold is still on its list");
         assert_eq!(world.purgatory.advance(&2, 5), 1);
         world.check_empty();

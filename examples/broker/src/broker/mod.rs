@@ -32,8 +32,8 @@ mod waiting;
 use std::{fmt, hash::Hash, io, net::SocketAddr, sync::Arc};
 
 use delaywheel::{
-    Completion, DelayedOperation, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats, Timer,
-    TimerBuilder, TimerStats,
+    Completion, DelayedOperation, Overload, Purgatory, PurgatoryStats, Timer, TimerBuilder,
+    TimerStats,
 };
 use futures::future::BoxFuture;
 
@@ -159,8 +159,8 @@ impl Broker {
         let Waiters { fetches, produces } = &self.waiters;
         Stats {
             counts: self.counts.read(),
-            fetches: (fetches.stats(), fetches.timer_stats()),
-            produces: (produces.stats(), produces.timer_stats()),
+            fetches: (fetches.stats(), fetches.stats().timer),
+            produces: (produces.stats(), produces.stats().timer),
             follower: self.timer.stats(),
             incoming_bytes: self.incoming.used(),
             incoming: self.incoming_timer.stats(),
@@ -317,7 +317,7 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    PurgatoryBuilder::new()
+    Purgatory::builder()
         .timer(timer_builder(config, name).inline())
         .max_delay(config.max_wait)
         .max_keys(grammar::MAX_ELEMENTS)

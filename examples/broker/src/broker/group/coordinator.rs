@@ -127,8 +127,8 @@ impl Coordinator {
     pub(crate) fn stats(&self) -> GroupStats {
         GroupStats {
             groups: self.groups().len() as u64,
-            rounds: (self.rebalances.stats(), self.rebalances.timer_stats()),
-            requests: (self.requests.stats(), self.requests.timer_stats()),
+            rounds: (self.rebalances.stats(), self.rebalances.stats().timer),
+            requests: (self.requests.stats(), self.requests.stats().timer),
             sessions: self.sessions.stats(),
         }
     }

@@ -1,0 +1,443 @@
+//! The lists of a shard: for each key, its watchers in order. First come those of its events by
+//! registration, then those of its value by threshold.
+//!
+//! Watchers of events come in order, so up to [`CHUNK`] of them share a chunk, and the first ones
+//! are in the list itself: most keys need no chunk. Each watcher has a *spot*, which its operation
+//! keeps, and where it leaves a vacancy. So it leaves a list of thousands without a search.
+//!
+//! Chunks and thresholds are in ordered maps. A walk remembers the number of the chunk, or the
+//! threshold, where it goes on. So it needs no entry on the list, and any watcher may leave
+//! meanwhile.
+
+use std::{any::Any, boxed::Box, collections::BTreeMap, mem, ops::Bound, sync::Arc, vec::Vec};
+
+use super::{deferral::Panics, filter::Filter, limits::Limits, stats::ShardStats, table::Table};
+use crate::slab::{END, Slab};
+
+/// Maximum number of operations that a thread takes out at once, and that end in one hold. One in
+/// models, so that walks go on in another hold.
+pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
+
+/// The lists of a shard, and what changes with them.
+pub(super) struct Lists<K> {
+    pub(super) keys: Table<K, List>,
+    pub(super) chunks: Slab<Chunk>,
+    /// The slots of all operations by number, if the total limit displaces.
+    pub(super) all: BTreeMap<u64, u32>,
+    /// Number of watchers.
+    pub(super) watched: u64,
+    pub(super) filter: Filter,
+    pub(super) limits: Arc<Limits>,
+    pub(super) stats: ShardStats,
+    pub(super) dropped: Option<Box<Dropped<K>>>,
+    pub(super) panics: Panics,
+}
+
+/// Values that are dropped after the release of the lock.
+pub(super) struct Dropped<K> {
+    /// Keys that have lost their last watcher. Their drop is user code.
+    keys: Vec<K>,
+    /// Memory that may take long to free.
+    pub(super) memory: Option<Box<dyn Any + Send>>,
+    pub(super) panics: Panics,
+}
+
+impl<K> Drop for Dropped<K> {
+    fn drop(&mut self) {
+        for key in self.keys.drain(..) {
+            self.panics.catch(|| drop(key));
+        }
+    }
+}
+
+impl<K> Lists<K> {
+    pub(super) fn new(filter: Filter, limits: Arc<Limits>, panics: Panics) -> Self {
+        Self {
+            keys: Table::new(),
+            chunks: Slab::new(),
+            all: BTreeMap::new(),
+            watched: 0,
+            filter,
+            limits,
+            stats: ShardStats::new(),
+            dropped: None,
+            panics,
+        }
+    }
+
+    /// Takes the memory of lists that are all empty.
+    pub(super) fn take_memory(&mut self) -> impl Send + use<K>
+    where
+        K: Send,
+    {
+        debug_assert_eq!(self.watched, 0, "a watcher is left");
+        (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
+    }
+
+    /// Adds a watcher of the events of a key. The table gets the key if it has none. Returns the
+    /// spot.
+    #[inline]
+    pub(super) fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
+    where
+        K: Eq,
+    {
+        // The comparison may panic. Nothing has changed by then.
+        let found = self.keys.find(hash, |other| *other == key);
+        self.watched += 1;
+        if let Some(index) = found {
+            self.discard(key);
+            let list = &mut self.keys.at_mut(index).list;
+            return list.add_event(&mut self.chunks, index, number, slot);
+        }
+        let index = self.keys.insert(hash, key, List::of_event(slot));
+        self.filter.add(hash);
+        Spot::in_list(index, 0)
+    }
+
+    /// Adds a watcher of a threshold of a key, which the table gets if it has none. Returns the
+    /// number of the key.
+    pub(super) fn watch_threshold(
+        &mut self,
+        hash: u64,
+        key: K,
+        threshold: Threshold,
+        slot: u32,
+    ) -> u32
+    where
+        K: Eq,
+    {
+        let found = self.keys.find(hash, |other| *other == key);
+        self.watched += 1;
+        let index = if let Some(index) = found {
+            self.discard(key);
+            index
+        } else {
+            self.filter.add(hash);
+            self.keys.insert(hash, key, List::new())
+        };
+        self.keys.at_mut(index).list.add_threshold(threshold, slot);
+        index
+    }
+
+    /// Returns the key of a watcher; `None` if it is on no list.
+    pub(super) fn key_of(&self, watcher: Watcher) -> Option<u32> {
+        match watcher {
+            Watcher::Event(spot) => Some(spot.key(&self.chunks)),
+            Watcher::Threshold(key, _) => Some(key),
+            Watcher::Reached => None,
+        }
+    }
+
+    /// Removes a watcher from its list, and releases its permit.
+    #[inline]
+    pub(super) fn remove(&mut self, number: u64, watcher: Watcher, is_counted: bool) {
+        match watcher {
+            Watcher::Event(spot) => self.remove_event(spot, is_counted),
+            Watcher::Threshold(key, at) => self.remove_threshold(key, (at, number), is_counted),
+            Watcher::Reached => {}
+        }
+    }
+
+    /// Removes a watcher of events, and releases its permit.
+    #[inline]
+    fn remove_event(&mut self, spot: Spot, is_counted: bool) {
+        self.watched -= 1;
+        if self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
+        }
+        let (key, is_empty) = match spot.chunk() {
+            None => {
+                let (key, index) = spot.few();
+                (key, self.keys.at_mut(key).list.remove_few(index))
+            }
+            Some((number, index)) => {
+                let removed = remove_from(&mut self.chunks, number, index);
+                let Some(chunk) = removed else { return };
+                (chunk.key, self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk))
+            }
+        };
+        if is_empty {
+            self.remove_key(key);
+        }
+    }
+
+    /// Removes a watcher of a threshold, and releases its permit.
+    pub(super) fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
+        self.watched -= 1;
+        let entry = self.keys.at_mut(key);
+        if self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(entry.hash);
+        }
+        if entry.list.remove_threshold(threshold) {
+            self.remove_key(key);
+        }
+    }
+
+    /// Removes a key, which has no watchers left.
+    #[inline]
+    fn remove_key(&mut self, key: u32) {
+        let (hash, key) = self.keys.remove(key);
+        self.filter.remove(hash);
+        self.discard(key);
+    }
+
+    /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
+        self.keys.shrink();
+        self.chunks.shrink();
+    }
+
+    /// Drops a key after the release of the lock.
+    #[inline]
+    fn discard(&mut self, key: K) {
+        if mem::needs_drop::<K>() {
+            self.dropped().keys.push(key);
+        }
+    }
+
+    pub(super) fn dropped(&mut self) -> &mut Dropped<K> {
+        let new = || Dropped { keys: Vec::new(), memory: None, panics: self.panics.clone() };
+        self.dropped.get_or_insert_with(|| Box::new(new()))
+    }
+}
+
+/// A watcher of an operation. The one at index `i` has the number of the operation plus `i` + 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Watcher {
+    Event(Spot),
+    /// The key in the table, and the threshold.
+    Threshold(u32, u64),
+    /// A threshold that has been reached.
+    Reached,
+}
+
+/// Watchers of events that a list holds without a map. Few in models, so that these need the map.
+const FEW: u32 = if cfg!(loom) { 1 } else { 4 };
+
+/// Watchers of events in a chunk.
+const CHUNK: u32 = if cfg!(loom) { 1 } else { 8 };
+
+/// Watchers of the events of one key. A slot of [`END`] is a vacancy.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// The number of its first watcher.
+    first: u64,
+    /// The key in the table.
+    pub(super) key: u32,
+    /// Slots that were ever used.
+    used: u32,
+    slots: [u32; CHUNK as usize],
+}
+
+impl Chunk {
+    /// Removes a watcher. Returns whether it was the last one.
+    #[inline]
+    fn remove(&mut self, index: usize) -> bool {
+        debug_assert_ne!(self.slots[index], END, "a watcher leaves twice");
+        self.slots[index] = END;
+        self.slots.iter().all(|&slot| slot == END)
+    }
+}
+
+/// Removes a watcher from a chunk. Returns the chunk if that was its last watcher.
+#[inline]
+pub(super) fn remove_from(chunks: &mut Slab<Chunk>, number: u32, index: usize) -> Option<Chunk> {
+    let is_last = chunks.at_mut(number).remove(index);
+    is_last.then(|| chunks.remove_at(number)).flatten().map(|(_, chunk)| chunk)
+}
+
+/// Where a watcher of events is: the number of its key or, with the highest bit set, of its chunk,
+/// and the index there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Spot(u32);
+
+const IN_CHUNK: u32 = 1 << 31;
+
+impl Spot {
+    pub(super) const NONE: Self = Self(END);
+
+    #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
+    #[inline]
+    pub(super) fn in_list(key: u32, index: usize) -> Self {
+        assert!(key < IN_CHUNK / FEW, "a shard has more than 2^29 keys");
+        Self(key * FEW + index as u32)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
+    fn in_chunk(chunk: u32, index: usize) -> Self {
+        assert!(chunk < IN_CHUNK / CHUNK - 1, "a shard has 2^28 chunks");
+        Self(IN_CHUNK | (chunk * CHUNK + index as u32))
+    }
+
+    /// Returns the key in the table.
+    pub(super) fn key(self, chunks: &Slab<Chunk>) -> u32 {
+        match self.chunk() {
+            Some((chunk, _)) => chunks.at(chunk).key,
+            None => self.few().0,
+        }
+    }
+
+    /// Returns the number of the chunk, and the index there; `None` if the spot is in a list.
+    #[inline]
+    pub(super) const fn chunk(self) -> Option<(u32, usize)> {
+        let spot = self.0 & !IN_CHUNK;
+        if self.0 & IN_CHUNK == 0 {
+            return None;
+        }
+        Some((spot / CHUNK, (spot % CHUNK) as usize))
+    }
+
+    /// Returns the number of the key, and the index in its list.
+    #[inline]
+    pub(super) const fn few(self) -> (u32, usize) {
+        (self.0 / FEW, (self.0 % FEW) as usize)
+    }
+}
+
+/// A threshold, and the number of its watcher in the order of registration.
+pub(super) type Threshold = (u64, u64);
+
+/// The watchers of a key. A slot of [`END`] is a vacancy.
+#[derive(Debug)]
+pub(super) struct List {
+    few: [u32; FEW as usize],
+    /// The last chunk, or `END`.
+    last: u32,
+    /// `None` for most keys, which then take a word.
+    more: Option<Box<More>>,
+}
+
+/// The watchers of a key for which there is no room in its list.
+#[derive(Debug, Default)]
+struct More {
+    /// The chunks, by the number of the first watcher.
+    chunks: BTreeMap<u64, u32>,
+    /// The slots of the operations that wait for thresholds.
+    thresholds: BTreeMap<Threshold, u32>,
+}
+
+impl List {
+    pub(super) const fn new() -> Self {
+        Self { few: [END; FEW as usize], last: END, more: None }
+    }
+
+    /// Makes a list for a watcher of the events of a new key. Its spot is the first one.
+    #[inline]
+    pub(super) fn of_event(slot: u32) -> Self {
+        let mut this = Self::new();
+        this.few[0] = slot;
+        this
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        let is_empty = |more: &More| more.chunks.is_empty() && more.thresholds.is_empty();
+        self.few.iter().all(|&slot| slot == END) && self.more.as_deref().is_none_or(is_empty)
+    }
+
+    /// Adds a watcher of the events of a key. Its number must be the greatest so far.
+    #[inline]
+    pub(super) fn add_event(
+        &mut self,
+        chunks: &mut Slab<Chunk>,
+        key: u32,
+        number: u64,
+        slot: u32,
+    ) -> Spot {
+        if self.last == END {
+            let used = self.few.iter().rposition(|&slot| slot != END).map_or(0, |last| last + 1);
+            if let Some(vacancy) = self.few.get_mut(used) {
+                *vacancy = slot;
+                return Spot::in_list(key, used);
+            }
+        } else {
+            let chunk = chunks.at_mut(self.last);
+            let used = chunk.used as usize;
+            if let Some(vacancy) = chunk.slots.get_mut(used) {
+                *vacancy = slot;
+                chunk.used += 1;
+                return Spot::in_chunk(self.last, used);
+            }
+        }
+        self.add_chunk(chunks, key, number, slot)
+    }
+
+    /// Adds a chunk with a watcher.
+    #[inline(never)]
+    fn add_chunk(&mut self, chunks: &mut Slab<Chunk>, key: u32, number: u64, slot: u32) -> Spot {
+        let mut slots = [END; CHUNK as usize];
+        slots[0] = slot;
+        let chunk = Chunk { first: number, key, used: 1, slots };
+        self.last = chunks.insert(0, chunk).expect("memory ends before that").index();
+        self.more.get_or_insert_default().chunks.insert(number, self.last);
+        Spot::in_chunk(self.last, 0)
+    }
+
+    /// Removes the watcher at an index in the list itself. Returns whether no watcher is left.
+    #[inline]
+    pub(super) fn remove_few(&mut self, index: usize) -> bool {
+        debug_assert_ne!(self.few[index], END, "a watcher leaves twice");
+        self.few[index] = END;
+        self.is_empty()
+    }
+
+    /// Removes a chunk, which has no watchers left. Returns whether the list has none.
+    #[inline(never)]
+    pub(super) fn remove_chunk(&mut self, number: u32, chunk: &Chunk) -> bool {
+        let More { chunks, .. } = self.more.as_deref_mut().expect("a list has its chunks");
+        chunks.remove(&chunk.first);
+        if self.last == number {
+            self.last = chunks.last_key_value().map_or(END, |(_, &last)| last);
+        }
+        self.is_empty()
+    }
+
+    /// Adds a watcher of a threshold.
+    pub(super) fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
+        let before = self.more.get_or_insert_default().thresholds.insert(threshold, slot);
+        debug_assert!(before.is_none(), "two watchers have threshold {threshold:?}");
+    }
+
+    /// Removes a watcher of a threshold. Returns whether no watcher is left.
+    pub(super) fn remove_threshold(&mut self, threshold: Threshold) -> bool {
+        let more = self.more.as_deref_mut();
+        let removed = more.and_then(|more| more.thresholds.remove(&threshold));
+        debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
+        self.is_empty()
+    }
+
+    /// Returns the watchers of events, in order, from those that registered together with `first`
+    /// on: the number of the first one of some, or 0 for those in the list itself, and their slots.
+    #[inline]
+    pub(super) fn events<'a>(
+        &'a self,
+        chunks: &'a Slab<Chunk>,
+        first: u64,
+    ) -> impl Iterator<Item = (u64, &'a [u32])> {
+        let few = (first == 0).then_some((0, &self.few[..]));
+        let more = self.more.iter().flat_map(move |more| more.chunks.range(first..));
+        few.into_iter().chain(more.map(|(&first, &chunk)| (first, &chunks.at(chunk).slots[..])))
+    }
+
+    /// Returns the watchers of thresholds, in order: their thresholds, and their slots.
+    #[inline]
+    pub(super) fn thresholds(&self) -> impl DoubleEndedIterator<Item = (Threshold, u32)> {
+        let all = self.more.iter().flat_map(|more| &more.thresholds);
+        all.map(|(&threshold, &slot)| (threshold, slot))
+    }
+
+    /// Returns the watchers of thresholds after one, in order, unless all are above a value.
+    #[inline]
+    pub(super) fn thresholds_after(
+        &self,
+        last: Threshold,
+        value: u64,
+    ) -> impl Iterator<Item = (Threshold, u32)> {
+        let thresholds = self.more.as_deref().map(|more| &more.thresholds);
+        let first = thresholds.and_then(BTreeMap::first_key_value);
+        let reached = thresholds.filter(|_| first.is_some_and(|((at, _), _)| *at <= value));
+        let after = (Bound::Excluded(last), Bound::Unbounded);
+        let reached = reached.into_iter().flat_map(move |reached| reached.range(after));
+        reached.map(|(&threshold, &slot)| (threshold, slot))
+    }
+}

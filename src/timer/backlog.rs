@@ -68,7 +68,7 @@ pub(super) struct State<T> {
 
 /// A queue that grows by chunks, so that no insert copies it under the lock. It keeps one chunk.
 struct Chunks<T> {
-    chunks: VecDeque<VecDeque<Expired<T>>>,
+    list: VecDeque<VecDeque<Expired<T>>>,
     len: usize,
     /// Number of timeouts that were taken.
     taken: u64,
@@ -79,23 +79,23 @@ impl<T> Chunks<T> {
     const CHUNK: usize = 1024;
 
     fn new() -> Self {
-        Self { chunks: VecDeque::new(), len: 0, taken: 0 }
+        Self { list: VecDeque::new(), len: 0, taken: 0 }
     }
 
     fn push(&mut self, expired: Expired<T>) {
         self.len += 1;
-        if self.chunks.back().is_none_or(|last| last.len() == Self::CHUNK) {
-            self.chunks.push_back(VecDeque::with_capacity(Self::CHUNK));
+        if self.list.back().is_none_or(|last| last.len() == Self::CHUNK) {
+            self.list.push_back(VecDeque::with_capacity(Self::CHUNK));
         }
-        self.chunks.back_mut().expect("there is a chunk").push_back(expired);
+        self.list.back_mut().expect("there is a chunk").push_back(expired);
     }
 
     fn pop(&mut self) -> Option<Expired<T>> {
-        let first = self.chunks.front_mut()?;
+        let first = self.list.front_mut()?;
         let expired = first.pop_front()?;
         (self.len, self.taken) = (self.len - 1, self.taken + 1);
-        if first.is_empty() && self.chunks.len() > 1 {
-            self.chunks.pop_front();
+        if first.is_empty() && self.list.len() > 1 {
+            self.list.pop_front();
         }
         Some(expired)
     }
@@ -236,7 +236,7 @@ impl<T> Backlog<T> {
         state.waiting.taken += state.waiting.len as u64;
         let rest = Chunks { taken: state.waiting.taken, ..Chunks::new() };
         debug_assert!(state.is_closed, "a timeout may come after all were taken");
-        mem::replace(&mut state.waiting, rest).chunks.into_iter().flatten()
+        mem::replace(&mut state.waiting, rest).list.into_iter().flatten()
     }
 
     /// Returns the number of timeouts that were taken.

@@ -97,8 +97,7 @@ impl<T> FusedIterator for Advance<'_, T> {}
 impl<T> TimingWheel<T> {
     /// Removes the next due timeout, in at most `steps` steps. Subtracts the steps that it used.
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
-        loop {
-            let Some((due, expiration)) = self.buckets.first_due(self.expired_to) else { break };
+        while let Some((due, expiration)) = self.buckets.first_due(self.expired_to) {
             if expiration > self.now {
                 break;
             }

@@ -299,6 +299,12 @@ impl<V> Slab<V> {
         }
     }
 
+    /// Returns whether a slot has a value.
+    #[inline]
+    pub(crate) fn is_occupied(&self, index: u32) -> bool {
+        matches!(self.slot(index), Some(Slot::Occupied { .. }))
+    }
+
     /// Returns the keys of all values from this slot on, in the order of slots.
     pub(crate) fn keys_from(&self, index: u32) -> impl Iterator<Item = Key> {
         (index..self.slots()).filter_map(|index| self.key_at(index))

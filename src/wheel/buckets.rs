@@ -101,11 +101,15 @@ impl Buckets {
         }
     }
 
-    /// Returns what is due first, and when; `None` if all buckets are empty.
+    /// Returns what is due first, and when; `None` if all buckets are empty. It may be the hollow
+    /// bucket. Nothing is due before `expired_to`.
     #[inline]
-    pub(super) fn first_due(&self) -> Option<(Due, Tick)> {
-        debug_assert!(self.hollow().is_none(), "a hollow bucket is not due");
-        let (opened, bucket) = (self.opened.front(), self.queue.first());
+    pub(super) fn first_due(&self, expired_to: Tick) -> Option<(Due, Tick)> {
+        let opened = self.opened.front();
+        if let Some((tick, position)) = opened.filter(|&(tick, _)| tick <= expired_to) {
+            return Some((Due::Opened(position), tick));
+        }
+        let bucket = self.queue.first();
         if let Some(root) = self.root_expiration() {
             let is_first = |other: Tick| root <= other;
             let (opened, bucket) = (opened.map(|first| first.0), bucket.map(|first| first.1));
@@ -254,7 +258,7 @@ impl Buckets {
     /// Updates the expiration of the root after a record was removed.
     fn leave_root(&mut self, position: u32) {
         if self.records.get(position).deadline() == self.root.expiration {
-            let left = self.records.live(ROOT).map(|left| self.records.get(left).deadline());
+            let left = self.records.deadlines(ROOT).map(|(deadline, _)| deadline);
             self.root.expiration = left.min().unwrap_or(Tick::ZERO);
         }
     }
@@ -269,14 +273,16 @@ impl Buckets {
         }
     }
 
-    /// Frees the kept chunk.
+    /// Frees the kept chunk. Returns whether there was one.
     #[inline]
-    pub(super) fn end_kept(&mut self) {
-        if let Some((id, chunk)) = self.take_kept() {
+    pub(super) fn end_kept(&mut self) -> bool {
+        let kept = self.take_kept();
+        if let Some((id, chunk)) = kept {
             let older = self.records.older(chunk);
             self.records.free(chunk);
             self.set_newest(id, older);
         }
+        kept.is_some()
     }
 
     /// Takes the kept chunk and its bucket.
@@ -301,9 +307,10 @@ impl Buckets {
 
     /// Sets the newest chunk of a bucket, after the one that was has left.
     fn set_newest(&mut self, id: BucketId, chunk: u32) {
-        self.bucket_mut(id).newest = chunk;
+        let bucket = self.bucket_mut(id);
+        bucket.newest = chunk;
         if chunk == NIL {
-            self.bucket_mut(id).received = 0;
+            bucket.received = 0;
             self.vacate(id);
         }
     }
@@ -333,14 +340,10 @@ impl Buckets {
         let chunk = self.bucket(id).newest;
         let start = self.geometry.start(id, self.bucket(id).expiration);
         self.opened.begin(start, self.geometry.size());
-        let is_beyond = |record: Record| self.geometry.start(id, record.deadline()) != start;
         let mut beyond = [NIL; CHUNK as usize];
-        for (position, moved) in self.records.live(chunk).zip(&mut beyond) {
-            let record = self.records.get(position);
-            if is_beyond(record) {
+        for ((deadline, position), moved) in self.records.deadlines(chunk).zip(&mut beyond) {
+            if !self.opened.push(deadline, position) {
                 *moved = position;
-            } else {
-                self.opened.push(record.deadline(), position);
             }
         }
         if let Some((id, next)) = self.records.detach(chunk) {

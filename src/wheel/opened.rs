@@ -6,6 +6,7 @@
 //! costs nothing here, unless the record was in *front*.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use super::{
     occupied::Occupied,
@@ -18,23 +19,24 @@ use crate::tick::{Tick, TickSpan};
 pub(super) struct Opened {
     /// First tick of the bucket's range.
     start: Tick,
-    /// For each tick of the range, the first hint of its list; `NIL` if there is none.
+    /// For each tick of the range, the index of its last hint; `NIL` if there is none.
     lists: Vec<u32>,
     /// Ticks with hints.
     occupied: Occupied,
-    hints: Vec<Hint>,
+    /// Lines of 16: the index of the last hint of the same tick in another line, or `NIL`, and up
+    /// to 15 hints. So the hints of a tick are 15 to a cache line.
+    hints: Vec<u32>,
     /// The live record with the least tick. `NIL` if there is none.
     front: u32,
     /// Its tick.
     front_tick: Tick,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Hint {
-    position: u32,
-    /// The next hint of the same tick, or `NIL`.
-    next: u32,
-}
+/// Length of a line of hints.
+const LINE: u32 = 16;
+
+/// The hints of a line.
+pub(super) type Line = [u32; LINE as usize - 1];
 
 impl Opened {
     pub(super) const fn new() -> Self {
@@ -70,38 +72,62 @@ impl Opened {
         }
     }
 
+    /// Adds a hint. Returns `false` if the tick is beyond the range.
     #[expect(clippy::cast_possible_truncation, reason = "a bucket has fewer records than slots")]
-    pub(super) fn push(&mut self, deadline: Tick, position: u32) {
+    pub(super) fn push(&mut self, deadline: Tick, position: u32) -> bool {
         let offset = deadline.saturating_since(self.start).get() as usize;
-        self.occupied.set(offset);
-        let next = core::mem::replace(&mut self.lists[offset], self.hints.len() as u32);
-        self.hints.push(Hint { position, next });
+        let Some(last) = self.lists.get_mut(offset) else { return false };
+        if last.wrapping_add(1) % LINE == 0 {
+            if *last == NIL {
+                self.occupied.set(offset);
+            }
+            let line = self.hints.len() as u32;
+            self.hints.resize(self.hints.len() + LINE as usize, NIL);
+            self.hints[line as usize] = mem::replace(last, line);
+        }
+        *last += 1;
+        self.hints[*last as usize] = position;
+        true
     }
 
     /// Finds the front record, past hints for dead ones.
+    #[inline(never)]
     pub(super) fn find_front(&mut self, records: &Records) {
         self.front = NIL;
         while let Some(offset) = self.occupied.first() {
-            while let Some(&Hint { position, next }) = self.hints.get(self.lists[offset] as usize) {
+            while let Some(&position) = self.hints.get(self.lists[offset] as usize) {
                 // The chunk may have been freed and be of a bucket now.
                 if records.is_live(position) && records.is_detached(position / CHUNK) {
                     self.front = position;
                     self.front_tick = self.start.saturating_add(TickSpan::new(offset as u64));
                     return;
                 }
-                self.lists[offset] = next;
+                self.lists[offset] = self.before(self.lists[offset]);
             }
             self.occupied.clear(offset);
         }
     }
 
+    /// Returns the index of the hint before this one in its list, or `NIL`.
+    fn before(&self, index: u32) -> u32 {
+        if index % LINE == 1 { self.hints[index as usize - 1] } else { index - 1 }
+    }
+
+    /// Returns the hints of the front record's line, if all others of the line are left.
+    #[inline]
+    pub(super) fn full_line(&self) -> Option<Line> {
+        let last = self.lists[self.occupied.first()?] as usize;
+        let is_full = last % LINE as usize == LINE as usize - 1;
+        is_full.then(|| self.hints[..=last].last_chunk().copied())?
+    }
+
     /// Returns all hints: tick and position.
     pub(super) fn hints(&self) -> impl Iterator<Item = (Tick, u32)> {
         let ticks = (0..).map(|offset| self.start.saturating_add(TickSpan::new(offset)));
-        let hint = |&at: &u32| self.hints.get(at as usize);
-        ticks.zip(&self.lists).flat_map(move |(tick, first)| {
-            let list = core::iter::successors(hint(first), move |last| hint(&last.next));
-            list.map(move |hint| (tick, hint.position))
+        let some = |index: u32| (index != NIL).then_some(index);
+        ticks.zip(&self.lists).flat_map(move |(tick, &last)| {
+            let list = core::iter::successors(some(last), move |&index| some(self.before(index)));
+            list.map(move |index| (tick, self.hints[index as usize]))
         })
     }
 }

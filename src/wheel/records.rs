@@ -77,6 +77,15 @@ impl Records {
         self.segments[position / (SEGMENT * CHUNK as usize)][position % (SEGMENT * CHUNK as usize)]
     }
 
+    /// Returns the slot of a record, live or not; 0 if there never was one.
+    #[inline]
+    pub(super) fn slot(&self, position: u32) -> u32 {
+        let position = position as usize;
+        let segment = self.segments.get(position / (SEGMENT * CHUNK as usize));
+        let record = segment.and_then(|segment| segment.get(position % (SEGMENT * CHUNK as usize)));
+        record.map_or(0, |record| record.slot)
+    }
+
     /// Writes a record, which is live from now on.
     #[inline]
     pub(super) fn set(&mut self, position: u32, record: Record) {
@@ -101,6 +110,15 @@ impl Records {
             live &= live.wrapping_sub(1);
             (offset < CHUNK).then_some(chunk * CHUNK + offset)
         })
+    }
+
+    /// Returns the deadlines and positions of the live records of a chunk.
+    #[inline]
+    pub(super) fn deadlines(&self, chunk: u32) -> impl Iterator<Item = (Tick, u32)> {
+        let (segment, first) =
+            (chunk as usize / SEGMENT, chunk as usize % SEGMENT * CHUNK as usize);
+        let records = &self.segments[segment][first..][..CHUNK as usize];
+        self.live(chunk).map(|position| (records[(position % CHUNK) as usize].deadline(), position))
     }
 
     /// Makes a record dead. Returns the bits of the live ones in its chunk.

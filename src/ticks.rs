@@ -124,8 +124,7 @@ impl Ticks {
     }
 
     /// Returns the length of a tick.
-    #[must_use]
-    pub fn tick(&self) -> Duration {
+    pub(crate) fn tick(&self) -> Duration {
         Duration::from_nanos(self.length.get())
     }
 

@@ -108,12 +108,6 @@ impl Interval {
     pub const fn period(&self) -> Duration {
         self.grid.period()
     }
-
-    /// Returns the policy for missed ticks.
-    #[must_use]
-    pub const fn missed_ticks(&self) -> MissedTicks {
-        self.missed
-    }
 }
 
 /// Yields ticks. If the timer refuses a tick or has ended, yields that error and then ends.

@@ -14,7 +14,7 @@ const DEFAULT_SIZE: usize = 256;
 /// use delaywheel::{Tick, wheel::{TimingWheel, WheelBuilder}};
 ///
 /// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).start(Tick::new(1)).build()?;
-/// assert_eq!(wheel.size(), 256);
+/// assert_eq!(wheel.now(), Tick::new(1));
 /// # Ok::<_, delaywheel::BuildError>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -409,12 +409,6 @@ impl<T> TimingWheel<T> {
         self.len() == 0
     }
 
-    /// Returns the number of buckets of each level.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.buckets.geometry.size()
-    }
-
     /// Frees memory that pending timeouts do not need, without moving their values.
     ///
     /// Keys stay valid, and dead keys stay dead. The memory goes to the allocator in segments of a
@@ -501,7 +495,7 @@ impl<T> fmt::Debug for TimingWheel<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimingWheel")
             .field("now", &self.now)
-            .field("size", &self.size())
+            .field("size", &self.buckets.geometry.size())
             .field("pending", &self.len())
             .field("next_expiration", &self.next_expiration())
             .finish_non_exhaustive()

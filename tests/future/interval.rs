@@ -126,7 +126,7 @@ fn a_reset_starts_the_grid_again() {
     let (timer, clock) = timer();
     let start = clock.now();
     let mut interval = timer.interval(2 * SECOND, MissedTicks::Burst);
-    assert_eq!((interval.period(), interval.missed_ticks()), (2 * SECOND, MissedTicks::Burst));
+    assert_eq!(interval.period(), 2 * SECOND);
     assert_eq!(tick(&mut interval, start), Some(0.0));
     clock.advance(SECOND);
     interval.reset(interval.period());

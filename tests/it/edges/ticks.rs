@@ -21,7 +21,7 @@ fn lengths() -> [Duration; 7] {
 fn the_present_is_rounded_down_and_a_deadline_up_to_the_nanosecond() {
     for (length, origin) in lengths().into_iter().flat_map(|one| DELAYS.map(|at| (one, at))) {
         let ticks = Ticks::new(origin, length);
-        assert_eq!((ticks.tick(), ticks.start(Tick::ZERO)), (length, origin));
+        assert_eq!(ticks.start(Tick::ZERO), origin);
         for tick in [0_u32, 1, 2, 63, 64, 1000].map(|tick| (tick, Tick::new(u64::from(tick)))) {
             let (count, tick) = tick;
             let Some(start) = origin.checked_add(length * count) else { continue };
@@ -77,7 +77,6 @@ fn a_wait_ends_exactly_when_the_tick_begins() {
 #[test]
 fn a_tick_longer_than_the_horizon_counts_as_the_horizon() {
     let ticks = Ticks::new(Duration::ZERO, Duration::MAX);
-    assert_eq!(ticks.tick(), LAST + NS);
     assert_eq!((ticks.now(LAST), ticks.deadline(LAST)), (Tick::ZERO, Tick::new(1)));
     assert_eq!(ticks, Ticks::new(Duration::ZERO, LAST + NS));
     assert_ne!(ticks, Ticks::new(NS, LAST + NS));

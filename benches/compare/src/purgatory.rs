@@ -10,9 +10,7 @@ use std::{
     sync::atomic::AtomicU8,
 };
 
-use delaywheel::{
-    Completion, DelayedOperation, OperationKey, Purgatory, Watched,
-};
+use delaywheel::{Completion, DelayedOperation, OperationKey, Purgatory, Watched};
 
 use crate::prelude::*;
 

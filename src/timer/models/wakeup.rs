@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration, vec::Vec};
 
 use loom::thread;
 
-use super::{DUE, FAR, check, insert, new_shards, values};
+use super::{DUE, FAR, check, expire_due, insert, new_shards, try_insert, values};
 use crate::{
     sync::{Mutex, Parker},
     tick::Tick,

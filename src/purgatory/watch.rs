@@ -181,7 +181,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         registration.shard.watch(key, conditions);
         registration.is_complete = true;
         drop(registration);
-        self.timer.unlock(shard, read);
+        drop(shard.unlock());
+        self.timer.help_if_late(read);
         fence_watch();
         let mut out = Out::new(key, operation);
         out.can_complete = self.check_again(index, &mut out, conditions);

@@ -355,6 +355,7 @@ const LATE: Reading = Reading { elapsed: Nanos::new(9_000_000), now: Tick::new(9
 fn late_timer() -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log, thread::JoinHandle<Vec<u32>>) {
     let (timer, reaper, log) = new_timer(Delivery::Backlog(Arc::new(Backlog::new(false))));
     insert(&timer.shards, 0, DUE, 7);
+    timer.shards.wakeup.expect_at(DUE);
     let helper = Arc::clone(&timer);
     let helper = thread::spawn(move || {
         let refused = helper.insert(LATE, FAR, 8).err();

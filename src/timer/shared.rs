@@ -259,11 +259,8 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         let index = self.shards.current();
         let mut shard = self.shards.lock(index);
         let inserted = shard.insert(read.now, deadline, value);
-        if inserted.is_ok() {
-            self.unlock(shard, read);
-        } else {
-            shard.unlock();
-        }
+        shard.unlock();
+        self.help_if_late(read);
         inserted.map(|key| TimeoutKey::new(index, key))
     }
 

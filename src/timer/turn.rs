@@ -118,25 +118,28 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         }
     }
 
-    /// Unlocks a shard to which this thread has added a timeout, so that it is open. Before that,
-    /// helps the reaper there if it is late.
+    /// Hands off due timeouts of one shard in place of a reaper that is late, if there is a backlog
+    /// for them. No callback runs here. An inserter that has unlocked its shard calls this.
     #[inline]
-    pub(crate) fn unlock(&self, shard: ShardGuard<'_, S>, read: Reading) {
-        if shard.is_late(read.now) {
-            self.help(shard, read);
-        } else {
-            drop(shard.unlock());
+    pub(crate) fn help_if_late(&self, read: Reading) {
+        if self.shards.wakeup.is_late(read.now) {
+            self.help(read);
         }
     }
 
-    /// Hands off due timeouts in place of the reaper, if there is a backlog for them. No callback
-    /// runs here.
     #[cold]
-    fn help(&self, shard: ShardGuard<'_, S>, read: Reading) {
-        if self.delivery.backlog().is_some() && !self.is_driven() {
-            let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-            self.expire_shard(shard, read, HELP_STEPS, &self.delivery, &mut Vec::new(), &mut holds);
+    fn help(&self, read: Reading) {
+        if self.delivery.backlog().is_none() || self.is_driven() {
+            return;
         }
+        let mut due = self.shards.due(read.now);
+        let free = due.find_map(|index| self.shards.try_lock(index));
+        // A closed shard is left to the reaper: the backlog may be closed as well.
+        let Some(shard) = free.filter(|shard| !shard.is_closed()) else {
+            return self.shards.wakeup.expect_at(read.now);
+        };
+        let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
+        self.expire_shard(shard, read, HELP_STEPS, &self.delivery, &mut Vec::new(), &mut holds);
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.

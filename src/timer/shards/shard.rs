@@ -127,6 +127,9 @@ struct Content<S> {
     is_closed: bool,
     /// Whether a timeout that leaves the wheel matters: it holds a permit, or the shard is closed.
     must_settle: bool,
+    /// Number of timeouts whose end still matters: those in the wheel, and under the lock those
+    /// that have left it.
+    unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
     counts: Counts,
@@ -150,7 +153,7 @@ impl<S: ShardState> Shard<S> {
     pub(super) fn new(state: S, has_limit: bool) -> Self {
         let (is_closed, must_settle) = (false, has_limit);
         let counts = Counts::default();
-        let content = Content { state, is_closed, must_settle, unchecked: 0, counts };
+        let content = Content { state, is_closed, must_settle, unsettled: 0, unchecked: 0, counts };
         Self { content: Mutex::new(content), published: Published::new() }
     }
 
@@ -180,7 +183,6 @@ impl<S: ShardState> Shard<S> {
         reaper: &'a Wakeup,
     ) -> ShardGuard<'a, S> {
         ShardGuard(Some(Held {
-            permitted: content.state.wheel().len(),
             shard: self,
             content,
             permits,
@@ -215,8 +217,6 @@ struct Held<'a, S> {
     content: MutexGuard<'a, Content<S>>,
     permits: &'a Permits,
     reaper: &'a Wakeup,
-    /// Number of timeouts that hold a permit.
-    permitted: usize,
     /// The least expiration that an operation has published.
     earlier: Earlier,
     /// The time of the latest operation.
@@ -255,7 +255,7 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         value: S::Value,
     ) -> Result<Key, ScheduleError<S::Value>> {
         let held = self.held_mut();
-        let Content { state, is_closed, must_settle, counts, .. } = &mut *held.content;
+        let Content { state, is_closed, must_settle, unsettled, counts, .. } = &mut *held.content;
         if *must_settle {
             let is_full = || (!held.permits.acquire()).then_some(ScheduleErrorKind::Full);
             let refusal = if *is_closed { Some(ScheduleErrorKind::ShutDown) } else { is_full() };
@@ -263,6 +263,7 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
                 counts.refused += 1;
                 return Err(ScheduleError::new(kind, value));
             }
+            *unsettled += 1;
         }
         let wheel = state.wheel_mut();
         wheel.observe(now);
@@ -270,13 +271,11 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
             Ok(key) => {
                 counts.scheduled += 1;
                 let next = held.content.expiration(deadline);
-                held.permitted += 1;
                 held.publish(now, next);
                 Ok(key)
             }
             Err(refused) => {
                 counts.refused += 1;
-                held.permits.release(1);
                 Err(ScheduleError::new(ScheduleErrorKind::Full, refused.into_value()))
             }
         }
@@ -338,12 +337,6 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         self
     }
 
-    /// Returns whether timeouts were due more than a tick before `now`: the reaper is late.
-    #[inline]
-    pub(crate) fn is_late(&self, now: Tick) -> bool {
-        self.held().shard.published().get().saturating_add(1) < now.get()
-    }
-
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
     /// is left.
     pub(crate) fn expire(
@@ -385,8 +378,11 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
     pub(crate) fn close(&mut self) {
-        let content = &mut self.held_mut().content;
-        (content.is_closed, content.must_settle) = (true, true);
+        let content = &mut *self.held_mut().content;
+        if !mem::replace(&mut content.must_settle, true) {
+            content.unsettled = content.state.wheel().len();
+        }
+        content.is_closed = true;
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -469,8 +465,7 @@ impl<S: ShardState> Held<'_, S> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as for the caller")]
     fn release(mut self) -> S::Dropped {
-        let is_emptied =
-            self.content.must_settle && settle(&self.content, self.permits, self.permitted);
+        let is_emptied = self.content.must_settle && settle(&mut self.content, self.permits);
         let dropped = self.content.state.take_dropped();
         if self.is_fair {
             unlock_fair(self.content);
@@ -506,10 +501,10 @@ fn let_run() {
 ///
 /// Another thread may see the end of a timeout as soon as the lock is free.
 #[cold]
-fn settle<S: ShardState>(content: &Content<S>, permits: &Permits, permitted: usize) -> bool {
+fn settle<S: ShardState>(content: &mut Content<S>, permits: &Permits) -> bool {
     let pending = content.state.wheel().len();
-    debug_assert!(pending <= permitted, "a timeout is pending without a permit");
-    let ended = permitted - pending;
+    debug_assert!(pending <= content.unsettled, "a timeout is pending without a permit");
+    let ended = mem::replace(&mut content.unsettled, pending) - pending;
     permits.release(ended);
     content.is_closed && ended > 0 && pending == 0
 }

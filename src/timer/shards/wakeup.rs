@@ -101,6 +101,9 @@ impl Published {
 /// unparker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
+    /// The tick from which the reaper is late: the one after that in which its turn has to begin. A
+    /// hint.
+    late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
     is_waiting: AtomicBool,
     reaper: Unparker,
@@ -117,6 +120,7 @@ impl Wakeup {
     pub(super) fn new(reaper: Unparker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
+            late_from: AtomicU64::new(u64::MAX),
             is_waiting: AtomicBool::new(false),
             reaper,
             #[cfg(feature = "future")]
@@ -163,9 +167,23 @@ impl Wakeup {
     /// Returns whether this thread has to wake the reaper after it has published `expiration`. Of
     /// several threads, one gets `true`.
     fn must_wake(&self, expiration: Tick) -> bool {
+        if expiration.get() < self.late_from.load(Ordering::Relaxed) {
+            self.expect_at(expiration);
+        }
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)
             && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
+    }
+
+    /// Returns whether the reaper had to begin a turn more than a tick ago, and has not ended it.
+    #[inline]
+    pub(in crate::timer) fn is_late(&self, now: Tick) -> bool {
+        self.late_from.load(Ordering::Relaxed) < now.get()
+    }
+
+    /// Sets the tick at which the reaper has to begin a turn.
+    pub(in crate::timer) fn expect_at(&self, tick: Tick) {
+        self.late_from.store(tick.get().saturating_add(1), Ordering::Relaxed);
     }
 
     /// Returns whether the reaper sleeps until `now` or earlier: the clock has jumped ahead.
@@ -198,6 +216,7 @@ impl Wakeup {
     pub(super) fn announce(&self, until: Tick) {
         // A swap orders this after the swap of an inserter that found the reaper asleep earlier. So
         // that inserter cannot replace the value of this sleep.
+        self.expect_at(until);
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");
         fence(Ordering::SeqCst);

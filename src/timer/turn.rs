@@ -132,14 +132,17 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         if self.delivery.backlog().is_none() || self.is_driven() {
             return;
         }
-        let mut due = self.shards.due(read.now);
-        let free = due.find_map(|index| self.shards.try_lock(index));
-        // A closed shard is left to the reaper: the backlog may be closed as well.
-        let Some(shard) = free.filter(|shard| !shard.is_closed()) else {
+        let mut due = self.shards.due(read.now).peekable();
+        if due.peek().is_none() {
             return self.shards.wakeup.expect_at(read.now);
-        };
-        let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-        self.expire_shard(shard, read, HELP_STEPS, &self.delivery, &mut Vec::new(), &mut holds);
+        }
+        // A closed shard is left to the reaper: the backlog may be closed as well.
+        let mut free = due.filter_map(|index| self.shards.try_lock(index));
+        if let Some(shard) = free.find(|shard| !shard.is_closed()) {
+            let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
+            let batch = &mut Vec::new();
+            self.expire_shard(shard, read, HELP_STEPS, &self.delivery, batch, &mut holds);
+        }
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.

@@ -140,7 +140,7 @@ impl<T> TimingWheel<T> {
         if self.buckets.geometry.level(id) == 0 {
             return Some(self.buckets.any_of(id));
         }
-        if !self.buckets.bucket(id).is_crowded() {
+        if !self.buckets.bucket(id).is_crowded {
             return self.next_of_sparse(id);
         }
         if !self.buckets.is_opened_when_due(id) {

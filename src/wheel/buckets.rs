@@ -35,24 +35,26 @@ const ROOT: u32 = 0;
 pub(super) struct Bucket {
     /// When the bucket is due: not after any deadline in it. Meaningless while it is empty.
     pub(super) expiration: Tick,
-    /// The chunk that takes new records, or `NIL`.
-    newest: u32,
-    /// Number of timeouts received since it was empty.
-    received: u32,
+    /// The position of the next record, a multiple of 16 if the newest chunk is full; 0 if the
+    /// bucket is empty. Position 0 itself is in the root.
+    next_free: u32,
+    /// Whether it has had a second chunk since it was empty.
+    pub(super) is_crowded: bool,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 16);
 
 impl Bucket {
-    const EMPTY: Self = Self { expiration: Tick::ZERO, newest: NIL, received: 0 };
+    const EMPTY: Self = Self { expiration: Tick::ZERO, next_free: 0, is_crowded: false };
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.newest == NIL
+        self.next_free == 0
     }
 
+    /// Returns the chunk that takes new records, or took the last one; `NIL` if there is none.
     #[inline]
-    pub(super) const fn is_crowded(&self) -> bool {
-        self.received > SPARSE
+    fn newest(&self) -> u32 {
+        self.next_free.checked_sub(1).map_or(NIL, |last| last / CHUNK)
     }
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Buckets {
     /// a timeout that finds a free position there needs no other bucket. So few timeouts, or one
     /// that comes and goes, make no chunk and no bucket.
     root: Bucket,
+    /// The first free position of the root, or 16 if it is full.
+    root_free: u32,
     pub(super) opened: Opened,
     /// The newest chunk of a bucket, without live records, or `NIL`. The last chunk that emptied so
     /// stays with its bucket, which keeps its place in the queue even if this makes it *hollow*,
@@ -95,7 +99,8 @@ impl Buckets {
             blocks: Vec::new(),
             levels: Vec::new(),
             queue: BucketQueue::new(),
-            root: Bucket { expiration: Tick::ZERO, newest: ROOT, received: 1 },
+            root: Bucket { expiration: Tick::ZERO, next_free: CHUNK, is_crowded: false },
+            root_free: 0,
             opened: Opened::new(),
             kept: NIL,
         }
@@ -153,89 +158,106 @@ impl Buckets {
     /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
     #[inline]
     pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
-        let position = self.root_position(deadline).unwrap_or_else(|| {
-            let id = self.geometry.bucket(expired_to, deadline);
-            self.free_position(id, deadline).unwrap_or_else(|| self.reserve(id, deadline))
-        });
+        let position = match self.free_position(expired_to, deadline) {
+            Some(position) => position,
+            None => self.reserve(expired_to, deadline),
+        };
         self.records.set(position, Record::new(deadline, slot));
         position
     }
 
-    /// Returns a free position of the root.
-    #[inline]
-    fn root_position(&mut self, deadline: Tick) -> Option<u32> {
-        if self.records.bits(ROOT).is_none() {
-            self.records.allocate(BucketId::ROOT, NIL);
+    /// Takes a free position for a record, if that changes nothing else than its bucket.
+    #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
+    #[inline(always)]
+    pub(super) fn free_position(&mut self, expired_to: Tick, deadline: Tick) -> Option<u32> {
+        if self.root_free < CHUNK {
+            return None;
         }
-        let position = self.records.hole(ROOT)?;
-        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
-            self.root.expiration = deadline;
-        }
-        Some(position)
-    }
-
-    /// Returns a free position of a bucket, if taking it changes nothing else.
-    #[inline]
-    fn free_position(&mut self, id: BucketId, deadline: Tick) -> Option<u32> {
+        let id = self.geometry.bucket(expired_to, deadline);
         let block = self.blocks.get_mut(id.number() / BLOCK)?.as_mut()?;
         let bucket = &mut block[id.number() % BLOCK];
-        let position = self.records.hole(bucket.newest)?;
-        let is_plain = bucket.newest != self.kept && bucket.received != SPARSE;
-        (is_plain && deadline >= bucket.expiration).then(|| {
-            bucket.received = bucket.received.saturating_add(1);
+        let position = bucket.next_free;
+        let has_room = position % CHUNK != 0 && position / CHUNK != self.kept;
+        (has_room && deadline >= bucket.expiration).then(|| {
+            bucket.next_free += 1;
             position
         })
     }
 
-    /// Returns a free position of a bucket, which may be empty, hollow or full, and updates its
-    /// expiration.
-    fn reserve(&mut self, id: BucketId, deadline: Tick) -> u32 {
-        let start = self.geometry.start(id, deadline);
+    /// Takes a free position for a record, and updates the expiration of its bucket.
+    #[inline(never)]
+    fn reserve(&mut self, expired_to: Tick, deadline: Tick) -> u32 {
+        if self.root_free < CHUNK {
+            return self.reserve_in_root(deadline);
+        }
+        let id = self.geometry.bucket(expired_to, deadline);
         let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
             Some(Some(block)) => &mut block[id.number() % BLOCK],
             _ => make(&mut self.blocks, id),
         };
-        let (was_empty, newest) = (bucket.is_empty(), bucket.newest);
-        if !was_empty && newest == self.kept {
-            self.kept = NIL;
-            if self.records.older(newest) == NIL {
-                bucket.received = 0;
-            }
+        let was_empty = bucket.is_empty();
+        if bucket.next_free % CHUNK == 0 || bucket.newest() == self.kept {
+            self.add_room(id);
         }
-        let position = self.records.hole(newest).unwrap_or_else(|| {
-            let chunk = self.add_chunk(id, newest);
-            self.bucket_mut(id).newest = chunk;
-            chunk * CHUNK
-        });
         let bucket = self.bucket_mut(id);
-        let is_first = bucket.received == 0;
-        bucket.received = bucket.received.saturating_add(1);
-        let expiration = if bucket.is_crowded() { start } else { deadline };
-        if is_first || expiration < bucket.expiration {
-            bucket.expiration = expiration;
-            let (level, index) = self.geometry.split(id);
+        let position = bucket.next_free;
+        bucket.next_free += 1;
+        let is_first = position % CHUNK == 0 && !bucket.is_crowded;
+        if is_first || deadline < bucket.expiration {
             if was_empty {
-                if level as usize >= self.levels.len() {
-                    self.levels.resize_with(level as usize + 1, Occupied::new);
-                }
-                self.levels[level as usize].set(index);
+                self.occupy(id);
             }
-            if self.levels[level as usize].first() == Some(index) {
-                self.queue.set(level, expiration);
-            }
+            self.set_expiration(id, deadline);
         }
         position
     }
 
-    /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
-    fn add_chunk(&mut self, id: BucketId, newest: u32) -> u32 {
-        let Some((kept, chunk)) = self.take_kept() else {
-            return self.records.allocate(id, newest);
+    /// Takes the first free position of the root, which must not be full.
+    fn reserve_in_root(&mut self, deadline: Tick) -> u32 {
+        let live = self.records.bits(ROOT).unwrap_or_else(|| {
+            self.records.allocate(BucketId::ROOT, NIL);
+            0
+        });
+        if deadline < self.root.expiration || live == 0 {
+            self.root.expiration = deadline;
+        }
+        let position = self.root_free;
+        self.root_free = (live | 1 << position).trailing_ones();
+        position
+    }
+
+    /// Makes room in a bucket whose newest chunk is full or kept.
+    fn add_room(&mut self, id: BucketId) {
+        let newest = self.bucket(id).newest();
+        let chunk = match self.take_kept() {
+            // No record of this chunk is live, so it begins again.
+            Some((_, kept)) if kept == newest => kept,
+            Some((bucket, kept)) => {
+                let older = self.records.older(kept);
+                self.records.give(kept, id, newest);
+                self.set_newest(bucket, older);
+                kept
+            }
+            None => self.records.allocate(id, newest),
         };
-        let older = self.records.older(chunk);
-        self.records.give(chunk, id, newest);
-        self.set_newest(kept, older);
-        chunk
+        let is_crowded = self.records.older(chunk) != NIL;
+        let bucket = self.bucket_mut(id);
+        bucket.next_free = chunk * CHUNK;
+        let becomes_crowded = is_crowded && !bucket.is_crowded;
+        bucket.is_crowded = is_crowded;
+        if becomes_crowded {
+            let start = self.geometry.start(id, self.bucket(id).expiration);
+            self.set_expiration(id, start);
+        }
+    }
+
+    /// Marks a bucket as non-empty.
+    fn occupy(&mut self, id: BucketId) {
+        let (level, index) = self.geometry.split(id);
+        if level as usize >= self.levels.len() {
+            self.levels.resize_with(level as usize + 1, Occupied::new);
+        }
+        self.levels[level as usize].set(index);
     }
 
     /// Removes a record. Returns whether few live ones are left in its chunk.
@@ -257,6 +279,7 @@ impl Buckets {
 
     /// Updates the expiration of the root after a record was removed.
     fn leave_root(&mut self, position: u32) {
+        self.root_free = self.root_free.min(position);
         if self.records.get(position).deadline() == self.root.expiration {
             let left = self.records.deadlines(ROOT).map(|(deadline, _)| deadline);
             self.root.expiration = left.min().unwrap_or(Tick::ZERO);
@@ -307,24 +330,24 @@ impl Buckets {
 
     /// Sets the newest chunk of a bucket, after the one that was has left.
     fn set_newest(&mut self, id: BucketId, chunk: u32) {
-        let bucket = self.bucket_mut(id);
-        bucket.newest = chunk;
         if chunk == NIL {
-            bucket.received = 0;
+            (self.bucket_mut(id).next_free, self.bucket_mut(id).is_crowded) = (0, false);
             self.vacate(id);
+        } else {
+            self.bucket_mut(id).next_free = (chunk + 1) * CHUNK;
         }
     }
 
     /// Returns a live record of a non-empty bucket.
     #[inline]
     pub(super) fn any_of(&self, id: BucketId) -> u32 {
-        let newest = self.bucket(id).newest;
+        let newest = self.bucket(id).newest();
         self.records.live(newest).next().expect("a chunk has a live record")
     }
 
     /// Returns the positions of the records of a bucket.
     pub(super) fn records_of(&self, id: BucketId) -> impl Iterator<Item = u32> {
-        let chunks = self.records.list(self.bucket(id).newest);
+        let chunks = self.records.list(self.bucket(id).newest());
         chunks.flat_map(|chunk| self.records.live(chunk))
     }
 
@@ -337,7 +360,7 @@ impl Buckets {
     /// Lists the records of one chunk of a due bucket. Returns those that a reset has moved beyond
     /// its range.
     pub(super) fn open(&mut self, id: BucketId) -> impl Iterator<Item = u32> + use<> {
-        let chunk = self.bucket(id).newest;
+        let chunk = self.bucket(id).newest();
         let start = self.geometry.start(id, self.bucket(id).expiration);
         self.opened.begin(start, self.geometry.size());
         let mut beyond = [NIL; CHUNK as usize];

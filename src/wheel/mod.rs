@@ -163,17 +163,16 @@ impl<T> TimingWheel<T> {
     /// fewer than one segment of them.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        let is_full = self.values.len() >= self.max_pending;
-        let Some(slot) = (!is_full).then(|| self.values.vacant()).flatten() else {
-            return Err(InsertError::full(value));
-        };
-        self.update_expired_to();
-        let deadline = deadline.max(self.expired_to);
-        let position = self.buckets.place(self.expired_to, deadline, slot);
-        match self.values.insert(position, value) {
-            Some(key) => Ok(key),
-            None => unreachable!("slot {slot} is vacant"),
+        let Self { values, buckets, expired_to, .. } = self;
+        let has_room = values.has_room() && values.len() < self.max_pending;
+        if has_room && *expired_to >= self.now {
+            let deadline = deadline.max(*expired_to);
+            if let Some(position) = buckets.free_position(*expired_to, deadline) {
+                buckets.records.set(position, Record::new(deadline, values.vacant()));
+                return Ok(values.fill(position, value));
+            }
         }
+        self.insert_slowly(deadline, value)
     }
 
     /// Cancels a timeout and returns its value, or `None` if the key is dead.
@@ -459,6 +458,18 @@ impl<T> TimingWheel<T> {
         if self.expired_to < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
             self.expired_to = self.now;
         }
+    }
+
+    /// Adds a timeout that needs memory, changes when the wheel is due, or goes into the root.
+    #[inline(never)]
+    fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
+        if self.values.len() >= self.max_pending || !self.values.make_room() {
+            return Err(InsertError::full(value));
+        }
+        self.update_expired_to();
+        let deadline = deadline.max(self.expired_to);
+        let position = self.buckets.place(self.expired_to, deadline, self.values.vacant());
+        Ok(self.values.fill(position, value))
     }
 
     /// Puts the timeout in a slot into the bucket of its deadline.

@@ -211,13 +211,6 @@ impl Records {
         self.live.get(chunk as usize).copied()
     }
 
-    /// Returns a position of a chunk without a live record; `None` if it is full.
-    #[inline]
-    pub(super) fn hole(&self, chunk: u32) -> Option<u32> {
-        let live = self.bits(chunk).filter(|&live| live != u16::MAX)?;
-        Some(chunk * CHUNK + live.trailing_ones())
-    }
-
     /// Returns whether a chunk has no live record.
     #[inline]
     pub(super) fn is_dead(&self, chunk: u32) -> bool {

@@ -171,7 +171,7 @@ impl<V> Slab<V> {
     #[inline]
     pub(crate) fn fill(&mut self, tag: u32, value: V) -> Key {
         let index = self.vacant;
-        let Some(slot) = self.slot_mut(index) else { unreachable!("slot {index} is listed") };
+        let Some(slot) = self.slot_mut(index) else { unreachable!("a listed slot exists") };
         let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
             unreachable!("only vacant slots are listed")
         };

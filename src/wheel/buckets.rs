@@ -35,26 +35,19 @@ const ROOT: u32 = 0;
 pub(super) struct Bucket {
     /// When the bucket is due: not after any deadline in it. Meaningless while it is empty.
     pub(super) expiration: Tick,
-    /// The position of the next record, a multiple of 16 if the newest chunk is full; 0 if the
-    /// bucket is empty. Position 0 itself is in the root.
-    next_free: u32,
-    /// Whether it has had a second chunk since it was empty.
+    /// The chunk that takes new records, or `NIL`.
+    newest: u32,
+    /// Whether it has had two chunks since it was empty.
     pub(super) is_crowded: bool,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 16);
 
 impl Bucket {
-    const EMPTY: Self = Self { expiration: Tick::ZERO, next_free: 0, is_crowded: false };
+    const EMPTY: Self = Self { expiration: Tick::ZERO, newest: NIL, is_crowded: false };
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.next_free == 0
-    }
-
-    /// Returns the chunk that takes new records, or took the last one; `NIL` if there is none.
-    #[inline]
-    fn newest(&self) -> u32 {
-        self.next_free.checked_sub(1).map_or(NIL, |last| last / CHUNK)
+        self.newest == NIL
     }
 }
 
@@ -81,8 +74,8 @@ pub(super) struct Buckets {
     /// a timeout that finds a free position there needs no other bucket. So few timeouts, or one
     /// that comes and goes, make no chunk and no bucket.
     root: Bucket,
-    /// The first free position of the root, or 16 if it is full.
-    root_free: u32,
+    /// Whether the root has no free position.
+    is_root_full: bool,
     pub(super) opened: Opened,
     /// The newest chunk of a bucket, without live records, or `NIL`. The last chunk that emptied so
     /// stays with its bucket, which keeps its place in the queue even if this makes it *hollow*,
@@ -99,8 +92,8 @@ impl Buckets {
             blocks: Vec::new(),
             levels: Vec::new(),
             queue: BucketQueue::new(),
-            root: Bucket { expiration: Tick::ZERO, next_free: CHUNK, is_crowded: false },
-            root_free: 0,
+            root: Bucket { expiration: Tick::ZERO, newest: ROOT, is_crowded: false },
+            is_root_full: false,
             opened: Opened::new(),
             kept: NIL,
         }
@@ -170,85 +163,72 @@ impl Buckets {
     #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
     #[inline(always)]
     pub(super) fn free_position(&mut self, expired_to: Tick, deadline: Tick) -> Option<u32> {
-        if self.root_free < CHUNK {
+        if !self.is_root_full {
             return None;
         }
         let id = self.geometry.bucket(expired_to, deadline);
-        let block = self.blocks.get_mut(id.number() / BLOCK)?.as_mut()?;
-        let bucket = &mut block[id.number() % BLOCK];
-        let position = bucket.next_free;
-        let has_room = position % CHUNK != 0 && position / CHUNK != self.kept;
-        (has_room && deadline >= bucket.expiration).then(|| {
-            bucket.next_free += 1;
-            position
-        })
+        let block = self.blocks.get(id.number() / BLOCK)?.as_ref()?;
+        let bucket = &block[id.number() % BLOCK];
+        let is_plain = bucket.newest != self.kept && deadline >= bucket.expiration;
+        if is_plain { self.records.take(bucket.newest) } else { None }
     }
 
     /// Takes a free position for a record, and updates the expiration of its bucket.
     #[inline(never)]
     fn reserve(&mut self, expired_to: Tick, deadline: Tick) -> u32 {
-        if self.root_free < CHUNK {
+        if !self.is_root_full {
             return self.reserve_in_root(deadline);
         }
         let id = self.geometry.bucket(expired_to, deadline);
-        let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
-            Some(Some(block)) => &mut block[id.number() % BLOCK],
-            _ => make(&mut self.blocks, id),
+        let before = match self.blocks.get_mut(id.number() / BLOCK) {
+            Some(Some(block)) => block[id.number() % BLOCK],
+            _ => *make(&mut self.blocks, id),
         };
-        let was_empty = bucket.is_empty();
-        if bucket.next_free % CHUNK == 0 || bucket.newest() == self.kept {
-            self.add_room(id);
+        let mut newest = before.newest;
+        if self.records.bits(newest).is_none_or(|live| live == u16::MAX) {
+            newest = self.add_chunk(id, newest);
+        } else if newest == self.kept {
+            self.kept = NIL;
         }
+        // The first record of a chunk.
+        let is_new = self.records.is_dead(newest);
+        let has_older = is_new && self.records.older(newest) != NIL;
+        let is_crowded = has_older || before.is_crowded && !is_new;
         let bucket = self.bucket_mut(id);
-        let position = bucket.next_free;
-        bucket.next_free += 1;
-        let is_first = position % CHUNK == 0 && !bucket.is_crowded;
-        if is_first || deadline < bucket.expiration {
-            if was_empty {
+        (bucket.newest, bucket.is_crowded) = (newest, is_crowded);
+        let becomes = is_crowded != before.is_crowded || is_new && !is_crowded;
+        if becomes || deadline < before.expiration {
+            if before.is_empty() {
                 self.occupy(id);
             }
-            self.set_expiration(id, deadline);
+            let start = self.geometry.start(id, deadline);
+            self.set_expiration(id, if is_crowded { start } else { deadline });
         }
-        position
+        self.records.take(newest).expect("the newest chunk has room")
+    }
+
+    /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
+    fn add_chunk(&mut self, id: BucketId, newest: u32) -> u32 {
+        let Some((kept, chunk)) = self.take_kept() else {
+            return self.records.allocate(id, newest);
+        };
+        let older = self.records.older(chunk);
+        self.records.give(chunk, id, newest);
+        self.set_newest(kept, older);
+        chunk
     }
 
     /// Takes the first free position of the root, which must not be full.
     fn reserve_in_root(&mut self, deadline: Tick) -> u32 {
-        let live = self.records.bits(ROOT).unwrap_or_else(|| {
+        if self.records.bits(ROOT).is_none() {
             self.records.allocate(BucketId::ROOT, NIL);
-            0
-        });
-        if deadline < self.root.expiration || live == 0 {
+        }
+        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
             self.root.expiration = deadline;
         }
-        let position = self.root_free;
-        self.root_free = (live | 1 << position).trailing_ones();
-        position
-    }
-
-    /// Makes room in a bucket whose newest chunk is full or kept.
-    fn add_room(&mut self, id: BucketId) {
-        let newest = self.bucket(id).newest();
-        let chunk = match self.take_kept() {
-            // No record of this chunk is live, so it begins again.
-            Some((_, kept)) if kept == newest => kept,
-            Some((bucket, kept)) => {
-                let older = self.records.older(kept);
-                self.records.give(kept, id, newest);
-                self.set_newest(bucket, older);
-                kept
-            }
-            None => self.records.allocate(id, newest),
-        };
-        let is_crowded = self.records.older(chunk) != NIL;
-        let bucket = self.bucket_mut(id);
-        bucket.next_free = chunk * CHUNK;
-        let becomes_crowded = is_crowded && !bucket.is_crowded;
-        bucket.is_crowded = is_crowded;
-        if becomes_crowded {
-            let start = self.geometry.start(id, self.bucket(id).expiration);
-            self.set_expiration(id, start);
-        }
+        let position = self.records.take(ROOT);
+        self.is_root_full = self.records.bits(ROOT) == Some(u16::MAX);
+        position.expect("the root has room")
     }
 
     /// Marks a bucket as non-empty.
@@ -279,7 +259,7 @@ impl Buckets {
 
     /// Updates the expiration of the root after a record was removed.
     fn leave_root(&mut self, position: u32) {
-        self.root_free = self.root_free.min(position);
+        self.is_root_full = false;
         if self.records.get(position).deadline() == self.root.expiration {
             let left = self.records.deadlines(ROOT).map(|(deadline, _)| deadline);
             self.root.expiration = left.min().unwrap_or(Tick::ZERO);
@@ -330,24 +310,23 @@ impl Buckets {
 
     /// Sets the newest chunk of a bucket, after the one that was has left.
     fn set_newest(&mut self, id: BucketId, chunk: u32) {
+        self.bucket_mut(id).newest = chunk;
         if chunk == NIL {
-            (self.bucket_mut(id).next_free, self.bucket_mut(id).is_crowded) = (0, false);
+            self.bucket_mut(id).is_crowded = false;
             self.vacate(id);
-        } else {
-            self.bucket_mut(id).next_free = (chunk + 1) * CHUNK;
         }
     }
 
     /// Returns a live record of a non-empty bucket.
     #[inline]
     pub(super) fn any_of(&self, id: BucketId) -> u32 {
-        let newest = self.bucket(id).newest();
+        let newest = self.bucket(id).newest;
         self.records.live(newest).next().expect("a chunk has a live record")
     }
 
     /// Returns the positions of the records of a bucket.
     pub(super) fn records_of(&self, id: BucketId) -> impl Iterator<Item = u32> {
-        let chunks = self.records.list(self.bucket(id).newest());
+        let chunks = self.records.list(self.bucket(id).newest);
         chunks.flat_map(|chunk| self.records.live(chunk))
     }
 
@@ -360,7 +339,7 @@ impl Buckets {
     /// Lists the records of one chunk of a due bucket. Returns those that a reset has moved beyond
     /// its range.
     pub(super) fn open(&mut self, id: BucketId) -> impl Iterator<Item = u32> + use<> {
-        let chunk = self.bucket(id).newest();
+        let chunk = self.bucket(id).newest;
         let start = self.geometry.start(id, self.bucket(id).expiration);
         self.opened.begin(start, self.geometry.size());
         let mut beyond = [NIL; CHUNK as usize];
@@ -480,6 +459,8 @@ impl Buckets {
         let is_newest =
             self.records.is_dead(self.kept) && self.records.bucket_of(self.kept).is_some();
         assert!(self.kept == NIL || is_newest, "chunk {} is kept", self.kept);
+        let is_full = self.records.bits(ROOT) == Some(u16::MAX);
+        assert_eq!(self.is_root_full, is_full, "the root has another number of records");
         let hollow = self.hollow();
         let others = self.occupied().filter(|&id| Some(id) != hollow);
         let others = others.map(|id| self.bucket(id).expiration);

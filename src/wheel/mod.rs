@@ -64,7 +64,7 @@ pub use self::{
 };
 use self::{
     buckets::Buckets,
-    records::{CHUNK, Record},
+    records::{CHUNK, FEW, NIL, Record},
 };
 pub use crate::slab::Key;
 use crate::{error::InsertError, slab::Slab, tick::Tick};
@@ -489,7 +489,10 @@ impl<T> TimingWheel<T> {
 
     #[inline(never)]
     fn merge(&mut self, chunk: u32) {
-        for position in self.buckets.records.survivors(chunk) {
+        let mut few = [NIL; FEW];
+        few.iter_mut().zip(self.buckets.records.survivors(chunk)).for_each(|(at, one)| *at = one);
+        self.read_ahead(few);
+        for position in few.into_iter().filter(|&position| position != NIL) {
             self.cascade(position);
         }
     }

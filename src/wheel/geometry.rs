@@ -56,8 +56,9 @@ impl Geometry {
         }
         let bits = size.next_power_of_two().ilog2();
         let mut levels = [0; u64::BITS as usize];
-        for (msb, level) in (0..).zip(&mut levels) {
-            *level = (msb / bits) << bits << 8 | (msb / bits * bits);
+        for (msb, entry) in (0..).zip(&mut levels) {
+            let level = msb / bits;
+            *entry = level << bits << 8 | (level * bits);
         }
         Ok(Self { bits, mask: (1 << bits) - 1, levels })
     }

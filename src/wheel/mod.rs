@@ -163,9 +163,9 @@ impl<T> TimingWheel<T> {
     /// fewer than one segment of them.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        let Self { values, buckets, expired_to, .. } = self;
-        let has_room = values.has_room() && values.len() < self.max_pending;
-        if has_room && *expired_to >= self.now {
+        // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
+        if self.values.has_room() && !self.is_full() && self.expired_to >= self.now {
+            let Self { values, buckets, expired_to, .. } = self;
             let deadline = deadline.max(*expired_to);
             if let Some(position) = buckets.free_position(*expired_to, deadline) {
                 buckets.records.set(position, Record::new(deadline, values.vacant()));
@@ -460,10 +460,16 @@ impl<T> TimingWheel<T> {
         }
     }
 
-    /// Adds a timeout that needs memory, changes when the wheel is due, or goes into the root.
+    /// Returns whether the wheel takes no other timeout.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.values.len() >= self.max_pending
+    }
+
+    /// Adds a timeout that needs memory, changes when its bucket is due, or goes into the root.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        if self.values.len() >= self.max_pending || !self.values.make_room() {
+        if self.is_full() || !self.values.make_room() {
             return Err(InsertError::full(value));
         }
         self.update_expired_to();

@@ -18,9 +18,6 @@ use super::{
 };
 use crate::tick::Tick;
 
-/// Timeouts that a sparse bucket has received, at most. A step may visit as many.
-pub(super) const SPARSE: u32 = 16;
-
 /// Buckets that are allocated together: 512 bytes.
 const BLOCK: usize = 32;
 

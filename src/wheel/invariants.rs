@@ -1,6 +1,6 @@
 //! The invariants of a wheel between two calls.
 
-use super::{TimingWheel, buckets::SPARSE, geometry::BucketId, records::CHUNK};
+use super::{TimingWheel, geometry::BucketId, records::CHUNK};
 
 impl<T> TimingWheel<T> {
     /// Checks the clauses of the [contract](crate::wheel#contract) that one state of the wheel
@@ -63,7 +63,7 @@ impl<T> TimingWheel<T> {
             assert!(deadline >= expiration, "{id:?} is due at {expiration}, after {deadline}");
             count += 1;
         }
-        assert!(bucket.is_crowded || count <= SPARSE as usize, "{id:?} is a crowd of {count}");
+        assert!(bucket.is_crowded || count <= CHUNK as usize, "{id:?} is a crowd of {count}");
         count
     }
 }

@@ -86,8 +86,8 @@ impl Records {
         record.map_or(0, |record| record.slot)
     }
 
-    /// Takes the first free position of a chunk: its record is live from now on. `None` if the chunk
-    /// is full, or `NIL`.
+    /// Takes the first free position of a chunk: its record is live from now on. `None` if the
+    /// chunk is full, or `NIL`.
     #[inline]
     pub(super) fn take(&mut self, chunk: u32) -> Option<u32> {
         let live = self.live.get_mut(chunk as usize).filter(|live| **live != u16::MAX)?;

@@ -143,25 +143,42 @@ impl<V> Slab<V> {
         self.len == 0
     }
 
-    /// Returns the slot that the next value gets; `None` if all indices are in use. *O*(1),
-    /// amortized.
+    /// Returns whether a slot is vacant.
     #[inline]
-    pub(crate) fn vacant(&mut self) -> Option<u32> {
-        (self.vacant != END || self.grow()).then_some(self.vacant)
+    pub(crate) const fn has_room(&self) -> bool {
+        self.vacant != END
+    }
+
+    /// Adds slots if none is vacant; returns `false` if all indices are in use. *O*(1), amortized.
+    #[inline]
+    pub(crate) fn make_room(&mut self) -> bool {
+        self.has_room() || self.grow()
+    }
+
+    /// Returns the slot that the next value gets. The slab must have room.
+    #[inline]
+    pub(crate) const fn vacant(&self) -> u32 {
+        self.vacant
     }
 
     /// Adds a value with its tag; `None` if all indices are in use. *O*(1), amortized.
     #[inline]
     pub(crate) fn insert(&mut self, tag: u32, value: V) -> Option<Key> {
-        let index = self.vacant()?;
-        let Some(slot) = self.slot_mut(index) else { unreachable!("slot {index} is listed") };
+        self.make_room().then(|| self.fill(tag, value))
+    }
+
+    /// Adds a value with its tag. The slab must have room.
+    #[inline]
+    pub(crate) fn fill(&mut self, tag: u32, value: V) -> Key {
+        let index = self.vacant;
+        let Some(slot) = self.slot_mut(index) else { unreachable!("a listed slot exists") };
         let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
             unreachable!("only vacant slots are listed")
         };
         *slot = Slot::Occupied { generation, tag, value };
         self.vacant = next;
         self.len += 1;
-        Some(Key::new(index, generation))
+        Key::new(index, generation)
     }
 
     /// Removes the value of a key, and its tag; `None` if the key is dead.

@@ -2,7 +2,7 @@
 
 use core::iter::FusedIterator;
 
-use super::{Key, TimingWheel, buckets::Due, geometry::BucketId, opened::Line};
+use super::{Key, TimingWheel, buckets::Due, geometry::BucketId};
 use crate::tick::Tick;
 
 /// An expired timeout, with its value.
@@ -140,7 +140,7 @@ impl<T> TimingWheel<T> {
         if self.buckets.geometry.level(id) == 0 {
             return Some(self.buckets.any_of(id));
         }
-        if !self.buckets.bucket(id).is_crowded() {
+        if !self.buckets.bucket(id).is_crowded {
             return self.next_of_sparse(id);
         }
         if !self.buckets.is_opened_when_due(id) {
@@ -181,8 +181,8 @@ impl<T> TimingWheel<T> {
     /// Reads the slots of some timeouts, so that their cache misses overlap. Two short loops: the
     /// processor looks only some hundred instructions ahead.
     #[inline(never)]
-    fn read_ahead(&self, line: Line) {
-        let slots = line.map(|position| self.buckets.records.slot(position));
+    pub(super) fn read_ahead<const N: usize>(&self, positions: [u32; N]) {
+        let slots = positions.map(|position| self.buckets.records.slot(position));
         core::hint::black_box(slots.map(|slot| self.values.is_occupied(slot)));
     }
 

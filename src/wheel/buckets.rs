@@ -18,9 +18,6 @@ use super::{
 };
 use crate::tick::Tick;
 
-/// Timeouts that a sparse bucket has received, at most. A step may visit as many.
-pub(super) const SPARSE: u32 = 16;
-
 /// Buckets that are allocated together: 512 bytes.
 const BLOCK: usize = 32;
 
@@ -37,22 +34,17 @@ pub(super) struct Bucket {
     pub(super) expiration: Tick,
     /// The chunk that takes new records, or `NIL`.
     newest: u32,
-    /// Number of timeouts received since it was empty.
-    received: u32,
+    /// Whether it has had two chunks since it was empty.
+    pub(super) is_crowded: bool,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 16);
 
 impl Bucket {
-    const EMPTY: Self = Self { expiration: Tick::ZERO, newest: NIL, received: 0 };
+    const EMPTY: Self = Self { expiration: Tick::ZERO, newest: NIL, is_crowded: false };
 
     pub(super) const fn is_empty(&self) -> bool {
         self.newest == NIL
-    }
-
-    #[inline]
-    pub(super) const fn is_crowded(&self) -> bool {
-        self.received > SPARSE
     }
 }
 
@@ -79,6 +71,8 @@ pub(super) struct Buckets {
     /// a timeout that finds a free position there needs no other bucket. So few timeouts, or one
     /// that comes and goes, make no chunk and no bucket.
     root: Bucket,
+    /// Whether the root has no free position.
+    is_root_full: bool,
     pub(super) opened: Opened,
     /// The newest chunk of a bucket, without live records, or `NIL`. The last chunk that emptied so
     /// stays with its bucket, which keeps its place in the queue even if this makes it *hollow*,
@@ -95,7 +89,8 @@ impl Buckets {
             blocks: Vec::new(),
             levels: Vec::new(),
             queue: BucketQueue::new(),
-            root: Bucket { expiration: Tick::ZERO, newest: ROOT, received: 1 },
+            root: Bucket { expiration: Tick::ZERO, newest: ROOT, is_crowded: false },
+            is_root_full: false,
             opened: Opened::new(),
             kept: NIL,
         }
@@ -153,78 +148,60 @@ impl Buckets {
     /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
     #[inline]
     pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
-        let position = self.root_position(deadline).unwrap_or_else(|| {
-            let id = self.geometry.bucket(expired_to, deadline);
-            self.free_position(id, deadline).unwrap_or_else(|| self.reserve(id, deadline))
-        });
+        let position = match self.free_position(expired_to, deadline) {
+            Some(position) => position,
+            None => self.reserve(expired_to, deadline),
+        };
         self.records.set(position, Record::new(deadline, slot));
         position
     }
 
-    /// Returns a free position of the root.
-    #[inline]
-    fn root_position(&mut self, deadline: Tick) -> Option<u32> {
-        if self.records.bits(ROOT).is_none() {
-            self.records.allocate(BucketId::ROOT, NIL);
+    /// Takes a free position for a record, if that changes nothing else than its bucket.
+    #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
+    #[inline(always)]
+    pub(super) fn free_position(&mut self, expired_to: Tick, deadline: Tick) -> Option<u32> {
+        if !self.is_root_full {
+            return None;
         }
-        let position = self.records.hole(ROOT)?;
-        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
-            self.root.expiration = deadline;
-        }
-        Some(position)
+        let id = self.geometry.bucket(expired_to, deadline);
+        let block = self.blocks.get(id.number() / BLOCK)?.as_ref()?;
+        let bucket = &block[id.number() % BLOCK];
+        let is_plain = bucket.newest != self.kept && deadline >= bucket.expiration;
+        if is_plain { self.records.take(bucket.newest) } else { None }
     }
 
-    /// Returns a free position of a bucket, if taking it changes nothing else.
-    #[inline]
-    fn free_position(&mut self, id: BucketId, deadline: Tick) -> Option<u32> {
-        let block = self.blocks.get_mut(id.number() / BLOCK)?.as_mut()?;
-        let bucket = &mut block[id.number() % BLOCK];
-        let position = self.records.hole(bucket.newest)?;
-        let is_plain = bucket.newest != self.kept && bucket.received != SPARSE;
-        (is_plain && deadline >= bucket.expiration).then(|| {
-            bucket.received = bucket.received.saturating_add(1);
-            position
-        })
-    }
-
-    /// Returns a free position of a bucket, which may be empty, hollow or full, and updates its
-    /// expiration.
-    fn reserve(&mut self, id: BucketId, deadline: Tick) -> u32 {
-        let start = self.geometry.start(id, deadline);
-        let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
-            Some(Some(block)) => &mut block[id.number() % BLOCK],
-            _ => make(&mut self.blocks, id),
+    /// Takes a free position for a record, and updates the expiration of its bucket.
+    #[inline(never)]
+    fn reserve(&mut self, expired_to: Tick, deadline: Tick) -> u32 {
+        if !self.is_root_full {
+            return self.reserve_in_root(deadline);
+        }
+        let id = self.geometry.bucket(expired_to, deadline);
+        let before = match self.blocks.get_mut(id.number() / BLOCK) {
+            Some(Some(block)) => block[id.number() % BLOCK],
+            _ => *make(&mut self.blocks, id),
         };
-        let (was_empty, newest) = (bucket.is_empty(), bucket.newest);
-        if !was_empty && newest == self.kept {
+        let mut newest = before.newest;
+        if self.records.bits(newest).is_none_or(|live| live == u16::MAX) {
+            newest = self.add_chunk(id, newest);
+        } else if newest == self.kept {
             self.kept = NIL;
-            if self.records.older(newest) == NIL {
-                bucket.received = 0;
-            }
         }
-        let position = self.records.hole(newest).unwrap_or_else(|| {
-            let chunk = self.add_chunk(id, newest);
-            self.bucket_mut(id).newest = chunk;
-            chunk * CHUNK
-        });
+        // The first record of a chunk.
+        let is_new = self.records.is_dead(newest);
+        let has_older = is_new && self.records.older(newest) != NIL;
+        let is_crowded = has_older || before.is_crowded && !is_new;
         let bucket = self.bucket_mut(id);
-        let is_first = bucket.received == 0;
-        bucket.received = bucket.received.saturating_add(1);
-        let expiration = if bucket.is_crowded() { start } else { deadline };
-        if is_first || expiration < bucket.expiration {
-            bucket.expiration = expiration;
-            let (level, index) = self.geometry.split(id);
-            if was_empty {
-                if level as usize >= self.levels.len() {
-                    self.levels.resize_with(level as usize + 1, Occupied::new);
-                }
-                self.levels[level as usize].set(index);
+        (bucket.newest, bucket.is_crowded) = (newest, is_crowded);
+        let becomes = is_crowded != before.is_crowded || is_new && !is_crowded;
+        if becomes || deadline < before.expiration {
+            if before.is_empty() {
+                self.occupy(id);
             }
-            if self.levels[level as usize].first() == Some(index) {
-                self.queue.set(level, expiration);
-            }
+            let start = self.geometry.start(id, deadline);
+            self.set_expiration(id, if is_crowded { start } else { deadline });
         }
-        position
+        self.records.take(newest).expect("the newest chunk has room")
     }
 
     /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
@@ -236,6 +213,28 @@ impl Buckets {
         self.records.give(chunk, id, newest);
         self.set_newest(kept, older);
         chunk
+    }
+
+    /// Takes the first free position of the root, which must not be full.
+    fn reserve_in_root(&mut self, deadline: Tick) -> u32 {
+        if self.records.bits(ROOT).is_none() {
+            self.records.allocate(BucketId::ROOT, NIL);
+        }
+        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
+            self.root.expiration = deadline;
+        }
+        let position = self.records.take(ROOT);
+        self.is_root_full = self.records.bits(ROOT) == Some(u16::MAX);
+        position.expect("the root has room")
+    }
+
+    /// Marks a bucket as non-empty.
+    fn occupy(&mut self, id: BucketId) {
+        let (level, index) = self.geometry.split(id);
+        if level as usize >= self.levels.len() {
+            self.levels.resize_with(level as usize + 1, Occupied::new);
+        }
+        self.levels[level as usize].set(index);
     }
 
     /// Removes a record. Returns whether few live ones are left in its chunk.
@@ -257,6 +256,7 @@ impl Buckets {
 
     /// Updates the expiration of the root after a record was removed.
     fn leave_root(&mut self, position: u32) {
+        self.is_root_full = false;
         if self.records.get(position).deadline() == self.root.expiration {
             let left = self.records.deadlines(ROOT).map(|(deadline, _)| deadline);
             self.root.expiration = left.min().unwrap_or(Tick::ZERO);
@@ -307,10 +307,9 @@ impl Buckets {
 
     /// Sets the newest chunk of a bucket, after the one that was has left.
     fn set_newest(&mut self, id: BucketId, chunk: u32) {
-        let bucket = self.bucket_mut(id);
-        bucket.newest = chunk;
+        self.bucket_mut(id).newest = chunk;
         if chunk == NIL {
-            bucket.received = 0;
+            self.bucket_mut(id).is_crowded = false;
             self.vacate(id);
         }
     }
@@ -457,6 +456,8 @@ impl Buckets {
         let is_newest =
             self.records.is_dead(self.kept) && self.records.bucket_of(self.kept).is_some();
         assert!(self.kept == NIL || is_newest, "chunk {} is kept", self.kept);
+        let is_full = self.records.bits(ROOT) == Some(u16::MAX);
+        assert_eq!(self.is_root_full, is_full, "the root has another number of records");
         let hollow = self.hollow();
         let others = self.occupied().filter(|&id| Some(id) != hollow);
         let others = others.map(|id| self.bucket(id).expiration);

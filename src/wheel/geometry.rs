@@ -11,8 +11,11 @@ use crate::{error::BuildError, slab, tick::Tick};
 pub(super) struct Geometry {
     /// Logarithm of the size, 1..=16.
     bits: u32,
-    /// Indexed by the logarithm of a difference: the level, and the shift of its digit.
-    digits: [(u8, u8); u64::BITS as usize],
+    /// The size, less one.
+    mask: u32,
+    /// Indexed by the logarithm of a difference: the number of the level's first bucket, and in the
+    /// lowest byte the shift of its digit.
+    levels: [u32; u64::BITS as usize],
 }
 
 /// A bucket: its level, and its index there, as one number below 2^18.
@@ -52,12 +55,12 @@ impl Geometry {
             return Err(BuildError::SizeOutOfRange { size });
         }
         let bits = size.next_power_of_two().ilog2();
-        #[expect(clippy::cast_possible_truncation, reason = "both are below 64")]
-        let digit = |msb| {
-            let level = msb as u32 / bits;
-            (level as u8, (level * bits) as u8)
-        };
-        Ok(Self { bits, digits: core::array::from_fn(digit) })
+        let mut levels = [0; u64::BITS as usize];
+        for (msb, entry) in (0..).zip(&mut levels) {
+            let level = msb / bits;
+            *entry = level << bits << 8 | (level * bits);
+        }
+        Ok(Self { bits, mask: (1 << bits) - 1, levels })
     }
 
     /// Returns the number of buckets of a level.
@@ -71,10 +74,11 @@ impl Geometry {
     pub(super) fn bucket(&self, expired_to: Tick, deadline: Tick) -> BucketId {
         debug_assert!(expired_to <= deadline, "{deadline:?} has passed at {expired_to:?}");
         let difference = (expired_to.get() ^ deadline.get()) | 1;
-        let (level, shift) = self.digits[difference.ilog2() as usize];
+        let level = self.levels[difference.ilog2() as usize];
+        // The shift looks only at the lowest six bits of its operand.
         #[expect(clippy::cast_possible_truncation, reason = "the mask takes the lowest digit")]
-        let index = (deadline.get() >> shift) as u32 & ((1 << self.bits) - 1);
-        BucketId(u32::from(level) << self.bits | index)
+        let index = deadline.get().wrapping_shr(level) as u32 & self.mask;
+        BucketId(level >> 8 | index)
     }
 
     /// Returns the level of a bucket.
@@ -86,7 +90,7 @@ impl Geometry {
     /// Returns the level of a bucket and its index there.
     #[inline]
     pub(super) fn split(&self, id: BucketId) -> (u32, usize) {
-        (self.level(id), id.number() & (self.size() - 1))
+        (self.level(id), id.number() & self.mask as usize)
     }
 
     /// Returns the bucket with this index.
@@ -109,7 +113,7 @@ impl Geometry {
         let (level, index) = self.split(id);
         let shift = level * self.bits;
         let above = |tick: Tick| tick.get() >> shift >> self.bits;
-        let digit = tick.get() >> shift & (self.size() as u64 - 1);
+        let digit = tick.get() >> shift & u64::from(self.mask);
         digit == index as u64 && above(tick) == above(expired_to)
     }
 }

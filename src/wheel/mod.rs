@@ -64,7 +64,7 @@ pub use self::{
 };
 use self::{
     buckets::Buckets,
-    records::{CHUNK, Record},
+    records::{CHUNK, FEW, NIL, Record},
 };
 pub use crate::slab::Key;
 use crate::{error::InsertError, slab::Slab, tick::Tick};
@@ -163,17 +163,16 @@ impl<T> TimingWheel<T> {
     /// fewer than one segment of them.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        let is_full = self.values.len() >= self.max_pending;
-        let Some(slot) = (!is_full).then(|| self.values.vacant()).flatten() else {
-            return Err(InsertError::full(value));
-        };
-        self.update_expired_to();
-        let deadline = deadline.max(self.expired_to);
-        let position = self.buckets.place(self.expired_to, deadline, slot);
-        match self.values.insert(position, value) {
-            Some(key) => Ok(key),
-            None => unreachable!("slot {slot} is vacant"),
+        // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
+        if self.values.has_room() && !self.is_full() && self.expired_to >= self.now {
+            let Self { values, buckets, expired_to, .. } = self;
+            let deadline = deadline.max(*expired_to);
+            if let Some(position) = buckets.free_position(*expired_to, deadline) {
+                buckets.records.set(position, Record::new(deadline, values.vacant()));
+                return Ok(values.fill(position, value));
+            }
         }
+        self.insert_slowly(deadline, value)
     }
 
     /// Cancels a timeout and returns its value, or `None` if the key is dead.
@@ -461,6 +460,24 @@ impl<T> TimingWheel<T> {
         }
     }
 
+    /// Returns whether the wheel takes no other timeout.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.values.len() >= self.max_pending
+    }
+
+    /// Adds a timeout that needs memory, changes when its bucket is due, or goes into the root.
+    #[inline(never)]
+    fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
+        if self.is_full() || !self.values.make_room() {
+            return Err(InsertError::full(value));
+        }
+        self.update_expired_to();
+        let deadline = deadline.max(self.expired_to);
+        let position = self.buckets.place(self.expired_to, deadline, self.values.vacant());
+        Ok(self.values.fill(position, value))
+    }
+
     /// Puts the timeout in a slot into the bucket of its deadline.
     #[inline]
     fn place(&mut self, deadline: Tick, slot: u32) {
@@ -478,7 +495,10 @@ impl<T> TimingWheel<T> {
 
     #[inline(never)]
     fn merge(&mut self, chunk: u32) {
-        for position in self.buckets.records.survivors(chunk) {
+        let mut few = [NIL; FEW];
+        few.iter_mut().zip(self.buckets.records.survivors(chunk)).for_each(|(at, one)| *at = one);
+        self.read_ahead(few);
+        for position in few.into_iter().filter(|&position| position != NIL) {
             self.cascade(position);
         }
     }

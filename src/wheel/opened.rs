@@ -36,7 +36,7 @@ pub(super) struct Opened {
 const LINE: u32 = 16;
 
 /// The hints of a line.
-pub(super) type Line = [u32; LINE as usize - 1];
+type Line = [u32; LINE as usize - 1];
 
 impl Opened {
     pub(super) const fn new() -> Self {

@@ -19,7 +19,7 @@ use crate::{
 pub(super) const CHUNK: u32 = 16;
 
 /// Live records of a full chunk that are moved away, at most.
-const FEW: u32 = 3;
+pub(super) const FEW: usize = 3;
 
 /// Chunks of a small wheel, whose survivors stay where they are.
 const SMALL: usize = 1024;
@@ -86,10 +86,20 @@ impl Records {
         record.map_or(0, |record| record.slot)
     }
 
-    /// Writes a record, which is live from now on.
+    /// Takes the first free position of a chunk: its record is live from now on. `None` if the
+    /// chunk is full, or `NIL`.
+    #[inline]
+    pub(super) fn take(&mut self, chunk: u32) -> Option<u32> {
+        let live = self.live.get_mut(chunk as usize).filter(|live| **live != u16::MAX)?;
+        let offset = (!u32::from(*live)).trailing_zeros();
+        *live |= *live + 1;
+        Some(chunk * CHUNK + offset)
+    }
+
+    /// Writes a record.
     #[inline]
     pub(super) fn set(&mut self, position: u32, record: Record) {
-        self.live[(position / CHUNK) as usize] |= 1 << (position % CHUNK);
+        debug_assert!(self.is_live(position), "the record at {position} is dead");
         let position = position as usize;
         let segment = &mut self.segments[position / (SEGMENT * CHUNK as usize)];
         segment[position % (SEGMENT * CHUNK as usize)] = record;
@@ -133,7 +143,8 @@ impl Records {
     /// Returns whether the wheel should move the last live records of a chunk.
     #[inline]
     pub(super) fn are_few(&self, live: u16) -> bool {
-        self.chunks.len() > SMALL && live.count_ones() <= FEW
+        let without_least = |live: u16| live & live.wrapping_sub(1);
+        self.chunks.len() > SMALL && without_least(without_least(without_least(live))) == 0
     }
 
     /// Adds a chunk to the front of a bucket's list.
@@ -209,13 +220,6 @@ impl Records {
     #[inline]
     pub(super) fn bits(&self, chunk: u32) -> Option<u16> {
         self.live.get(chunk as usize).copied()
-    }
-
-    /// Returns a position of a chunk without a live record; `None` if it is full.
-    #[inline]
-    pub(super) fn hole(&self, chunk: u32) -> Option<u32> {
-        let live = self.bits(chunk).filter(|&live| live != u16::MAX)?;
-        Some(chunk * CHUNK + live.trailing_ones())
     }
 
     /// Returns whether a chunk has no live record.

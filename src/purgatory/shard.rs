@@ -115,8 +115,14 @@ pub(super) struct Shard<K, O> {
 pub(super) fn release<K: Send + 'static, O: DelayedOperation<K>>(
     guard: ShardGuard<'_, Shard<K, O>>,
 ) {
+    discard(guard.unlock());
+}
+
+/// Drops what a guard has kept until the release of the lock.
+#[inline]
+pub(super) fn discard<K>(dropped: Option<Box<Dropped<K>>>) {
     // Most holds leave nothing to drop, and the drop of an empty box is a call.
-    if let Some(dropped) = guard.unlock() {
+    if let Some(dropped) = dropped {
         drop_now(dropped);
     }
 }

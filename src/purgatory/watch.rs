@@ -12,7 +12,7 @@ use super::{
     limits::Excess,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     place::{Back, Out, Place},
-    shard::{Claim, Shard, release},
+    shard::{Claim, Shard, discard, release},
 };
 use crate::{error::Exclusive, sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
 
@@ -87,7 +87,8 @@ where
         watches: impl Watches<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let mut conditions = self.shared().conditions(watches);
+        let mut conditions = Conditions::new();
+        self.shared().add(watches, &mut conditions);
         self.shared().watch(operation, &mut conditions, delay)
     }
 }
@@ -181,7 +182,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         registration.shard.watch(key, conditions);
         registration.is_complete = true;
         drop(registration);
-        self.timer.unlock(shard, read);
+        discard(self.timer.unlock(shard, read));
         fence_watch();
         let mut out = Out::new(key, operation);
         out.can_complete = self.check_again(index, &mut out, conditions);

@@ -121,12 +121,12 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// Unlocks a shard to which this thread has added a timeout, so that it is open. Before that,
     /// helps the reaper there if it is late.
     #[inline]
-    pub(crate) fn unlock(&self, shard: ShardGuard<'_, S>, read: Reading) {
-        if shard.is_late(read.now) {
-            self.help(shard, read);
-        } else {
-            drop(shard.unlock());
+    pub(crate) fn unlock(&self, shard: ShardGuard<'_, S>, read: Reading) -> S::Dropped {
+        if !shard.is_late(read.now) {
+            return shard.unlock();
         }
+        self.help(shard, read);
+        S::Dropped::default()
     }
 
     /// Hands off due timeouts in place of the reaper, if there is a backlog for them. No callback

@@ -353,7 +353,8 @@ where
     ///
     /// See [`Wait`].
     pub fn wait(&self, watches: impl Watches<K>, delay: Duration) -> Wait<K> {
-        let (purgatory, conditions) = (self.clone(), self.shared().conditions(watches));
+        let (purgatory, mut conditions) = (self.clone(), Conditions::new());
+        self.shared().add(watches, &mut conditions);
         Wait { state: State::New(New { purgatory, conditions, delay, when: None, reached: None }) }
     }
 }

@@ -106,11 +106,17 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         let mut completed = 0;
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
-            for out in batch.iter_mut() {
-                out.can_complete = out.operation.as_mut().is_some_and(|out| self.check(out));
-            }
-            completed += self.bring_back(shard, batch);
-            if !self.take_out_again(shard, batch) {
+            let mut is_end = false;
+            deferral::check(|| {
+                for Out { operation, can_complete, .. } in batch.iter_mut() {
+                    let check = |operation: &mut O| self.catch(|| operation.try_complete());
+                    *can_complete = operation.as_mut().is_some_and(check);
+                    is_end |= *can_complete;
+                }
+            });
+            let (ended, is_announced) = self.bring_back(shard, batch, is_end);
+            completed += ended;
+            if !(is_announced && self.take_out_again(shard, batch)) {
                 break;
             }
         }
@@ -119,24 +125,30 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     }
 
     /// Brings operations back, and completes those that have ended. Returns how many completed by a
-    /// check.
+    /// check, and whether events were announced for others. `is_end` tells whether a check found
+    /// that one can complete.
     #[inline]
-    fn bring_back(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
-        let is_end = batch.iter().any(|out| out.can_complete);
+    fn bring_back(&self, shard: usize, batch: &mut [Out<O>], is_end: bool) -> (usize, bool) {
         let now = if is_end { self.now() } else { Nanos::ZERO };
         let mut guard = self.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
             guard.state_mut().bring_back(out, now);
         }
         release(guard);
-        let mut completed = 0;
+        let (mut completed, mut is_announced) = (0, false);
         for out in batch {
-            if let (Back::Ended(completion), Some(operation)) = (out.back, out.operation.take()) {
-                completed += usize::from(out.can_complete);
-                self.complete(operation, completion);
+            match out.back {
+                Back::Waits => {}
+                Back::IsAnnounced => is_announced = true,
+                Back::Ended(completion) => {
+                    if let Some(operation) = out.operation.take() {
+                        completed += usize::from(out.can_complete);
+                        self.complete(operation, completion);
+                    }
+                }
             }
         }
-        completed
+        (completed, is_announced)
     }
 
     /// Checks those operations again that had an event while they were out. Returns how many
@@ -150,13 +162,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     #[inline]
     fn take_out_again(&self, shard: usize, batch: &mut [Out<O>]) -> bool {
         let mut are_any = false;
-        if batch.iter().any(|out| out.back == Back::IsAnnounced) {
-            let mut guard = self.lock(shard);
-            for out in batch.iter_mut() {
-                if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
-                    out.operation = guard.state_mut().take_out_again(out.key);
-                    are_any |= out.operation.is_some();
-                }
+        let mut guard = self.lock(shard);
+        for out in batch.iter_mut() {
+            if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
+                out.operation = guard.state_mut().take_out_again(out.key);
+                are_any |= out.operation.is_some();
             }
         }
         are_any
@@ -167,7 +177,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         for out in batch.iter() {
             self.lock(shard).state_mut().announce(out.key);
         }
-        self.bring_back(shard, batch);
+        self.bring_back(shard, batch, false);
         let mut batch: Vec<_> = batch.iter().map(|out| Out::announced(out.key)).collect();
         let this = self.this.upgrade();
         deferral::defer_checks(move || {

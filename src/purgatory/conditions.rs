@@ -124,7 +124,7 @@ const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
     #[inline]
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),

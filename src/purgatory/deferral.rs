@@ -114,16 +114,16 @@ fn defer<K, O: DelayedOperation<K>>(panics: Panics, operation: O, completion: Co
     COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
 }
 
-/// Runs a check, which must not panic.
+/// Runs checks, which must not panic.
 #[inline]
-pub(super) fn check(check: impl FnOnce() -> bool) -> bool {
+pub(super) fn check<V>(checks: impl FnOnce() -> V) -> V {
     CHECKING.with(|checking| checking.depth.set(checking.depth.get() + 1));
-    let can_complete = check();
+    let result = checks();
     CHECKING.with(|checking| {
         debug_assert_ne!(checking.depth.get(), 0, "more checks have ended than begun");
         checking.depth.set(checking.depth.get() - 1);
     });
-    can_complete
+    result
 }
 
 /// Returns whether checks must be deferred now.

@@ -379,12 +379,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         self.hasher.hash_one(key)
     }
 
+    /// Adds to the conditions of an operation that is about to wait.
     #[inline]
-    pub(crate) fn conditions(&self, watches: impl Watches<K>) -> Conditions<K> {
-        let mut conditions = Conditions::new();
+    pub(crate) fn add(&self, watches: impl Watches<K>, conditions: &mut Conditions<K>) {
         let discard = |key| self.catch(|| drop(key));
         conditions.add(watches, self.limits.max_keys, |key| self.hash(key), discard);
-        conditions
     }
 
     fn stats(&self) -> PurgatoryStats {

@@ -138,7 +138,8 @@ impl World {
         watches: impl Watches<usize>,
         delay: Duration,
     ) -> Result<Watched, WatchError<Op>> {
-        let mut conditions = self.shared.conditions(watches);
+        let mut conditions = Conditions::new();
+        self.shared.add(watches, &mut conditions);
         let watched = self.shared.watch(self.op(), &mut conditions, delay);
         self.check_shard();
         watched

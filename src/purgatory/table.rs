@@ -72,14 +72,18 @@ impl<K, L> Table<K, L> {
     /// Adds a key that the table does not have, with its watchers. Returns its number.
     #[inline]
     pub(super) fn insert(&mut self, hash: u64, key: K, list: L) -> u32 {
-        if self.entries.len() >= self.chains as usize {
-            self.split();
+        if self.chains == 0 {
+            self.add_chain();
         }
         let chain = self.chain(hash);
         let head = &mut self.heads[chain / HEADS][chain % HEADS];
         let added = self.entries.insert(*head, Entry { hash, key, list });
-        *head = added.expect("memory ends before that").index();
-        *head
+        let index = added.expect("memory ends before that").index();
+        *head = index;
+        if self.entries.len() > self.chains as usize {
+            self.split();
+        }
+        index
     }
 
     /// Removes a key. Returns it with its hash.

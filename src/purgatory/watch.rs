@@ -87,7 +87,8 @@ where
         watches: impl Watches<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let mut conditions = self.shared().conditions(watches);
+        let mut conditions = Conditions::new();
+        self.shared().add(watches, &mut conditions);
         self.shared().watch(operation, &mut conditions, delay)
     }
 }
@@ -181,7 +182,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         registration.shard.watch(key, conditions);
         registration.is_complete = true;
         drop(registration);
-        drop(shard.unlock());
+        release(shard);
         self.timer.help_if_late(read);
         fence_watch();
         let mut out = Out::new(key, operation);

@@ -153,7 +153,7 @@ mod tests {
     struct Peer {
         to: DuplexStream,
         began: usize,
-        /// The step in which the test closes its connection. A fair frame must have been read before.
+        /// The step in which the test closes its connection. A fair frame must be whole before.
         end: usize,
         left: usize,
         /// Whether it sends all of its frame at once. Others never do.

@@ -1,7 +1,9 @@
 //! Errors of the wheel, and the cell in which every error of the crate keeps a refused value.
 //!
 //! `?` into common error types requires `Send + Sync + 'static`. A refused value often is not
-//! `Sync`, such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`].
+//! `Sync`, such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`]. To compare two
+//! values in place, a thread would need their locks. So these errors have no `PartialEq`, and
+//! callers compare their kinds.
 
 use core::{error::Error, fmt};
 

@@ -127,6 +127,27 @@ fn shrink_gives_back_the_memory_of_ended_operations() {
     assert!(kept.bytes_current > 10_000 && freed > kept.bytes_current / 2, "{freed} of {kept:?}");
 }
 
+/// One operation stays, so the shard does not free its memory by itself.
+#[test]
+fn shrink_gives_back_the_memory_of_all_but_one_operation() {
+    const KEYS: u64 = 5_000;
+    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+    let builder = Purgatory::builder().timer(timer).max_delayed_per_key(9, Overload::Refuse);
+    let purgatory: Requests = builder.build().expect("the settings are in range");
+    let used = measure(|| {
+        for number in 0..9 * KEYS {
+            let request = Request(Box::new(0));
+            assert!(purgatory.watch(request, [number / 9], HOUR).is_ok());
+        }
+        for key in 1..KEYS {
+            assert_eq!(purgatory.cancel_for_key(&key).len(), 9);
+        }
+        purgatory.shrink();
+    });
+    assert!(used.bytes_max > 500 * KEYS, "{} bytes at the peak", used.bytes_max);
+    assert!(used.bytes_current < 256 << 10, "{} bytes are kept", used.bytes_current);
+}
+
 #[test]
 fn a_crowd_gives_back_its_memory_when_its_last_operation_has_been_completed() {
     check_a_crowd(|_, purgatory, keys| {

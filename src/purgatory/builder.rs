@@ -231,10 +231,10 @@ impl<K, O> fmt::Debug for PurgatoryBuilder<K, O> {
 ///
 /// let builder = Purgatory::<u32, Fetch>::builder().max_delayed(0, Overload::Refuse);
 /// let refused = builder.build().unwrap_err();
-/// assert!(matches!(refused, PurgatoryBuildError::NothingDelayed));
+/// assert_eq!(refused, PurgatoryBuildError::NothingDelayed);
 /// assert_eq!(refused.to_string(), "limit on waiting operations is 0");
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PurgatoryBuildError {
     /// [`max_delayed`](crate::PurgatoryBuilder::max_delayed) is 0.

@@ -299,6 +299,21 @@ fn no_value_is_missed_while_an_operation_begins_to_wait_for_two() {
     });
 }
 
+/// The value may be reached while the operation is out, and only then asks for a check.
+#[test]
+fn no_value_is_missed_while_an_operation_begins_to_wait_for_a_value_and_an_event() {
+    check(|| {
+        let world = World { checks_steps: false, ..World::new() };
+        world.state.is_ready.store(true, Ordering::Relaxed);
+        let advance = world.spawn(|world| world.advance(0));
+        let watch = Watch::all([Condition::Threshold(0, 5), Condition::Events(1)]);
+        assert!(world.try_watch_all(watch, HOUR).is_ok());
+        join(advance);
+        assert_eq!(world.ends(), [Satisfied]);
+        world.check_empty();
+    });
+}
+
 fn two_advances_at_once(is_all: bool) {
     let world = World::new();
     world.watch_values(is_all);

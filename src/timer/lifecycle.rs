@@ -220,3 +220,21 @@ impl Drop for CallbackThread {
         self.threads.changed.notify_all();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callback_thread_that_has_waited_or_ended_does_not_count_as_waiting() {
+        let threads = CallbackThreads::new();
+        let this = threads.register();
+        this.begin(this_thread());
+        for _ in 0..2 {
+            threads.wait_for_end(|| Duration::ZERO);
+            assert_eq!(threads.state.lock().waiting, 0);
+        }
+        drop(this);
+        assert!(threads.state.lock().ids.is_empty());
+    }
+}

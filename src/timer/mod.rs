@@ -218,8 +218,8 @@ impl Timer {
         self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
     }
 
-    /// Returns the time of the timer's clock, to which deadlines are compared: the latest time
-    /// seen, if the clock has stepped back.
+    /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
+    /// latest tick seen, if the clock has stepped back before it.
     ///
     /// # Examples
     ///

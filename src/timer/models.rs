@@ -161,42 +161,6 @@ fn values(expired: Vec<Expired<u32>>) -> Vec<u32> {
 }
 
 #[test]
-fn either_cancel_or_expire_gets_the_value() {
-    check(|| {
-        let (shards, _parker) = new_shards(1, Some(1));
-        let key = insert(&shards, 0, DUE, 7);
-        let canceller = Arc::clone(&shards);
-        let canceller = thread::spawn(move || canceller.cancel(key));
-        let mut got = expire(&shards);
-        got.extend(canceller.join().expect("no thread panics"));
-        assert_eq!(got, [7]);
-        let stats = shards.counts();
-        assert_eq!((stats.expired + stats.cancelled, stats.pending), (1, 0));
-        shards.check_invariants();
-    });
-}
-
-#[test]
-fn either_a_reset_moves_a_timeout_or_it_expires() {
-    check(|| {
-        let (shards, _parker) = new_shards(1, None);
-        let key = insert(&shards, 0, DUE, 7);
-        let resetter = Arc::clone(&shards);
-        let resetter = thread::spawn(move || resetter.reset(key, Duration::from_millis(5)));
-        let expired = expire(&shards);
-        let is_moved = resetter.join().expect("no thread panics");
-        assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
-        let mut later = Vec::new();
-        let at = |tick| Reading { elapsed: Nanos::ZERO, now: Tick::new(tick) };
-        expire_due(&shards, at(4), &mut later);
-        assert!(later.is_empty(), "early");
-        expire_due(&shards, at(5), &mut later);
-        assert_eq!(later.len(), usize::from(is_moved));
-        shards.check_invariants();
-    });
-}
-
-#[test]
 fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
     check(|| {
         let (shards, _parker) = new_shards(1, Some(1));
@@ -425,22 +389,5 @@ fn the_limit_is_exact() {
         let is_acquired = enter(&shared);
         assert!(is_acquired | other.join().expect("no thread panics"), "no thread got the permit");
         assert!(shared.0.acquire() && !shared.0.acquire(), "the limit has changed");
-    });
-}
-
-#[test]
-fn of_two_inserts_with_one_permit_one_is_refused_with_its_value() {
-    check(|| {
-        let (shards, _parker) = new_shards(1, Some(1));
-        let other = Arc::clone(&shards);
-        let other = thread::spawn(move || try_insert(&other, 0, DUE, FAR, 1).err());
-        let refused = try_insert(&shards, 0, DUE, FAR, 2).err();
-        let refused = [refused, other.join().expect("no thread panics")];
-        let refused: Vec<_> =
-            refused.into_iter().flatten().map(|error| (error.kind(), error.into_value())).collect();
-        let full = |value| [(ScheduleErrorKind::Full, value)];
-        assert!(refused == full(1) || refused == full(2), "{refused:?}");
-        shards.check_invariants();
-        assert_eq!(shards.counts().pending, 1);
     });
 }

@@ -40,6 +40,7 @@ fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
     assert!(matches!(poll(&mut unpolled), Poll::Ready(Ok(()))), "its time is over");
     let stats = timer.stats();
     assert_eq!(stats.scheduled, stats.expired + stats.cancelled + stats.returned);
+    assert_eq!(stats.refused, 2, "the polls of sleeps that the shutdown ended count as no others");
 }
 
 #[test]
@@ -98,6 +99,31 @@ impl Clock for Shown {
     }
 }
 
+/// Returns a timer whose reaper does not notice that the clock moves.
+fn shown() -> (Timer, Shown) {
+    let clock = Shown(Arc::new(Mutex::new(Instant::now())));
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    (timer, clock)
+}
+
+#[test]
+fn a_sleep_whose_time_is_over_ends_well_after_a_shutdown_and_leaves_the_timer() {
+    let hour = Duration::from_secs(3600);
+    let (timer, clock) = shown();
+    let mut unpolled = timer.sleep(hour);
+    timer.shutdown();
+    *clock.0.lock().expect("no test panics") += hour;
+    assert!(matches!(poll(&mut unpolled), Poll::Ready(Ok(()))));
+
+    let (timer, clock) = shown();
+    let (_woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(hour);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    *clock.0.lock().expect("no test panics") += hour;
+    assert!(matches!(poll(&mut sleep), Poll::Ready(Ok(()))), "another task reads the clock");
+    assert_eq!(timer.stats().pending, 0);
+}
+
 /// Shuts a timer down.
 struct EndOnDrop<'a>(&'a Timer);
 
@@ -109,8 +135,7 @@ impl Drop for EndOnDrop<'_> {
 
 #[test]
 fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
-    let clock = Shown(Arc::new(Mutex::new(Instant::now())));
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (timer, clock) = shown();
     let pass = |seconds: u32| {
         *clock.0.lock().expect("no test panics") += seconds * SECOND;
         timer.wake();

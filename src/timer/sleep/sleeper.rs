@@ -268,16 +268,14 @@ impl Sleeper {
         let id = WakerId::of(&waker);
         let shards = self.shards();
         let (due, now) = (shards.clock().ticks.ceil(self.deadline), shards.clock().latest());
-        // The tick of the key has begun, or the timer would refuse a later insert.
-        let must_move = held_due < due && (held_due <= now || shards.is_ending());
         let mut shard = shards.lock(index as usize);
         if let Some(value) = shard.get_mut(key) {
             mem::swap(value, &mut waker);
-            if must_move {
+            // A move to a later deadline left the key at its tick.
+            if held_due < due {
                 shard.reset(key, now, due);
             }
             drop(shard);
-            let due = if must_move { due } else { held_due };
             self.stage = Stage::In { shard: index, key, due, id };
             return Poll::Pending;
         }

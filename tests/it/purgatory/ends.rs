@@ -259,6 +259,22 @@ fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
 }
 
 #[test]
+fn a_wake_makes_the_reaper_notice_a_jump_of_the_clock() {
+    let clock = Quiet(Instant::now(), Arc::default());
+    let timer = Timer::builder().clock(clock.clone());
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+    // The reaper sleeps before most of the jumps.
+    for _ in 0..20 {
+        let (send, ends) = mpsc::channel();
+        let op = Op::new().end(move |end| send.send(end).unwrap());
+        assert!(purgatory.watch(op, [1], YEAR).is_ok());
+        *clock.1.lock().unwrap() += YEAR;
+        purgatory.wake();
+        assert_eq!(ends.recv_timeout(GENEROUS), Ok(Expired));
+    }
+}
+
+#[test]
 fn each_wait_of_very_many_is_measured() {
     const MANY: u32 = 6_000;
     let world = World::new();

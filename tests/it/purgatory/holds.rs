@@ -4,10 +4,13 @@
 use std::{
     fmt,
     hash::{Hash, Hasher},
+    iter,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
+    time::Duration,
 };
 
 use delaywheel::{
@@ -16,7 +19,8 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, must_return};
+use super::support::{Cancel as _, HOUR, SECOND, must_return};
+use crate::timer::clock::Set;
 
 const OPERATIONS: u64 = 1000;
 
@@ -127,4 +131,38 @@ fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
             assert_eq!(purgatory.cancel_on(&key) as u64, OPERATIONS);
         },
     );
+}
+
+/// Sends how many operations wait when it completes.
+struct Counts(Arc<Mutex<Option<Purgatory<u32, Self>>>>, mpsc::Sender<u64>);
+
+impl DelayedOperation<u32> for Counts {
+    fn complete(self, _: Completion) {
+        let purgatory = self.0.lock().unwrap().clone();
+        self.1.send(purgatory.expect("it is there").delayed()).unwrap();
+    }
+}
+
+/// The turn completes the operations of a hold after it. Returns how many ended in each.
+fn expirations(now: Duration) -> Vec<u64> {
+    let clock = Set::new();
+    let timer = Timer::builder().clock(clock.clone()).shards(1);
+    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+    let (slot, (left, counts)) = (Arc::new(Mutex::new(Some(purgatory.clone()))), mpsc::channel());
+    for _ in 0..3_000 {
+        let op = Counts(Arc::clone(&slot), left.clone());
+        assert!(purgatory.watch(op, [1, 2, 3, 4], SECOND).is_ok());
+    }
+    clock.show(now);
+    *slot.lock().unwrap() = None;
+    let mut counts: Vec<_> = counts.try_iter().collect();
+    counts.dedup();
+    let before = iter::once(3_000).chain(counts.clone());
+    before.zip(counts).map(|(before, now)| before - now).collect()
+}
+
+#[test]
+fn an_expiration_ends_32_in_one_hold_and_more_only_if_it_is_late() {
+    assert_eq!(expirations(SECOND).into_iter().max(), Some(BATCH));
+    assert_eq!(expirations(HOUR)[1], 4096 / 4, "as many watchers as steps");
 }

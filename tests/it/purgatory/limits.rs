@@ -248,3 +248,16 @@ struct Idle;
 impl DelayedOperation<u32> for Idle {
     fn complete(self, _: Completion) {}
 }
+
+#[test]
+fn a_displacement_for_a_key_also_makes_room_in_the_total() {
+    let world = World::with(|builder| {
+        let builder = builder.max_delayed(2, Overload::DisplaceOldest);
+        builder.max_delayed_per_key(1, Overload::DisplaceOldest)
+    });
+    world.watch(1, [1]);
+    world.watch(2, [2]);
+    world.watch(3, [2]);
+    assert_eq!(world.ended(), [(2, Displaced)]);
+    world.check_books();
+}

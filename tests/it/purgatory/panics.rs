@@ -97,6 +97,15 @@ fn a_panic_in_has_reached_counts_as_not_reached() {
     world.check_empty();
 }
 
+/// Panics with another one when it is dropped.
+struct Endless;
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        std::panic::panic_any(Self);
+    }
+}
+
 /// Panics when it is dropped, unless its thread already panics.
 struct Explosive;
 
@@ -128,7 +137,7 @@ fn a_panic_in_the_drop_of_an_operation_is_counted() {
 #[test]
 fn a_panic_payload_whose_drop_panics_affects_no_other_operation() {
     let world = World::new();
-    let op = Op::new().end(|_| std::panic::panic_any(Explosive));
+    let op = Op::new().end(|_| std::panic::panic_any(Endless));
     let keys = [world.waits(world.purgatory.watch(op, [1], HOUR)), world.watch(2, [1])];
     assert_eq!(world.purgatory.complete_all(keys), 2);
     assert_eq!(world.ended(), [(2, Satisfied)]);
@@ -188,6 +197,14 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (2, 1));
     assert_eq!(purgatory.cancel_on(&BadKey(3, Arc::default())), 1);
     assert_eq!((purgatory.stats().panicked, log.take()), (3, vec![(2, Cancelled)]));
+    // The purgatory drops keys that it has already.
+    let bad = || BadKey(5, Arc::clone(&is_bad));
+    assert!(purgatory.watch(OnBadKeys(1, log.clone()), [bad(), bad()], HOUR).is_ok());
+    let watch = Watch::any([Threshold(bad(), 5)]);
+    assert!(purgatory.watch(OnBadKeys(2, log.clone()), watch, HOUR).is_ok());
+    assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (6, 1));
+    assert_eq!(purgatory.cancel_on(&BadKey(5, Arc::default())), 2);
+    assert_eq!(log.take(), [(1, Cancelled), (2, Cancelled)]);
     // The keys of a reached threshold, and of one that is asked again, are dropped as well.
     for (name, end) in [(3, Satisfied), (2, Cancelled)] {
         let conditions = [Threshold(BadKey(4, Arc::clone(&is_bad)), 5)];

@@ -1,6 +1,11 @@
 //! One reaper thread that serves several timers, queues and purgatories.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use delaywheel::{
     Completion, DelayedOperation, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer,
@@ -122,4 +127,28 @@ fn a_timer_in_virtual_time_does_not_start_its_reaper() {
     assert_eq!(threads("virtual"), 0);
     clock.advance(SECOND);
     assert_eq!(runs.try_recv(), Ok(()));
+}
+
+/// Panics when it is dropped.
+struct Explosive;
+
+impl Drop for Explosive {
+    fn drop(&mut self) {
+        panic!("the drop of a handler");
+    }
+}
+
+#[test]
+fn a_handler_whose_drop_panics_stops_no_other_timer() {
+    let reaper = Reaper::new("explosive");
+    let other = served(&reaper).build().unwrap();
+    for _ in 0..20 {
+        let explosive = Explosive;
+        let handle = move |_: u32| _ = &explosive;
+        let timer = served(&reaper).build_with(handle).unwrap();
+        timer.schedule(YEAR, 1).unwrap();
+        // This thread or the reaper drops the handler.
+        _ = catch_unwind(AssertUnwindSafe(|| drop(timer)));
+        await_callback(&other);
+    }
 }

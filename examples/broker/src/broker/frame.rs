@@ -142,7 +142,7 @@ mod tests {
 
     const LONGEST: usize = 16 << 10;
 
-    /// Steps after which a frame that has not come in is given up.
+    /// Steps after which the test closes the connection of an incomplete frame.
     const PATIENCE: usize = 20;
 
     /// Returns the next result, if there is one without more input. Its futures yield at times.
@@ -153,7 +153,7 @@ mod tests {
     struct Peer {
         to: DuplexStream,
         began: usize,
-        /// The step in which its frame is given up. That of a fair one must have been read before.
+        /// The step in which the test closes its connection. A fair frame must be whole before.
         end: usize,
         left: usize,
         /// Whether it sends all of its frame at once. Others never do.

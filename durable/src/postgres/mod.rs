@@ -33,7 +33,7 @@ use self::{
     connection::{Connect, Connection, Session, bound_waits, store_error, unavailable},
 };
 use crate::{
-    error::{StoreError, StoreErrorReason},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
@@ -87,8 +87,8 @@ const DEAF_LOOKS: u32 = 60;
 /// reads, and one that listens.
 ///
 /// Its methods block, also within `async` code, where they panic if a runtime runs on the thread.
-/// The methods of [`DurableTimer`](crate::DurableTimer) that end in `_async`, `schedule_new` and
-/// `schedule_batch` are safe there.
+/// The methods of [`DurableTimer`](crate::DurableTimer) that return a [`Receipt`](crate::Receipt)
+/// are safe there.
 ///
 /// # Transactions of your own
 ///
@@ -144,7 +144,7 @@ impl PostgresStore {
     /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
     /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version
     /// of this crate has migrated the schema.
-    pub fn connect(parameters: &str) -> Result<Self, StoreError> {
+    pub fn connect(parameters: &str) -> StoreResult<Self> {
         Self::connect_schema(parameters, "delaywheel")
     }
 
@@ -179,7 +179,7 @@ impl PostgresStore {
     /// # Errors
     ///
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
-    pub fn connect_schema(parameters: &str, schema: &str) -> Result<Self, StoreError> {
+    pub fn connect_schema(parameters: &str, schema: &str) -> StoreResult<Self> {
         Self::connect_tls(parameters, schema, NoTls)
     }
 
@@ -209,7 +209,7 @@ impl PostgresStore {
     ///
     /// Those of [`connect_schema`](Self::connect_schema);
     /// [`Unavailable`](StoreErrorReason::Unavailable) also if the two sides cannot agree on TLS.
-    pub fn connect_tls<T>(parameters: &str, schema: &str, tls: T) -> Result<Self, StoreError>
+    pub fn connect_tls<T>(parameters: &str, schema: &str, tls: T) -> StoreResult<Self>
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
         T::TlsConnect: Send,
@@ -220,7 +220,7 @@ impl PostgresStore {
         Self::connect_by(parameters, schema, connect)
     }
 
-    fn connect_by(parameters: &str, schema: &str, connect: Connect) -> Result<Self, StoreError> {
+    fn connect_by(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Self> {
         let is_plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
@@ -260,7 +260,7 @@ impl PostgresStore {
         &self,
         client: &mut impl GenericClient,
         new: &NewTimeout,
-    ) -> Result<Scheduled, StoreError> {
+    ) -> StoreResult<Scheduled> {
         let sql = self.own("SELECT {schema}.schedule($1, $2, $3, $4)");
         let repeat = new.repeat.as_ref().map(Repeat::to_text);
         let due = new.due.to_system_time();
@@ -282,7 +282,7 @@ impl PostgresStore {
         &self,
         client: &mut impl GenericClient,
         id: &TimeoutId,
-    ) -> Result<Cancelled, StoreError> {
+    ) -> StoreResult<Cancelled> {
         let sql = self.own("SELECT {schema}.cancel($1)");
         let row = client.query_one(&sql, &[&id.as_str()]);
         let row = row.map_err(|error| store_error(error, false))?;
@@ -306,7 +306,7 @@ impl PostgresStore {
         &self,
         client: &mut impl GenericClient,
         record: &Record,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let again = match crate::timer::driver::following(record, self.shared.clock.now()) {
             Settlement::Again(next) => Some(next.to_system_time()),
             _ => None,
@@ -344,11 +344,7 @@ impl PostgresStore {
 
     /// Has the timers look if a change may have made a record due at a time. The server may carry
     /// out the change later, and its notification then must not seem to be one of this process.
-    fn doubt<R>(
-        &self,
-        due: Option<WallTime>,
-        result: Result<R, StoreError>,
-    ) -> Result<R, StoreError> {
+    fn doubt<R>(&self, due: Option<WallTime>, result: StoreResult<R>) -> StoreResult<R> {
         if result.as_ref().is_err_and(|error| error.reason() == StoreErrorReason::OutcomeUnknown) {
             self.shared.sender.store(new_sender(), SeqCst);
             if let Some(due) = due {
@@ -360,7 +356,7 @@ impl PostgresStore {
 }
 
 impl Store for PostgresStore {
-    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -401,13 +397,13 @@ impl Store for PostgresStore {
         answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
     }
 
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         let sql = sql::get();
         let rows = self.shared.reader.run(|session| session.query(&sql, &[&id.as_str()]))?;
         rows.first().map(read_row).transpose()
     }
 
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = match query {
             Query::Prefix { prefix, after } => {
@@ -430,24 +426,19 @@ impl Store for PostgresStore {
         rows.iter().map(read_row).collect()
     }
 
-    fn count(&self) -> Result<Counts, StoreError> {
+    fn count(&self) -> StoreResult<Counts> {
         let rows = self.shared.reader.run(|session| session.query(sql::COUNT, &[]))?;
         let count = |column| rows[0].get::<_, i64>(column).cast_unsigned();
         Ok(Counts { live: count(0), dead: count(1) })
     }
 
-    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
+    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
         let now = now.to_system_time();
         let rows = self.shared.reader.run(|session| session.query(sql::COUNT_DUE, &[&now]))?;
         Ok(rows[0].get::<_, i64>(0).cast_unsigned())
     }
 
-    fn enter(
-        &self,
-        now: WallTime,
-        lease: Duration,
-        name: Option<&str>,
-    ) -> Result<WorkerId, StoreError> {
+    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
         let until = now.saturating_add(lease).to_system_time();
         let (id, taken) = self.shared.worker.run(|session| {
             session.transaction(|session| {
@@ -467,7 +458,7 @@ impl Store for PostgresStore {
         Ok(WorkerId(id.cast_unsigned()))
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
         let taken = self.shared.worker.run(|session| {
@@ -484,7 +475,7 @@ impl Store for PostgresStore {
         Ok(is_known)
     }
 
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
         self.shared.worker.run(|session| {
             session.transaction(|session| {
@@ -496,11 +487,7 @@ impl Store for PostgresStore {
         Ok(())
     }
 
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
+    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
         let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
@@ -533,7 +520,7 @@ impl Store for PostgresStore {
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
@@ -642,7 +629,7 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
 
 /// Checks the version of the tables, and migrates them if they are older. Returns the time of the
 /// server's clock.
-fn prepare(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
+fn prepare(connection: &Connection, schema: &str) -> StoreResult<WallTime> {
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
     let rows = connection.run(|session| {
         session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
@@ -675,7 +662,7 @@ fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-fn migrate(connection: &Connection, schema: &str) -> Result<(), StoreError> {
+fn migrate(connection: &Connection, schema: &str) -> StoreResult<()> {
     connection.run(|session| {
         session.transaction(|session| {
             // One process at a time; the others wait until it is done.
@@ -940,7 +927,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn read_row(row: &Row) -> Result<Record, StoreError> {
+fn read_row(row: &Row) -> StoreResult<Record> {
     let damaged = |what: &'static str| StoreError::with_source(StoreErrorReason::Corrupt, what);
     let repeat = match row.get::<_, Option<&str>>(7) {
         None => None,

@@ -46,7 +46,7 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///         println!("{}: {:?}", delivery.id(), delivery.payload());
 ///         Ok(())
 ///     })?;
-/// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind")?;
+/// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind").wait()?;
 /// assert_eq!(timer.count()?.live, 1);
 ///
 /// let timer = DurableTimer::builder(MemoryStore::new()).recheck(Some(Duration::ZERO));
@@ -261,7 +261,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///         (delivery, result)
     ///     },
     /// )?;
-    /// timer.schedule_async("trial/17", Duration::ZERO, b"your trial ends").await?;
+    /// timer.schedule("trial/17", Duration::ZERO, b"your trial ends").await?;
     /// # while timer.stats().acknowledged == 0 {
     /// #     tokio::task::yield_now().await;
     /// # }

@@ -6,10 +6,10 @@ use std::{
 };
 
 use delaywheel_durable::{
-    ClaimRequest, Command, NewTimeout, Query, SqliteStore, Store, StoreError, WallTime,
+    ClaimRequest, Command, NewTimeout, Query, SqliteStore, Store, StoreResult, WallTime,
 };
 
-fn schedule(store: &SqliteStore, numbers: Range<u32>) -> Result<(), StoreError> {
+fn schedule(store: &SqliteStore, numbers: Range<u32>) -> StoreResult<()> {
     let commands = numbers.map(|number| {
         let due = WallTime::from_micros(u64::from(number)).expect("in range");
         let new = NewTimeout::new(format!("{number:04}"), due, payload(number)).expect("valid");
@@ -37,7 +37,7 @@ fn a_failed_commit_is_a_warning() {
     other.execute_batch("DROP TABLE records").expect("another program changes the file");
     let warnings = crate::timer::Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), || {
-        timer.schedule("a", Duration::from_secs(1), b"").expect_err("no table");
+        timer.schedule("a", Duration::from_secs(1), b"").wait().expect_err("no table");
     });
     assert_eq!((timer.stats().store_errors, warnings.0.load(SeqCst)), (1, 1));
 }
@@ -55,7 +55,7 @@ fn filled(path: &Path) -> Vec<u8> {
 }
 
 /// Reads, claims and writes; returns whether all timeouts were there.
-fn use_store(store: &SqliteStore) -> Result<bool, StoreError> {
+fn use_store(store: &SqliteStore) -> StoreResult<bool> {
     let all = Query::Prefix { prefix: String::new(), after: None };
     let records = store.list(&all, 10_000)?;
     let found: BTreeMap<_, _> =
@@ -67,14 +67,7 @@ fn use_store(store: &SqliteStore) -> Result<bool, StoreError> {
     }
     store.count()?;
     let worker = store.enter(WallTime::MIN, Duration::from_secs(1), None)?;
-    let request = ClaimRequest {
-        now: WallTime::MIN,
-        from: WallTime::MIN,
-        until: WallTime::MAX,
-        limit: 10,
-        max_bytes: usize::MAX,
-        cron: true,
-    };
+    let request = ClaimRequest { limit: 10, ..ClaimRequest::new(WallTime::MIN, WallTime::MAX) };
     store.claim(worker, request)?;
     schedule(store, COUNT..COUNT + 1)?;
     let expected = (0..COUNT).map(|number| (format!("{number:04}"), payload(number)));

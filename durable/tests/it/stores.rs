@@ -66,9 +66,7 @@ mod embedded {
         assert!(length() < before / 4, "{before} and {}", length());
         let token = |store: &SqliteStore| {
             let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
-            let (from, until) = (at(0), WallTime::MAX);
-            let request =
-                ClaimRequest { now: at(0), from, until, limit: 1, max_bytes: 9, cron: true };
+            let request = ClaimRequest { limit: 1, ..ClaimRequest::new(at(0), WallTime::MAX) };
             store.claim(worker, request).expect("claim").expect("lease").records[0].token
         };
         let first = token(&store);

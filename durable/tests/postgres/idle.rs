@@ -36,7 +36,7 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(&server.parameters(), sender);
-    timer.schedule("far", 3_000 * SECOND, b"").expect("schedule");
+    timer.schedule("far", 3_000 * SECOND, b"").wait().expect("schedule");
     // A store without a timer, as another process has one.
     let other = PostgresStore::connect(&server.parameters()).expect("connect");
     let deliver = |id: &str| {
@@ -89,7 +89,7 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
             .recheck(recheck)
             .build_blocking(|_| Ok(()))
             .expect("start");
-        timer.schedule("far", 300 * 86_400 * SECOND, b"").expect("schedule");
+        timer.schedule("far", 300 * 86_400 * SECOND, b"").wait().expect("schedule");
         clock.advance(Duration::ZERO);
         while listens() == earlier {
             thread::yield_now();

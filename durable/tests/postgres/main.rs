@@ -178,7 +178,7 @@ fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
             })
             .expect("start");
         proxy.arm("cut-me", cut);
-        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").expect_err("cut");
+        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").wait().expect_err("cut");
         let DurableError::Store(error) = error else { panic!("{error}") };
         assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{cut:?}");
         let id = TimeoutId::new("cut-me").expect("valid");
@@ -186,7 +186,7 @@ fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
         assert_eq!(is_there, cut == Cut::Answer);
         // Scheduling again is safe, whatever had happened.
         let expected = if is_there { Scheduled::Replaced } else { Scheduled::Created };
-        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").expect("again"), expected);
+        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").wait().expect("again"), expected);
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "cut-me");
         assert!(timer.finish(LONG));
         assert!(proxy.has_cut());
@@ -237,7 +237,7 @@ fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
     for number in 0..COUNT {
         let timer = if number % 2 == 0 { &slow } else { &fast };
         let due = now.saturating_add(Duration::from_millis(number * 10));
-        timer.schedule(format!("{number}"), due, b"").expect("schedule");
+        timer.schedule(format!("{number}"), due, b"").wait().expect("schedule");
     }
     let mut missing: BTreeSet<_> = (0..COUNT).map(|number| number.to_string()).collect();
     while !missing.is_empty() {
@@ -254,7 +254,7 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(&server.parameters(), sender);
-    timer.schedule("before", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     let other = PostgresStore::connect(&server.parameters()).expect("connect");
     let now = other.clock().expect("clock").now();
@@ -287,14 +287,14 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     let proxy = Proxy::start(&server.parameters());
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(proxy.parameters(), sender);
-    timer.schedule("before", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     // The acknowledgement would share the transaction of the next command.
     while timer.count().expect("count").live > 0 {
         thread::yield_now();
     }
     proxy.arm("command", Cut::Answer);
-    let error = timer.schedule("command", Duration::ZERO, b"").expect_err("cut");
+    let error = timer.schedule("command", Duration::ZERO, b"").wait().expect_err("cut");
     let DurableError::Store(error) = error else { panic!("{error}") };
     assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
@@ -442,7 +442,8 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
                     let timer = if caller % 2 == 0 { &first } else { &second };
                     scope.spawn(move || {
                         let ids = (0..50).map(|number| format!("{round}/{caller}/{number}"));
-                        let answered = ids.filter(|id| timer.schedule(id, SECOND / 2, b"").is_ok());
+                        let answered =
+                            ids.filter(|id| timer.schedule(id, SECOND / 2, b"").wait().is_ok());
                         answered.collect::<Vec<_>>()
                     })
                 })
@@ -589,7 +590,7 @@ fn commits_are_durable_whatever_the_default_of_the_database() {
         CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts
             EXECUTE FUNCTION note();";
     client.batch_execute(note).expect("trigger");
-    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "a");
     assert!(timer.finish(LONG));
     let sql = "SELECT count(*), count(*) FILTER (WHERE setting = 'on') FROM noted";

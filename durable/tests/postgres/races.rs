@@ -114,12 +114,12 @@ fn race(store: impl Store) {
         let micros = timer.now().as_micros() / 2 * 2 + rng.u64(..1_000) * 2 + odd;
         WallTime::from_micros(micros).expect("in range")
     };
-    let cancel = |id: &str| match timer.cancel(id).expect("cancel") {
+    let cancel = |id: &str| match timer.cancel(id).wait().expect("cancel") {
         Cancelled::Cancelled => "cancelled",
         Cancelled::Delivering => "delivering",
         _ => "not found",
     };
-    let reschedule = |id: &str, due| match timer.reschedule(id, due).expect("reschedule") {
+    let reschedule = |id: &str, due| match timer.reschedule(id, due).wait().expect("reschedule") {
         Rescheduled::Rescheduled => "rescheduled",
         Rescheduled::Delivering => "delivering",
         _ => "not found",
@@ -128,7 +128,7 @@ fn race(store: impl Store) {
     let mut answers = BTreeMap::new();
     for number in 0..COUNT {
         let id = name(number);
-        timer.schedule(&id, time(&mut rng, 0), b"").expect("schedule");
+        timer.schedule(&id, time(&mut rng, 0), b"").wait().expect("schedule");
         let (mut canceller, mut mover) = (rng.fork(), rng.fork());
         let is_late = number.is_multiple_of(3);
         let all = thread::scope(|scope| {
@@ -141,7 +141,7 @@ fn race(store: impl Store) {
                 reschedule(&id, time(&mut mover, 1))
             });
             // A call that finds no dead timeout changes nothing.
-            let requeue = (0..3).any(|_| timer.requeue(&id, timer.now()).expect("requeue"));
+            let requeue = (0..3).any(|_| timer.requeue(&id, timer.now()).wait().expect("requeue"));
             (cancel.join().expect("cancel"), reschedule.join().expect("reschedule"), requeue)
         });
         answers.insert(id, all);

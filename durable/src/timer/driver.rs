@@ -313,12 +313,13 @@ impl Driver {
         self.backlog.floor = self.backlog.floor.min(due);
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
         let lead = self.lead();
-        let (lane, at) = if due < boundary {
-            (&mut self.backlog.at, due.max(self.backlog.after))
-        } else {
-            (&mut self.window.at, due.saturating_sub(lead))
-        };
-        *lane = Some(lane.map_or(at, |old| old.min(at)));
+        // This may be the earliest of many times, so the window lane looks in either case.
+        let at = due.max(boundary).saturating_sub(lead);
+        self.window.at = self.window.at.into_iter().chain([at]).min();
+        if due < boundary {
+            let at = due.max(self.backlog.after);
+            self.backlog.at = self.backlog.at.into_iter().chain([at]).min();
+        }
     }
 
     /// A handler has returned.

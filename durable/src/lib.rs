@@ -110,8 +110,7 @@
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
-//! - `tracing`: [`DurableTimer::trace_stats`](DurableTimer#method.trace_stats), and events for
-//!   failures of the store, lost leases and steps of the clock.
+//! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
 pub mod conformance;
 mod error;

@@ -322,13 +322,6 @@ impl<S: Store> DurableTimer<S> {
         self.stats().publish();
     }
 
-    /// Emits one event of the facade `tracing`, of the level `INFO`, with the fields of
-    /// [`stats`](Self::stats). Does not ask the store.
-    #[cfg(feature = "tracing")]
-    pub fn trace_stats(&self) {
-        self.stats().trace();
-    }
-
     /// Shuts down at once: refuses new timeouts and begins no delivery.
     ///
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still

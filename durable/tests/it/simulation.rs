@@ -309,6 +309,8 @@ type Verdict = Result<(), String>;
 
 impl World {
     fn new(seed: u64, fault: Option<Fault>) -> Self {
+        // The jitter of the timers, which run on this thread.
+        fastrand::seed(seed);
         let (sender, begun) = mpsc::channel();
         let mut world = Self {
             rng: Rng::with_seed(seed),
@@ -353,7 +355,6 @@ impl World {
             .max_deliveries(self.rng.usize(1..8))
             .handler_limit(Some(600 * SECOND))
             .backoff(Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX))
-            .seed(self.rng.u64(..))
             .build_with(move |delivery| drop(sender.send((time.now(), delivery, is_lossy))))
             .expect("start");
         self.workers.push(Worker { timer, clock, network, is_paused: false });

@@ -377,7 +377,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     }
 }
 
-/// The statements of a commit differ: a group of several kinds is a transaction of its own, and
+/// The statements of a commit differ: commands of one id are a transaction of two statements, and
 /// many new timeouts are a COPY, with a notification or alone.
 #[test]
 fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
@@ -395,7 +395,8 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     let batch = |delay| -> Vec<_> {
         (0..COUNT).map(|number| new(&format!("number-{number:03}"), delay)).collect()
     };
-    let mixed = vec![new("number-000", near), Command::Cancel(TimeoutId::generate())];
+    let cancel = Command::Cancel(TimeoutId::new("number-000").expect("valid"));
+    let mixed = vec![cancel, new("number-000", near)];
     let all = Query::Prefix { prefix: "number".to_owned(), after: None };
     for (commands, text, is_commit) in [
         (&mixed, "BEGIN", false),

@@ -21,6 +21,7 @@ fn plans(log: &str, start: usize) -> Vec<&str> {
 fn entries(plan: &str, index: &str) -> usize {
     let marker = format!(" using {index}");
     let lines = plan.lines().filter(|line| line.contains(&marker));
+    let lines = lines.filter(|line| !line.ends_with("(never executed)"));
     let counts = lines.map(|line| {
         let count = |name: &str| -> usize {
             let (_, rest) = line.rsplit_once(name).unwrap_or_else(|| panic!("no {name}: {line}"));

@@ -18,7 +18,7 @@ use delaywheel_durable::{
     Answer, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
     Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Notice, Query, Record,
     Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, StoreResult,
-    TimeoutId, WallClock, WallTime, WorkerId,
+    TimeoutId, WallClock, WallTime, WorkerId, conformance,
 };
 use fastrand::Rng;
 use parking_lot::Mutex;
@@ -582,6 +582,11 @@ impl World {
             None => Ok(()),
         }
     }
+}
+
+#[test]
+fn memory_conforms() {
+    conformance::check(MemoryStore::new, 20_000);
 }
 
 fn is_unknown(error: &DurableError) -> bool {

@@ -11,7 +11,7 @@ use delaywheel_durable::{
     PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
 };
 
-use crate::{LONG, SECOND, client, held, server::Server, start};
+use crate::{LONG, SECOND, client, connect, held, server::Server, start};
 
 /// A user's transaction holds the row, and the timer must cancel, deliver and settle others.
 #[test]
@@ -50,7 +50,7 @@ fn a_locked_row_delays_its_own_commands_only() {
 fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     let Some(server) = Server::start() else { return };
     let (sender, done) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let (timer_sender, timer) = mpsc::channel::<DurableTimer<PostgresStore>>();
     let (parameters, timer) = (server.parameters(), parking_lot::Mutex::new(timer));
     let built = DurableTimer::builder(store)
@@ -118,7 +118,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
 #[tokio::test]
 async fn a_store_works_and_ends_within_a_runtime() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let runtime = tokio::runtime::Handle::current();
     let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let timer = DurableTimer::builder(store.clone())
@@ -144,13 +144,13 @@ async fn a_store_works_and_ends_within_a_runtime() {
 fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let due = store.clock().expect("clock").now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
     store.write(due, &commands).expect("write");
     let timers = [(); 3].map(|()| {
-        let store = PostgresStore::connect(&server.parameters()).expect("connect");
+        let store = connect(&server);
         let builder = DurableTimer::builder(store).threads(4);
         let handler = |_: &Delivery| {
             thread::sleep(EACH);
@@ -172,7 +172,7 @@ fn workers_share_what_is_due_at_once() {
 #[test]
 fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let now = store.clock().expect("clock").now();
     let new = NewTimeout::new("a", now, b"").expect("valid");
     store.write(now, &[Command::Schedule(new)]).expect("write");

@@ -42,7 +42,7 @@ type Timer = DurableTimer<PostgresStore>;
 /// Starts a timer that acknowledges everything and tells the ids.
 fn start(server: &Server) -> (Timer, Receiver<String>) {
     let (sender, seen) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(server);
     let timer = DurableTimer::builder(store)
         .lease(3 * SECOND)
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
@@ -60,13 +60,17 @@ fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
         .expect("start")
 }
 
+fn connect(server: &Server) -> PostgresStore {
+    PostgresStore::connect(&server.parameters()).expect("connect")
+}
+
 fn client(server: &Server) -> postgres::Client {
     postgres::Client::connect(&server.parameters(), postgres::NoTls).expect("connect")
 }
 
 fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(server);
     let timer = DurableTimer::builder(store)
         .lease(lease)
         .build_with(move |delivery| drop(sender.send(delivery)))
@@ -164,7 +168,7 @@ fn a_transaction_of_the_user_decides() {
 #[test]
 fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
     let Some(server) = Server::start() else { return };
-    let direct = PostgresStore::connect(&server.parameters()).expect("connect");
+    let direct = connect(&server);
     for cut in [Cut::Request, Cut::Answer] {
         let proxy = Arc::new(Proxy::start(&server.parameters()));
         let store = PostgresStore::connect(proxy.parameters()).expect("connect");
@@ -223,7 +227,7 @@ fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let start = |ahead| {
-        let store = PostgresStore::connect(&server.parameters()).expect("connect");
+        let store = connect(&server);
         let sender = sender.clone();
         let server = store.clock().expect("clock");
         DurableTimer::builder(store)
@@ -256,7 +260,7 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     let timer = start_without_polls(&server.parameters(), sender);
     timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
-    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let other = connect(&server);
     let now = other.clock().expect("clock").now();
     let new = |id| Command::Schedule(NewTimeout::new(id, now, b"").expect("valid"));
     // The timer has no connection, and gets none, when this is scheduled.
@@ -299,7 +303,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
     // Another store schedules, so that the claim is the first to have an answer with the id.
-    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let other = connect(&server);
     let now = other.clock().expect("clock").now();
     let schedule = |id, due| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
@@ -383,7 +387,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
 fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     const COUNT: usize = 300;
     let Some(server) = Server::start() else { return };
-    let direct = PostgresStore::connect(&server.parameters()).expect("connect");
+    let direct = connect(&server);
     let now = direct.clock().expect("clock").now();
     let proxy = Proxy::start(&server.parameters());
     let store = PostgresStore::connect(proxy.parameters()).expect("connect");
@@ -475,7 +479,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
     assert!(first.finish(LONG));
     assert!(second.finish(LONG));
     let all = Query::Prefix { prefix: String::new(), after: None };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     // Timeouts whose schedule was not acknowledged may be there, and are delivered as well.
     let left = store.list(&all, 10).expect("list");
     assert!(left.iter().all(|record| record.attempt == 0), "{left:?}");
@@ -484,7 +488,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
 #[test]
 fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let now = store.clock().expect("clock").now();
     let write = |from: usize, conflict: Conflict, delay: Duration| {
         let new = |number: usize| {

@@ -8,12 +8,11 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Cancelled, Delivery, DurableTimer, MemoryStore, PostgresStore, Query, Rescheduled, Store,
-    WallTime,
+    Cancelled, Delivery, DurableTimer, MemoryStore, Query, Rescheduled, Store, WallTime,
 };
 use fastrand::Rng;
 
-use crate::{LONG, server::Server};
+use crate::{LONG, connect, server::Server};
 
 /// What became of a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,5 +180,5 @@ fn calls_that_race_with_deliveries_get_true_answers() {
         race(delaywheel_durable::SqliteStore::open(path).expect("open"));
     }
     let Some(server) = Server::start() else { return };
-    race(PostgresStore::connect(&server.parameters()).expect("connect"));
+    race(connect(&server));
 }

@@ -156,7 +156,7 @@ impl Bench {
         let mut probes = 0;
         while acknowledged() < due + probes {
             if acknowledged() < due * 9 / 10 {
-                let probe = timers[0].schedule(format!("probe/{probes}"), PROBE, b"");
+                let probe = timers[0].schedule(format!("probe/{probes}"), PROBE, b"").wait();
                 probe.expect("schedule");
                 probes += 1;
             }

@@ -177,14 +177,9 @@ impl Comparison<'_> {
     fn claim(&mut self) {
         let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };
         let from = if self.rng.bool() { WallTime::MIN } else { self.now };
-        let request = ClaimRequest {
-            now: self.now,
-            from,
-            until: self.time(),
-            limit: self.rng.usize(1..6),
-            max_bytes: self.rng.usize(1..60),
-            cron: true,
-        };
+        let (limit, max_bytes) = (self.rng.usize(1..6), self.rng.usize(1..60));
+        let request = ClaimRequest::new(self.now, self.time());
+        let request = ClaimRequest { from, limit, max_bytes, ..request };
         let batch = self.store.claim(our, request).expect("claim");
         let expected = self.reference.claim(their, request).expect("claim");
         assert_eq!(batch.is_some(), expected.is_some(), "{request:?}");

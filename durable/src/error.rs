@@ -104,6 +104,9 @@ impl fmt::Display for StoreErrorReason {
     }
 }
 
+/// Result of a call of a store.
+pub type StoreResult<T> = Result<T, StoreError>;
+
 /// A failure of the store. Clones share their source.
 #[derive(Debug, Clone)]
 pub struct StoreError {

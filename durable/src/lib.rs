@@ -15,7 +15,7 @@
 //!     println!("{}: {:?}", delivery.id(), delivery.payload());
 //!     Ok(())
 //! })?;
-//! timer.schedule("trial/17", Duration::from_secs(30 * 86_400), b"your trial ends")?;
+//! timer.schedule("trial/17", Duration::from_secs(30 * 86_400), b"your trial ends").wait()?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -110,8 +110,7 @@
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
-//! - `tracing`: [`DurableTimer::trace_stats`](DurableTimer#method.trace_stats), and events for
-//!   failures of the store, lost leases and steps of the clock.
+//! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
 pub mod conformance;
 mod error;
@@ -133,7 +132,7 @@ pub use self::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
 pub use self::{
-    error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason},
+    error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     memory::MemoryStore,
     record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
@@ -144,7 +143,7 @@ pub use self::{
     time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
     timer::{
         Backoff, CatchUp, Delivery, DeliveryFuture, DurableStats, DurableTimer,
-        DurableTimerBuilder, Latency,
+        DurableTimerBuilder, Latency, Receipt,
     },
 };
 

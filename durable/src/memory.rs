@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use crate::{
-    error::StoreError,
+    error::StoreResult,
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
@@ -86,7 +86,7 @@ impl Contents {
 }
 
 impl Store for MemoryStore {
-    fn write(&self, _now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+    fn write(&self, _now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut state = self.state.lock();
         let answers = commands.iter().map(|command| {
             let token = state.token();
@@ -109,11 +109,11 @@ impl Store for MemoryStore {
         Ok(answers)
     }
 
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         Ok(self.state.lock().records.get(id).map(|entry| entry.record.clone()))
     }
 
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let state = self.state.lock();
         let records = state.records.values().map(|entry| &entry.record);
         let mut found: Vec<_> = records.filter(|record| query.matches(record)).cloned().collect();
@@ -124,19 +124,20 @@ impl Store for MemoryStore {
         Ok(found)
     }
 
-    fn count(&self) -> Result<Counts, StoreError> {
+    fn count(&self) -> StoreResult<Counts> {
         let state = self.state.lock();
         let dead = state.records.values().filter(|entry| entry.record.state == State::Dead).count();
         let live = state.records.len() - dead;
         Ok(Counts { live: live as u64, dead: dead as u64 })
     }
 
-    fn enter(
-        &self,
-        now: WallTime,
-        lease: Duration,
-        name: Option<&str>,
-    ) -> Result<WorkerId, StoreError> {
+    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
+        let until = now.saturating_add(Duration::from_micros(1));
+        let due = Query::Times { from: WallTime::MIN, until, after: None };
+        Ok(self.list(&due, usize::MAX)?.len() as u64)
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
         let mut state = self.state.lock();
         let (worker, old) = state.workers.enter(now.saturating_add(lease), name);
         if let Some(old) = old {
@@ -145,7 +146,7 @@ impl Store for MemoryStore {
         Ok(worker)
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let mut state = self.state.lock();
         let (is_known, lapsed) = state.workers.renew(worker, now, lease);
         for &worker in &lapsed {
@@ -158,17 +159,13 @@ impl Store for MemoryStore {
         Ok(is_known)
     }
 
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.state.lock().take_from(worker);
         self.listeners.tell(WallTime::MIN);
         Ok(())
     }
 
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
+    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let mut state = self.state.lock();
         if !state.workers.is_known(worker) {
             return Ok(None);
@@ -198,7 +195,7 @@ impl Store for MemoryStore {
         Ok(Some(batch))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
         let mut state = self.state.lock();
         let begun = claims.iter().map(|claim| {
             let entry = state.records.get_mut(&claim.id).filter(|entry| {

@@ -29,7 +29,7 @@ use rusqlite::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    error::{InputError, StoreError, StoreErrorReason},
+    error::{InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
@@ -157,7 +157,7 @@ impl SqliteStore {
     /// [`ReadOnly`](StoreErrorReason::ReadOnly) if it cannot be written,
     /// [`Corrupt`](StoreErrorReason::Corrupt) if it is not a store, and
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+    pub fn open(path: impl AsRef<Path>) -> StoreResult<Self> {
         Self::open_locked(path.as_ref(), false)
     }
 
@@ -176,15 +176,11 @@ impl SqliteStore {
     /// assert_eq!(refused.reason(), StoreErrorReason::Corrupt);
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Self::open).
-    pub fn open_checked(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+    pub fn open_checked(path: impl AsRef<Path>) -> StoreResult<Self> {
         Self::open_locked(path.as_ref(), true)
     }
 
-    fn open_locked(path: &Path, is_checked: bool) -> Result<Self, StoreError> {
+    fn open_locked(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
         let mut writer = connect(&path, CACHE).map_err(store_error)?;
@@ -223,7 +219,7 @@ impl SqliteStore {
     ///
     /// [`StoreError`]; also if the file exists. After another error, a part of the copy may be
     /// left.
-    pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), StoreError> {
+    pub fn backup(&self, path: impl AsRef<Path>) -> StoreResult<()> {
         let path = path.as_ref();
         let file = File::create_new(path).map_err(file_error)?;
         let name =
@@ -236,11 +232,7 @@ impl SqliteStore {
 
     /// Makes the file as small as its records allow. Calls that write wait meanwhile. Returns
     /// whether it has become smaller.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn compact(&self) -> Result<bool, StoreError> {
+    pub fn compact(&self) -> StoreResult<bool> {
         let writer = self.shared.writer.lock();
         let pages = || writer.pragma_query_value(None, "page_count", |row| row.get::<_, u64>(0));
         let compact = || {
@@ -257,7 +249,7 @@ impl SqliteStore {
         held: &Held,
         condition: &str,
         parameters: impl Params,
-    ) -> Result<Vec<Record>, StoreError> {
+    ) -> StoreResult<Vec<Record>> {
         self.read(|reader| {
             let mut statement = reader.prepare_cached(&format!("{COLUMNS} WHERE {condition}"))?;
             statement.query_map(parameters, |row| held.read_row(row))?.collect()
@@ -265,10 +257,7 @@ impl SqliteStore {
     }
 
     /// Runs an operation that only reads.
-    fn read<R>(
-        &self,
-        run: impl FnOnce(&Connection) -> rusqlite::Result<R>,
-    ) -> Result<R, StoreError> {
+    fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
     }
 }
@@ -281,10 +270,10 @@ impl Drop for Shared {
 }
 
 impl Store for SqliteStore {
-    fn write(&self, _now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+    fn write(&self, _now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
-        let mut transact = || -> Result<_, StoreError> {
+        let mut transact = || -> StoreResult<_> {
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = transaction.map_err(store_error)?;
             let answers = commands.iter().map(|command| effects.apply(command, &transaction));
@@ -310,7 +299,7 @@ impl Store for SqliteStore {
         result
     }
 
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         let mut held = self.shared.held.lock();
         while held.changing.contains(id) {
             self.shared.settled.wait(&mut held);
@@ -318,7 +307,7 @@ impl Store for SqliteStore {
         self.read(|reader| find(reader, id, held.holds.get(id)))
     }
 
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         // Between the commit of a transaction and its end, the claims differ from the records.
         let _writer = self.shared.writer.lock();
         let held = self.shared.held.lock();
@@ -340,14 +329,14 @@ impl Store for SqliteStore {
         self.select(&held, condition, (dead, next.as_micros(), id.as_str(), until, limit))
     }
 
-    fn count(&self) -> Result<Counts, StoreError> {
+    fn count(&self) -> StoreResult<Counts> {
         let read = |row: &Row<'_>| Ok(Counts { live: row.get(0)?, dead: row.get(1)? });
         self.read(|reader| {
             reader.prepare_cached("SELECT live, dead FROM store")?.query_row((), read)
         })
     }
 
-    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
+    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
         // No claim waits for a connection of its own.
         let sql = "SELECT count(*) FROM records WHERE dead = 0 AND next <= ?";
         let count = || {
@@ -357,12 +346,7 @@ impl Store for SqliteStore {
         count().map_err(store_error)
     }
 
-    fn enter(
-        &self,
-        now: WallTime,
-        lease: Duration,
-        name: Option<&str>,
-    ) -> Result<WorkerId, StoreError> {
+    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
         let mut held = self.shared.held.lock();
         if mem::take(&mut held.was_killed) {
             held.wary_until = Some(now);
@@ -374,7 +358,7 @@ impl Store for SqliteStore {
         Ok(worker)
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let mut held = self.shared.held.lock();
         let (is_known, lapsed) = held.workers.renew(worker, now, lease);
         for &worker in &lapsed {
@@ -387,17 +371,13 @@ impl Store for SqliteStore {
         Ok(is_known)
     }
 
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.shared.held.lock().take_from(worker);
         self.shared.listeners.tell(WallTime::MIN);
         Ok(())
     }
 
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
+    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let mut held = self.shared.held.lock();
         if !held.workers.is_known(worker) {
             return Ok(None);
@@ -419,7 +399,7 @@ impl Store for SqliteStore {
         Ok(Some(batch))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
         let is_wary = |state: &Held| {
             let mut holds = claims.iter().filter_map(|claim| state.holds.get(&claim.id));
             holds.any(|hold| state.is_wary(hold.next))
@@ -680,7 +660,7 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Locks a file beside another one. SQLite's own locks would not outlast an operation.
-fn lock_beside(path: &Path) -> Result<File, StoreError> {
+fn lock_beside(path: &Path) -> StoreResult<File> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
     let mut options = File::options();
@@ -714,7 +694,7 @@ fn connect(path: &Path, cache_kib: u32) -> rusqlite::Result<Connection> {
 
 /// Checks the version of the tables, or creates them. Returns the epoch, and whether the process
 /// before did not close the file.
-fn prepare(writer: &mut Connection, is_checked: bool) -> Result<(u64, bool), StoreError> {
+fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)> {
     if is_checked {
         verify(writer).map_err(store_error)?;
     }
@@ -932,8 +912,7 @@ mod tests {
     }
 
     fn claim(store: &SqliteStore, worker: WorkerId) -> Vec<Record> {
-        let (now, from, until) = (at(0), at(0), at(100));
-        let request = ClaimRequest { now, from, until, limit: 9, max_bytes: 9, cron: true };
+        let request = ClaimRequest::new(at(0), at(100));
         store.claim(worker, request).expect("claim").expect("lease").records
     }
 

@@ -10,7 +10,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use crate::{
-    error::StoreError,
+    error::StoreResult,
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     time::{WallClock, WallTime},
@@ -194,6 +194,15 @@ pub struct ClaimRequest {
     pub cron: bool,
 }
 
+impl ClaimRequest {
+    /// Requests all records whose next attempt is before a time.
+    #[must_use]
+    pub fn new(now: WallTime, until: WallTime) -> Self {
+        let (limit, max_bytes) = (usize::MAX, usize::MAX);
+        Self { now, from: WallTime::MIN, until, limit, max_bytes, cron: true }
+    }
+}
+
 /// Records that were claimed, and when to claim again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimedBatch {
@@ -320,97 +329,39 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`StoreError`] if the transaction failed: then no command was applied.
-    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError>;
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
 
     /// Returns a record.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError>;
+    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>>;
 
     /// Returns at most `limit` records of a list.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError>;
+    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>>;
 
     /// Returns the numbers of records.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn count(&self) -> Result<Counts, StoreError>;
+    fn count(&self) -> StoreResult<Counts>;
 
     /// Returns the number of live records whose next attempt is at `now` or before: those that wait
-    /// for a worker, and those that are being delivered. The default reads all of them. A store may
-    /// read them in parts, so that it delays no other call: what changes meanwhile counts or not.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
-        const PAGE: usize = 1_000;
-        let until = now.saturating_add(Duration::from_micros(1));
-        let (mut count, mut after) = (0, None);
-        loop {
-            let page = self.list(&Query::Times { from: WallTime::MIN, until, after }, PAGE)?;
-            count += page.len() as u64;
-            after = page.last().map(|last| (last.next, last.id.clone()));
-            if page.len() < PAGE {
-                return Ok(count);
-            }
-        }
-    }
+    /// for a worker, and those that are being delivered. A store may read them in parts, so that it delays no other call: what changes meanwhile counts or not.
+    fn count_due(&self, now: WallTime) -> StoreResult<u64>;
 
     /// Registers a worker with a lease until `now + lease`. A worker with a name takes over the
     /// records of an earlier one of this name, whose claims become void.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn enter(
-        &self,
-        now: WallTime,
-        lease: Duration,
-        name: Option<&str>,
-    ) -> Result<WorkerId, StoreError>;
+    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId>;
 
     /// Extends the lease of a worker to `now + lease`, and takes the records of workers whose lease
     /// ended before `now` from them. Returns `false` if the worker had lost its lease.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError>;
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool>;
 
     /// Removes a worker. Its claims become void, and its records pending.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError>;
+    fn leave(&self, worker: WorkerId) -> StoreResult<()>;
 
     /// Claims the pending records of a window with the earliest next attempts, and gives each a new
     /// token. `None` if the worker has lost its lease.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError>;
+    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>>;
 
     /// Begins the deliveries of claimed records that are due at `now`, and counts an attempt for
     /// each that may proceed.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError>;
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>>;
 
     /// Asks the store to call `notice` when a record becomes due, also by another process.
     ///

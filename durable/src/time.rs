@@ -39,10 +39,6 @@ impl WallTime {
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
     /// Returns the time that is `micros` microseconds after the start of 1970.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError::AfterYear9999`].
     pub fn from_micros(micros: u64) -> Result<Self, InputError> {
         if micros > Self::MAX.0 { Err(InputError::AfterYear9999) } else { Ok(Self(micros)) }
     }
@@ -236,7 +232,7 @@ impl WallClock for SystemWallClock {
 ///     .clock(clock.clone())
 ///     .build_blocking(move |delivery| Ok(sent.send(delivery.id().to_string())?))?;
 ///
-/// timer.schedule("trial-17", Duration::from_secs(30 * 86_400), b"ends")?;
+/// timer.schedule("trial-17", Duration::from_secs(30 * 86_400), b"ends").wait()?;
 /// clock.advance(Duration::from_secs(30 * 86_400) - Duration::from_micros(1));
 /// assert!(received.try_recv().is_err());
 /// clock.advance(Duration::from_micros(1));

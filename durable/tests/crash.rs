@@ -58,7 +58,7 @@ fn run_poisoned(store: SqliteStore) {
     });
     let timer = timer.expect("start");
     if env::var("CRASH_ROUND").expect("round") == "0" {
-        timer.schedule("poison", Duration::ZERO, b"").expect("schedule");
+        timer.schedule("poison", Duration::ZERO, b"").wait().expect("schedule");
     }
     while timer.count().expect("count").live > 0 {
         thread::sleep(Duration::from_millis(1));
@@ -106,7 +106,7 @@ fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
     for number in 0.. {
         let id = format!("{round}/{caller}/{number}");
         let delay = Duration::from_millis(rng.u64(..200));
-        match timer.schedule(&id, delay, b"x") {
+        match timer.schedule(&id, delay, b"x").wait() {
             Ok(answer) => assert_eq!(answer, Scheduled::Created),
             Err(error) => {
                 // Without an answer it may be scheduled or not.
@@ -117,7 +117,7 @@ fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
         tell(&format!("scheduled {id}"));
         if rng.u8(..4) == 0 {
             tell(&format!("cancelling {id}"));
-            match timer.cancel(&id) {
+            match timer.cancel(&id).wait() {
                 Ok(Cancelled::Cancelled) => tell(&format!("cancelled {id}")),
                 Ok(_) => (),
                 Err(error) => assert!(may_fail(), "{error}"),
@@ -410,7 +410,7 @@ mod shared {
             .build_with(move |delivery| drop(sender.send(delivery)))
             .expect("start");
         let begun = taken_over.recv_timeout(LONG).expect("taken over");
-        timer.reschedule(&claimed, Duration::ZERO).expect("reschedule");
+        timer.reschedule(&claimed, Duration::ZERO).wait().expect("reschedule");
         let claimed = taken_over.recv_timeout(LONG).expect("taken over");
         signal("CONT");
         go.write_all(b"go\n").expect("go");

@@ -8,7 +8,7 @@ use postgres::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::error::{StoreError, StoreErrorReason};
+use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -65,14 +65,11 @@ impl Connection {
     pub(super) fn run<R: Send>(
         &self,
         run: impl FnMut(&mut Session) -> Result<R, Error> + Send,
-    ) -> Result<R, StoreError> {
+    ) -> StoreResult<R> {
         off_runtime(|| self.run_here(run))
     }
 
-    fn run_here<R>(
-        &self,
-        mut run: impl FnMut(&mut Session) -> Result<R, Error>,
-    ) -> Result<R, StoreError> {
+    fn run_here<R>(&self, mut run: impl FnMut(&mut Session) -> Result<R, Error>) -> StoreResult<R> {
         let mut slot = self.session.lock();
         let mut tries = 0;
         loop {
@@ -94,7 +91,7 @@ impl Connection {
         }
     }
 
-    fn session<'s>(&self, slot: &'s mut Option<Session>) -> Result<&'s mut Session, StoreError> {
+    fn session<'s>(&self, slot: &'s mut Option<Session>) -> StoreResult<&'s mut Session> {
         // The loss of an unused connection is no error.
         if slot.as_mut().is_some_and(|session| session.client.check_connection().is_err()) {
             *slot = None;

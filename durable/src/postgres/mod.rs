@@ -30,10 +30,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
     clock::ServerClock,
-    connection::{Connect, Connection, Session, bound_waits, store_error, unavailable},
+    connection::{Connect, Connection, Parameters, Session, bound_waits, store_error, unavailable},
 };
 use crate::{
-    error::{StoreError, StoreErrorReason},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
@@ -87,8 +87,8 @@ const DEAF_LOOKS: u32 = 60;
 /// reads, and one that listens.
 ///
 /// Its methods block, also within `async` code, where they panic if a runtime runs on the thread.
-/// The methods of [`DurableTimer`](crate::DurableTimer) that end in `_async`, `schedule_new` and
-/// `schedule_batch` are safe there.
+/// The methods of [`DurableTimer`](crate::DurableTimer) that return a [`Receipt`](crate::Receipt)
+/// are safe there.
 ///
 /// # Transactions of your own
 ///
@@ -144,7 +144,7 @@ impl PostgresStore {
     /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
     /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version
     /// of this crate has migrated the schema.
-    pub fn connect(parameters: &str) -> Result<Self, StoreError> {
+    pub fn connect(parameters: &str) -> StoreResult<Self> {
         Self::connect_schema(parameters, "delaywheel")
     }
 
@@ -179,7 +179,7 @@ impl PostgresStore {
     /// # Errors
     ///
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
-    pub fn connect_schema(parameters: &str, schema: &str) -> Result<Self, StoreError> {
+    pub fn connect_schema(parameters: &str, schema: &str) -> StoreResult<Self> {
         Self::connect_tls(parameters, schema, NoTls)
     }
 
@@ -209,7 +209,7 @@ impl PostgresStore {
     ///
     /// Those of [`connect_schema`](Self::connect_schema);
     /// [`Unavailable`](StoreErrorReason::Unavailable) also if the two sides cannot agree on TLS.
-    pub fn connect_tls<T>(parameters: &str, schema: &str, tls: T) -> Result<Self, StoreError>
+    pub fn connect_tls<T>(parameters: &str, schema: &str, tls: T) -> StoreResult<Self>
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
         T::TlsConnect: Send,
@@ -220,7 +220,7 @@ impl PostgresStore {
         Self::connect_by(parameters, schema, connect)
     }
 
-    fn connect_by(parameters: &str, schema: &str, connect: Connect) -> Result<Self, StoreError> {
+    fn connect_by(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Self> {
         let is_plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
@@ -260,7 +260,7 @@ impl PostgresStore {
         &self,
         client: &mut impl GenericClient,
         new: &NewTimeout,
-    ) -> Result<Scheduled, StoreError> {
+    ) -> StoreResult<Scheduled> {
         let sql = self.own("SELECT {schema}.schedule($1, $2, $3, $4)");
         let repeat = new.repeat.as_ref().map(Repeat::to_text);
         let due = new.due.to_system_time();
@@ -282,7 +282,7 @@ impl PostgresStore {
         &self,
         client: &mut impl GenericClient,
         id: &TimeoutId,
-    ) -> Result<Cancelled, StoreError> {
+    ) -> StoreResult<Cancelled> {
         let sql = self.own("SELECT {schema}.cancel($1)");
         let row = client.query_one(&sql, &[&id.as_str()]);
         let row = row.map_err(|error| store_error(error, false))?;
@@ -306,7 +306,7 @@ impl PostgresStore {
         &self,
         client: &mut impl GenericClient,
         record: &Record,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let again = match crate::timer::driver::following(record, self.shared.clock.now()) {
             Settlement::Again(next) => Some(next.to_system_time()),
             _ => None,
@@ -344,11 +344,7 @@ impl PostgresStore {
 
     /// Has the timers look if a change may have made a record due at a time. The server may carry
     /// out the change later, and its notification then must not seem to be one of this process.
-    fn doubt<R>(
-        &self,
-        due: Option<WallTime>,
-        result: Result<R, StoreError>,
-    ) -> Result<R, StoreError> {
+    fn doubt<R>(&self, due: Option<WallTime>, result: StoreResult<R>) -> StoreResult<R> {
         if result.as_ref().is_err_and(|error| error.reason() == StoreErrorReason::OutcomeUnknown) {
             self.shared.sender.store(new_sender(), SeqCst);
             if let Some(due) = due {
@@ -360,54 +356,46 @@ impl PostgresStore {
 }
 
 impl Store for PostgresStore {
-    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        let notification = self.notification(now, commands);
-        let groups = Groups::of(commands);
+        let told = self.notification(now, commands);
+        let told = told.as_deref();
+        let groups = groups(commands);
         let Shared { writer, patient, .. } = &*self.shared;
         let connection = if writer.is_free() { writer } else { patient };
         let answers = connection.run(|session| {
-            let mut answers = vec![None; commands.len()];
-            let told = notification.as_deref();
-            if groups.copy(session, told)? {
-                return Ok(vec![Some(Answer::Scheduled(Scheduled::Created)); commands.len()]);
-            }
-            if let [group] = &groups.0[..]
-                && let Some(kind) = group.single_statement()
-            {
+            let mut answers = vec![Answer::Settled(false); commands.len()];
+            if let [group] = &groups[..] {
                 // One statement needs no transaction around it, and two round trips less.
-                group.run_kind(kind, session, true, told, &mut answers)?;
+                if copy(group, session, told)? {
+                    return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
+                }
+                write_group(group, session, true, told, &mut answers)?;
                 return Ok(answers);
             }
             session.transaction(|session| {
-                for group in &groups.0 {
-                    for &kind in KINDS {
-                        group.run_kind(kind, session, false, None, &mut answers)?;
-                    }
-                }
-                if let Some(told) = told {
-                    session.query(sql::NOTIFY, &[&told])?;
-                }
-                Ok(())
+                groups.iter().enumerate().try_for_each(|(number, group)| {
+                    let told = told.filter(|_| number == 0);
+                    write_group(group, session, false, told, &mut answers)
+                })
             })?;
             Ok(answers)
         });
         let due = commands.iter().filter_map(Command::due).min();
         let answers = self.doubt(due, answers)?;
         self.shared.listeners.tell_of(commands);
-        let missing = || StoreError::new(StoreErrorReason::Other);
-        answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
+        Ok(answers)
     }
 
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         let sql = sql::get();
         let rows = self.shared.reader.run(|session| session.query(&sql, &[&id.as_str()]))?;
         rows.first().map(read_row).transpose()
     }
 
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = match query {
             Query::Prefix { prefix, after } => {
@@ -430,24 +418,19 @@ impl Store for PostgresStore {
         rows.iter().map(read_row).collect()
     }
 
-    fn count(&self) -> Result<Counts, StoreError> {
+    fn count(&self) -> StoreResult<Counts> {
         let rows = self.shared.reader.run(|session| session.query(sql::COUNT, &[]))?;
         let count = |column| rows[0].get::<_, i64>(column).cast_unsigned();
         Ok(Counts { live: count(0), dead: count(1) })
     }
 
-    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
+    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
         let now = now.to_system_time();
         let rows = self.shared.reader.run(|session| session.query(sql::COUNT_DUE, &[&now]))?;
         Ok(rows[0].get::<_, i64>(0).cast_unsigned())
     }
 
-    fn enter(
-        &self,
-        now: WallTime,
-        lease: Duration,
-        name: Option<&str>,
-    ) -> Result<WorkerId, StoreError> {
+    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
         let until = now.saturating_add(lease).to_system_time();
         let (id, taken) = self.shared.worker.run(|session| {
             session.transaction(|session| {
@@ -467,7 +450,7 @@ impl Store for PostgresStore {
         Ok(WorkerId(id.cast_unsigned()))
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
         let taken = self.shared.worker.run(|session| {
@@ -484,7 +467,7 @@ impl Store for PostgresStore {
         Ok(is_known)
     }
 
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
         self.shared.worker.run(|session| {
             session.transaction(|session| {
@@ -496,11 +479,7 @@ impl Store for PostgresStore {
         Ok(())
     }
 
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
+    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
         let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
@@ -533,7 +512,7 @@ impl Store for PostgresStore {
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
@@ -642,7 +621,7 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
 
 /// Checks the version of the tables, and migrates them if they are older. Returns the time of the
 /// server's clock.
-fn prepare(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
+fn prepare(connection: &Connection, schema: &str) -> StoreResult<WallTime> {
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
     let rows = connection.run(|session| {
         session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
@@ -675,7 +654,7 @@ fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-fn migrate(connection: &Connection, schema: &str) -> Result<(), StoreError> {
+fn migrate(connection: &Connection, schema: &str) -> StoreResult<()> {
     connection.run(|session| {
         session.transaction(|session| {
             // One process at a time; the others wait until it is done.
@@ -690,219 +669,142 @@ fn migrate(connection: &Connection, schema: &str) -> Result<(), StoreError> {
     })
 }
 
-/// Kinds of statements of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Replace,
-    Create,
-    Cancel,
-    Reschedule,
-    Requeue,
-    Acknowledge,
-    Settle,
-}
-
-const KINDS: &[Kind] = &[
-    Kind::Replace,
-    Kind::Create,
-    Kind::Cancel,
-    Kind::Reschedule,
-    Kind::Requeue,
-    Kind::Acknowledge,
-    Kind::Settle,
-];
-
-impl Kind {
-    fn of(command: &Command) -> Self {
-        match command {
-            Command::Schedule(new) if new.conflict == Conflict::Replace => Self::Replace,
-            Command::Schedule(_) => Self::Create,
-            Command::Cancel(_) => Self::Cancel,
-            Command::Reschedule(..) => Self::Reschedule,
-            Command::Requeue(..) => Self::Requeue,
-            Command::Settle(_, Settlement::Done) => Self::Acknowledge,
-            Command::Settle(..) => Self::Settle,
-        }
-    }
-}
-
-/// Commands in groups in which every id occurs once, so that their order within the group does not
-/// matter, and one statement carries out all commands of a kind.
-struct Groups<'a>(Vec<Group<'a>>);
-
 /// Commands in the order of their ids, with their numbers.
-struct Group<'a>(Vec<(usize, &'a Command)>);
+type Group<'a> = Vec<(usize, &'a Command)>;
 
-impl<'a> Groups<'a> {
-    fn of(commands: &'a [Command]) -> Self {
-        let mut groups = vec![Group(Vec::new())];
-        let mut ids = FxHashSet::default();
-        for (number, command) in commands.iter().enumerate() {
-            if !ids.insert(command.id()) {
-                ids.clear();
-                ids.insert(command.id());
-                groups.push(Group(Vec::new()));
-            }
-            if let Some(group) = groups.last_mut() {
-                group.0.push((number, command));
-            }
+/// Returns groups in which every id occurs once, so that one statement carries out each of them.
+fn groups(commands: &[Command]) -> Vec<Group<'_>> {
+    let (mut groups, mut ids) = (vec![Vec::new()], FxHashSet::default());
+    for (number, command) in commands.iter().enumerate() {
+        if !ids.insert(command.id()) {
+            ids.clear();
+            ids.insert(command.id());
+            groups.push(Vec::new());
         }
-        for group in &mut groups {
-            group.0.sort_unstable_by_key(|(_, command)| command.id());
+        groups.last_mut().expect("one at least").push((number, command));
+    }
+    for group in &mut groups {
+        group.sort_unstable_by_key(|(_, command)| command.id());
+    }
+    groups
+}
+
+/// Adds many new timeouts at once by COPY, which is much faster than INSERT and knows no conflicts.
+/// Returns `false` if other commands are among them, or an id is scheduled already.
+fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<bool, Error> {
+    let is_schedule = |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
+    if group.len() < COPIED || !group.iter().all(is_schedule) || !session.may_copy() {
+        return Ok(false);
+    }
+    let columns = Columns::of(group);
+    let copied = match told {
+        None => columns.copy(session, true),
+        Some(told) => session.transaction(|session| {
+            columns.copy(session, false)?;
+            session.query(sql::NOTIFY, &[&told]).map(drop)
+        }),
+    };
+    match copied {
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+            session.avoid_copies();
+            Ok(false)
         }
-        Self(groups)
+        copied => copied.map(|()| true),
     }
 }
 
-impl Groups<'_> {
-    /// Adds many new timeouts at once by COPY, which is much faster than INSERT and knows no
-    /// conflicts. Returns `false` if other commands are among them, or an id is scheduled already.
-    fn copy(&self, session: &mut Session, notification: Option<&str>) -> Result<bool, Error> {
-        let [Group(commands)] = &self.0[..] else { return Ok(false) };
-        let is_schedule =
-            |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
-        if commands.len() < COPIED || !commands.iter().all(is_schedule) || !session.may_copy() {
-            return Ok(false);
-        }
-        let columns = Columns::of(commands);
-        let copied = match notification {
-            None => columns.copy(session, true),
-            Some(told) => session.transaction(|session| {
-                columns.copy(session, false)?;
-                session.query(sql::NOTIFY, &[&told]).map(drop)
-            }),
-        };
-        match copied {
-            Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
-                session.avoid_copies();
-                Ok(false)
-            }
-            copied => copied.map(|()| true),
-        }
-    }
-}
-
-impl Group<'_> {
-    /// Returns the kind of the commands if one statement is enough for them.
-    fn single_statement(&self) -> Option<Kind> {
-        let kind = Kind::of(self.0.first()?.1);
-        let is_single = self.0.iter().all(|(_, command)| Kind::of(command) == kind);
-        let has_notice = matches!(kind, Kind::Replace | Kind::Create);
-        let is_silent = matches!(kind, Kind::Cancel | Kind::Acknowledge);
-        (is_single && (has_notice || is_silent)).then_some(kind)
-    }
-
-    /// Carries out the commands of a kind, and fills in their answers.
-    fn run_kind(
-        &self,
-        kind: Kind,
-        session: &mut Session,
-        is_alone: bool,
-        notification: Option<&str>,
-        answers: &mut [Option<Answer>],
-    ) -> Result<(), Error> {
-        let commands: Vec<_> =
-            self.0.iter().copied().filter(|(_, command)| Kind::of(command) == kind).collect();
-        if commands.is_empty() {
-            return Ok(());
-        }
-        let rows = Columns::of(&commands).run(kind, session, is_alone, notification)?;
-        let mut found: FxHashMap<&str, i16> = FxHashMap::default();
-        for row in &rows {
-            let detail = match kind {
-                Kind::Replace | Kind::Create => row.get(1),
-                Kind::Cancel => i16::from(row.get::<_, bool>(1)),
-                _ => 0,
-            };
-            found.insert(row.get(0), detail);
-        }
-        let live =
-            if kind == Kind::Reschedule { Some(live(&commands, &found, session)?) } else { None };
-        for (number, command) in commands {
-            let id = command.id().as_str();
-            let detail = found.get(id).copied();
-            answers[number] = Some(match kind {
-                Kind::Replace | Kind::Create => Answer::Scheduled(match detail {
-                    None => Scheduled::Kept,
-                    Some(0) => Scheduled::Created,
-                    Some(1) => Scheduled::Replaced,
-                    Some(_) => Scheduled::ReplacedDelivering,
-                }),
-                Kind::Cancel => Answer::Cancelled(match detail {
-                    None => Cancelled::NotFound,
-                    Some(0) => Cancelled::Cancelled,
-                    Some(_) => Cancelled::Delivering,
-                }),
-                Kind::Reschedule => Answer::Rescheduled(match detail {
-                    Some(_) => Rescheduled::Rescheduled,
-                    None if live.as_ref().is_some_and(|live| live.contains(id)) => {
-                        Rescheduled::Delivering
-                    }
-                    None => Rescheduled::NotFound,
-                }),
-                Kind::Requeue => Answer::Requeued(detail.is_some()),
-                Kind::Acknowledge | Kind::Settle => Answer::Settled(detail.is_some()),
-            });
-        }
-        Ok(())
-    }
-}
-
-/// Returns which of the timeouts that were not moved exist and are not dead: they are being
-/// delivered.
-fn live(
-    commands: &[(usize, &Command)],
-    moved: &FxHashMap<&str, i16>,
+/// Carries out the commands of a group, and fills in their answers.
+fn write_group(
+    group: &Group<'_>,
     session: &mut Session,
-) -> Result<FxHashSet<String>, Error> {
-    let ids = commands.iter().map(|(_, command)| command.id().as_str());
-    let ids: Vec<_> = ids.filter(|id| !moved.contains_key(id)).collect();
-    if ids.is_empty() {
-        return Ok(FxHashSet::default());
+    is_alone: bool,
+    told: Option<&str>,
+    answers: &mut [Answer],
+) -> Result<(), Error> {
+    let Columns { kinds, ids, tokens, times, repeats, payloads, errors } = Columns::of(group);
+    let parameters: Parameters<'_> =
+        &[&kinds, &ids, &tokens, &times, &repeats, &payloads, &errors, &told];
+    let rows = if is_alone {
+        session.commit(sql::WRITE, parameters)?
+    } else {
+        session.query(sql::WRITE, parameters)?
+    };
+    let found: FxHashMap<&str, i16> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let mut unmoved = FxHashMap::default();
+    for &(number, command) in group {
+        let found = found.get(command.id().as_str());
+        answers[number] = match command {
+            Command::Schedule(_) => Answer::Scheduled(match found {
+                None => Scheduled::Kept,
+                Some(1) => Scheduled::Replaced,
+                Some(2) => Scheduled::ReplacedDelivering,
+                Some(_) => Scheduled::Created,
+            }),
+            Command::Cancel(_) => Answer::Cancelled(match found {
+                None => Cancelled::NotFound,
+                Some(0) => Cancelled::Cancelled,
+                Some(_) => Cancelled::Delivering,
+            }),
+            Command::Reschedule(id, _) if found.is_none() => {
+                unmoved.insert(id.as_str(), number);
+                Answer::Rescheduled(Rescheduled::NotFound)
+            }
+            Command::Reschedule(..) => Answer::Rescheduled(Rescheduled::Rescheduled),
+            Command::Requeue(..) => Answer::Requeued(found.is_some()),
+            Command::Settle(..) => Answer::Settled(found.is_some()),
+        };
     }
-    Ok(session.query(sql::LIVE, &[&ids])?.iter().map(|row| row.get(0)).collect())
+    // Those that exist and are not dead are being delivered.
+    if !unmoved.is_empty() {
+        let ids: Vec<_> = unmoved.keys().collect();
+        for row in session.query(sql::LIVE, &[&ids])? {
+            answers[unmoved[row.get::<_, &str>(0)]] = Answer::Rescheduled(Rescheduled::Delivering);
+        }
+    }
+    Ok(())
 }
 
-/// Commands of one kind as arrays, one for each column.
+/// The parameters of commands as arrays.
 #[derive(Default)]
 struct Columns<'a> {
+    kinds: Vec<i16>,
     ids: Vec<&'a str>,
+    tokens: Vec<Option<i64>>,
     times: Vec<Option<SystemTime>>,
     repeats: Vec<Option<String>>,
-    payloads: Vec<&'a [u8]>,
-    tokens: Vec<i64>,
-    kinds: Vec<i16>,
+    payloads: Vec<Option<&'a [u8]>>,
     errors: Vec<Option<&'a str>>,
 }
 
 impl<'a> Columns<'a> {
-    fn of(commands: &[(usize, &'a Command)]) -> Self {
+    fn of(group: &Group<'a>) -> Self {
         let mut columns = Self::default();
-        for &(_, command) in commands {
-            columns.ids.push(command.id().as_str());
-            match command {
+        for &(_, command) in group {
+            let (kind, time, error) = match command {
                 Command::Schedule(new) => {
-                    columns.times.push(Some(new.due.to_system_time()));
-                    columns.repeats.push(new.repeat.as_ref().map(Repeat::to_text));
-                    columns.payloads.push(&new.payload);
+                    (i16::from(new.conflict != Conflict::Replace), Some(new.due), None)
                 }
-                Command::Reschedule(_, due) | Command::Requeue(_, due) => {
-                    columns.times.push(Some(due.to_system_time()));
-                }
-                Command::Cancel(_) => (),
-                Command::Settle(claim, settlement) => {
-                    columns.tokens.push(claim.token.cast_signed());
-                    let (kind, time, error) = match settlement {
-                        Settlement::Retry { at, error } => (0, Some(*at), Some(error.as_str())),
-                        Settlement::Dead { error } => (1, None, Some(error.as_str())),
-                        Settlement::Again(due) => (2, Some(*due), None),
-                        Settlement::Release | Settlement::Done => (3, None, None),
-                    };
-                    columns.kinds.push(kind);
-                    columns.times.push(time.map(WallTime::to_system_time));
-                    columns.errors.push(error);
-                }
-            }
+                Command::Cancel(_) => (2, None, None),
+                Command::Settle(_, Settlement::Done) => (3, None, None),
+                Command::Reschedule(_, due) => (4, Some(*due), None),
+                Command::Requeue(_, due) => (5, Some(*due), None),
+                Command::Settle(_, Settlement::Retry { at, error }) => (6, Some(*at), Some(error)),
+                Command::Settle(_, Settlement::Dead { error }) => (7, None, Some(error)),
+                Command::Settle(_, Settlement::Again(due)) => (8, Some(*due), None),
+                Command::Settle(_, Settlement::Release) => (9, None, None),
+            };
+            let (new, claim) = match command {
+                Command::Schedule(new) => (Some(new), None),
+                Command::Settle(claim, _) => (None, Some(claim)),
+                _ => (None, None),
+            };
+            columns.kinds.push(kind);
+            columns.ids.push(command.id().as_str());
+            columns.tokens.push(claim.map(|claim| claim.token.cast_signed()));
+            columns.times.push(time.map(WallTime::to_system_time));
+            columns.repeats.push(new.and_then(|new| Some(new.repeat.as_ref()?.to_text())));
+            columns.payloads.push(new.map(|new| &*new.payload));
+            columns.errors.push(error.map(String::as_str));
         }
         columns
     }
@@ -918,29 +820,9 @@ impl<'a> Columns<'a> {
         }
         writer.finish().map(drop)
     }
-
-    fn run(
-        &self,
-        kind: Kind,
-        session: &mut Session,
-        is_alone: bool,
-        notification: Option<&str>,
-    ) -> Result<Vec<Row>, Error> {
-        let Self { ids, times, repeats, payloads, tokens, kinds, errors } = self;
-        let (sql, parameters): (_, &[&(dyn postgres::types::ToSql + Sync)]) = match kind {
-            Kind::Replace => (sql::REPLACE, &[ids, times, repeats, payloads, &notification]),
-            Kind::Create => (sql::CREATE, &[ids, times, repeats, payloads, &notification]),
-            Kind::Cancel => (sql::CANCEL, &[ids]),
-            Kind::Reschedule => (sql::RESCHEDULE, &[ids, times]),
-            Kind::Requeue => (sql::REQUEUE, &[ids, times]),
-            Kind::Acknowledge => (sql::ACKNOWLEDGE, &[ids, tokens]),
-            Kind::Settle => (sql::SETTLE, &[ids, tokens, kinds, times, errors]),
-        };
-        if is_alone { session.commit(sql, parameters) } else { session.query(sql, parameters) }
-    }
 }
 
-fn read_row(row: &Row) -> Result<Record, StoreError> {
+fn read_row(row: &Row) -> StoreResult<Record> {
     let damaged = |what: &'static str| StoreError::with_source(StoreErrorReason::Corrupt, what);
     let repeat = match row.get::<_, Option<&str>>(7) {
         None => None,

@@ -12,7 +12,7 @@ CREATE TABLE {schema}.workers (
 -- state: 0 pending, 1 held by a worker, 3 dead. begun: a delivery is under way.
 -- The limits of this crate hold for rows that SQL writes as well: a row that no worker can read would
 -- block all rows after it. COPY leaves the token to its default.
--- previous: what the latest INSERT found: 0 nothing, 1 a timeout, 2 one that was being delivered.
+-- previous: what the latest INSERT found: 0 or 3 nothing, 1 a timeout, 2 one that was being delivered.
 CREATE TABLE {schema}.timeouts (
     id text COLLATE "C" PRIMARY KEY CHECK (octet_length(id) BETWEEN 1 AND 255),
     due timestamptz NOT NULL,

@@ -1,80 +1,66 @@
 //! The statements of the store. `{schema}` stands for the name of the schema.
 //!
-//! Each statement works on arrays, so that one statement serves all commands of its kind in a
-//! group. A statement locks rows in the order of ids if it can. Two groups that lock the same rows
+//! Each statement works on arrays, so that one statement serves a group of commands. A statement
+//! locks rows in the order of ids if it can. Two groups that lock the same rows
 //! in different orders cause a deadlock. The server ends it, and the store writes the group again.
 //!
 //! A statement that finds its rows by their ids compares `state + 0`: the server cannot use an
 //! index of one state for that. Statistics from a time when no record had this state would make it
 //! read all records of the state for each id.
 
-/// Replaces timeouts. `$5` is the notification, or null.
-pub(super) const REPLACE: &str = "
-    WITH put AS (
-        INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload)
-        SELECT id, due, due, nextval('{schema}.token'), repeat, payload
-        FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bytea[])
-            AS new (id, due, repeat, payload)
+/// Carries out commands of different ids. `$8` is the notification, or null. Kinds: 0 replace, 1
+/// keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
+/// release. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
+/// whether a delivery was under way.
+pub(super) const WRITE: &str = "
+    WITH new AS MATERIALIZED (
+        SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
+            $6::bytea[], $7::text[]) AS new (kind, id, token, at, repeat, payload, error)
+    ), put AS (
+        INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload, previous)
+        SELECT id, at, at, nextval('{schema}.token'), repeat, payload, 3 * kind
+        FROM new WHERE kind <= 1
         ON CONFLICT (id) DO UPDATE SET
             due = excluded.due, next_at = excluded.next_at, token = excluded.token,
             repeat = excluded.repeat, payload = excluded.payload, worker = NULL, attempt = 0,
             state = 0, begun = false, error = NULL,
             previous = CASE WHEN t.begun THEN 2 ELSE 1 END
+        WHERE excluded.previous = 0
         RETURNING id, previous
-    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $5) WHERE $5::text IS NOT NULL)
-    SELECT id, previous, (SELECT count(*) FROM told) FROM put";
-
-/// Adds timeouts whose id is free. `$5` is the notification, or null.
-pub(super) const CREATE: &str = "
-    WITH put AS (
-        INSERT INTO {schema}.timeouts (id, due, next_at, token, repeat, payload)
-        SELECT id, due, due, nextval('{schema}.token'), repeat, payload
-        FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bytea[])
-            AS new (id, due, repeat, payload)
-        ON CONFLICT (id) DO NOTHING
-        RETURNING id
-    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $5) WHERE $5::text IS NOT NULL)
-    SELECT id, 0::smallint, (SELECT count(*) FROM told) FROM put";
+    ), gone AS (
+        DELETE FROM {schema}.timeouts t USING new
+        WHERE new.kind IN (2, 3) AND t.id = new.id
+            AND (new.kind = 2 OR t.token = new.token AND t.state + 0 = 1)
+        RETURNING t.id, t.begun
+    ), moved AS (
+        UPDATE {schema}.timeouts t SET
+            state = CASE new.kind WHEN 7 THEN 3 ELSE 0 END,
+            worker = NULL, begun = false, token = nextval('{schema}.token'),
+            next_at = coalesce(new.at, t.next_at),
+            due = CASE WHEN new.kind IN (4, 8) THEN new.at ELSE t.due END,
+            attempt = CASE
+                WHEN new.kind IN (4, 5, 8) THEN 0
+                WHEN new.kind = 9 THEN t.attempt - t.begun::integer
+                ELSE t.attempt END,
+            error = CASE
+                WHEN new.kind IN (6, 7) THEN new.error
+                WHEN new.kind = 8 THEN NULL
+                ELSE t.error END
+        FROM new
+        WHERE new.kind > 3 AND t.id = new.id AND CASE new.kind
+            WHEN 4 THEN t.state < 3 AND NOT t.begun
+            WHEN 5 THEN t.state = 3
+            ELSE t.token = new.token AND t.state = 1 END
+        RETURNING t.id
+    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL)
+    SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
+    UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
 
 /// Adds timeouts whose id is free; fails if one is not.
 pub(super) const COPY: &str =
     "COPY {schema}.timeouts (id, due, next_at, repeat, payload) FROM STDIN BINARY";
 
-pub(super) const CANCEL: &str = "
-    DELETE FROM {schema}.timeouts WHERE id = ANY($1) RETURNING id, begun";
-
-pub(super) const RESCHEDULE: &str = "
-    UPDATE {schema}.timeouts t SET
-        due = new.due, next_at = new.due, token = nextval('{schema}.token'), worker = NULL,
-        attempt = 0, state = 0
-    FROM unnest($1::text[], $2::timestamptz[]) AS new (id, due)
-    WHERE t.id = new.id AND t.state < 3 AND NOT t.begun RETURNING t.id";
-
 pub(super) const LIVE: &str = "SELECT id FROM {schema}.timeouts WHERE id = ANY($1) AND state < 3";
-
-pub(super) const REQUEUE: &str = "
-    UPDATE {schema}.timeouts t SET
-        next_at = new.due, token = nextval('{schema}.token'), attempt = 0, state = 0
-    FROM unnest($1::text[], $2::timestamptz[]) AS new (id, due)
-    WHERE t.id = new.id AND t.state + 0 = 3 RETURNING t.id";
-
-pub(super) const ACKNOWLEDGE: &str = "
-    DELETE FROM {schema}.timeouts t USING unnest($1::text[], $2::bigint[]) AS old (id, token)
-    WHERE t.id = old.id AND t.token = old.token AND t.state + 0 = 1 RETURNING t.id";
-
-/// Kinds: 0 retry, 1 dead, 2 next occurrence, 3 release.
-pub(super) const SETTLE: &str = "
-    UPDATE {schema}.timeouts t SET
-        state = CASE old.kind WHEN 1 THEN 3 ELSE 0 END,
-        worker = NULL, begun = false, token = nextval('{schema}.token'),
-        next_at = CASE WHEN old.kind IN (0, 2) THEN old.at ELSE t.next_at END,
-        due = CASE old.kind WHEN 2 THEN old.at ELSE t.due END,
-        attempt = CASE old.kind
-            WHEN 2 THEN 0 WHEN 3 THEN t.attempt - t.begun::integer ELSE t.attempt END,
-        error = CASE WHEN old.kind IN (0, 1) THEN old.error WHEN old.kind = 2 THEN NULL ELSE t.error END
-    FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::timestamptz[], $5::text[])
-        AS old (id, token, kind, at, error)
-    WHERE t.id = old.id AND t.token = old.token AND t.state + 0 = 1 RETURNING t.id";
 
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 

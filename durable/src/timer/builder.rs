@@ -16,7 +16,7 @@ use super::{
     alarm::Alarm,
     core::Core,
     delivery::Delivery,
-    driver::{Driver, DriverSettings},
+    driver::DriverSettings,
     executor::{Handler, Queue, run_blocking},
     policy::{Backoff, CatchUp},
 };
@@ -46,7 +46,7 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///         println!("{}: {:?}", delivery.id(), delivery.payload());
 ///         Ok(())
 ///     })?;
-/// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind")?;
+/// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind").wait()?;
 /// assert_eq!(timer.count()?.live, 1);
 ///
 /// let timer = DurableTimer::builder(MemoryStore::new()).recheck(Some(Duration::ZERO));
@@ -58,22 +58,13 @@ pub struct DurableTimerBuilder<S: Store> {
     store: S,
     clock: Option<Arc<dyn WallClock>>,
     threads: usize,
-    name: String,
-    seed: Option<u64>,
     driver: DriverSettings,
 }
 
 impl<S: Store> DurableTimerBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         let driver = DriverSettings { recheck: store.recheck(), ..DriverSettings::default() };
-        Self {
-            store,
-            clock: None,
-            threads: 4,
-            name: "delaywheel-durable".to_owned(),
-            seed: None,
-            driver,
-        }
+        Self { store, clock: None, threads: 4, driver }
     }
 
     /// Sets the wall clock. Default: that of the store if it has one, or the system's.
@@ -180,20 +171,6 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the prefix of the names of the threads. Default: "delaywheel-durable".
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// Sets the seed of the jitter, for tests.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
-    }
-
     /// Starts a timer with a blocking handler, which runs on threads of the timer.
     ///
     /// `Ok` acknowledges the delivery. An error or a panic counts as a failed attempt.
@@ -206,29 +183,17 @@ impl<S: Store> DurableTimerBuilder<S> {
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
         self.check()?;
-        let run = Arc::new(move |delivery| run_blocking(&handler, delivery));
+        let run = move |delivery| run_blocking(&handler, delivery);
         let clock = self.choose_clock();
         if is_virtual(&clock) {
-            return self.start(clock, None, Arc::new(move |delivery| run(delivery)));
+            return self.start(clock, None, Arc::new(run));
         }
         let mut this = self;
         this.driver.threads = Some(this.threads);
-        let queue = Arc::new(Queue::default());
-        let mut threads = Vec::new();
-        for _ in 0..this.threads {
-            let name = format!("{}-handler", this.name);
-            match queue.start(name, run.clone()) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    queue.close();
-                    return Err(error.into());
-                }
-            }
-        }
-        let handler = Arc::clone(&queue);
-        let pass_on: Handler = Arc::new(move |delivery| handler.push(delivery));
-        let started = this.start(clock, Some(Arc::clone(&queue)), pass_on);
-        let timer = started.inspect_err(|_| queue.close())?;
+        let (queue, mut threads) = Queue::start(this.threads, run)?;
+        let pass_on = Arc::clone(&queue);
+        let pass_on: Handler = Arc::new(move |delivery| pass_on.push(delivery));
+        let timer = this.start(clock, Some(queue), pass_on)?;
         timer.core().threads.lock().append(&mut threads);
         Ok(timer)
     }
@@ -261,7 +226,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///         (delivery, result)
     ///     },
     /// )?;
-    /// timer.schedule_async("trial/17", Duration::ZERO, b"your trial ends").await?;
+    /// timer.schedule("trial/17", Duration::ZERO, b"your trial ends").await?;
     /// # while timer.stats().acknowledged == 0 {
     /// #     tokio::task::yield_now().await;
     /// # }
@@ -351,12 +316,9 @@ impl<S: Store> DurableTimerBuilder<S> {
     ) -> Result<DurableTimer<S>, BuildError> {
         let is_virtual = is_virtual(&clock);
         let alarm = if is_virtual { None } else { Some(Alarm::new()?) };
-        let backoff = self.driver.backoff;
         self.driver.is_virtual = is_virtual;
         self.driver.is_shared = self.store.recheck().is_some();
-        let driver = Driver::new(self.driver);
-        let core =
-            Core::new(self.store, clock, backoff, driver, alarm, executor, handler, self.seed);
+        let core = Core::new(self.store, clock, self.driver, alarm, executor, handler);
         let weak = Arc::downgrade(&core);
         core.store.listen(Arc::new(move |due| {
             if let Some(core) = weak.upgrade() {
@@ -371,12 +333,12 @@ impl<S: Store> DurableTimerBuilder<S> {
             return Ok(timer);
         }
         for (name, run) in [
-            (format!("{}-commit", self.name), Core::run_commits as fn(&Core<S>)),
-            (format!("{}-locked", self.name), Core::run_locked),
-            (self.name, Core::run_driver),
+            ("delaywheel-commit", Core::run_commits as fn(&Core<S>)),
+            ("delaywheel-locked", Core::run_locked),
+            ("delaywheel-driver", Core::run_driver),
         ] {
             let core = Arc::clone(&core);
-            let spawned = thread::Builder::new().name(name).spawn(move || run(&core));
+            let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
             let thread = spawned.inspect_err(|_| timer.core().commits.close())?;
             timer.core().threads.lock().push(thread);
         }

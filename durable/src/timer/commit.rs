@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use super::{executor::contain, stats::Counters};
 use crate::{
-    error::{StoreError, StoreErrorReason},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, TimeoutId},
     store::{Answer, Command, Settlement, Store},
     time::WallTime,
@@ -50,7 +50,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum Reply {
     /// A caller.
-    Caller(oneshot::Sender<Result<Vec<Answer>, StoreError>>),
+    Caller(oneshot::Sender<StoreResult<Vec<Answer>>>),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
     /// No caller.

@@ -12,14 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fastrand::Rng;
 use parking_lot::{Condvar, Mutex};
 
 use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
-    driver::{Claimed, Driver, FailedAttempt, Lane, LaneClaim, following},
+    driver::{Claimed, Driver, DriverSettings, FailedAttempt, Lane, LaneClaim, following},
     executor::{Handler, Queue, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
@@ -78,38 +77,33 @@ pub(super) struct Core<S: Store> {
     phase: Mutex<Phase>,
     /// Notified when the phase changes, or a delivery has ended.
     progress: Condvar,
-    rng: Mutex<Rng>,
     /// Threads that use the store.
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
     itself: Weak<Self>,
 }
 
 impl<S: Store> Core<S> {
-    #[expect(clippy::too_many_arguments, reason = "the builder is the only caller")]
     pub(super) fn new(
         store: S,
         clock: Arc<dyn WallClock>,
-        backoff: Backoff,
-        driver: Driver,
+        settings: DriverSettings,
         alarm: Option<Alarm>,
         executor: Option<Arc<Queue>>,
         handler: Handler,
-        seed: Option<u64>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             store,
             clock,
-            backoff,
+            backoff: settings.backoff,
             counters: Counters::default(),
             alarm,
             commits: CommitQueue::default(),
             executor,
             handler,
-            driver: Mutex::new(driver),
+            driver: Mutex::new(Driver::new(settings)),
             inbox: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             progress: Condvar::new(),
-            rng: Mutex::new(seed.map_or_else(Rng::new, Rng::with_seed)),
             threads: Mutex::default(),
             itself: itself.clone(),
         })
@@ -423,7 +417,7 @@ impl<S: Store> Core<S> {
     /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
     /// says so.
     fn failure(&self, attempt: u32, error: String, when: Option<When>) -> (Settlement, Counted) {
-        let delay = self.backoff.delay(attempt, &mut self.rng.lock());
+        let delay = self.backoff.delay(attempt);
         match delay {
             None => (Settlement::Dead { error }, Counted::Dead),
             Some(delay) => {
@@ -488,9 +482,7 @@ impl<S: Store> fmt::Debug for Core<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ManualWallClock, MemoryStore, NewTimeout, Repeat, State, timer::driver::DriverSettings,
-    };
+    use crate::{ManualWallClock, MemoryStore, NewTimeout, Repeat, State};
 
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
     /// The receiver gets the deliveries. The timer hears of no change that another makes.
@@ -509,9 +501,8 @@ mod tests {
     ) -> Arc<Core<MemoryStore>> {
         let mut settings = DriverSettings::default();
         set(&mut settings);
-        let (driver, clock) = (Driver::new(settings), Arc::new(ManualWallClock::new()));
-        let (backoff, alarm) = (Backoff::default(), Some(Alarm::new().expect("alarm")));
-        Core::new(store.clone(), clock, backoff, driver, alarm, None, handler, Some(1))
+        let (clock, alarm) = (Arc::new(ManualWallClock::new()), Alarm::new().expect("alarm"));
+        Core::new(store.clone(), clock, settings, Some(alarm), None, handler)
     }
 
     fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {

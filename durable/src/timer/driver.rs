@@ -40,7 +40,7 @@ use super::{
     stats::Counters,
 };
 use crate::{
-    error::StoreError,
+    error::{StoreError, StoreResult},
     record::{Claim, Record},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
@@ -158,7 +158,7 @@ pub(crate) struct LaneClaim {
 }
 
 /// The records of a claim; `None` if the worker has lost its lease.
-pub(crate) type Claimed = Result<Option<ClaimedBatch>, StoreError>;
+pub(crate) type Claimed = StoreResult<Option<ClaimedBatch>>;
 
 /// One step under way.
 struct Turn<'a> {
@@ -313,12 +313,13 @@ impl Driver {
         self.backlog.floor = self.backlog.floor.min(due);
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
         let lead = self.lead();
-        let (lane, at) = if due < boundary {
-            (&mut self.backlog.at, due.max(self.backlog.after))
-        } else {
-            (&mut self.window.at, due.saturating_sub(lead))
-        };
-        *lane = Some(lane.map_or(at, |old| old.min(at)));
+        // This may be the earliest of many times, so the window lane looks in either case.
+        let at = due.max(boundary).saturating_sub(lead);
+        self.window.at = self.window.at.into_iter().chain([at]).min();
+        if due < boundary {
+            let at = due.max(self.backlog.after);
+            self.backlog.at = self.backlog.at.into_iter().chain([at]).min();
+        }
     }
 
     /// A handler has returned.
@@ -478,7 +479,7 @@ impl Driver {
         }
     }
 
-    fn call_store(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+    fn call_store(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         while let Some(&worker) = self.abandoned.last() {
             contain(|| turn.store.leave(worker))?;
             self.abandoned.pop();
@@ -553,7 +554,7 @@ impl Driver {
         self.rest(now);
     }
 
-    fn renew(&mut self, turn: &Turn<'_>) -> Result<(), StoreError> {
+    fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         if let Some(worker) = self.worker {
             let start = Lease::now();
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
@@ -565,7 +566,7 @@ impl Driver {
         Ok(())
     }
 
-    fn enter(&mut self, turn: &Turn<'_>) -> Result<WorkerId, StoreError> {
+    fn enter(&mut self, turn: &Turn<'_>) -> StoreResult<WorkerId> {
         let start = Lease::now();
         let name = self.settings.worker.as_deref();
         let worker = contain(|| turn.store.enter(turn.now, self.settings.lease, name))?;
@@ -609,12 +610,7 @@ impl Driver {
     }
 
     /// Asks the caller for a claim. Before that, renews a lease that may be about to end.
-    fn claim(
-        &mut self,
-        lane: Lane,
-        request: ClaimRequest,
-        turn: &mut Turn<'_>,
-    ) -> Result<(), StoreError> {
+    fn claim(&mut self, lane: Lane, request: ClaimRequest, turn: &mut Turn<'_>) -> StoreResult<()> {
         // A lease that was not needed was not renewed, and may be about to end.
         if self.renew_at <= turn.now {
             self.renew(turn)?;
@@ -676,7 +672,7 @@ impl Driver {
         }
     }
 
-    fn claim_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+    fn claim_window(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let is_early =
             self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
         if self.window.is_claiming || is_early || !self.has_room() {
@@ -749,7 +745,7 @@ impl Driver {
     }
 
     /// Begins as many deliveries as handlers are free.
-    fn begin_due(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+    fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let count = self.free().min(BATCH);
         let mut records = Vec::new();
         while records.len() < count {
@@ -821,7 +817,7 @@ impl Driver {
         turn.step.commands.push(Command::Settle(record.claim(), settlement));
     }
 
-    fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+    fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let Some(boundary) = self.boundary else { return Ok(()) };
         let limit = self.backlog_room();
         if self.backlog.is_claiming || limit == 0 || self.backlog.at.is_none_or(|at| at > turn.now)

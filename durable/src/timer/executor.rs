@@ -2,66 +2,59 @@
 
 use std::{
     any::Any,
-    collections::VecDeque,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
     thread::{self, JoinHandle},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::delivery::Delivery;
-use crate::error::{StoreError, StoreErrorReason};
+use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
-#[derive(Default)]
-pub(super) struct Queue {
-    state: Mutex<Waiting>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    deliveries: VecDeque<Delivery>,
-    is_closed: bool,
-}
+pub(super) struct Queue(Mutex<Option<Sender<Delivery>>>);
 
 impl Queue {
+    /// Starts threads that run deliveries until the queue is closed or dropped.
+    pub(super) fn start(
+        threads: usize,
+        run: impl Fn(Delivery) + Send + Sync + 'static,
+    ) -> io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
+        let (sender, deliveries) = mpsc::channel();
+        let shared = Arc::new((Mutex::new(deliveries), run));
+        let start = |_| {
+            let shared: Arc<(Mutex<Receiver<Delivery>>, _)> = Arc::clone(&shared);
+            thread::Builder::new().name("delaywheel-handler".to_owned()).spawn(move || {
+                let (deliveries, run) = &*shared;
+                // The lock is released before the handler runs.
+                let next = || deliveries.lock().recv().ok();
+                while let Some(delivery) = next() {
+                    run_contained(|| run(delivery));
+                }
+            })
+        };
+        let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
+        Ok((Arc::new(Self(Mutex::new(Some(sender)))), threads))
+    }
+
     pub(super) fn push(&self, delivery: Delivery) {
-        self.state.lock().deliveries.push_back(delivery);
-        self.changed.notify_one();
+        if let Some(sender) = &*self.0.lock() {
+            // A thread waits for it, as none ends before the queue is closed.
+            let _ = sender.send(delivery);
+        }
     }
 
     /// Makes the threads end.
     pub(super) fn close(&self) {
-        self.state.lock().is_closed = true;
-        self.changed.notify_all();
-    }
-
-    fn pop(&self) -> Option<Delivery> {
-        let mut state = self.state.lock();
-        while state.deliveries.is_empty() && !state.is_closed {
-            self.changed.wait(&mut state);
-        }
-        state.deliveries.pop_front()
-    }
-
-    /// Starts a thread that runs deliveries.
-    pub(super) fn start(
-        self: &Arc<Self>,
-        name: String,
-        run: Arc<dyn Fn(Delivery) + Send + Sync>,
-    ) -> io::Result<JoinHandle<()>> {
-        let queue = Arc::clone(self);
-        thread::Builder::new().name(name).spawn(move || {
-            while let Some(delivery) = queue.pop() {
-                run_contained(|| run(delivery));
-            }
-        })
+        *self.0.lock() = None;
     }
 }
 
@@ -85,7 +78,7 @@ pub(super) fn run_contained(run: impl FnOnce()) {
 }
 
 /// Calls a store. Turns a panic into a failure of unknown outcome.
-pub(super) fn contain<R>(call: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+pub(super) fn contain<R>(call: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = format!("the store panicked: {}", message(&*panic));
         Err(StoreError::with_source(StoreErrorReason::OutcomeUnknown, text))

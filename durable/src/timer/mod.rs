@@ -13,7 +13,6 @@ pub(crate) mod stats;
 use std::{
     fmt,
     future::Future,
-    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -28,7 +27,7 @@ pub use self::{
     stats::{DurableStats, Latency},
 };
 use crate::{
-    error::{DurableError, InputError, StoreError},
+    error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, Record, TimeoutId},
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
@@ -54,9 +53,9 @@ use crate::{
 ///     .build_blocking(|delivery| Err(format!("no route to {}", delivery.id()).into()))?;
 ///
 /// let month = Duration::from_secs(30 * 86_400);
-/// assert_eq!(timer.schedule("trial/17", month, b"ends")?, Scheduled::Created);
-/// assert_eq!(timer.cancel("trial/17")?, Cancelled::Cancelled);
-/// assert_eq!(timer.cancel("trial/17")?, Cancelled::NotFound);
+/// assert_eq!(timer.schedule("trial/17", month, b"ends").wait()?, Scheduled::Created);
+/// assert_eq!(timer.cancel("trial/17").wait()?, Cancelled::Cancelled);
+/// assert_eq!(timer.cancel("trial/17").wait()?, Cancelled::NotFound);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub struct DurableTimer<S: Store> {
@@ -78,19 +77,14 @@ impl<S: Store> Drop for Owner<S> {
 #[derive(Debug)]
 #[must_use = "the change is durable once the receipt says so"]
 pub struct Receipt<T> {
-    answer: Result<oneshot::Receiver<Result<Vec<Answer>, StoreError>>, DurableError>,
-    read: fn(&[Answer]) -> Result<T, DurableError>,
+    answer: Result<oneshot::Receiver<StoreResult<Vec<Answer>>>, DurableError>,
+    read: fn(&[Answer]) -> Option<Result<T, DurableError>>,
 }
 
 impl<T> Receipt<T> {
     /// Blocks until the answer is there.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn wait(self) -> Result<T, DurableError> {
-        let answers = self.answer?.recv().map_err(|_| DurableError::ShutDown)??;
-        (self.read)(&answers)
+        read(self.read, self.answer?.recv())
     }
 }
 
@@ -98,15 +92,32 @@ impl<T> Future for Receipt<T> {
     type Output = Result<T, DurableError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let read = self.read;
+        let how = self.read;
         match &mut self.answer {
             Err(error) => Poll::Ready(Err(error.clone())),
-            Ok(receiver) => Pin::new(receiver).poll(context).map(|answer| {
-                let answers = answer.map_err(|_| DurableError::ShutDown)??;
-                read(&answers)
-            }),
+            Ok(receiver) => Pin::new(receiver).poll(context).map(|answers| read(how, answers)),
         }
     }
+}
+
+fn read<T>(
+    how: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+    answers: Result<StoreResult<Vec<Answer>>, oneshot::RecvError>,
+) -> Result<T, DurableError> {
+    let answers = answers.map_err(|_| DurableError::ShutDown)??;
+    let wrong = "the store gave an answer to another command";
+    let wrong = || Err(StoreError::with_source(StoreErrorReason::Other, wrong).into());
+    how(&answers).unwrap_or_else(wrong)
+}
+
+/// Returns a function that reads the answer to one command.
+macro_rules! one {
+    ($kind:ident) => {
+        |answers: &[Answer]| match answers {
+            [Answer::$kind(answer)] => Some(Ok(*answer)),
+            _ => None,
+        }
+    };
 }
 
 impl<S: Store> DurableTimer<S> {
@@ -123,40 +134,22 @@ impl<S: Store> DurableTimer<S> {
         &self.owner.0
     }
 
-    /// Schedules a timeout, and replaces the one of the same id. Returns when it is durable.
+    /// Schedules a timeout, and replaces the one of the same id.
     ///
     /// # Errors
     ///
-    /// [`DurableError`]. After [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason) it may
-    /// be scheduled or not; scheduling it again is safe.
+    /// [`DurableError`], by the receipt. After
+    /// [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown) it may be scheduled or not;
+    /// scheduling it again is safe.
     pub fn schedule(
         &self,
         id: impl TryInto<TimeoutId, Error: Into<InputError>>,
         when: impl Into<When>,
         payload: impl AsRef<[u8]>,
-    ) -> Result<Scheduled, DurableError> {
-        self.schedule_async(id, when, payload).wait()
-    }
-
-    /// Schedules a timeout like [`schedule`](Self::schedule), without blocking.
-    ///
-    /// # Cancel safety
-    ///
-    /// The timeout is scheduled even if the receipt is dropped.
-    pub fn schedule_async(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-        payload: impl AsRef<[u8]>,
     ) -> Receipt<Scheduled> {
-        let new = || {
-            let due = when.into().resolve(self.now())?;
-            NewTimeout::new(id, due, payload)
-        };
-        match new() {
-            Ok(new) => self.schedule_new(new),
-            Err(error) => Receipt { answer: Err(error.into()), read: scheduled },
-        }
+        let due = when.into().resolve(self.now());
+        let new = due.and_then(|due| NewTimeout::new(id, due, payload));
+        self.submit(new.map(|new| vec![Command::Schedule(new)]), one!(Scheduled))
     }
 
     /// Schedules a timeout with a policy for an id that is taken, or one that recurs.
@@ -179,18 +172,13 @@ impl<S: Store> DurableTimer<S> {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
-        let read = if new.conflict == Conflict::Refuse { scheduled_or_exists } else { scheduled };
-        Receipt { answer: self.submit_new(vec![new]), read }
-    }
-
-    /// Checks timeouts, whose fields a caller may have set, and schedules them in one transaction.
-    fn submit_new(
-        &self,
-        batch: Vec<NewTimeout>,
-    ) -> Result<oneshot::Receiver<Result<Vec<Answer>, StoreError>>, DurableError> {
-        self.core().check_open()?;
-        batch.iter().try_for_each(NewTimeout::check)?;
-        Ok(self.core().submit(batch.into_iter().map(Command::Schedule).collect()))
+        let refuses = new.conflict == Conflict::Refuse;
+        let or_exists: fn(&[Answer]) -> _ = |answers| match answers {
+            [Answer::Scheduled(Scheduled::Kept)] => Some(Err(DurableError::Exists)),
+            _ => one!(Scheduled)(answers),
+        };
+        let read = if refuses { or_exists } else { one!(Scheduled) };
+        self.submit(Ok(vec![Command::Schedule(new)]), read)
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
@@ -198,96 +186,74 @@ impl<S: Store> DurableTimer<S> {
     ///
     /// Batches of a thousand are a good size.
     pub fn schedule_batch(&self, batch: Vec<NewTimeout>) -> Receipt<Vec<Scheduled>> {
-        let read: fn(&[Answer]) -> _ = |answers| {
-            answers.iter().map(|answer| scheduled(std::slice::from_ref(answer))).collect()
-        };
-        Receipt { answer: self.submit_new(batch), read }
+        self.submit(Ok(batch.into_iter().map(Command::Schedule).collect()), |answers| {
+            let one = |answer: &Answer| match answer {
+                Answer::Scheduled(answer) => Some(*answer),
+                _ => None,
+            };
+            answers.iter().map(one).collect::<Option<_>>().map(Ok)
+        })
     }
 
     /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn cancel(
         &self,
         id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-    ) -> Result<Cancelled, DurableError> {
-        self.cancel_async(id).wait()
-    }
-
-    /// Cancels a timeout like [`cancel`](Self::cancel), without blocking.
-    pub fn cancel_async(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
     ) -> Receipt<Cancelled> {
-        self.change(
-            id,
-            |id| Ok(Command::Cancel(id)),
-            |answers| match answers {
-                [Answer::Cancelled(answer)] => Ok(*answer),
-                _ => Err(wrong_answer()),
-            },
-        )
+        let id = id.try_into().map_err(Into::into);
+        self.submit(id.map(|id| vec![Command::Cancel(id)]), one!(Cancelled))
     }
 
     /// Moves a timeout to another time. Its number of attempts starts at 0 again.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn reschedule(
         &self,
         id: impl TryInto<TimeoutId, Error: Into<InputError>>,
         when: impl Into<When>,
-    ) -> Result<Rescheduled, DurableError> {
-        self.reschedule_async(id, when).wait()
-    }
-
-    /// Moves a timeout like [`reschedule`](Self::reschedule), without blocking.
-    pub fn reschedule_async(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
     ) -> Receipt<Rescheduled> {
-        let due = when.into().resolve(self.now());
-        self.change(
-            id,
-            |id| Ok(Command::Reschedule(id, due?)),
-            |answers| match answers {
-                [Answer::Rescheduled(answer)] => Ok(*answer),
-                _ => Err(wrong_answer()),
-            },
-        )
+        self.move_to(id, when, Command::Reschedule, one!(Rescheduled))
     }
 
     /// Makes a dead timeout due at `when`. Returns whether it was dead.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn requeue(
         &self,
         id: impl TryInto<TimeoutId, Error: Into<InputError>>,
         when: impl Into<When>,
-    ) -> Result<bool, DurableError> {
+    ) -> Receipt<bool> {
+        self.move_to(id, when, Command::Requeue, one!(Requeued))
+    }
+
+    fn move_to<T>(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+        command: fn(TimeoutId, WallTime) -> Command,
+        read: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+    ) -> Receipt<T> {
         let due = when.into().resolve(self.now());
-        let receipt = self.change(
-            id,
-            |id| Ok(Command::Requeue(id, due?)),
-            |answers| match answers {
-                [Answer::Requeued(answer)] => Ok(*answer),
-                _ => Err(wrong_answer()),
-            },
-        );
-        receipt.wait()
+        let id = id.try_into().map_err(Into::into);
+        self.submit(id.and_then(|id| Ok(vec![command(id, due?)])), read)
+    }
+
+    /// Writes commands with the next group, unless the timer was shut down or the input is wrong.
+    fn submit<T>(
+        &self,
+        commands: Result<Vec<Command>, InputError>,
+        read: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+    ) -> Receipt<T> {
+        let submit = || {
+            let commands = commands?;
+            self.core().check_open()?;
+            // A caller may have set the fields of a new timeout.
+            commands.iter().try_for_each(|command| match command {
+                Command::Schedule(new) => check_payload(&new.payload),
+                _ => Ok(()),
+            })?;
+            Ok(self.core().submit(commands))
+        };
+        Receipt { answer: submit(), read }
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn get(
         &self,
         id: impl TryInto<TimeoutId, Error: Into<InputError>>,
@@ -297,29 +263,17 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, DurableError> {
         Ok(self.core().store.list(query, limit)?)
     }
 
     /// Returns the numbers of live and of dead timeouts in the store. Asks the store.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     pub fn count(&self) -> Result<Counts, DurableError> {
         Ok(self.core().store.count()?)
     }
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
     /// that are being delivered. Asks the store, which reads an entry for each of them.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`].
     ///
     /// # Examples
     ///
@@ -368,13 +322,6 @@ impl<S: Store> DurableTimer<S> {
         self.stats().publish();
     }
 
-    /// Emits one event of the facade `tracing`, of the level `INFO`, with the fields of
-    /// [`stats`](Self::stats). Does not ask the store.
-    #[cfg(feature = "tracing")]
-    pub fn trace_stats(&self) {
-        self.stats().trace();
-    }
-
     /// Shuts down at once: refuses new timeouts and begins no delivery.
     ///
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
@@ -390,20 +337,6 @@ impl<S: Store> DurableTimer<S> {
     #[must_use]
     pub fn finish(&self, within: Duration) -> bool {
         self.core().finish(within)
-    }
-
-    fn change<T>(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        command: impl FnOnce(TimeoutId) -> Result<Command, InputError>,
-        read: fn(&[Answer]) -> Result<T, DurableError>,
-    ) -> Receipt<T> {
-        let command = id.try_into().map_err(Into::into).and_then(command);
-        let answer = self.core().check_open().and_then(|()| {
-            let command = command?;
-            Ok(self.core().submit(vec![command]))
-        });
-        Receipt { answer, read }
     }
 }
 
@@ -425,11 +358,6 @@ impl NewTimeout {
         Ok(Self { id, due, payload, repeat: None, conflict: Conflict::Replace })
     }
 
-    /// Checks the payload. The types of the other fields have only valid values.
-    fn check(&self) -> Result<(), InputError> {
-        check_payload(&self.payload)
-    }
-
     /// Sets the rule by which it recurs. `due` is the first occurrence.
     #[must_use]
     pub fn repeat(mut self, repeat: crate::Repeat) -> Self {
@@ -448,26 +376,6 @@ impl NewTimeout {
 fn check_payload(payload: &[u8]) -> Result<(), InputError> {
     let is_large = payload.len() > MAX_PAYLOAD;
     if is_large { Err(InputError::LargePayload(payload.len())) } else { Ok(()) }
-}
-
-fn scheduled(answers: &[Answer]) -> Result<Scheduled, DurableError> {
-    match answers {
-        [Answer::Scheduled(answer)] => Ok(*answer),
-        _ => Err(wrong_answer()),
-    }
-}
-
-fn scheduled_or_exists(answers: &[Answer]) -> Result<Scheduled, DurableError> {
-    scheduled(answers).and_then(|answer| match answer {
-        Scheduled::Kept => Err(DurableError::Exists),
-        answer => Ok(answer),
-    })
-}
-
-/// A store gave the answer to another command.
-fn wrong_answer() -> DurableError {
-    let error = io::Error::other("the store gave an answer to another command");
-    StoreError::with_source(crate::StoreErrorReason::Other, error).into()
 }
 
 impl<S: Store> Clone for DurableTimer<S> {

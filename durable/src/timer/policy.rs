@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
-
 /// Delays between the attempts of a delivery, and their number.
 ///
 /// The delay after attempt `n` is `base * 2^(n - 1)`, at most `max`, less a random part of up to
@@ -65,13 +63,13 @@ impl Backoff {
     }
 
     /// Returns the delay after a failed attempt; `None` if it was the last one.
-    pub(super) fn delay(&self, attempt: u32, rng: &mut Rng) -> Option<Duration> {
+    pub(super) fn delay(&self, attempt: u32) -> Option<Duration> {
         if self.is_last(attempt) {
             return None;
         }
         let factor = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let delay = self.base.checked_mul(factor).unwrap_or(self.max).min(self.max);
-        Some(delay.mul_f64(1.0 - self.jitter * rng.f64()))
+        Some(delay.mul_f64(1.0 - self.jitter * fastrand::f64()))
     }
 }
 

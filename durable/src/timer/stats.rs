@@ -1,7 +1,6 @@
 //! Statistics of a timer.
 
 use std::{
-    fmt,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -40,24 +39,6 @@ macro_rules! counters {
                     let name = concat!("delaywheel_durable_", stringify!($name), "_total");
                     metrics::counter!(name).absolute(self.$name);
                 )*
-            }
-        }
-
-        #[cfg(feature = "tracing")]
-        impl DurableStats {
-            /// Emits all numbers as an event.
-            pub(super) fn trace(&self) {
-                tracing::info!(
-                    window = self.window,
-                    due = self.due,
-                    delivering = self.delivering,
-                    $($name = self.$name,)*
-                    lateness_p50 = ?self.lateness.p50,
-                    lateness_p99 = ?self.lateness.p99,
-                    store_latency_p50 = ?self.store_latency.p50,
-                    store_latency_p99 = ?self.store_latency.p99,
-                    "statistics"
-                );
             }
         }
 
@@ -162,7 +143,7 @@ impl DurableStats {
 }
 
 /// A number that only grows.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
@@ -172,12 +153,6 @@ impl Counter {
 
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
-    }
-}
-
-impl fmt::Debug for Counter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.get().fmt(f)
     }
 }
 

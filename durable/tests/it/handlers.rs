@@ -41,7 +41,7 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
         ("future panics", "the handler panicked"),
     ];
     for (way, _) in ways {
-        timer.schedule(way, Duration::ZERO, b"").expect("schedule");
+        timer.schedule(way, Duration::ZERO, b"").wait().expect("schedule");
     }
     clock.advance(Duration::ZERO);
     for (way, error) in ways {
@@ -74,7 +74,7 @@ fn a_task_that_never_ran_is_no_attempt() {
             },
         )
         .expect("start");
-    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     clock.advance(10 * SECOND);
     assert_eq!((tries.load(SeqCst), timer.stats().acknowledged), (7, 1));
 }
@@ -92,7 +92,7 @@ fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {
         })
         .expect("start");
     for id in ["a", "b"] {
-        timer.schedule(id, Duration::ZERO, b"").expect("schedule");
+        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
         assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), id);
     }
     assert!(timer.finish(60 * SECOND));

@@ -92,10 +92,10 @@ fn the_oldest_timeout_begins_first_while_others_become_due() {
         Ok(())
     });
     // What is due before its start is another lane.
-    timer.schedule("first", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
     begun.recv_timeout(LONG).expect("delivery");
     for number in 0..100 {
-        timer.schedule(format!("{number}"), Duration::ZERO, b"").expect("schedule");
+        timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
     }
     assert!(timer.finish(LONG));
     let order: Vec<_> = begun.try_iter().collect();

@@ -1,11 +1,10 @@
 //! Tests of the public interface, in virtual time as far as possible.
 #![expect(clippy::unchecked_time_subtraction, reason = "of constants, in tests")]
 
-#[cfg(feature = "sqlite")]
-mod files;
 mod handlers;
 mod load;
 mod simulation;
-mod stores;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod timer;
 mod waits;

@@ -17,8 +17,8 @@ use std::{
 use delaywheel_durable::{
     Answer, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
     Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Notice, Query, Record,
-    Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, TimeoutId,
-    WallClock, WallTime, WorkerId,
+    Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, StoreResult,
+    TimeoutId, WallClock, WallTime, WorkerId, conformance,
 };
 use fastrand::Rng;
 use parking_lot::Mutex;
@@ -78,7 +78,7 @@ struct RemoteStore {
 }
 
 impl RemoteStore {
-    fn call<R>(&self, run: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+    fn call<R>(&self, run: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
         self.send(Vec::new, run)
     }
 
@@ -87,8 +87,8 @@ impl RemoteStore {
     fn send<R>(
         &self,
         late: impl FnOnce() -> Vec<Late>,
-        run: impl FnOnce() -> Result<R, StoreError>,
-    ) -> Result<R, StoreError> {
+        run: impl FnOnce() -> StoreResult<R>,
+    ) -> StoreResult<R> {
         let lose_reply = {
             let mut network = self.network.lock();
             let loss = network.loss;
@@ -110,7 +110,7 @@ impl RemoteStore {
         Ok(reply)
     }
 
-    fn faulty_write(&self, now: WallTime, command: &Command) -> Result<Answer, StoreError> {
+    fn faulty_write(&self, now: WallTime, command: &Command) -> StoreResult<Answer> {
         let old = self.store.get(command.id())?;
         let delivering = old.as_ref().is_some_and(|old| old.state == State::Delivering);
         let mut command = command.clone();
@@ -141,7 +141,7 @@ impl RemoteStore {
         &self,
         worker: WorkerId,
         request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
+    ) -> StoreResult<Option<ClaimedBatch>> {
         let batch = self.store.claim(worker, request)?;
         if batch.is_none() && self.fault == Some(Fault::ClaimAfterLeave) {
             let absent = self.store.enter(WallTime::MAX, Duration::ZERO, None)?;
@@ -151,7 +151,7 @@ impl RemoteStore {
     }
 
     /// A request arrives that its sender took for lost.
-    fn receive(&self, late: Late) -> Result<(), StoreError> {
+    fn receive(&self, late: Late) -> StoreResult<()> {
         match late {
             Late::Claim(worker, request) => self.faulty_claim(worker, request).map(drop),
             Late::Begin(now, claims) => self.store.begin(now, &claims).map(drop),
@@ -175,7 +175,7 @@ impl Network {
 }
 
 impl Store for RemoteStore {
-    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let settlements = || {
             let is_settlement = |command: &&Command| matches!(command, Command::Settle(..));
             let commands = commands.iter().filter(is_settlement).cloned();
@@ -196,42 +196,37 @@ impl Store for RemoteStore {
         })
     }
 
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         self.call(|| self.store.get(id))
     }
 
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         self.call(|| self.store.list(query, limit))
     }
 
-    fn count(&self) -> Result<Counts, StoreError> {
+    fn count(&self) -> StoreResult<Counts> {
         self.call(|| self.store.count())
     }
 
-    fn enter(
-        &self,
-        now: WallTime,
-        lease: Duration,
-        name: Option<&str>,
-    ) -> Result<WorkerId, StoreError> {
+    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
+        self.call(|| self.store.count_due(now))
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
         self.call(|| self.store.enter(now, lease, name))
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let now = if self.fault == Some(Fault::NoLapse) { WallTime::MIN } else { now };
         let late = || vec![Late::Renew(worker, now, lease)];
         self.send(late, || self.store.renew(worker, now, lease))
     }
 
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.call(|| self.store.leave(worker))
     }
 
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
+    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let late = || vec![Late::Claim(worker, request)];
         self.send(late, || {
             let mut batch = self.faulty_claim(worker, request)?;
@@ -244,7 +239,7 @@ impl Store for RemoteStore {
         })
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
         let late = || vec![Late::Begin(now, claims.to_vec())];
         self.send(late, || match self.fault {
             Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims),
@@ -314,6 +309,8 @@ type Verdict = Result<(), String>;
 
 impl World {
     fn new(seed: u64, fault: Option<Fault>) -> Self {
+        // The jitter of the timers, which run on this thread.
+        fastrand::seed(seed);
         let (sender, begun) = mpsc::channel();
         let mut world = Self {
             rng: Rng::with_seed(seed),
@@ -358,7 +355,6 @@ impl World {
             .max_deliveries(self.rng.usize(1..8))
             .handler_limit(Some(600 * SECOND))
             .backoff(Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX))
-            .seed(self.rng.u64(..))
             .build_with(move |delivery| drop(sender.send((time.now(), delivery, is_lossy))))
             .expect("start");
         self.workers.push(Worker { timer, clock, network, is_paused: false });
@@ -402,7 +398,7 @@ impl World {
             self.last_id += 1;
             TimeoutId::new(format!("{:04}", self.last_id)).expect("valid")
         });
-        let promise = match self.workers[worker].timer.schedule(&id, due, b"") {
+        let promise = match self.workers[worker].timer.schedule(&id, due, b"").wait() {
             Ok(_) => Promise::Kept(due),
             Err(error) if is_unknown(&error) => Promise::Unknown,
             Err(_) => return Ok(()),
@@ -417,7 +413,7 @@ impl World {
     fn cancel(&mut self) -> Verdict {
         let Some(id) = self.some_id() else { return Ok(()) };
         let worker = self.worker();
-        let answer = self.workers[worker].timer.cancel(&id);
+        let answer = self.workers[worker].timer.cancel(&id).wait();
         let known = self.oracle.get_mut(&id).expect("known");
         let promise = known.promise;
         known.promise = match &answer {
@@ -453,7 +449,7 @@ impl World {
         let Some(id) = self.some_id() else { return Ok(()) };
         let worker = self.worker();
         let due = self.now.saturating_add(SECOND * self.rng.u32(..120));
-        let answer = self.workers[worker].timer.reschedule(&id, due);
+        let answer = self.workers[worker].timer.reschedule(&id, due).wait();
         let known = self.oracle.get_mut(&id).expect("known");
         match answer {
             Ok(Rescheduled::Rescheduled) => {
@@ -586,6 +582,11 @@ impl World {
             None => Ok(()),
         }
     }
+}
+
+#[test]
+fn memory_conforms() {
+    conformance::check(MemoryStore::new, 20_000);
 }
 
 fn is_unknown(error: &DurableError) -> bool {

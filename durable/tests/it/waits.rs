@@ -50,7 +50,7 @@ fn waits_without_a_turn(store: impl Store) {
         .clock(clock.clone())
         .build_blocking(|_| Ok(()))
         .expect("start");
-    timer.schedule("far", 300 * DAY, b"").expect("schedule");
+    timer.schedule("far", 300 * DAY, b"").wait().expect("schedule");
     clock.clock.advance(Duration::ZERO);
     let due = clock.now().saturating_add(300 * DAY);
     let looks_at = due.saturating_sub(30 * SECOND);
@@ -89,7 +89,7 @@ fn a_timestamp_of_jiff_is_a_due_time() {
         .build_blocking(|_| Ok(()))
         .expect("start");
     let due: jiff::Timestamp = "2026-03-01T12:30:00.000000001Z".parse().expect("time");
-    timer.schedule("a", due, b"").expect("schedule");
+    timer.schedule("a", due, b"").wait().expect("schedule");
     let record = timer.get("a").expect("get").expect("pending");
     assert_eq!(record.due.since(clock.now()), Duration::from_micros(45_000_000_001), "rounded up");
     clock.advance(45_000 * SECOND);
@@ -97,6 +97,6 @@ fn a_timestamp_of_jiff_is_a_due_time() {
     clock.advance(Duration::from_micros(1));
     assert_eq!(timer.stats().acknowledged, 1);
     let early: jiff::Timestamp = "1969-12-31T23:59:59Z".parse().expect("time");
-    let refused = timer.schedule("b", early, b"");
+    let refused = timer.schedule("b", early, b"").wait();
     assert!(matches!(refused, Err(DurableError::Input(InputError::Before1970))), "{refused:?}");
 }

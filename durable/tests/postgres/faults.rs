@@ -11,7 +11,7 @@ use delaywheel_durable::{
     PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
 };
 
-use crate::{LONG, SECOND, client, held, server::Server, start};
+use crate::{LONG, SECOND, client, connect, held, server::Server, start};
 
 /// A user's transaction holds the row, and the timer must cancel, deliver and settle others.
 #[test]
@@ -20,18 +20,18 @@ fn a_locked_row_delays_its_own_commands_only() {
     let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = timer.store().clone();
     for id in ["x", "late"] {
-        timer.schedule(id, 600 * SECOND, b"").expect("schedule");
+        timer.schedule(id, 600 * SECOND, b"").wait().expect("schedule");
     }
     let mut client = client(&server);
     let mut transaction = client.transaction().expect("begin");
     let id = |id| TimeoutId::new(id).expect("valid");
     store.cancel_in(&mut transaction, &id("x")).expect("cancel");
     store.cancel_in(&mut transaction, &id("late")).expect("cancel");
-    let (first, second) = (timer.cancel_async("x"), timer.schedule_async("x", SECOND, b""));
-    let refused = timer.cancel_async("late");
+    let (first, second) = (timer.cancel("x"), timer.schedule("x", SECOND, b""));
+    let refused = timer.cancel("late");
     let begin = Instant::now();
     for number in 0..50 {
-        timer.schedule(format!("{number}"), Duration::ZERO, b"").expect("schedule");
+        timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
         deliveries.recv_timeout(LONG).expect("delivery").acknowledge();
     }
     assert!(begin.elapsed() < 8 * SECOND, "{:?} for 50 others", begin.elapsed());
@@ -39,7 +39,7 @@ fn a_locked_row_delays_its_own_commands_only() {
     let DurableError::Store(error) = refused.wait().expect_err("locked") else { panic!() };
     assert_eq!(error.reason(), StoreErrorReason::Locked);
     drop((first, second));
-    let last = (timer.cancel_async("x"), timer.schedule_async("x", Duration::ZERO, b""));
+    let last = (timer.cancel("x"), timer.schedule("x", Duration::ZERO, b""));
     transaction.commit().expect("commit");
     assert!(!last.0.wait().expect("answer").is_cancelled() || last.1.wait().is_ok());
     assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
@@ -50,7 +50,7 @@ fn a_locked_row_delays_its_own_commands_only() {
 fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     let Some(server) = Server::start() else { return };
     let (sender, done) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let (timer_sender, timer) = mpsc::channel::<DurableTimer<PostgresStore>>();
     let (parameters, timer) = (server.parameters(), parking_lot::Mutex::new(timer));
     let built = DurableTimer::builder(store)
@@ -67,11 +67,11 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
             while delivery.is_current() {
                 thread::yield_now();
             }
-            timer.schedule("second", Duration::ZERO, b"")?;
+            timer.schedule("second", Duration::ZERO, b"").wait()?;
             Ok(transaction.rollback()?)
         })
         .expect("start");
-    built.schedule("first", Duration::ZERO, b"").expect("schedule");
+    built.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
     timer_sender.send(built.clone()).expect("it waits");
     assert_eq!(done.recv_timeout(LONG).expect("delivery"), "second");
     while built.stats().retries == 0 {
@@ -89,7 +89,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         "ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad')";
     client(&server).batch_execute(rules).expect("rules");
     let ids = ["a", "bad", "b", "bad", "c"];
-    let all: Vec<_> = ids.map(|id| timer.schedule_async(id, Duration::ZERO, b"")).into();
+    let all: Vec<_> = ids.map(|id| timer.schedule(id, Duration::ZERO, b"")).into();
     for (id, receipt) in ids.into_iter().zip(all) {
         match receipt.wait() {
             Ok(_) => assert_ne!(id, "bad"),
@@ -118,7 +118,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
 #[tokio::test]
 async fn a_store_works_and_ends_within_a_runtime() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let runtime = tokio::runtime::Handle::current();
     let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let timer = DurableTimer::builder(store.clone())
@@ -130,7 +130,7 @@ async fn a_store_works_and_ends_within_a_runtime() {
             },
         )
         .expect("start");
-    timer.schedule_async("a", Duration::ZERO, b"").await.expect("schedule");
+    timer.schedule("a", Duration::ZERO, b"").await.expect("schedule");
     assert_eq!(seen.recv().await.as_deref(), Some("a"));
     timer.get("a").expect("get");
     assert!(timer.finish(LONG));
@@ -144,13 +144,13 @@ async fn a_store_works_and_ends_within_a_runtime() {
 fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let due = store.clock().expect("clock").now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
     store.write(due, &commands).expect("write");
     let timers = [(); 3].map(|()| {
-        let store = PostgresStore::connect(&server.parameters()).expect("connect");
+        let store = connect(&server);
         let builder = DurableTimer::builder(store).threads(4);
         let handler = |_: &Delivery| {
             thread::sleep(EACH);
@@ -172,14 +172,13 @@ fn workers_share_what_is_due_at_once() {
 #[test]
 fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let now = store.clock().expect("clock").now();
     let new = NewTimeout::new("a", now, b"").expect("valid");
     store.write(now, &[Command::Schedule(new)]).expect("write");
     let killed = store.enter(now, 600 * SECOND, Some("node-1")).expect("enter");
     let until = now.saturating_add(SECOND);
-    let request =
-        ClaimRequest { now, from: WallTime::MIN, until, limit: 9, max_bytes: 9, cron: true };
+    let request = ClaimRequest::new(now, until);
     let batch = store.claim(killed, request).expect("claim").expect("lease");
     let claims = [batch.records[0].claim()];
     assert_eq!(store.begin(now, &claims).expect("begin"), [Begun::Begun]);
@@ -203,7 +202,7 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     timer.schedule_new(new).wait().expect("schedule");
-    timer.schedule("b", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "b");
     let record = loop {
         let record = timer.get("a").expect("get").expect("kept");
@@ -215,8 +214,7 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     assert_eq!((record.state, record.attempt), (State::Pending, 0));
     let store = timer.store();
     let other = store.enter(now, 60 * SECOND, None).expect("enter");
-    let (from, until) = (WallTime::MIN, WallTime::MAX);
-    let request = |cron| ClaimRequest { now, from, until, limit: 9, max_bytes: 9, cron };
+    let request = |cron| ClaimRequest { cron, ..ClaimRequest::new(now, WallTime::MAX) };
     let claim = |cron| store.claim(other, request(cron)).expect("claim").expect("lease").records;
     assert_eq!((claim(false).len(), claim(true).len()), (0, 1));
 }
@@ -237,7 +235,7 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     let app = server.parameters().replace("user=postgres", "user=app");
     let store = PostgresStore::connect(&app).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
-    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert!(timer.finish(LONG));
     assert_eq!(timer.stats().acknowledged, 1);
     // A newer version that still works with this one, so a deploy can be rolled back.
@@ -255,12 +253,12 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
     let proxy = crate::proxy::Proxy::start(&server.parameters());
     let store = PostgresStore::connect(proxy.parameters()).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
-    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     while timer.stats().acknowledged == 0 {
         thread::yield_now();
     }
     proxy.silence();
-    let waits = timer.schedule_async("b", Duration::ZERO, b"");
+    let waits = timer.schedule("b", Duration::ZERO, b"");
     let begin = Instant::now();
     for _ in 0..100 {
         assert_eq!(timer.stats().acknowledged, 1);
@@ -275,7 +273,7 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
 fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
     let Some(server) = Server::start() else { return };
     let (timer, seen) = start(&server);
-    timer.schedule("first", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
     seen.recv_timeout(LONG).expect("delivery");
     let mut client = client(&server);
     let old = client.build_transaction();

@@ -6,14 +6,14 @@ use delaywheel_durable::{
     Command, DurableTimer, ManualWallClock, NewTimeout, PostgresStore, Store,
 };
 
-use crate::{LONG, SECOND, client, server::Server, start_without_polls};
+use crate::{LONG, SECOND, client, connect, server::Server, start_without_polls};
 
 /// Another program may insert rows by itself, and a notification may be lost.
 #[test]
 fn a_row_without_a_notification_is_found_by_the_next_look() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let timer = DurableTimer::builder(store)
         .recheck(Some(SECOND / 20))
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
@@ -36,9 +36,9 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(&server.parameters(), sender);
-    timer.schedule("far", 3_000 * SECOND, b"").expect("schedule");
+    timer.schedule("far", 3_000 * SECOND, b"").wait().expect("schedule");
     // A store without a timer, as another process has one.
-    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let other = connect(&server);
     let deliver = |id: &str| {
         let now = other.clock().expect("clock").now();
         let new = NewTimeout::new(id, now, b"").expect("valid");
@@ -89,7 +89,7 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
             .recheck(recheck)
             .build_blocking(|_| Ok(()))
             .expect("start");
-        timer.schedule("far", 300 * 86_400 * SECOND, b"").expect("schedule");
+        timer.schedule("far", 300 * 86_400 * SECOND, b"").wait().expect("schedule");
         clock.advance(Duration::ZERO);
         while listens() == earlier {
             thread::yield_now();

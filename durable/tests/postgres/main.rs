@@ -42,7 +42,7 @@ type Timer = DurableTimer<PostgresStore>;
 /// Starts a timer that acknowledges everything and tells the ids.
 fn start(server: &Server) -> (Timer, Receiver<String>) {
     let (sender, seen) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(server);
     let timer = DurableTimer::builder(store)
         .lease(3 * SECOND)
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
@@ -60,13 +60,17 @@ fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
         .expect("start")
 }
 
+fn connect(server: &Server) -> PostgresStore {
+    PostgresStore::connect(&server.parameters()).expect("connect")
+}
+
 fn client(server: &Server) -> postgres::Client {
     postgres::Client::connect(&server.parameters(), postgres::NoTls).expect("connect")
 }
 
 fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(server);
     let timer = DurableTimer::builder(store)
         .lease(lease)
         .build_with(move |delivery| drop(sender.send(delivery)))
@@ -164,7 +168,7 @@ fn a_transaction_of_the_user_decides() {
 #[test]
 fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
     let Some(server) = Server::start() else { return };
-    let direct = PostgresStore::connect(&server.parameters()).expect("connect");
+    let direct = connect(&server);
     for cut in [Cut::Request, Cut::Answer] {
         let proxy = Arc::new(Proxy::start(&server.parameters()));
         let store = PostgresStore::connect(proxy.parameters()).expect("connect");
@@ -178,7 +182,7 @@ fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
             })
             .expect("start");
         proxy.arm("cut-me", cut);
-        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").expect_err("cut");
+        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").wait().expect_err("cut");
         let DurableError::Store(error) = error else { panic!("{error}") };
         assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{cut:?}");
         let id = TimeoutId::new("cut-me").expect("valid");
@@ -186,7 +190,7 @@ fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
         assert_eq!(is_there, cut == Cut::Answer);
         // Scheduling again is safe, whatever had happened.
         let expected = if is_there { Scheduled::Replaced } else { Scheduled::Created };
-        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").expect("again"), expected);
+        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").wait().expect("again"), expected);
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "cut-me");
         assert!(timer.finish(LONG));
         assert!(proxy.has_cut());
@@ -223,7 +227,7 @@ fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let start = |ahead| {
-        let store = PostgresStore::connect(&server.parameters()).expect("connect");
+        let store = connect(&server);
         let sender = sender.clone();
         let server = store.clock().expect("clock");
         DurableTimer::builder(store)
@@ -237,7 +241,7 @@ fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
     for number in 0..COUNT {
         let timer = if number % 2 == 0 { &slow } else { &fast };
         let due = now.saturating_add(Duration::from_millis(number * 10));
-        timer.schedule(format!("{number}"), due, b"").expect("schedule");
+        timer.schedule(format!("{number}"), due, b"").wait().expect("schedule");
     }
     let mut missing: BTreeSet<_> = (0..COUNT).map(|number| number.to_string()).collect();
     while !missing.is_empty() {
@@ -254,9 +258,9 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(&server.parameters(), sender);
-    timer.schedule("before", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
-    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let other = connect(&server);
     let now = other.clock().expect("clock").now();
     let new = |id| Command::Schedule(NewTimeout::new(id, now, b"").expect("valid"));
     // The timer has no connection, and gets none, when this is scheduled.
@@ -287,19 +291,19 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     let proxy = Proxy::start(&server.parameters());
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(proxy.parameters(), sender);
-    timer.schedule("before", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     // The acknowledgement would share the transaction of the next command.
     while timer.count().expect("count").live > 0 {
         thread::yield_now();
     }
     proxy.arm("command", Cut::Answer);
-    let error = timer.schedule("command", Duration::ZERO, b"").expect_err("cut");
+    let error = timer.schedule("command", Duration::ZERO, b"").wait().expect_err("cut");
     let DurableError::Store(error) = error else { panic!("{error}") };
     assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
     // Another store schedules, so that the claim is the first to have an answer with the id.
-    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let other = connect(&server);
     let now = other.clock().expect("clock").now();
     let schedule = |id, due| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
@@ -377,13 +381,13 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     }
 }
 
-/// The statements of a commit differ: a group of several kinds is a transaction of its own, and
+/// The statements of a commit differ: commands of one id are a transaction of two statements, and
 /// many new timeouts are a COPY, with a notification or alone.
 #[test]
 fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     const COUNT: usize = 300;
     let Some(server) = Server::start() else { return };
-    let direct = PostgresStore::connect(&server.parameters()).expect("connect");
+    let direct = connect(&server);
     let now = direct.clock().expect("clock").now();
     let proxy = Proxy::start(&server.parameters());
     let store = PostgresStore::connect(proxy.parameters()).expect("connect");
@@ -395,7 +399,8 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     let batch = |delay| -> Vec<_> {
         (0..COUNT).map(|number| new(&format!("number-{number:03}"), delay)).collect()
     };
-    let mixed = vec![new("number-000", near), Command::Cancel(TimeoutId::generate())];
+    let cancel = Command::Cancel(TimeoutId::new("number-000").expect("valid"));
+    let mixed = vec![cancel, new("number-000", near)];
     let all = Query::Prefix { prefix: "number".to_owned(), after: None };
     for (commands, text, is_commit) in [
         (&mixed, "BEGIN", false),
@@ -442,7 +447,8 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
                     let timer = if caller % 2 == 0 { &first } else { &second };
                     scope.spawn(move || {
                         let ids = (0..50).map(|number| format!("{round}/{caller}/{number}"));
-                        let answered = ids.filter(|id| timer.schedule(id, SECOND / 2, b"").is_ok());
+                        let answered =
+                            ids.filter(|id| timer.schedule(id, SECOND / 2, b"").wait().is_ok());
                         answered.collect::<Vec<_>>()
                     })
                 })
@@ -473,7 +479,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
     assert!(first.finish(LONG));
     assert!(second.finish(LONG));
     let all = Query::Prefix { prefix: String::new(), after: None };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     // Timeouts whose schedule was not acknowledged may be there, and are delivered as well.
     let left = store.list(&all, 10).expect("list");
     assert!(left.iter().all(|record| record.attempt == 0), "{left:?}");
@@ -482,7 +488,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
 #[test]
 fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let store = connect(&server);
     let now = store.clock().expect("clock").now();
     let write = |from: usize, conflict: Conflict, delay: Duration| {
         let new = |number: usize| {
@@ -589,7 +595,7 @@ fn commits_are_durable_whatever_the_default_of_the_database() {
         CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts
             EXECUTE FUNCTION note();";
     client.batch_execute(note).expect("trigger");
-    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "a");
     assert!(timer.finish(LONG));
     let sql = "SELECT count(*), count(*) FILTER (WHERE setting = 'on') FROM noted";

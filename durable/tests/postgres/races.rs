@@ -8,12 +8,11 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Cancelled, Delivery, DurableTimer, MemoryStore, PostgresStore, Query, Rescheduled, Store,
-    WallTime,
+    Cancelled, Delivery, DurableTimer, MemoryStore, Query, Rescheduled, Store, WallTime,
 };
 use fastrand::Rng;
 
-use crate::{LONG, server::Server};
+use crate::{LONG, connect, server::Server};
 
 /// What became of a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,12 +113,12 @@ fn race(store: impl Store) {
         let micros = timer.now().as_micros() / 2 * 2 + rng.u64(..1_000) * 2 + odd;
         WallTime::from_micros(micros).expect("in range")
     };
-    let cancel = |id: &str| match timer.cancel(id).expect("cancel") {
+    let cancel = |id: &str| match timer.cancel(id).wait().expect("cancel") {
         Cancelled::Cancelled => "cancelled",
         Cancelled::Delivering => "delivering",
         _ => "not found",
     };
-    let reschedule = |id: &str, due| match timer.reschedule(id, due).expect("reschedule") {
+    let reschedule = |id: &str, due| match timer.reschedule(id, due).wait().expect("reschedule") {
         Rescheduled::Rescheduled => "rescheduled",
         Rescheduled::Delivering => "delivering",
         _ => "not found",
@@ -128,7 +127,7 @@ fn race(store: impl Store) {
     let mut answers = BTreeMap::new();
     for number in 0..COUNT {
         let id = name(number);
-        timer.schedule(&id, time(&mut rng, 0), b"").expect("schedule");
+        timer.schedule(&id, time(&mut rng, 0), b"").wait().expect("schedule");
         let (mut canceller, mut mover) = (rng.fork(), rng.fork());
         let is_late = number.is_multiple_of(3);
         let all = thread::scope(|scope| {
@@ -141,7 +140,7 @@ fn race(store: impl Store) {
                 reschedule(&id, time(&mut mover, 1))
             });
             // A call that finds no dead timeout changes nothing.
-            let requeue = (0..3).any(|_| timer.requeue(&id, timer.now()).expect("requeue"));
+            let requeue = (0..3).any(|_| timer.requeue(&id, timer.now()).wait().expect("requeue"));
             (cancel.join().expect("cancel"), reschedule.join().expect("reschedule"), requeue)
         });
         answers.insert(id, all);
@@ -181,5 +180,5 @@ fn calls_that_race_with_deliveries_get_true_answers() {
         race(delaywheel_durable::SqliteStore::open(path).expect("open"));
     }
     let Some(server) = Server::start() else { return };
-    race(PostgresStore::connect(&server.parameters()).expect("connect"));
+    race(connect(&server));
 }

@@ -57,7 +57,7 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
     };
 
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
-    timer.schedule("now", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("now", Duration::ZERO, b"").wait().expect("schedule");
     while timer.stats().acknowledged == 0 {
         assert!(Instant::now() < deadline, "{:?}", timer.stats());
         std::thread::yield_now();

@@ -1,0 +1,227 @@
+//! Files of the embedded store: bad, damaged, in use, copied and compacted.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering::SeqCst,
+    thread,
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    ClaimRequest, Command, NewTimeout, Query, SqliteStore, Store, StoreErrorReason, StoreResult,
+    TimeoutId, WallTime,
+};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+fn file() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("timeouts.db");
+    (folder, path)
+}
+
+#[test]
+fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = |name: &str| folder.path().join(name);
+    let at = |micros| WallTime::from_micros(micros).expect("in range");
+    let store = SqliteStore::open(path("store")).expect("open");
+    let command = |number: u64, payload: &[u8]| {
+        let new = NewTimeout::new(format!("{}", number * 7_919 % 2_000), at(number), payload);
+        Command::Schedule(new.expect("valid"))
+    };
+    let fill: Vec<_> = (0..2_000).map(|number| command(number, &[7; 2_000])).collect();
+    store.write(at(0), &fill).expect("write");
+    thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            for number in 0..50 {
+                let pair = [command(number, b"1"), command(number + 1_000, b"1")];
+                store.write(at(0), &pair).expect("write");
+            }
+        });
+        for number in 0..3 {
+            store.backup(path(&format!("copy-{number}"))).expect("backup");
+        }
+        changes.join().expect("changes");
+    });
+    store.backup(path("copy-0")).expect_err("it exists");
+    for number in 0..3 {
+        let copy = SqliteStore::open_checked(path(&format!("copy-{number}"))).expect("open");
+        let records = copy.list(&all(), 9_999).expect("list");
+        let changed = records.iter().filter(|record| record.payload.len() == 1).count();
+        assert_eq!((records.len(), changed % 2), (2_000, 0), "one moment");
+    }
+    let cancel = |number: u64| Command::Cancel(TimeoutId::new(number.to_string()).expect("id"));
+    store.write(at(0), &(10..2_000).map(cancel).collect::<Vec<_>>()).expect("write");
+    let length = || {
+        let size = |name| fs::metadata(path(name)).expect("file").len();
+        size("store") + size("store-wal")
+    };
+    let before = length();
+    assert!(store.compact().expect("compact"));
+    assert!(length() < before / 4, "{before} and {}", length());
+    let token = |store: &SqliteStore| {
+        let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+        let request = ClaimRequest { limit: 1, ..ClaimRequest::new(at(0), WallTime::MAX) };
+        store.claim(worker, request).expect("claim").expect("lease").records[0].token
+    };
+    let first = token(&store);
+    drop(store);
+    let store = SqliteStore::open(path("store")).expect("open");
+    assert!(token(&store) > first);
+}
+
+fn all() -> Query {
+    Query::Prefix { prefix: String::new(), after: None }
+}
+
+#[test]
+fn sqlite_refuses_a_foreign_file() {
+    let (_folder, path) = file();
+    fs::write(&path, "these are notes\n".repeat(1_000)).expect("write");
+    let error = SqliteStore::open(&path).expect_err("foreign");
+    assert_eq!(error.reason(), StoreErrorReason::Corrupt);
+    assert_eq!(fs::read(&path).expect("read"), "these are notes\n".repeat(1_000).as_bytes());
+}
+
+#[test]
+fn sqlite_refuses_the_database_of_another_program_and_a_newer_version() {
+    let (folder, path) = file();
+    drop(SqliteStore::open(&path).expect("open"));
+    let change = |path: &PathBuf, sql| {
+        Connection::open(path).and_then(|file| file.execute_batch(sql)).expect("change");
+        SqliteStore::open(path).expect_err("refused").reason()
+    };
+    assert_eq!(change(&path, "PRAGMA user_version = 9"), StoreErrorReason::NewerVersion);
+    let other = folder.path().join("other.db");
+    assert_eq!(change(&other, "CREATE TABLE records (id)"), StoreErrorReason::Corrupt);
+    let mode = Connection::open(&other).and_then(|file| {
+        file.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))
+    });
+    assert_eq!(mode.expect("mode"), "delete", "it is left as it was");
+}
+
+#[test]
+fn sqlite_reports_a_folder_that_is_missing_a_file_in_use_and_a_folder_without_rights() {
+    let (folder, path) = file();
+    let reason = |path: &str| SqliteStore::open(path).expect_err("refused").reason();
+    assert_eq!(reason("none/timeouts.db"), StoreErrorReason::Other);
+    // No user can create files there, not even root.
+    if cfg!(target_os = "linux") {
+        assert_eq!(reason("/sys/timeouts.db"), StoreErrorReason::ReadOnly);
+    }
+    let store = SqliteStore::open(&path).expect("open");
+    assert_eq!(reason(&path.to_string_lossy()), StoreErrorReason::InUse);
+    let link = folder.path().join("link.db");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&path, &link).expect("link");
+    #[cfg(unix)]
+    assert_eq!(reason(&link.to_string_lossy()), StoreErrorReason::InUse);
+    drop(store);
+    SqliteStore::open(&path).expect("it is free");
+    drop(folder);
+}
+
+fn schedule(store: &SqliteStore, numbers: Range<u32>) -> StoreResult<()> {
+    let commands = numbers.map(|number| {
+        let due = WallTime::from_micros(u64::from(number)).expect("in range");
+        let new = NewTimeout::new(format!("{number:04}"), due, payload(number)).expect("valid");
+        Command::Schedule(new)
+    });
+    store.write(WallTime::MIN, &commands.collect::<Vec<_>>()).map(drop)
+}
+
+fn payload(number: u32) -> Vec<u8> {
+    vec![number.to_le_bytes()[0]; 40]
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn a_failed_commit_is_a_warning() {
+    use delaywheel_durable::{DurableTimer, ManualWallClock};
+
+    let (_folder, path) = file();
+    let timer = DurableTimer::builder(SqliteStore::open(&path).expect("open"))
+        .clock(ManualWallClock::new())
+        .build_blocking(|_| Ok(()))
+        .expect("start");
+    let other = Connection::open(&path).expect("open");
+    other.execute_batch("DROP TABLE records").expect("another program changes the file");
+    let warnings = crate::timer::Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        timer.schedule("a", Duration::from_secs(1), b"").wait().expect_err("no table");
+    });
+    assert_eq!((timer.stats().store_errors, warnings.0.load(SeqCst)), (1, 1));
+}
+
+const COUNT: u32 = 300;
+
+/// Returns the content of a store with many timeouts.
+fn filled(path: &Path) -> Vec<u8> {
+    let store = SqliteStore::open(path).expect("open");
+    for start in (0..COUNT).step_by(100) {
+        schedule(&store, start..start + 100).expect("write");
+    }
+    drop(store);
+    fs::read(path).expect("read")
+}
+
+/// Reads, claims and writes; returns whether all timeouts were there.
+fn use_store(store: &SqliteStore) -> StoreResult<bool> {
+    let records = store.list(&all(), 10_000)?;
+    let found: BTreeMap<_, _> =
+        records.iter().map(|record| (record.id.to_string(), record.payload.to_vec())).collect();
+    let times = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
+    store.list(&times, 10_000)?;
+    for record in &records {
+        store.get(&record.id)?;
+    }
+    store.count()?;
+    let worker = store.enter(WallTime::MIN, Duration::from_secs(1), None)?;
+    let request = ClaimRequest { limit: 10, ..ClaimRequest::new(WallTime::MIN, WallTime::MAX) };
+    store.claim(worker, request)?;
+    schedule(store, COUNT..COUNT + 1)?;
+    let expected = (0..COUNT).map(|number| (format!("{number:04}"), payload(number)));
+    Ok(found == expected.collect())
+}
+
+#[test]
+fn a_damaged_file_is_an_error_or_complete_when_it_is_checked() {
+    let (_folder, path) = file();
+    let content = filled(&path);
+    let mut damaged = Vec::new();
+    let mut rng = fastrand::Rng::with_seed(18);
+    for _ in 0..20 {
+        let mut flipped = content.clone();
+        let place = rng.usize(..flipped.len());
+        flipped[place] ^= 1 << rng.u32(..8);
+        damaged.push(flipped);
+    }
+    // The header, and the first bytes of pages, say how to read the others.
+    for place in (0..256).step_by(16).chain((1_024..content.len()).step_by(1_024)).take(40) {
+        let mut flipped = content.clone();
+        flipped[place] ^= 0x11;
+        damaged.push(flipped);
+    }
+    for part in 0..10 {
+        damaged.push(content[..content.len() * part / 10 + part % 3].to_vec());
+    }
+    let (mut complete, mut errors) = (0, 0);
+    for (number, content) in damaged.iter().enumerate() {
+        fs::write(&path, content).expect("write");
+        let is_complete = SqliteStore::open_checked(&path).and_then(|store| use_store(&store));
+        match is_complete {
+            Ok(true) => complete += 1,
+            // An empty file becomes a new store.
+            Ok(false) => assert!(content.is_empty(), "{number} has lost timeouts"),
+            Err(_) => errors += 1,
+        }
+        // Without the check, wrong data may be read, but no panic escapes.
+        fs::write(&path, content).expect("write");
+        drop(SqliteStore::open(&path).and_then(|store| use_store(&store)));
+    }
+    assert!(complete > 0 && errors > 0, "{complete} were complete, {errors} were errors");
+}

@@ -67,7 +67,7 @@ pub(crate) trait ShardState {
     /// The value that the reaper hands off for an expired timeout.
     type Due;
     /// The values that a guard drops after the release of the lock.
-    type Dropped;
+    type Dropped: Default;
 
     fn wheel(&self) -> &TimingWheel<Self::Value>;
 

@@ -23,7 +23,7 @@ use loom::thread;
 use super::{
     Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
     DelayedOperation, SharedPurgatory, WatchError, WatchErrorKind, Watched,
-    conditions::{Condition, Watch, Watches},
+    conditions::{Condition, Conditions, Watch, Watches},
     limits::Limits,
     operation::OperationKey,
 };

@@ -341,7 +341,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn count(&self) -> StoreResult<Counts>;
 
     /// Returns the number of live records whose next attempt is at `now` or before: those that wait
-    /// for a worker, and those that are being delivered. A store may read them in parts, so that it delays no other call: what changes meanwhile counts or not.
+    /// for a worker, and those that are being delivered.
+    ///
+    /// A store may read them in parts, so that it delays no other call. A record that changes in
+    /// the meantime counts or not.
     fn count_due(&self, now: WallTime) -> StoreResult<u64>;
 
     /// Registers a worker with a lease until `now + lease`. A worker with a name takes over the

@@ -36,9 +36,9 @@
 //! until it expires more timeouts in a hold than other threads insert between two.
 //!
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
-//! holder waits for one. An inserter has both the time slice and the lock. If it finds that the
-//! reaper is more than a tick late, it hands off up to 32 due timeouts itself, if there is a
-//! backlog for them.
+//! holder waits for one. An inserter has a time slice. If it finds, after its release, that the
+//! reaper is more than a tick late, it locks a shard that is due and free, and hands off up to 32
+//! timeouts there, if there is a backlog for them.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 

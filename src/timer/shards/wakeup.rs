@@ -41,9 +41,8 @@
 //! that one.
 //!
 //! Only a thread that expires timeouts raises an expiration, and only under the shard's lock: the
-//! reaper, or an inserter that helps it. A published expiration
-//! may be too early, which costs a turn without work. It is never later than the least deadline in
-//! the shard.
+//! reaper, or an inserter that helps it. A published expiration may be too early, which costs a
+//! turn without work. It is never later than the least deadline in the shard.
 //!
 //! # Why the reaper notices a jump of the clock
 //!
@@ -59,6 +58,17 @@
 //! once at the deadline of a cancelled timeout. After that, each shard publishes the next
 //! expiration of its wheel. Until a thread cancels or moves another timeout, the reaper wakes for
 //! no cancelled timeout again, however many there were, on however many shards.
+
+//!
+//! # How a thread notices that the reaper is late
+//!
+//! `late_from` is the tick after the one in which the next turn has to begin. The reaper stores it
+//! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. From that
+//! tick on, each inserter helps, until the reaper sleeps again. If it finds no due shard, it stores
+//! the tick after its own, so that threads look for due shards at most once in two ticks.
+//!
+//! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
+//! while. If it is too late, no thread helps. If it is too early, a thread looks in vain.
 
 #[cfg(feature = "future")]
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
@@ -101,8 +111,7 @@ impl Published {
 /// unparker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
-    /// The tick from which the reaper is late: the one after that in which its turn has to begin. A
-    /// hint.
+    /// The tick after the one in which the next turn of the reaper has to begin.
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
     is_waiting: AtomicBool,

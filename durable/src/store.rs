@@ -328,7 +328,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the transaction failed: then no command was applied.
+    /// [`StoreError`](crate::StoreError) if the transaction failed: then no command was applied.
     fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
 
     /// Returns a record.

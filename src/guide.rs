@@ -105,6 +105,14 @@
 //! and a message moves its deadline:
 //!
 //! ```ignore
+//! use std::{io, time::Duration};
+//!
+//! use delaywheel::Timer;
+//! use tokio::{io::{AsyncReadExt, AsyncWriteExt}, net::TcpStream};
+//!
+//! const IDLE: Duration = Duration::from_secs(60);
+//! const SEND: Duration = Duration::from_secs(5);
+//!
 //! async fn serve(timer: Timer, mut stream: TcpStream) -> io::Result<()> {
 //!     let mut idle = timer.sleep(IDLE);
 //!     let mut buffer = [0; 4096];
@@ -122,11 +130,17 @@
 //! }
 //! ```
 //!
+//! The whole program is `examples/async_server.rs` of the repository.
+//!
 //! Pass callbacks that block to the blocking pool of tokio:
 //!
 //! ```ignore
+//! use delaywheel::Timer;
+//!
 //! let handle = tokio::runtime::Handle::current();
-//! Timer::builder().executor(move |task: Box<_>| drop(handle.spawn_blocking(task)))
+//! let timer = Timer::builder()
+//!     .executor(move |task: Box<dyn FnOnce() + Send>| drop(handle.spawn_blocking(task)))
+//!     .build()?;
 //! ```
 //!
 //! # Millions of plain values

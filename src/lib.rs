@@ -17,9 +17,14 @@
 //!
 //! ```
 //! # #[cfg(feature = "future")]
-//! async fn first_byte(answer: impl Future<Output = std::io::Result<u8>>) -> std::io::Result<u8> {
-//!     delaywheel::future::timeout(std::time::Duration::from_secs(5), answer).await?
+//! # mod asynchronous {
+//! use std::{io, time::Duration};
+//!
+//! async fn first_byte() -> io::Result<u8> {
+//!     delaywheel::future::timeout(Duration::from_secs(5), read_byte()).await?
 //! }
+//! # async fn read_byte() -> io::Result<u8> { Ok(0) }
+//! # }
 //! ```
 //!
 //! | You have | Use |

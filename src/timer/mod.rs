@@ -94,9 +94,11 @@ impl fmt::Debug for Task {
 
 /// Runs callbacks after a delay.
 ///
-/// Clones are the same timer. The first timeout starts the threads. When the last clone is dropped,
-/// the timer shuts down and drops the pending callbacks without running them. To get these back,
-/// call [`shutdown`](Self::shutdown).
+/// Keep the timer as long as its callbacks must run. Clones are the same timer. When the last clone
+/// is dropped, the timer shuts down and drops the pending callbacks without running them. So a
+/// function that makes a timer, schedules a callback and returns has done nothing; a handle keeps
+/// no timer. To run those that are due soon, call [`finish`](Self::finish). To get all of them
+/// back, call [`shutdown`](Self::shutdown). The first timeout starts the threads.
 ///
 /// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
 /// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.

@@ -27,8 +27,11 @@ use crate::wheel::{Expired, TimingWheel};
 /// old timeout of a resource from a newer one, put a version into the value, as the
 /// [guide](crate::guide#a-cache) shows.
 ///
-/// Clones are the same timer. When the last clone is dropped, the timer shuts down and drops the
-/// pending values.
+/// Keep the timer as long as its values must be handled. Clones are the same timer. When the last
+/// clone is dropped, the timer shuts down and drops the pending values.
+///
+/// Where nothing else tells the type of a value, write it in the closure, as in `|request: u64|`.
+/// Otherwise the compiler may guess a type without a size, and reports that far from the closure.
 ///
 /// # Examples
 ///

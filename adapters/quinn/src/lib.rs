@@ -40,7 +40,7 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 ///     socket: UdpSocket,
 ///     runtime: Arc<dyn Runtime>,
 /// ) -> io::Result<Endpoint> {
-///     let runtime = QuinnRuntime::new(Timer::new(), runtime);
+///     let runtime = QuinnRuntime::new(runtime, Timer::new());
 ///     Endpoint::new(config, None, socket, Arc::new(runtime))
 /// }
 /// ```
@@ -51,9 +51,9 @@ pub struct QuinnRuntime {
 }
 
 impl QuinnRuntime {
-    /// Makes a runtime that sleeps on `timer`, and that runs its tasks and sockets on `inner`.
+    /// Makes a runtime that runs its tasks and sockets on `inner`, and sleeps on `timer`.
     #[must_use]
-    pub fn new(timer: Timer, inner: Arc<dyn Runtime>) -> Self {
+    pub fn new(inner: Arc<dyn Runtime>, timer: Timer) -> Self {
         Self { timer, inner }
     }
 }

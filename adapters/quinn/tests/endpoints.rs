@@ -52,7 +52,7 @@ impl Pair {
         let mut client = ClientConfig::with_root_certificates(Arc::new(roots)).expect("a root");
         client.transport_config(transport);
 
-        let runtime = Arc::new(QuinnRuntime::new(timer.clone(), Arc::new(TokioRuntime)));
+        let runtime = Arc::new(QuinnRuntime::new(Arc::new(TokioRuntime), timer.clone()));
         let endpoint = |config| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
             let runtime: Arc<dyn Runtime> = Arc::clone(&runtime) as _;
@@ -161,7 +161,7 @@ fn a_timer_of_quinn_is_moved_and_the_other_runtime_replaces_one_that_is_refused(
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     let spare = Arc::new(Spare::default());
-    let runtime = QuinnRuntime::new(timer.clone(), Arc::clone(&spare) as _);
+    let runtime = QuinnRuntime::new(Arc::clone(&spare) as _, timer.clone());
     let mut context = Context::from_waker(Waker::noop());
     assert_eq!(runtime.now(), clock.now());
 

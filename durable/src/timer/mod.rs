@@ -285,7 +285,7 @@ impl<S: Store> DurableTimer<S> {
     /// let timer = DurableTimer::builder(MemoryStore::new())
     ///     .clock(clock.clone())
     ///     .build_blocking(|delivery| Err("the printer is off".into()))?;
-    /// timer.schedule("report", Duration::from_secs(60), b"")?;
+    /// timer.schedule("report", Duration::from_secs(60), b"").wait()?;
     /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 0));
     /// timer.shutdown();
     /// clock.advance(Duration::from_secs(60));

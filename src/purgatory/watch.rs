@@ -231,11 +231,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
             self.complete(operation, completion);
             return;
         }
-        if let Some(excess) = excess {
-            self.displace(index, key, now, &excess);
-        }
+        // First, since one that ends now exceeds no limit.
         if out.back == Back::IsAnnounced {
             self.check_announced(index, &mut [out]);
+        }
+        if let Some(excess) = excess {
+            self.displace(index, key, now, &excess);
         }
     }
 

@@ -174,11 +174,14 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
 
     #[cold]
     fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
-        for out in batch.iter() {
-            self.lock(shard).state_mut().announce(out.key);
+        // Others were taken out by another thread after the event, which so checks them.
+        let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);
+        let keys: Vec<_> = are_here.collect();
+        for &key in &keys {
+            self.lock(shard).state_mut().announce(key);
         }
         self.bring_back(shard, batch, false);
-        let mut batch: Vec<_> = batch.iter().map(|out| Out::announced(out.key)).collect();
+        let mut batch: Vec<_> = keys.into_iter().map(Out::announced).collect();
         let this = self.this.upgrade();
         deferral::defer_checks(move || {
             if let Some(this) = this {

@@ -118,8 +118,8 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         }
     }
 
-    /// Hands off due timeouts of one shard in place of a reaper that is late, if there is a backlog
-    /// for them. No callback runs here. An inserter that has unlocked its shard calls this.
+    /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
+    /// take them. No callback runs here. An inserter that has unlocked its shard calls this.
     #[inline]
     pub(crate) fn help_if_late(&self, read: Reading) {
         if self.shards.wakeup.is_late(read.now) {
@@ -129,7 +129,9 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     #[cold]
     fn help(&self, read: Reading) {
-        if self.delivery.backlog().is_none() || self.is_driven() {
+        // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
+        let has_executors = self.delivery.backlog().is_some_and(|backlog| !backlog.is_queue());
+        if !has_executors || self.is_driven() {
             return;
         }
         let mut due = self.shards.due(read.now).peekable();

@@ -38,7 +38,7 @@
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
 //! holder waits for one. An inserter has a time slice. If it finds, after its release, that the
 //! reaper is more than a tick late, it locks a shard that is due and free, and hands off up to 32
-//! timeouts there, if there is a backlog for them.
+//! timeouts there, if executor threads take them.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 

@@ -107,8 +107,8 @@ impl Published {
     }
 }
 
-/// The reaper as threads see it that may have to wake it: the tick until which it sleeps, and its
-/// unparker.
+/// What a reaper shares with the threads that may have to wake it: the tick until which it sleeps,
+/// and its unparker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
     /// The tick after the one in which the next turn of the reaper has to begin.
@@ -151,7 +151,11 @@ impl Wakeup {
     /// `now`.
     #[inline]
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
-        let must_wake = earlier.is_some_and(|expiration| self.must_wake(expiration));
+        let must_wake = earlier.is_some_and(|expiration| {
+            // The reaper is not late for what has just come, even if it is due since long.
+            self.expect_by(expiration.max(now));
+            self.must_wake(expiration)
+        });
         if must_wake || (self.is_overdue(now) && self.must_wake_overdue()) {
             self.wake();
         }
@@ -176,9 +180,6 @@ impl Wakeup {
     /// Returns whether this thread has to wake the reaper after it has published `expiration`. Of
     /// several threads, one gets `true`.
     fn must_wake(&self, expiration: Tick) -> bool {
-        if expiration.get() < self.late_from.load(Ordering::Relaxed) {
-            self.expect_at(expiration);
-        }
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)
             && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
@@ -188,6 +189,13 @@ impl Wakeup {
     #[inline]
     pub(in crate::timer) fn is_late(&self, now: Tick) -> bool {
         self.late_from.load(Ordering::Relaxed) < now.get()
+    }
+
+    /// Lowers the tick at which the reaper has to begin a turn.
+    fn expect_by(&self, tick: Tick) {
+        if tick.get() < self.late_from.load(Ordering::Relaxed) {
+            self.expect_at(tick);
+        }
     }
 
     /// Sets the tick at which the reaper has to begin a turn.
@@ -223,8 +231,8 @@ impl Wakeup {
     /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
     /// published expirations again.
     pub(super) fn announce(&self, until: Tick) {
-        // A swap orders this after the swap of an inserter that found the reaper asleep earlier. So
-        // that inserter cannot replace the value of this sleep.
+        // A swap, so that the reaper sees what an inserter has published that found it asleep
+        // before, and has swapped in `AWAKE` since. A later swap of that inserter wakes the reaper.
         self.expect_at(until);
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");

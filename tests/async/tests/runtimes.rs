@@ -197,6 +197,42 @@ fn an_hour_passes_on_the_executor_of_futures() {
     futures_executor::block_on(executor.run(hour));
 }
 
+/// Runs all tasks until `task` ends, as the page on tokio shows.
+fn run<T>(
+    executor: &async_executor::LocalExecutor<'_>,
+    clock: &ManualClock,
+    task: async_executor::Task<T>,
+) -> T {
+    while !task.is_finished() {
+        if !executor.try_tick() {
+            clock.advance_to_next().expect("a task waits for something that never comes");
+        }
+    }
+    futures_executor::block_on(task)
+}
+
+#[test]
+fn tasks_run_at_their_times_while_the_clock_steps_from_deadline_to_deadline() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let executor = async_executor::LocalExecutor::new();
+    let (timer, shown) = (&timer, &clock);
+    let tasks: Vec<_> = [HOUR, 2 * HOUR]
+        .map(|period| {
+            executor.spawn(async move {
+                let mut times = Vec::new();
+                for _ in 0..3 {
+                    timer.sleep(period).await.expect("the timer runs");
+                    times.push(shown.elapsed());
+                }
+                times
+            })
+        })
+        .into();
+    let times: Vec<_> = tasks.into_iter().map(|task| run(&executor, &clock, task)).collect();
+    assert_eq!(times, [[HOUR, 2 * HOUR, 3 * HOUR], [2 * HOUR, 4 * HOUR, 6 * HOUR]]);
+}
+
 /// Real sleeps, which no runtime's own timer drives.
 async fn some_milliseconds() {
     let (timer, start) = (Timer::new(), Instant::now());

@@ -33,9 +33,11 @@ pub enum Overload {
     /// keys, and of the total, for a moment. Another new operation may be refused meanwhile.
     #[default]
     Refuse,
-    /// The new operation waits, and the purgatory completes the one that has waited longest as
-    /// [`Completion::Displaced`](super::Completion::Displaced). If a thread is checking that one,
-    /// that thread completes it.
+    /// The new operation waits, and the purgatory completes another one as
+    /// [`Completion::Displaced`](super::Completion::Displaced): for the total limit, the one that
+    /// has waited longest; for a key, the one that has watched its events longest, or the one with
+    /// the greatest threshold if none does. If a thread is checking that one, that thread completes
+    /// it.
     ///
     /// The new operation waits before another one leaves, so a refused operation never displaces
     /// another. For this moment, each such call may exceed the limit by one.

@@ -406,8 +406,9 @@ impl List {
         self.is_empty()
     }
 
-    /// Returns the watchers of events, in order, from those that registered together with `first`
-    /// on: the number of the first one of some, or 0 for those in the list itself, and their slots.
+    /// Returns the watchers of events, in order, from the group that begins with number `first` on.
+    /// Each group is the number of its first watcher, and the slots of all. The group in the list
+    /// itself has number 0.
     #[inline]
     pub(super) fn events<'a>(
         &'a self,

@@ -20,8 +20,8 @@
 //! Two other locks exist if there are limits. A thread that displaces an operation holds the first
 //! while it takes the locks of the shards, one after the other. The second guards the counts of
 //! keys, and is taken under the lock of a shard. So the order is: displacing, shard, counts. The
-//! reaper holds the lock of the timer's backlog while it takes the locks of the shards. No thread
-//! holds two shards. A check may wait for a user's lock, even if a thread holds that lock while it
+//! lock of the timer's backlog is taken under that of a shard, never the reverse. No thread holds
+//! two shards. A check may wait for a user's lock, even if a thread holds that lock while it
 //! announces an event.
 
 use std::{

@@ -8,7 +8,7 @@
 //!
 //! # Locks
 //!
-//! A thread takes a lock of this table only while it holds locks above it, and at most one shard.
+//! A thread that holds a lock of this table takes only locks below it. It holds one shard at most.
 //! The locks of [`Debounce`], [`Throttle`] and [`Repeating`] come before all of them.
 //!
 //! | Lock | Held while |

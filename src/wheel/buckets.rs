@@ -74,10 +74,10 @@ pub(super) struct Buckets {
     /// Whether the root has no free position.
     is_root_full: bool,
     pub(super) opened: Opened,
-    /// The newest chunk of a bucket, without live records, or `NIL`. The last chunk that emptied so
-    /// stays with its bucket, which keeps its place in the queue even if this makes it *hollow*,
-    /// without any live record. So a timeout that comes and goes beside many others makes no chunk
-    /// and no bucket. The next bucket that needs a chunk takes this one, and `advance` frees it.
+    /// The chunk that emptied last, or `NIL`. It stays the newest chunk of its bucket, which keeps
+    /// its place in the queue even if this makes it *hollow*, without any live record. So a timeout
+    /// that comes and goes beside many others makes no chunk and no bucket. The next bucket that
+    /// needs a chunk takes this one, and `advance` frees it.
     kept: u32,
 }
 

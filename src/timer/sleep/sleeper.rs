@@ -113,8 +113,8 @@ pub(crate) enum Stage {
     /// Not polled. The deadline was ahead when the delay began, so the first poll does not read the
     /// clock.
     Ahead,
-    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. A poll after the
-    /// end must: the deadline may lie within the latest tick.
+    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. The tick at which
+    /// the wheel expired the sleep does not tell enough: the deadline may lie later within it.
     Out,
     /// The wheel of a shard holds the waker with this identity, unless the key has expired. It
     /// expires the key at the tick `due`, which is not after that of the deadline.

@@ -57,7 +57,7 @@ pub struct PurgatoryBuilder<K, O> {
 
 impl<K, O> PurgatoryBuilder<K, O> {
     pub(super) fn new() -> Self {
-        let timer = TimerBuilder::new().name("purgatory");
+        let timer = TimerBuilder::default().name("purgatory");
         Self {
             timer,
             max_delay: Duration::MAX,

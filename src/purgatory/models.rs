@@ -111,7 +111,7 @@ impl World {
 
     fn with_timer(limits: Limits, set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
         let clock = Still { start: Instant::now(), moves: Arc::default() };
-        let timer = set_up(TimerBuilder::new().clock(clock.clone()).wheel_size(2));
+        let timer = set_up(TimerBuilder::default().clock(clock.clone()).wheel_size(2));
         let shared =
             SharedPurgatory::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
                 .expect("the settings are in range");

@@ -71,21 +71,6 @@ pub(super) enum Execution {
 const MAX_DEFAULT_SHARDS: usize = 16;
 
 impl TimerBuilder {
-    /// Starts with the default settings.
-    pub(crate) fn new() -> Self {
-        Self {
-            tick: Duration::from_millis(1),
-            wheel: WheelBuilder::new(),
-            shards: None,
-            max_pending: None,
-            execution: None,
-            clock: None,
-            reaper: None,
-            name: String::from("timer"),
-            warn_if_later_than: Duration::from_secs(1),
-        }
-    }
-
     /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails
     /// with [`TimerBuildError::TickOutOfRange`].
     ///
@@ -281,7 +266,17 @@ fn default_shards(per_thread: usize, most: usize) -> usize {
 
 impl Default for TimerBuilder {
     fn default() -> Self {
-        Self::new()
+        Self {
+            tick: Duration::from_millis(1),
+            wheel: WheelBuilder::new(),
+            shards: None,
+            max_pending: None,
+            execution: None,
+            clock: None,
+            reaper: None,
+            name: String::from("timer"),
+            warn_if_later_than: Duration::from_secs(1),
+        }
     }
 }
 

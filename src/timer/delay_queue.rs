@@ -68,7 +68,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Makes a queue with the default settings. Starts no thread; the first value does.
     #[must_use]
     pub fn new() -> Self {
-        match TimerBuilder::new().build_queue() {
+        match TimerBuilder::default().build_queue() {
             Ok(queue) => queue,
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }

@@ -156,7 +156,7 @@ impl Timer {
 
     /// Starts with the default settings.
     pub fn builder() -> TimerBuilder {
-        TimerBuilder::new()
+        TimerBuilder::default()
     }
 
     /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling

@@ -198,7 +198,9 @@ impl Reaper {
             let builder = thread::Builder::new().name(format!("{}-reaper", self.0.name));
             let reaper = self.clone();
             let run = move || {
-                wake_on_time();
+                // By default, Linux may wake a thread 50 us late, to wake others with it.
+                #[cfg(target_os = "linux")]
+                let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(1));
                 reaper.run();
             };
             builder.spawn(run).map(|handle| handle.thread().id())
@@ -245,14 +247,6 @@ impl Reaper {
         }
         !clients.is_empty()
     }
-}
-
-/// Makes the system wake this thread at the time that it asks for. By default, Linux may wake a
-/// thread 50 us later, to wake others with it.
-fn wake_on_time() {
-    #[cfg(target_os = "linux")]
-    // A system that refuses this wakes the thread a little late.
-    let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(1));
 }
 
 /// Gives each timer a turn, and removes those that have ended. Returns whether no due timeout is

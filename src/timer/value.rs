@@ -76,7 +76,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn new(handler: impl Fn(T) + Send + Sync + 'static) -> Self {
-        match TimerBuilder::new().build_with(handler) {
+        match TimerBuilder::default().build_with(handler) {
             Ok(timer) => timer,
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
@@ -336,7 +336,7 @@ impl<T: Send + 'static> Clone for ValueTimer<T> {
 
 impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.shards().pending();
+        let pending = self.shards().counts().pending;
         f.debug_struct("ValueTimer").field("pending", &pending).finish_non_exhaustive()
     }
 }

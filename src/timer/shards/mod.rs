@@ -245,11 +245,6 @@ impl<S: ShardState> Shards<S> {
         self.lifecycle.is(Phase::ShutDown)
     }
 
-    /// Returns whether a finish or a shutdown has begun.
-    pub(super) fn is_ending(&self) -> bool {
-        self.lifecycle.is_ending()
-    }
-
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<S::Value> {
         self.lifecycle.enter(Phase::ShutDown);
@@ -278,11 +273,6 @@ impl<S: ShardState> Shards<S> {
     /// Frees the memory that pending timeouts do not need.
     pub(crate) fn shrink(&self) {
         self.lock_each().for_each(|mut shard| shard.state_mut().wheel_mut().shrink());
-    }
-
-    /// Returns the number of pending timeouts.
-    pub(super) fn pending(&self) -> usize {
-        self.lock_each().map(|shard| shard.state().wheel().len()).sum()
     }
 
     /// Returns the counts of all shards.

@@ -153,7 +153,10 @@ impl Wakeup {
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
         let must_wake = earlier.is_some_and(|expiration| {
             // The reaper is not late for what has just come, even if it is due since long.
-            self.expect_by(expiration.max(now));
+            let due = expiration.max(now);
+            if due.get() < self.late_from.load(Ordering::Relaxed) {
+                self.expect_at(due);
+            }
             self.must_wake(expiration)
         });
         if must_wake || (self.is_overdue(now) && self.must_wake_overdue()) {
@@ -189,13 +192,6 @@ impl Wakeup {
     #[inline]
     pub(in crate::timer) fn is_late(&self, now: Tick) -> bool {
         self.late_from.load(Ordering::Relaxed) < now.get()
-    }
-
-    /// Lowers the tick at which the reaper has to begin a turn.
-    fn expect_by(&self, tick: Tick) {
-        if tick.get() < self.late_from.load(Ordering::Relaxed) {
-            self.expect_at(tick);
-        }
     }
 
     /// Sets the tick at which the reaper has to begin a turn.

@@ -129,7 +129,7 @@ impl Drop for Sleeps {
 
 /// Wakes the task of each sleep, after a finish has begun. The keys stay in the wheel.
 pub(in crate::timer) fn wake_each(shards: &Shards<TimingWheel<Waker>>) {
-    debug_assert!(shards.is_ending(), "a poll without the lock would miss the wake-up");
+    debug_assert!(shards.lifecycle.is_ending(), "a poll without the lock would miss the wake-up");
     let take = |key: TimeoutKey| {
         let mut shard = shards.lock(key.shard());
         let held = shard.get_mut(key.in_shard())?;

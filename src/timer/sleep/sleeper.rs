@@ -224,7 +224,7 @@ impl Sleeper {
     fn is_held(&self, due: Tick, id: WakerId, waker: &Waker) -> bool {
         let shards = self.shards();
         debug_assert!(due <= shards.clock().ticks.ceil(self.deadline), "the wake-up would be late");
-        id == WakerId::of(waker) && shards.clock().latest() < due && !shards.is_ending()
+        id == WakerId::of(waker) && shards.clock().latest() < due && !shards.lifecycle.is_ending()
     }
 
     /// Leaves the wheel, with the result of a poll.
@@ -312,7 +312,7 @@ impl Sleeper {
         };
         let shards = self.shards();
         let wakes_early = shards.clock().ticks.until_start(due) <= deadline;
-        if !wakes_early || shards.has_limit() || shards.is_ending() {
+        if !wakes_early || shards.has_limit() || shards.lifecycle.is_ending() {
             self.move_key(shard, key, id);
         }
     }

@@ -77,6 +77,9 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// A purgatory has as many shards as its timer. Their default is eight for each thread that the
     /// machine runs at once, at most 64; [`TimerBuilder::shards`] sets another number. If the timer
     /// is full, so is the purgatory.
+    ///
+    /// Without operations, a purgatory of 64 shards takes 640 KB, one of 16 shards 170 KB, and one
+    /// of a single shard 85 KB. A program with dozens of purgatories may want few shards in each.
     pub fn timer(mut self, timer: TimerBuilder) -> Self {
         self.timer = timer;
         self

@@ -20,6 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foldhash::quality::FixedState;
+
 use self::grid::{Grid, MissedTicks};
 use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, shared::Shared};
 use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
@@ -256,13 +258,10 @@ struct Jitter {
 }
 
 impl Jitter {
-    /// Delays an occurrence by a time from zero to the most, by splitmix64.
+    /// Delays an occurrence by a time from zero to the most.
     fn delay(&mut self, start: Option<Instant>) -> Option<Instant> {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
+        let mixed = FixedState::default().hash_one(self.random);
         let most = u128::from(Nanos::from(self.most).get());
         let scaled = (u128::from(mixed) * (most + 1)) >> 64;
         debug_assert!(scaled <= most, "{scaled} exceeds the jitter");

@@ -261,3 +261,21 @@ fn a_displacement_for_a_key_also_makes_room_in_the_total() {
     assert_eq!(world.ended(), [(2, Displaced)]);
     world.check_books();
 }
+
+#[test]
+fn the_completion_of_a_displaced_operation_may_displace_another() {
+    must_return(|| {
+        let world = World::with(|builder| builder.max_delayed(2, Overload::DisplaceOldest));
+        let (purgatory, again, state) = (world.purgatory.clone(), world.op(4), world.state.clone());
+        let first = world.op(1).end(move |end| {
+            state.lock().unwrap().ended.push((1, end));
+            let _ = purgatory.watch(again, [1], HOUR).unwrap();
+        });
+        world.waits(world.purgatory.watch(first, [1], HOUR));
+        world.watch(2, [1]);
+        world.watch(3, [1]);
+        assert_eq!(world.ended(), all([1, 2], Displaced));
+        world.state().accepted += 1;
+        world.check_books();
+    });
+}

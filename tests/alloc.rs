@@ -226,6 +226,32 @@ fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
     assert_eq!((shrunk.bytes_current, shrunk.count_current), (0, 0));
 }
 
+#[cfg(feature = "future")]
+#[test]
+fn a_timer_that_shrinks_gives_back_the_memory_of_sleeps() {
+    use std::{
+        future::Future,
+        pin::Pin,
+        task::{Context, Waker},
+        time::Duration,
+    };
+
+    let clock = delaywheel::ManualClock::new();
+    let timer = delaywheel::Timer::builder().clock(clock).shards(1).build().unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let used = measure(|| {
+        let mut sleeps: Vec<_> =
+            (0..MILLION / 10).map(|_| timer.sleep(Duration::from_secs(1))).collect();
+        for sleep in &mut sleeps {
+            assert!(Pin::new(sleep).poll(&mut context).is_pending());
+        }
+        drop(sleeps);
+        timer.shrink();
+    });
+    assert!(used.bytes_max > MILLION / 10 * 24, "{used:?}");
+    assert_eq!((used.bytes_current, used.count_current), (0, 0));
+}
+
 #[cfg(feature = "std")]
 #[test]
 fn a_queue_gives_the_memory_of_received_values_back() {

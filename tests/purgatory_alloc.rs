@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, Timer,
-    Watch,
+    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory,
+    PurgatoryBuilder, Timer, Watch,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -31,6 +31,8 @@ impl DelayedOperation<u64> for Request {
 }
 
 type Requests = Purgatory<u64, Request>;
+
+type Builder = PurgatoryBuilder<u64, Request>;
 
 fn purgatory() -> (ManualClock, Requests) {
     let clock = ManualClock::new();
@@ -146,6 +148,27 @@ fn shrink_gives_back_the_memory_of_all_but_one_operation() {
     });
     assert!(used.bytes_max > 500 * KEYS, "{} bytes at the peak", used.bytes_max);
     assert!(used.bytes_current < 256 << 10, "{} bytes are kept", used.bytes_current);
+}
+
+/// What `shrink` frees after all but one of 32 operations have ended, each on a key of its own.
+fn freed(limit: impl FnOnce(Builder) -> Builder) -> i64 {
+    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+    let purgatory = limit(Purgatory::builder().timer(timer)).build().expect("the limit is allowed");
+    for key in 0..MANY {
+        assert!(purgatory.watch(Request(Box::new(0)), [key], HOUR).is_ok());
+    }
+    for key in (0..MANY).filter(|key| key % 32 != 0) {
+        assert_eq!(purgatory.cancel_for_key(&key).len(), 1);
+    }
+    -measure(|| purgatory.shrink()).bytes_current
+}
+
+#[test]
+fn shrink_gives_back_the_counts_of_keys_whose_operations_have_ended() {
+    let limited = freed(|builder| builder.max_delayed_per_key(9, Overload::Refuse));
+    let unlimited = freed(|builder| builder);
+    let least = 16 * i64::try_from(MANY).expect("it is small") / 2;
+    assert!(limited > unlimited + least, "{limited} with a limit, {unlimited} without");
 }
 
 #[test]

@@ -76,6 +76,26 @@ fn churn_takes_at_most_56_bytes_for_a_live_timeout() {
     assert_eq!(used.bytes_current, 0);
 }
 
+/// One timeout in 16 stays. The chunks of records that hold few of these are merged.
+#[test]
+fn the_records_of_cancelled_timeouts_are_used_again_though_others_stay() {
+    const TIMEOUTS: u64 = MILLION / 10;
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    let mut random = fastrand::Rng::with_seed(5);
+    let deadline = Tick::new(1 << 30);
+    let mut keys: Vec<_> = (0..TIMEOUTS).map(|_| wheel.insert(deadline, 0).unwrap()).collect();
+    random.shuffle(&mut keys);
+    for &key in keys.iter().skip(keys.len() / 16) {
+        wheel.cancel(key).unwrap();
+    }
+    let used = measure(|| {
+        for _ in 0..TIMEOUTS * 3 / 4 {
+            wheel.insert(deadline, 0).unwrap();
+        }
+    });
+    assert!(used.bytes_current < 64 << 10, "{used:?}");
+}
+
 #[test]
 fn bursts_at_other_ticks_of_their_buckets_keep_little_more_memory_than_one() {
     let count = if cfg!(debug_assertions) { 2048 } else { 262_144 };

@@ -5,7 +5,7 @@
 use std::{
     fmt::{self, Write},
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -13,7 +13,7 @@ use std::{
 
 use delaywheel::{Clock, Driven, ManualClock, Timer};
 use tracing::{
-    Event, Level, Metadata, Subscriber,
+    Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span,
 };
@@ -67,8 +67,16 @@ fn events_of(run: impl FnOnce()) -> Vec<(Level, String)> {
         event.record(&mut line);
         stored.lock().unwrap().push((*event.metadata().level(), line.0));
     };
-    tracing::subscriber::with_default(OnEvent(store), run);
+    subscribed(store, run);
     std::mem::take(&mut lines.lock().unwrap())
+}
+
+/// Runs code with a subscriber. There is a second one: beside a single subscriber, a thread without it
+/// that reaches an event first turns it off for every thread.
+fn subscribed(act: impl Fn(&Event<'_>) + Send + Sync + 'static, run: impl FnOnce()) {
+    static SECOND: OnceLock<Dispatch> = OnceLock::new();
+    SECOND.get_or_init(|| Dispatch::new(OnEvent(|_: &Event<'_>| ())));
+    tracing::subscriber::with_default(OnEvent(act), run);
 }
 
 fn line(level: Level, text: &str) -> (Level, String) {
@@ -164,7 +172,7 @@ fn a_subscriber_that_panics_or_uses_the_timer_stops_nothing() {
         drop(used.schedule(SECOND, || ()));
         panic!("by the subscriber");
     };
-    tracing::subscriber::with_default(OnEvent(meddle), || {
+    subscribed(meddle, || {
         clock.advance(5 * SECOND);
         assert_eq!(timer.stats().expired, 3);
         timer.shutdown();

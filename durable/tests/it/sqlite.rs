@@ -5,7 +5,6 @@ use std::{
     fs,
     ops::Range,
     path::{Path, PathBuf},
-    sync::atomic::Ordering::SeqCst,
     thread,
     time::Duration,
 };
@@ -150,11 +149,10 @@ fn a_failed_commit_is_a_warning() {
         .expect("start");
     let other = Connection::open(&path).expect("open");
     other.execute_batch("DROP TABLE records").expect("another program changes the file");
-    let warnings = crate::timer::Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
+    let warnings = crate::timer::warnings(|| {
         timer.schedule("a", Duration::from_secs(1), b"").wait().expect_err("no table");
     });
-    assert_eq!((timer.stats().store_errors, warnings.0.load(SeqCst)), (1, 1));
+    assert_eq!((timer.stats().store_errors, warnings), (1, 1));
 }
 
 const COUNT: u32 = 300;

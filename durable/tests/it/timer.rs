@@ -1,5 +1,7 @@
 //! The timer in virtual time, and a few tests on real threads.
 
+#[cfg(feature = "tracing")]
+use std::{cell::Cell, sync::Once};
 use std::{
     num::NonZeroU32,
     sync::{
@@ -688,13 +690,28 @@ fn every_count_is_published_through_the_facade_metrics() {
     assert!(names.iter().all(|name| name.starts_with("delaywheel_durable_")));
 }
 
-/// Counts the warnings.
 #[cfg(feature = "tracing")]
-#[derive(Clone, Default)]
-pub(crate) struct Warnings(pub(crate) Arc<AtomicUsize>);
+thread_local! {
+    static WARNINGS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns how many warnings a call emits on this thread. The subscriber is a global one: while there
+/// is only a scoped one, a thread without it that reaches an event first turns it off for every
+/// thread.
+#[cfg(feature = "tracing")]
+pub(crate) fn warnings(call: impl FnOnce()) -> usize {
+    static SUBSCRIBED: Once = Once::new();
+    SUBSCRIBED.call_once(|| tracing::subscriber::set_global_default(Counts).expect("the only one"));
+    WARNINGS.set(0);
+    call();
+    WARNINGS.get()
+}
 
 #[cfg(feature = "tracing")]
-impl tracing::Subscriber for Warnings {
+struct Counts;
+
+#[cfg(feature = "tracing")]
+impl tracing::Subscriber for Counts {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
@@ -705,7 +722,7 @@ impl tracing::Subscriber for Warnings {
 
     fn event(&self, event: &tracing::Event<'_>) {
         let is_warning = *event.metadata().level() == tracing::Level::WARN;
-        self.0.fetch_add(usize::from(is_warning), SeqCst);
+        WARNINGS.set(WARNINGS.get() + usize::from(is_warning));
     }
 
     fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
@@ -725,7 +742,6 @@ fn a_lost_lease_is_a_warning() {
     let (_timer, seen) = start(DurableTimer::builder(store), &clock);
     clock.advance(40 * SECOND);
     assert_eq!(ids(&seen), ["a"]);
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || stopped.advance(40 * SECOND));
-    assert_eq!((paused.stats().lost_leases, warnings.0.load(SeqCst)), (1, 1));
+    let warnings = warnings(|| stopped.advance(40 * SECOND));
+    assert_eq!((paused.stats().lost_leases, warnings), (1, 1));
 }

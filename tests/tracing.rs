@@ -71,8 +71,8 @@ fn events_of(run: impl FnOnce()) -> Vec<(Level, String)> {
     std::mem::take(&mut lines.lock().unwrap())
 }
 
-/// Runs code with a subscriber. There is a second one: beside a single subscriber, a thread without it
-/// that reaches an event first turns it off for every thread.
+/// Runs code with a subscriber. There is a second one: beside a single subscriber, a thread without
+/// it that reaches an event first turns it off for every thread.
 fn subscribed(act: impl Fn(&Event<'_>) + Send + Sync + 'static, run: impl FnOnce()) {
     static SECOND: OnceLock<Dispatch> = OnceLock::new();
     SECOND.get_or_init(|| Dispatch::new(OnEvent(|_: &Event<'_>| ())));

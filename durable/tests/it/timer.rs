@@ -695,9 +695,9 @@ thread_local! {
     static WARNINGS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns how many warnings a call emits on this thread. The subscriber is a global one: while there
-/// is only a scoped one, a thread without it that reaches an event first turns it off for every
-/// thread.
+/// Returns how many warnings a call emits on this thread. The subscriber is a global one: while
+/// there is only a scoped one, a thread without it that reaches an event first turns it off for
+/// every thread.
 #[cfg(feature = "tracing")]
 pub(crate) fn warnings(call: impl FnOnce()) -> usize {
     static SUBSCRIBED: Once = Once::new();

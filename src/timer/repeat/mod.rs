@@ -154,6 +154,8 @@ enum First {
     AfterPeriod,
     After(Duration),
     At(Instant),
+    /// At a random time within the first period.
+    Anywhere,
 }
 
 impl RepeatBuilder<'_> {
@@ -166,6 +168,26 @@ impl RepeatBuilder<'_> {
     /// grid of a fixed rate still starts there.
     pub fn first_at(self, instant: Instant) -> Self {
         Self { first: First::At(instant), ..self }
+    }
+
+    /// Starts at a random time within the first period, so that many repetitions that begin
+    /// together, such as after a restart, are spread over it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{MissedTicks, Timer};
+    ///
+    /// let (timer, minute) = (Timer::new(), Duration::from_secs(60));
+    /// let repeat = timer.repeat(minute).spread();
+    /// let report = repeat.at_fixed_rate(MissedTicks::Skip, |_| println!("a report"))?;
+    /// assert!(report.next_run().unwrap() <= timer.now() + minute);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn spread(self) -> Self {
+        Self { first: First::Anywhere, ..self }
     }
 
     /// Delays each occurrence by a random time from zero to `max`; at most the period. The default
@@ -229,14 +251,17 @@ impl RepeatBuilder<'_> {
         let read = clock.read();
         let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
         let tick = clock.ticks.tick();
+        let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let first = match self.first {
             First::AfterPeriod => after(self.period.max(tick)),
             First::After(delay) => after(delay),
             First::At(instant) => Some(instant),
+            First::Anywhere => {
+                Jitter { most: self.period.max(tick), random: !seed }.delay(after(Duration::ZERO))
+            }
         };
         let grid = Grid::new(first, self.period, tick);
         let period = grid.period();
-        let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let mut jitter = Jitter { most: self.jitter.min(period), random: seed };
         let next = Next { number: 0, start: jitter.delay(first), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });

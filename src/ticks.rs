@@ -222,6 +222,20 @@ impl Ticks {
         u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
+    /// Returns the tick with the most trailing zero bits that begins in a span of time after the
+    /// origin, so that spans that overlap have few different ticks. If no tick begins there, the
+    /// next one.
+    #[cfg(feature = "std")]
+    pub(crate) fn roundest(&self, from: Nanos, to: Nanos) -> Tick {
+        let (first, last) = (self.ceil(from).get(), self.floor(to).get());
+        if last <= first {
+            return Tick::new(first);
+        }
+        // The highest bit that a tick before the span does not share with its end.
+        let bit = (first.saturating_sub(1) ^ last).ilog2();
+        Tick::new(last >> bit << bit)
+    }
+
     /// Returns the tick that has begun at `time` after the origin.
     #[inline]
     pub(crate) fn floor(&self, time: Nanos) -> Tick {

@@ -42,6 +42,7 @@ mod waker;
 use std::{
     boxed::Box,
     fmt,
+    ops::RangeInclusive,
     sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
@@ -73,7 +74,7 @@ pub use self::{
 pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
     shared::Shared,
-    tick_clock::Reading,
+    tick_clock::{Reading, TickClock},
 };
 
 /// A callback that a timer handed back; from [`Timer::shutdown`] or an error.
@@ -220,6 +221,46 @@ impl Timer {
         self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
     }
 
+    /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
+    /// share if they can, so that the reaper wakes up rarely.
+    ///
+    /// It is never early, and not after the window by more than [`schedule`](Self::schedule) is
+    /// late. The instant is the one in the window whose number of ticks is a multiple of the
+    /// greatest power of two. It is often late in the window. A window that ends before it begins,
+    /// or is shorter than a tick, counts as its beginning.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{collections::BTreeSet, sync::mpsc, time::Duration};
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (ran, runs) = mpsc::channel();
+    /// let window = Duration::from_secs(30)..=Duration::from_secs(31);
+    /// for _ in 0..1000 {
+    ///     let (ran, clock) = (ran.clone(), clock.clone());
+    ///     timer.schedule_within(window.clone(), move || ran.send(clock.elapsed()).unwrap())?;
+    /// }
+    /// clock.advance(Duration::from_secs(31));
+    /// assert_eq!(runs.try_iter().collect::<BTreeSet<_>>().len(), 1, "one wake-up");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`schedule`](Self::schedule).
+    pub fn schedule_within(
+        &self,
+        window: RangeInclusive<Duration>,
+        callback: impl FnOnce() + Send + 'static,
+    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
+        let task = Task(Box::new(callback));
+        self.values.schedule_within(window, task).map(|key| self.timeout_of(key))
+    }
+
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
     /// latest tick seen, if the clock has stepped back before it.
     ///
@@ -239,7 +280,11 @@ impl Timer {
     /// ```
     #[must_use]
     pub fn now(&self) -> Instant {
-        self.values.shards().clock().instant_now()
+        self.clock().instant_now()
+    }
+
+    pub(crate) fn clock(&self) -> &TickClock {
+        self.values.shards().clock()
     }
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.

@@ -87,12 +87,17 @@ pub(crate) struct Reading {
 
 impl TickClock {
     /// Starts tick 0 now. A tick has 1 ns to 292 years: see [`Ticks::is_in`].
-    pub(super) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
+    pub(crate) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
         let user = source.as_ref().map(|clock| (clock.now(), Nanos::ZERO));
         let (origin, started) = user.unwrap_or_else(system_start);
         Self { source, origin, started, ticks, latest: AtomicU64::new(0) }
+    }
+
+    /// Returns a clock with the same source and ticks that has seen no time yet.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.source.clone(), self.ticks.tick())
     }
 
     /// Lets a clock that drives timers adopt one. Returns whether it does.
@@ -176,7 +181,7 @@ impl TickClock {
     }
 
     /// Returns the first tick that begins at `instant` or later; tick 0 for an earlier instant.
-    pub(super) fn at(&self, instant: Instant) -> Tick {
+    pub(crate) fn at(&self, instant: Instant) -> Tick {
         self.ticks.ceil(self.elapsed_at(instant))
     }
 
@@ -210,7 +215,7 @@ impl TickClock {
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
-    pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
+    pub(crate) fn instant(&self, tick: Tick) -> Option<Instant> {
         self.instant_at(self.ticks.until_start(tick))
     }
 }

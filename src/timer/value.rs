@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::RangeInclusive,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
     time::{Duration, Instant},
@@ -128,6 +129,25 @@ impl<T: Send + 'static> ValueTimer<T> {
         let value = self.ensure_started(value)?;
         let clock = self.shards().clock();
         self.shared().insert(clock.read(), clock.at(instant), value)
+    }
+
+    /// Passes `value` to the handler within a window of delays, as
+    /// [`Timer::schedule_within`](crate::Timer::schedule_within) does.
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`schedule`](Self::schedule).
+    pub fn schedule_within(
+        &self,
+        window: RangeInclusive<Duration>,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let value = self.ensure_started(value)?;
+        let clock = self.shards().clock();
+        let read = clock.read();
+        let at = |delay: &Duration| read.elapsed.saturating_add((*delay).into());
+        let deadline = clock.ticks.roundest(at(window.start()), at(window.end()));
+        self.shared().insert(read, deadline, value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value

@@ -167,36 +167,30 @@
 //!
 //! # A cache
 //!
-//! `cancel` comes too late for a value that waits for an executor thread. So the handler may run
-//! after an entry was replaced. A version tells the old entry from the new one.
+//! A [`DelayMap`](crate::time::DelayMap) has timeouts by your own keys. Its owner takes the entries
+//! that have expired, so an old timeout never removes a new entry.
 //!
 //! ```
-//! use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
-//! use delaywheel::{ManualClock, Timer};
+//! use std::time::Duration;
+//! use delaywheel::{ManualClock, Timer, time::DelayMap};
 //!
-//! let cache = Arc::new(Mutex::new(HashMap::new()));
-//! let entries = Arc::clone(&cache);
 //! let clock = ManualClock::new();
-//! let timer = Timer::builder().clock(clock.clone()).build_with(move |(name, version)| {
-//!     let mut entries = entries.lock().unwrap();
-//!     if entries.get(name).is_some_and(|&(current, _)| current == version) {
-//!         entries.remove(name);
-//!     }
-//! })?;
-//! let put = |name, version, value| {
-//!     cache.lock().unwrap().insert(name, (version, value));
-//!     timer.schedule(Duration::from_secs(60), (name, version))
-//! };
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let live = Duration::from_secs(60);
+//! let mut cache = DelayMap::on(&timer); // or `DelayMap::new()`, in real time
 //!
-//! put("user-7", 1, "Ann")?;
+//! cache.insert("user-7", "Ann", live)?;
 //! clock.advance(Duration::from_secs(40));
-//! put("user-7", 2, "Anna")?; // to save memory, also cancel the first timeout
+//! assert_eq!(cache.insert("user-7", "Anna", live)?, Some("Ann"));
 //! clock.advance(Duration::from_secs(40));
-//! assert_eq!(cache.lock().unwrap().get("user-7"), Some(&(2, "Anna")));
+//! assert_eq!((cache.pop_expired(), cache.get("user-7")), (None, Some(&"Anna")));
 //! clock.advance(Duration::from_secs(20));
-//! assert!(cache.lock().unwrap().is_empty());
+//! assert_eq!(cache.pop_expired(), Some(("user-7", "Anna")));
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
+//!
+//! Several threads share one behind a `Mutex`. With the feature `future`, a task waits for the next
+//! entry: `map.next().await`.
 //!
 //! # Errors
 //!

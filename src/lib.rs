@@ -33,6 +33,8 @@
 //! | millions of plain values, such as request ids | [`ValueTimer`] |
 //! | threads that receive due values | [`DelayQueue`] |
 //! | a callback to repeat, or to run less often | [`Timer::repeat`], [`Debounce`], [`Throttle`] |
+//! | timeouts by your own ids: sessions, a cache | [`time::DelayMap`] |
+//! | a time limit for a chain of calls | [`time::Deadline`] |
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
 //! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
 //! | an event loop, no threads, or no `std` | [`wheel::TimingWheel`] |
@@ -82,6 +84,8 @@ mod slab;
 mod sync;
 mod tick;
 mod ticks;
+#[cfg(feature = "std")]
+pub mod time;
 #[cfg(feature = "std")]
 mod timer;
 pub mod wheel;

@@ -30,7 +30,7 @@
 //! | to wait | [`sleep()`], [`sleep_until`]; [`Timer::sleep`] |
 //! | to limit how long a future takes | [`timeout()`]; [`Timer::timeout`] |
 //! | to do something regularly | [`interval()`]; [`Timer::interval`] |
-//! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`] |
+//! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`], [`DelayMap::next`] |
 //! | to wait for an event | [`AsyncPurgatory`] |
 //!
 //! The free functions use a [default timer](default_timer()) for the whole process.
@@ -79,9 +79,11 @@
 //! [`Timer::interval`]: crate::Timer::interval
 //! [`DelayQueue::recv_async`]: crate::DelayQueue::recv_async
 //! [`DelayQueue::stream`]: crate::DelayQueue::stream
+//! [`DelayMap::next`]: crate::time::DelayMap::next
 
 mod driver;
 mod interval;
+mod map;
 #[cfg(all(test, loom))]
 mod models;
 mod queue;

@@ -13,7 +13,10 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::sleep::{Sleep, SleepError};
-use crate::timer::{SleepHandle, Timer};
+use crate::{
+    time::Deadline,
+    timer::{SleepHandle, Timer},
+};
 
 pin_project! {
     /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout()`](super::timeout()).
@@ -139,6 +142,37 @@ impl Timer {
         future: F,
     ) -> Timeout<F::IntoFuture> {
         Timeout::at(self.sleep_until(deadline), future)
+    }
+}
+
+/// A time limit, with the feature `future`.
+impl Deadline {
+    /// Limits the time for a future by this deadline, with a timer on the system's clock. After the
+    /// deadline, the timeout polls the future once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{future::{pending, ready}, time::Duration};
+    ///
+    /// use delaywheel::{future::default_timer, time::Deadline};
+    /// use pollster::block_on;
+    ///
+    /// let request = Deadline::after(Duration::from_millis(5));
+    /// let timer = default_timer();
+    /// assert_eq!(block_on(request.timeout(timer, ready(7)))?, 7);
+    /// assert!(block_on(request.timeout(timer, pending::<()>())).is_err());
+    /// # Ok::<_, delaywheel::future::TimeoutError>(())
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Timeout`].
+    pub fn timeout<F: IntoFuture>(self, timer: &Timer, future: F) -> Timeout<F::IntoFuture> {
+        match self.instant() {
+            Some(instant) => timer.timeout_at(instant, future),
+            None => timer.timeout(Duration::MAX, future),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ const LAYERS: [&[&str]; 6] = [
     &["ticks", "wheel"],
     &["clock", "histogram", "panics", "sync"],
     &["timer"],
-    &["guide", "purgatory"],
+    &["guide", "purgatory", "time"],
     &["future"],
 ];
 

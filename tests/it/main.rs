@@ -33,6 +33,8 @@ mod support;
 #[cfg(feature = "std")]
 mod throttle;
 #[cfg(feature = "std")]
+mod time;
+#[cfg(feature = "std")]
 mod timer;
 mod values;
 #[path = "../shared/variable.rs"]

@@ -1,0 +1,172 @@
+//! Deadlines that travel down a chain of calls, and the form in which gRPC sends them.
+
+use std::{
+    error::Error,
+    fmt, format,
+    string::String,
+    time::{Duration, Instant},
+};
+
+/// The units of `grpc-timeout` in nanoseconds, finest first.
+const UNITS: [(u8, u128); 6] = [
+    (b'n', 1),
+    (b'u', 1_000),
+    (b'm', 1_000_000),
+    (b'S', 1_000_000_000),
+    (b'M', 60_000_000_000),
+    (b'H', 3_600_000_000_000),
+];
+
+/// The greatest number of eight digits.
+const MOST: u128 = 99_999_999;
+
+/// An instant by which a request must be answered: a time limit for a whole chain of calls.
+///
+/// Pass it on by value, and give each call what is left. With the feature `future`, `timeout`
+/// limits a future.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use delaywheel::time::{Deadline, format_grpc_timeout, parse_grpc_timeout};
+///
+/// let request = Deadline::after(parse_grpc_timeout("5S")?);
+/// // A call of another server, which may take one second at most.
+/// let call = request.min(Deadline::after(Duration::from_secs(1)));
+/// let header = format_grpc_timeout(call.remaining());
+/// assert!(parse_grpc_timeout(&header)? <= Duration::from_secs(1));
+///
+/// // In virtual time, pass the time of the clock.
+/// let now = Instant::now();
+/// let deadline = Deadline::at(now + Duration::from_secs(9));
+/// assert_eq!(deadline.remaining_at(now + Duration::from_secs(4)), Duration::from_secs(5));
+/// # Ok::<_, delaywheel::time::ParseGrpcTimeoutError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// A deadline that never comes.
+    pub const NEVER: Self = Self(None);
+
+    /// Makes a deadline at a delay from now, by the system's clock. [`NEVER`](Self::NEVER) if no
+    /// `Instant` can express it.
+    #[must_use]
+    pub fn after(delay: Duration) -> Self {
+        Self(Instant::now().checked_add(delay))
+    }
+
+    /// Makes a deadline at an instant.
+    #[must_use]
+    pub const fn at(instant: Instant) -> Self {
+        Self(Some(instant))
+    }
+
+    /// Returns the instant; `None` if it never comes.
+    #[must_use]
+    pub const fn instant(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// Returns the earlier of two deadlines.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        match (self.0, other.0) {
+            (Some(one), Some(two)) => Self(Some(one.min(two))),
+            (one, two) => Self(one.or(two)),
+        }
+    }
+
+    /// Returns the time left by the system's clock: zero after the deadline, [`Duration::MAX`] if
+    /// it never comes.
+    #[must_use]
+    pub fn remaining(self) -> Duration {
+        self.remaining_at(Instant::now())
+    }
+
+    /// Returns the time left at an instant, such as [`Timer::now`](crate::Timer::now).
+    #[must_use]
+    pub fn remaining_at(self, now: Instant) -> Duration {
+        self.0.map_or(Duration::MAX, |instant| instant.saturating_duration_since(now))
+    }
+}
+
+/// Reads the value of the header `grpc-timeout`: one to eight digits and a unit, one of
+/// `H M S m u n`.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::time::parse_grpc_timeout;
+///
+/// assert_eq!(parse_grpc_timeout("250m"), Ok(Duration::from_millis(250)));
+/// assert_eq!(parse_grpc_timeout("5s").unwrap_err().into_value(), "5s");
+/// ```
+///
+/// # Errors
+///
+/// [`ParseGrpcTimeoutError`] hands a value of another form back.
+pub fn parse_grpc_timeout(value: &str) -> Result<Duration, ParseGrpcTimeoutError> {
+    parse(value).ok_or_else(|| ParseGrpcTimeoutError(value.into()))
+}
+
+fn parse(value: &str) -> Option<Duration> {
+    let (&unit, digits) = value.as_bytes().split_last()?;
+    let (_, nanos) = UNITS.into_iter().find(|&(letter, _)| letter == unit)?;
+    if digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    // Eight digits of hours are more than 2^64 ns.
+    let nanos = u128::from(count) * nanos;
+    let seconds = u64::try_from(nanos / 1_000_000_000).ok()?;
+    Some(Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).ok()?))
+}
+
+/// Writes a time limit as the value of the header `grpc-timeout`, in the finest unit that needs at
+/// most eight digits.
+///
+/// Rounds down, so the receiver gives up first. More than 99,999,999 hours count as that.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::time::format_grpc_timeout;
+///
+/// assert_eq!(format_grpc_timeout(Duration::from_millis(1_500)), "1500000u");
+/// assert_eq!(format_grpc_timeout(Duration::MAX), "99999999H");
+/// ```
+#[must_use]
+pub fn format_grpc_timeout(limit: Duration) -> String {
+    let nanos = limit.as_nanos();
+    let fits = UNITS.into_iter().find(|&(_, unit)| nanos / unit <= MOST);
+    let (letter, unit) = fits.unwrap_or(UNITS[5]);
+    format!("{}{}", (nanos / unit).min(MOST), char::from(letter))
+}
+
+/// Error of [`parse_grpc_timeout`]: the value is not one to eight digits and a unit. Holds the
+/// value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseGrpcTimeoutError(String);
+
+impl ParseGrpcTimeoutError {
+    /// Returns the value that was refused.
+    #[must_use]
+    pub fn into_value(self) -> String {
+        self.0
+    }
+}
+
+impl fmt::Display for ParseGrpcTimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timeout is {:?}, not 1 to 8 digits and one of H, M, S, m, u, n", self.0)
+    }
+}
+
+impl Error for ParseGrpcTimeoutError {}

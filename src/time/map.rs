@@ -1,0 +1,328 @@
+//! A map whose entries expire.
+//!
+//! The wheel owns keys and values. The hash table has only the entry's key in the wheel, so a key
+//! of the user is stored once, and each operation hashes it once. `Hash` and `Eq` are code of the
+//! user. If one panics, a key in the table may be dead, which finds nothing, or an entry may have
+//! lost its key there, and then still expires.
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::{BuildHasher, Hash},
+    time::{Duration, Instant},
+};
+
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
+
+use crate::{
+    error::InsertError,
+    tick::Tick,
+    timer::{TickClock, Timer},
+    wheel::{Key, TimingWheel},
+};
+
+/// A map whose entries expire: timeouts by your own ids.
+///
+/// It is for one owner, such as a task or an event loop. Each entry has a deadline. An entry that
+/// is due stays in the map until [`pop_expired`](Self::pop_expired) returns it, so the owner learns
+/// of every end. Until then, [`get`](Self::get) finds it.
+///
+/// A key is hashed once in each call. Hashes have a random seed, which makes collisions hard to
+/// provoke. The map keeps a key once, in the wheel, beside its value.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer, time::DelayMap};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let minute = Duration::from_secs(60);
+/// let mut sessions = DelayMap::on(&timer); // or `DelayMap::new()`, in real time
+/// sessions.insert("ann", 1, minute)?;
+/// sessions.insert("bob", 2, minute)?;
+///
+/// clock.advance(minute / 2);
+/// assert!(sessions.reset("ann", minute), "she is active");
+/// clock.advance(minute / 2);
+/// assert_eq!(sessions.pop_expired(), Some(("bob", 2)));
+/// assert_eq!(sessions.pop_expired(), None);
+/// assert_eq!(sessions.get("ann"), Some(&1));
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct DelayMap<K, V> {
+    table: HashTable<Key>,
+    entries: TimingWheel<(K, V)>,
+    seed: RandomState,
+    clock: TickClock,
+    /// The timer whose clock the map reads, for tasks that wait.
+    #[cfg(feature = "future")]
+    timer: Option<Timer>,
+}
+
+impl<K, V> DelayMap<K, V> {
+    /// Makes an empty map that reads the system's clock, in ticks of 1 ms.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(TickClock::new(None, Duration::from_millis(1)))
+    }
+
+    /// Makes an empty map with the clock and the tick of a timer. With the feature `future`, it
+    /// holds a clone of the timer.
+    #[must_use]
+    pub fn on(timer: &Timer) -> Self {
+        Self {
+            #[cfg(feature = "future")]
+            timer: Some(timer.clone()),
+            ..Self::with(timer.clock().again())
+        }
+    }
+
+    fn with(clock: TickClock) -> Self {
+        Self {
+            table: HashTable::new(),
+            entries: TimingWheel::new(Tick::ZERO),
+            seed: RandomState::default(),
+            clock,
+            #[cfg(feature = "future")]
+            timer: None,
+        }
+    }
+
+    /// Returns the timer whose clock the map reads; `None` with the system's clock.
+    #[cfg(feature = "future")]
+    pub(crate) fn timer(&self) -> Option<&Timer> {
+        self.timer.as_ref()
+    }
+
+    /// Returns the number of entries, due ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether the map has no entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns the entries, in any order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(_, _, (key, value))| (key, value))
+    }
+
+    /// Returns when to call [`pop_expired`](Self::pop_expired) next; `None` if there is nothing to
+    /// wait for.
+    ///
+    /// It is never later than the first deadline. It may be earlier, such as at a deadline that was
+    /// moved later: then that call only moves entries within the wheel.
+    #[must_use]
+    pub fn next_expiration(&self) -> Option<Instant> {
+        self.clock.instant(self.entries.next_expiration()?)
+    }
+
+    /// Removes all entries, and returns memory to the allocator.
+    pub fn clear(&mut self) {
+        self.table = HashTable::new();
+        self.entries.clear();
+        self.entries.shrink();
+    }
+}
+
+impl<K: Hash + Eq, V> DelayMap<K, V> {
+    /// Adds an entry that expires after a delay, or replaces the value and the deadline of the
+    /// entry with this key, whose value it returns. That entry keeps its key.
+    ///
+    /// A delay of `Duration::MAX` never ends.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::time::DelayMap;
+    ///
+    /// let mut cache = DelayMap::new();
+    /// assert_eq!(cache.insert("a", 1, Duration::from_secs(5))?, None);
+    /// assert_eq!(cache.insert("a", 2, Duration::MAX)?, Some(1));
+    /// assert_eq!((cache.get("a"), cache.deadline("a")), (Some(&2), None));
+    /// # Ok::<_, delaywheel::InsertError<_>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InsertError`] hands key and value back if the map has as many entries as a wheel can
+    /// address.
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, amortized: the table of hashes doubles when it is full.
+    pub fn insert(
+        &mut self,
+        key: K,
+        value: V,
+        delay: Duration,
+    ) -> Result<Option<V>, InsertError<(K, V)>> {
+        let deadline = self.after(delay);
+        self.put(key, value, deadline)
+    }
+
+    /// Adds or replaces an entry like [`insert`](Self::insert). It expires at an instant.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    pub fn insert_at(
+        &mut self,
+        key: K,
+        value: V,
+        instant: Instant,
+    ) -> Result<Option<V>, InsertError<(K, V)>> {
+        let deadline = self.at(instant);
+        self.put(key, value, deadline)
+    }
+
+    /// Removes an entry, due or not, and returns its value. Takes *O*(1) time, amortized.
+    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let Self { table, entries, seed, .. } = self;
+        let is_it =
+            |entry: &Key| entries.get(*entry).is_some_and(|(other, _)| other.borrow() == key);
+        let (entry, _) = table.find_entry(seed.hash_one(key), is_it).ok()?.remove();
+        Some(entries.cancel(entry)?.1)
+    }
+
+    /// Moves the deadline of an entry to a delay from now, earlier or later. Returns whether the
+    /// map has the key. Takes *O*(1) time, amortized.
+    pub fn reset<Q: Hash + Eq + ?Sized>(&mut self, key: &Q, delay: Duration) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let deadline = self.after(delay);
+        self.find(key).is_some_and(|entry| self.entries.reset(entry, deadline).is_some())
+    }
+
+    /// Moves the deadline of an entry to an instant, like [`reset`](Self::reset).
+    pub fn reset_at<Q: Hash + Eq + ?Sized>(&mut self, key: &Q, instant: Instant) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let deadline = self.at(instant);
+        self.find(key).is_some_and(|entry| self.entries.reset(entry, deadline).is_some())
+    }
+
+    /// Returns the value of an entry, also if the entry is due. Takes *O*(1) time.
+    #[must_use]
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        Some(&self.entries.get(self.find(key)?)?.1)
+    }
+
+    /// Returns a mutable reference to the value of an entry, also if the entry is due. Takes *O*(1)
+    /// time.
+    #[must_use]
+    pub fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        Some(&mut self.entries.get_mut(self.find(key)?)?.1)
+    }
+
+    /// Returns the deadline of an entry, rounded up to a tick; `None` if there is none, or if it
+    /// never comes. Takes *O*(1) time.
+    #[must_use]
+    pub fn deadline<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Instant>
+    where
+        K: Borrow<Q>,
+    {
+        self.clock.instant(self.entries.deadline(self.find(key)?)?)
+    }
+
+    /// Removes the due entry with the earliest deadline and returns it; `None` if no entry is due.
+    ///
+    /// Never early by the clock. Entries with the deadline of one tick come in any order. If the
+    /// clock steps back, the latest time that the map has seen counts.
+    ///
+    /// # Complexity
+    ///
+    /// As [`TimingWheel::advance`].
+    pub fn pop_expired(&mut self) -> Option<(K, V)> {
+        let expired = self.entries.advance(self.clock.read().now).next()?;
+        let hash = self.seed.hash_one(&expired.value.0);
+        if let Ok(found) = self.table.find_entry(hash, |entry| *entry == expired.key) {
+            found.remove();
+        }
+        Some(expired.value)
+    }
+
+    /// Returns memory after a burst to the allocator. Takes time in proportion to the entries.
+    pub fn shrink(&mut self) {
+        self.entries.shrink();
+        let Self { table, entries, seed, .. } = self;
+        table.shrink_to_fit(|entry| entries.get(*entry).map_or(0, |(key, _)| seed.hash_one(key)));
+    }
+
+    fn put(&mut self, key: K, value: V, deadline: Tick) -> Result<Option<V>, InsertError<(K, V)>> {
+        let hash = self.seed.hash_one(&key);
+        if let Some(entry) = self.find_hashed(hash, &key) {
+            self.entries.reset(entry, deadline);
+            let old = self.entries.get_mut(entry).map(|(_, old)| std::mem::replace(old, value));
+            return Ok(old);
+        }
+        let Self { table, entries, seed, .. } = self;
+        // A hash that panics does so here, where nothing has changed.
+        table.reserve(1, |entry| entries.get(*entry).map_or(0, |(key, _)| seed.hash_one(key)));
+        let entry = entries.insert(deadline, (key, value))?;
+        table.insert_unique(hash, entry, |_| unreachable!("there is room"));
+        Ok(None)
+    }
+
+    fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Key>
+    where
+        K: Borrow<Q>,
+    {
+        self.find_hashed(self.seed.hash_one(key), key)
+    }
+
+    fn find_hashed<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<Key>
+    where
+        K: Borrow<Q>,
+    {
+        let is_it =
+            |entry: &Key| self.entries.get(*entry).is_some_and(|(other, _)| other.borrow() == key);
+        self.table.find(hash, is_it).copied()
+    }
+}
+
+impl<K, V> DelayMap<K, V> {
+    fn after(&mut self, delay: Duration) -> Tick {
+        let read = self.clock.read();
+        self.entries.observe(read.now);
+        self.clock.deadline(read, delay)
+    }
+
+    fn at(&mut self, instant: Instant) -> Tick {
+        self.entries.observe(self.clock.read().now);
+        self.clock.at(instant)
+    }
+}
+
+impl<K, V> Default for DelayMap<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for DelayMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,15 @@
+//! Timeouts by the user's own keys, and deadlines that travel.
+//!
+//! | You have | Use |
+//! |---|---|
+//! | values with a time to live, such as sessions and caches | [`DelayMap`] |
+//! | a time limit for a whole chain of calls | [`Deadline`] |
+//! | the gRPC header `grpc-timeout` | [`parse_grpc_timeout`], [`format_grpc_timeout`] |
+
+mod deadline;
+mod map;
+
+pub use self::{
+    deadline::{Deadline, ParseGrpcTimeoutError, format_grpc_timeout, parse_grpc_timeout},
+    map::DelayMap,
+};

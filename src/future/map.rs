@@ -1,9 +1,24 @@
-//! Expired entries of a [`DelayMap`], for a task.
+//! Expired entries of a [`DelayMap`], for one task or for many.
 
-use std::{future::pending, hash::Hash};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::{Future, pending, poll_fn},
+    hash::Hash,
+    ops::{Deref, DerefMut},
+    pin::Pin,
+    sync::Arc,
+    task::{Poll, Waker},
+    time::Instant,
+    vec::Vec,
+};
 
-use super::{SleepError, sleep_until};
-use crate::time::DelayMap;
+use super::{Sleep, SleepError, sleep_until};
+use crate::{
+    sync::{Mutex, MutexGuard},
+    time::DelayMap,
+    timer::{Timer, poll_or_store, wake_all},
+};
 
 /// A future, with the feature `future`.
 impl<K: Hash + Eq, V> DelayMap<K, V> {
@@ -47,11 +62,221 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
                 return Ok(None);
             }
             let Some(next) = self.next_expiration() else { pending().await };
-            let sleep = match self.timer() {
-                Some(timer) => timer.sleep_until(next),
-                None => sleep_until(next),
-            };
-            sleep.await?;
+            self.sleep_until(next).await?;
         }
+    }
+
+    fn sleep_until(&self, instant: Instant) -> Sleep {
+        match self.timer() {
+            Some(timer) => timer.sleep_until(instant),
+            None => sleep_until(instant),
+        }
+    }
+}
+
+/// A [`DelayMap`] that tasks and threads share. Clones are the same map.
+///
+/// All functions of the map are behind [`lock`](Self::lock). While tasks insert and remove, others
+/// wait in [`next`](Self::next) for entries that are due. An entry with an earlier deadline wakes
+/// them.
+///
+/// # Examples
+///
+/// ```
+/// use std::{thread, time::Duration};
+///
+/// use delaywheel::future::SharedDelayMap;
+/// use pollster::block_on;
+///
+/// let sessions = SharedDelayMap::new();
+/// let expired = thread::spawn({
+///     let sessions = sessions.clone();
+///     move || block_on(sessions.next())
+/// });
+/// sessions.lock().insert("ann", 1, Duration::from_secs(3600))?;
+/// sessions.lock().insert("bob", 2, Duration::from_millis(5))?;
+/// assert_eq!(expired.join().unwrap()?, ("bob", 2));
+/// assert_eq!(sessions.lock().remove("ann"), Some(1));
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct SharedDelayMap<K, V>(Arc<Mutex<Shared<K, V>>>);
+
+/// A map, and the tasks that wait for its entries.
+///
+/// A waiting task sleeps until the `next_expiration` that it saw. A guard that leaves an earlier
+/// one wakes the task. So no task sleeps longer than until the next expiration.
+struct Shared<K, V> {
+    map: DelayMap<K, V>,
+    /// By the numbers of their futures.
+    waiting: BTreeMap<u64, WaitingTask>,
+    /// The number of futures so far.
+    futures: u64,
+}
+
+/// A task that waits for an entry.
+#[derive(Default)]
+struct WaitingTask {
+    /// `None` once woken.
+    waker: Option<Waker>,
+    /// When it wakes up by itself.
+    until: Option<Instant>,
+}
+
+impl<K, V> SharedDelayMap<K, V> {
+    /// Makes an empty map that reads the system's clock, in ticks of 1 ms.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(DelayMap::new())
+    }
+
+    /// Makes an empty map with the clock and the tick of a timer, of which it holds a clone.
+    #[must_use]
+    pub fn on(timer: &Timer) -> Self {
+        Self::with(DelayMap::on(timer))
+    }
+
+    fn with(map: DelayMap<K, V>) -> Self {
+        Self(Arc::new(Mutex::new(Shared { map, waiting: BTreeMap::new(), futures: 0 })))
+    }
+
+    /// Locks the map. Waits for other threads that have it locked.
+    ///
+    /// Under the lock, code of yours must not use the map by another handle: `Hash` and `Eq` of the
+    /// keys, drops of values, and the clock. Do not keep the guard across an `await`: it is not
+    /// [`Send`]. A panic of your code unlocks the map.
+    #[must_use = "the map is unlocked at once"]
+    pub fn lock(&self) -> impl DerefMut<Target = DelayMap<K, V>> + '_ {
+        Guard(Some(self.0.lock()))
+    }
+}
+
+impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
+    /// Waits for the next entry that is due, and removes it. While the map is empty, it waits for
+    /// an entry.
+    ///
+    /// The task sleeps on the timer of the map, or on the [default timer](super::default_timer()),
+    /// which must have the system's clock. Any number of tasks may wait. An expiration wakes all of
+    /// them, and one gets the entry. So one task, which gives the entries to others, is cheaper.
+    ///
+    /// # Errors
+    ///
+    /// [`SleepError`] if the timer is full or shut down. The map has lost nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// An entry leaves the map only when the future is ready.
+    pub async fn next(&self) -> Result<(K, V), SleepError> {
+        let waiter = Waiter::new(&self.0);
+        let mut sleep: Option<(Instant, Sleep)> = None;
+        poll_fn(|cx| {
+            loop {
+                let mut next = None;
+                let entry = poll_or_store(&self.0, cx.waker(), |shared| {
+                    if let Some(expired) = shared.map.pop_expired() {
+                        return Ok(expired);
+                    }
+                    next = shared.map.next_expiration();
+                    let waiting = shared.waiting.entry(waiter.number).or_default();
+                    waiting.until = next;
+                    Err(&mut waiting.waker)
+                });
+                if let Poll::Ready(expired) = entry {
+                    return Poll::Ready(Ok(expired));
+                }
+                if sleep.as_ref().map(|(until, _)| *until) != next {
+                    sleep = next.map(|until| (until, self.sleep_until(until)));
+                }
+                // Without an end to wait for, an insert wakes this task.
+                let Some((_, slept)) = &mut sleep else { return Poll::Pending };
+                match Pin::new(slept).poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Ok(())) => sleep = None,
+                }
+            }
+        })
+        .await
+    }
+
+    fn sleep_until(&self, instant: Instant) -> Sleep {
+        self.0.lock().map.sleep_until(instant)
+    }
+}
+
+/// Access to a shared map; from [`SharedDelayMap::lock`]. `None` within the drop.
+struct Guard<'a, K, V>(Option<MutexGuard<'a, Shared<K, V>>>);
+
+impl<K, V> Deref for Guard<'_, K, V> {
+    type Target = DelayMap<K, V>;
+
+    fn deref(&self) -> &Self::Target {
+        match &self.0 {
+            Some(shared) => &shared.map,
+            None => unreachable!("the guard is dropped"),
+        }
+    }
+}
+
+impl<K, V> DerefMut for Guard<'_, K, V> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match &mut self.0 {
+            Some(shared) => &mut shared.map,
+            None => unreachable!("the guard is dropped"),
+        }
+    }
+}
+
+impl<K, V> Drop for Guard<'_, K, V> {
+    fn drop(&mut self) {
+        let Some(mut shared) = self.0.take() else { return };
+        if shared.waiting.is_empty() {
+            return;
+        }
+        let Some(next) = shared.map.next_expiration() else { return };
+        let late = shared.waiting.values_mut();
+        let late = late.filter(|task| task.until.is_none_or(|until| next < until));
+        let wakers: Vec<_> = late.filter_map(|task| task.waker.take()).collect();
+        drop(shared);
+        wake_all(wakers);
+    }
+}
+
+/// The place of a future among those that wait.
+struct Waiter<'a, K, V> {
+    shared: &'a Mutex<Shared<K, V>>,
+    number: u64,
+}
+
+impl<'a, K, V> Waiter<'a, K, V> {
+    fn new(shared: &'a Mutex<Shared<K, V>>) -> Self {
+        let mut locked = shared.lock();
+        locked.futures += 1;
+        Self { shared, number: locked.futures }
+    }
+}
+
+impl<K, V> Drop for Waiter<'_, K, V> {
+    fn drop(&mut self) {
+        // The drop of a waker is user code, so the lock is released first.
+        let waiting = self.shared.lock().waiting.remove(&self.number);
+        drop(waiting);
+    }
+}
+
+impl<K, V> Clone for SharedDelayMap<K, V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, V> Default for SharedDelayMap<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for SharedDelayMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock().fmt(f)
     }
 }

@@ -31,6 +31,7 @@
 //! | to limit how long a future takes | [`timeout()`]; [`Timer::timeout`] |
 //! | to do something regularly | [`interval()`]; [`Timer::interval`] |
 //! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`], [`DelayMap::next`] |
+//! | entries that expire, in a map that tasks share | [`SharedDelayMap`] |
 //! | to wait for an event | [`AsyncPurgatory`] |
 //!
 //! The free functions use a [default timer](default_timer()) for the whole process.
@@ -101,6 +102,7 @@ use std::{
 pub use self::{
     driver::Driver,
     interval::Interval,
+    map::SharedDelayMap,
     queue::QueueStream,
     sleep::{Sleep, SleepError},
     timeout::{Timeout, TimeoutError},

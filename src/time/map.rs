@@ -24,9 +24,10 @@ use crate::{
 
 /// A map whose entries expire: timeouts by your own ids.
 ///
-/// It is for one owner, such as a task or an event loop. Each entry has a deadline. An entry that
-/// is due stays in the map until [`pop_expired`](Self::pop_expired) returns it, so the owner learns
-/// of every end. Until then, [`get`](Self::get) finds it.
+/// It is for one owner, such as a task or an event loop; `future::SharedDelayMap` is the same map
+/// for many. Each entry has a deadline. An entry that is due stays in the map until
+/// [`pop_expired`](Self::pop_expired) returns it, so the owner learns of every end.
+/// Until then, [`get`](Self::get) finds it.
 ///
 /// A key is hashed once in each call. Hashes have a random seed, which makes collisions hard to
 /// provoke. The map keeps a key once, in the wheel, beside its value.

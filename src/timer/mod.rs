@@ -57,7 +57,7 @@ pub(crate) use self::{
         driver::{DriverTurn, Turns},
         sleeper::{SleepHandle, Sleeper},
     },
-    waker::poll_or_store,
+    waker::{poll_or_store, wake_all},
 };
 pub use self::{
     builder::TimerBuilder,

@@ -5,6 +5,7 @@ mod cancel;
 mod driver;
 mod ends;
 mod interval;
+mod map;
 mod process;
 mod queue;
 mod sleep;

@@ -1,0 +1,130 @@
+//! A map that tasks share: no due entry waits while a task waits for it.
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use delaywheel::future::{SharedDelayMap, SleepError};
+use fastrand::Rng;
+
+use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+
+type Next<'a> = Pin<Box<dyn Future<Output = Result<(u32, u32), SleepError>> + 'a>>;
+
+/// A task that runs only after a wake-up.
+struct Task<'a> {
+    next: Next<'a>,
+    is_woken: Arc<Flag>,
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl<'a> Task<'a> {
+    fn new(map: &'a SharedDelayMap<u32, u32>) -> Self {
+        Self { next: Box::pin(map.next()), is_woken: Arc::new(Flag(AtomicBool::new(true))) }
+    }
+
+    /// Polls until the task waits without a wake-up. Returns the entries.
+    fn run(&mut self, map: &'a SharedDelayMap<u32, u32>) -> Vec<(u32, u32)> {
+        let (mut entries, waker) = (Vec::new(), Waker::from(Arc::clone(&self.is_woken)));
+        while self.is_woken.0.swap(false, Ordering::SeqCst) {
+            let mut context = Context::from_waker(&waker);
+            while let Poll::Ready(entry) = self.next.as_mut().poll(&mut context) {
+                entries.push(entry.expect("the timer runs"));
+                self.next = Box::pin(map.next());
+            }
+        }
+        entries
+    }
+}
+
+#[test]
+fn no_due_entry_waits_while_tasks_wait_and_run_only_when_woken() {
+    for seed in 0..300 {
+        let (mut rng, (timer, clock)) = (Rng::with_seed(seed), timer());
+        let map = SharedDelayMap::on(&timer);
+        let mut model: BTreeMap<u32, (u32, Duration)> = BTreeMap::new();
+        let mut tasks: Vec<_> = (0..rng.usize(1..4)).map(|_| Task::new(&map)).collect();
+        for step in 0..200 {
+            let (key, delay) = (rng.u32(..8), SECOND * rng.u32(..20));
+            let deadline = clock.elapsed() + delay;
+            match rng.u32(..6) {
+                0 | 1 => {
+                    let old = model.insert(key, (step, deadline)).map(|(value, _)| value);
+                    assert_eq!(map.lock().insert(key, step, delay).unwrap(), old, "seed {seed}");
+                }
+                2 => {
+                    let found = model.get_mut(&key).map(|entry| entry.1 = deadline).is_some();
+                    assert_eq!(map.lock().reset(&key, delay), found);
+                }
+                3 => {
+                    let old = model.remove(&key).map(|(value, _)| value);
+                    assert_eq!(map.lock().remove(&key), old);
+                }
+                // A task that may have been woken, or about to be, is dropped.
+                4 if tasks.len() > 1 => drop(tasks.swap_remove(rng.usize(..tasks.len()))),
+                4 => tasks.push(Task::new(&map)),
+                _ => clock.advance(delay / 4),
+            }
+            rng.shuffle(&mut tasks);
+            for (key, value) in tasks.iter_mut().flat_map(|task| task.run(&map)) {
+                let (expected, deadline) = model.remove(&key).expect("it was in the map");
+                assert_eq!(value, expected, "seed {seed}");
+                assert!(deadline <= clock.elapsed(), "seed {seed}: early");
+            }
+            let late = model.values().find(|(_, deadline)| *deadline <= clock.elapsed());
+            assert_eq!(late, None, "seed {seed}, step {step}: a due entry waits");
+        }
+    }
+}
+
+#[test]
+fn only_an_earlier_deadline_wakes_the_tasks_of_a_map() {
+    let (timer, _clock) = timer();
+    let map = SharedDelayMap::on(&timer);
+    let (woken, waker) = Wakes::new();
+    let mut next: Next<'_> = Box::pin(map.next());
+    let mut poll_next = || assert!(poll_with(&mut next, &waker).is_pending());
+    let mut after = |seconds: u32, count| {
+        poll_next();
+        map.lock().insert(seconds, 0, SECOND * seconds).unwrap();
+        assert_eq!(woken.count(), count, "after an insert at {seconds} s");
+    };
+    after(60, 1);
+    after(90, 1);
+    after(30, 2);
+    after(30, 2);
+    poll_next();
+    map.lock().remove(&30);
+    map.lock().insert(45, 0, SECOND * 45).unwrap();
+    assert_eq!(woken.count(), 2, "the task woken up before that");
+    assert!(format!("{map:?}").contains("45"));
+    drop(next);
+    assert_eq!(Arc::strong_count(&woken), 2, "a dropped future leaves its waker");
+}
+
+#[test]
+fn a_map_whose_timer_is_shut_down_keeps_its_entries() {
+    let (timer, clock) = timer();
+    let map = SharedDelayMap::on(&timer);
+    map.lock().insert(1, 1, SECOND).unwrap();
+    let mut next: Next<'_> = Box::pin(map.next());
+    assert!(poll(&mut next).is_pending());
+    timer.shutdown();
+    assert!(matches!(poll(&mut next), Poll::Ready(Err(_))));
+    clock.advance(SECOND);
+    assert_eq!(map.lock().pop_expired(), Some((1, 1)));
+}

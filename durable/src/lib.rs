@@ -114,6 +114,7 @@
 
 pub mod conformance;
 mod error;
+mod inspect;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -133,6 +134,7 @@ pub use self::postgres::PostgresStore;
 pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
+    inspect::{Inspect, Overview, WorkerLease},
     memory::MemoryStore,
     record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
     repeat::{Missed, Repeat},

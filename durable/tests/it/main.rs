@@ -3,6 +3,8 @@
 
 mod handlers;
 mod load;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -70,3 +70,54 @@ fn the_store_tells_operators_bounded_counts_and_workers() {
     assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 1, 1));
     assert!(node.until >= now.saturating_add(60 * SECOND));
 }
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
+    let Some(server) = Server::start() else { return };
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_delaywheel-durable"));
+        let output = command.args(arguments).env("DELAYWHEEL_STORE", &url).output();
+        let output = output.expect("it starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, _, error) = run(&["stats"]);
+    assert_eq!(code, Some(3));
+    assert!(error.contains("have version 0 and need"), "{error}");
+    let mut client = client(&server);
+    let schemas = "SELECT nspname::text FROM pg_namespace WHERE nspname = 'delaywheel'";
+    assert!(column(&mut client, schemas).is_empty(), "only `migrate` makes tables");
+    let sql = PostgresStore::migrations("other").concat();
+    assert_eq!(run(&["migrate", "--print", "--schema", "other"]), (Some(0), sql, String::new()));
+    assert_eq!(run(&["backup", "copy.db"]).0, Some(2));
+    let version = PostgresStore::migrations("other").len();
+    let migrated = format!("{{\"schema\":\"delaywheel\",\"version\":{version}}}\n");
+    for _ in 0..2 {
+        assert_eq!(run(&["migrate", "--json"]), (Some(0), migrated.clone(), String::new()));
+    }
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(connect(&server))
+        .recheck(None)
+        .backoff(delaywheel_durable::Backoff::new(SECOND).attempts(1))
+        .build_blocking(move |delivery| {
+            sender.send(delivery.id().to_string())?;
+            Err("no route".into())
+        })
+        .expect("start");
+    timer.schedule("mail", Duration::ZERO, b"").wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "mail");
+    let deadline = Instant::now() + LONG;
+    while timer.count().expect("count").dead == 0 {
+        assert!(Instant::now() < deadline, "{:?}", timer.stats());
+        thread::yield_now();
+    }
+    assert!(run(&["dead"]).1.contains("mail  no route"));
+    assert_eq!(
+        run(&["requeue", "--prefix", "ma"]),
+        (Some(0), "1 requeued\n".to_owned(), String::new())
+    );
+    assert_eq!(seen.recv_timeout(LONG).expect("a notification"), "mail");
+    assert!(timer.finish(LONG));
+}

@@ -171,8 +171,8 @@ impl Counter {
 #[derive(Debug)]
 pub(super) struct Durations {
     all: Mutex<Histogram<u64>>,
-    /// Those that were not published yet. So the recorder of the user runs where the user publishes,
-    /// and under no lock.
+    /// Those that were not published yet. So the recorder of the user runs where the user
+    /// publishes, and under no lock.
     #[cfg(feature = "metrics")]
     unpublished: Mutex<Histogram<u64>>,
 }

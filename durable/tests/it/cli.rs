@@ -155,8 +155,7 @@ fn requeue_takes_one_or_those_that_fit() {
     assert_eq!(file.json(&["requeue", "sms/1", "--at", "2100-01-02T00:00:00Z"]).0, 0);
     assert_eq!(file.json(&["requeue", "sms/1"]), (1, requeued(0, false)));
     assert_eq!(file.json(&["show", "sms/1"]).1["next_attempt"], "2100-01-02T00:00:00Z");
-    let lines = ["requeue", "--error", "line 1", "--prefix", "sms/"];
-    assert_eq!(file.json(&lines), (0, requeued(2, false)));
+    assert_eq!(file.json(&["requeue", "--error", "line 1"]), (0, requeued(2, false)));
     assert_eq!(file.json(&["requeue", "--prefix", "mail/", "--limit", "120"]).1["requeued"], 120);
     assert_eq!(file.json(&["stats"]).1["dead"], 130);
     assert_eq!(file.json(&["requeue", "--all"]), (0, requeued(130, false)));

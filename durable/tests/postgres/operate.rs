@@ -4,7 +4,8 @@ use delaywheel_durable::{Inspect, Overview};
 
 use super::*;
 
-/// Dead `lost`, claimed `held`, overdue `late`, and one in two days.
+/// Dead `lost`, overdue `held`, `idle` and `late`, of which a worker delivers the first and has
+/// claimed the second, and one in two days.
 fn fill(store: &PostgresStore, now: WallTime) {
     let schedule = |id: &str, due| Command::Schedule(NewTimeout::new(id, due, b"abc").expect("ok"));
     let claim = |until| {
@@ -18,7 +19,7 @@ fn fill(store: &PostgresStore, now: WallTime) {
     store.begin(now, &claims).expect("begin");
     let dead = delaywheel_durable::Settlement::Dead { error: "no route".to_owned() };
     store.write(now, &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
-    store.write(now, &[schedule("held", early)]).expect("write");
+    store.write(now, &[schedule("held", early), schedule("idle", early)]).expect("write");
     let held = [claim(now)[0].claim()];
     store.begin(now, &held).expect("begin");
     let later = now.saturating_add(172_800 * SECOND);
@@ -36,7 +37,8 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     fill(&store, store.clock().expect("of the server").now());
     let due = "SELECT concat_ws(' ', id, state, attempt, late > '2 hours', worker IS NULL)
         FROM delaywheel.due ORDER BY id";
-    assert_eq!(column(&mut client, due), ["held delivering 1 t f", "late pending 0 t t"]);
+    let rows = ["held delivering 1 t f", "idle claimed 0 t f", "late pending 0 t t"];
+    assert_eq!(column(&mut client, due), rows);
     let dead = "SELECT concat_ws(' ', id, attempts, error, payload_bytes) FROM delaywheel.dead";
     assert_eq!(column(&mut client, dead), ["lost 1 no route 3"]);
     let hours = "SELECT concat_ws(' ', hour = date_trunc('hour', next_at), pending)
@@ -44,7 +46,7 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
         THEN 'late' ELSE 'far' END ORDER BY hour";
     assert_eq!(column(&mut client, hours), ["t 1", "t 1"]);
     let leases = "SELECT concat_ws(' ', name, is_valid, held, delivering) FROM delaywheel.leases";
-    assert_eq!(column(&mut client, leases), ["node-1 t 1 1"]);
+    assert_eq!(column(&mut client, leases), ["node-1 t 2 1"]);
     // The first rows need no scan of the table.
     client.batch_execute("SET enable_seqscan = off").expect("set");
     for (view, index) in [("due", "timeouts_pending"), ("dead", "timeouts_dead")] {
@@ -60,14 +62,14 @@ fn the_store_tells_operators_bounded_counts_and_workers() {
     let now = store.clock().expect("of the server").now();
     fill(&store, now);
     let overview = Overview::of(&store, now, 72, 100).expect("overview");
-    assert_eq!((overview.due, overview.dead), (2, 1));
+    assert_eq!((overview.due, overview.dead), (3, 1));
     assert_eq!(overview.oldest_due, Some(now.saturating_sub(7_200 * SECOND)));
     let hours = overview.by_hour.iter().enumerate().filter(|&(_, &count)| count > 0);
     assert_eq!(hours.collect::<Vec<_>>(), [(48, &1)]);
     assert_eq!(Overview::of(&store, now, 1, 1).expect("overview").due, 1);
     let workers = store.workers(9).expect("read").expect("it knows them");
     let [node] = &workers[..] else { panic!("{workers:?}") };
-    assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 1, 1));
+    assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 2, 1));
     assert!(node.until >= now.saturating_add(60 * SECOND));
 }
 

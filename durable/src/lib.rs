@@ -110,11 +110,16 @@
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
+//! - `cli`: the program `delaywheel-durable`; the README describes it.
+//! - `page`: [`Page`](struct@Page), which shows a store to operators in a browser.
 //! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
 pub mod conformance;
 mod error;
+mod inspect;
 mod memory;
+#[cfg(feature = "page")]
+mod page;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -127,12 +132,15 @@ mod timer;
 mod transition;
 mod workers;
 
+#[cfg(feature = "page")]
+pub use self::page::Page;
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
+    inspect::{Inspect, Overview, WorkerLease},
     memory::MemoryStore,
     record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
     repeat::{Missed, Repeat},

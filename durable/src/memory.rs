@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
+    inspect::WorkerLease,
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
@@ -51,6 +52,23 @@ impl MemoryStore {
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.state.lock().records.values().map(|entry| entry.record.clone()).collect()
+    }
+
+    /// Returns the first workers with their leases.
+    pub(crate) fn leases(&self, limit: usize) -> Vec<WorkerLease> {
+        let state = self.state.lock();
+        let count = |worker, counts: fn(&Record) -> bool| {
+            let held = state.records.values().filter(|entry| entry.worker == Some(worker));
+            held.filter(|entry| counts(&entry.record)).count() as u64
+        };
+        let lease = |(worker, until, name)| WorkerLease {
+            worker,
+            name,
+            until,
+            held: count(worker, |_| true),
+            delivering: count(worker, |record| record.state == State::Delivering),
+        };
+        state.workers.leases().take(limit).map(lease).collect()
     }
 }
 

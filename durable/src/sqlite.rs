@@ -11,6 +11,8 @@
 //! A claim must not look at the records that are held already. For each range that is claimed from,
 //! a [`Frontier`] remembers how far it has been claimed, and which records below are not held.
 
+mod inspect;
+
 use std::{
     collections::BTreeSet,
     error::Error,
@@ -24,7 +26,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Params, Row, TransactionBehavior, types::Type,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior,
+    types::Type,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -108,8 +111,8 @@ struct Shared {
     /// Timers of this process that use the store.
     listeners: Listeners,
     path: PathBuf,
-    /// Released after the connections are closed.
-    _lock: File,
+    /// Released after the connections are closed. `None` if the store is only read.
+    lock: Option<File>,
 }
 
 /// Claims: known to this process only.
@@ -186,14 +189,24 @@ impl SqliteStore {
         let mut writer = connect(&path, CACHE).map_err(store_error)?;
         let (epoch, was_killed) = prepare(&mut writer, is_checked)?;
         let held = Held { was_killed, last_token: epoch << TOKENS, ..Held::default() };
+        Self::with(writer, held, path, Some(lock))
+    }
+
+    fn with(
+        writer: Connection,
+        held: Held,
+        path: PathBuf,
+        lock: Option<File>,
+    ) -> StoreResult<Self> {
+        let reader = connect_as(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
-            reader: Mutex::new(connect(&path, SMALL_CACHE).map_err(store_error)?),
+            reader: Mutex::new(reader),
             settled: Condvar::new(),
             listeners: Listeners::default(),
             path,
-            _lock: lock,
+            lock,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -225,7 +238,7 @@ impl SqliteStore {
         let name =
             path.to_str().ok_or_else(|| file_error(io::ErrorKind::InvalidFilename.into()))?;
         // No claim waits for a connection of its own.
-        let copy = || connect(&self.shared.path, SMALL_CACHE)?.execute("VACUUM INTO ?", [name]);
+        let copy = || self.connection()?.execute("VACUUM INTO ?", [name]);
         copy().map_err(store_error)?;
         file.sync_all().map_err(file_error)
     }
@@ -264,7 +277,10 @@ impl SqliteStore {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // If this fails, the next process is wary.
+        // A worker that enters later must be wary still. The same holds if this fails.
+        if self.held.get_mut().was_killed {
+            return;
+        }
         let _ = self.writer.get_mut().execute("UPDATE store SET is_open = 0", ());
     }
 }
@@ -339,14 +355,14 @@ impl Store for SqliteStore {
     fn count_due(&self, now: WallTime) -> StoreResult<u64> {
         // No claim waits for a connection of its own.
         let sql = "SELECT count(*) FROM records WHERE dead = 0 AND next <= ?";
-        let count = || {
-            connect(&self.shared.path, SMALL_CACHE)?
-                .query_row(sql, [now.as_micros()], |row| row.get(0))
-        };
+        let count = || self.connection()?.query_row(sql, [now.as_micros()], |row| row.get(0));
         count().map_err(store_error)
     }
 
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
+        if self.shared.lock.is_none() {
+            return Err(StoreError::new(StoreErrorReason::ReadOnly));
+        }
         let mut held = self.shared.held.lock();
         if mem::take(&mut held.was_killed) {
             held.wary_until = Some(now);
@@ -677,7 +693,15 @@ fn lock_beside(path: &Path) -> StoreResult<File> {
 /// Random times touch a page for each record, and a commit writes each whole page to the log. So
 /// pages are small, and the log is long: a page that changes often is copied to its place rarely.
 fn connect(path: &Path, cache_kib: u32) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
+    connect_as(path, cache_kib, false)
+}
+
+fn connect_as(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<Connection> {
+    let connection = if is_read_only {
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?
+    } else {
+        Connection::open(path)?
+    };
     // The file of another program stays as it is.
     let tables = connection
         .query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get::<_, u32>(0))?;

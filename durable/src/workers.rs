@@ -47,6 +47,14 @@ impl Workers {
         (is_known, BTreeMap::into_keys(lapsed).collect())
     }
 
+    /// Returns each worker with the end of its lease and its name.
+    pub(crate) fn leases(
+        &self,
+    ) -> impl Iterator<Item = (WorkerId, WallTime, Option<String>)> + use<'_> {
+        let name = |id| self.names.iter().find(|&(_, named)| *named == id).map(|(name, _)| name);
+        self.leases.iter().map(move |(&id, &until)| (id, until, name(id).cloned()))
+    }
+
     /// Returns when the first lease ends of these workers, but for one of them.
     pub(crate) fn lapse(
         &self,

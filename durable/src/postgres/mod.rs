@@ -6,6 +6,7 @@
 
 mod clock;
 mod connection;
+mod inspect;
 mod sql;
 
 use std::{
@@ -43,11 +44,12 @@ use crate::{
     time::{WallClock, WallTime},
 };
 
-/// Statements that lead from one version of the tables to the next.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+/// Statements that lead from one version of the tables to the next, and the least version whose
+/// programs also work with that one, so that a deploy can be rolled back.
+const MIGRATIONS: &[(i32, &str)] =
+    &[(1, include_str!("schema.sql")), (1, include_str!("views.sql"))];
 
-/// Versions of the tables. `compatible` is the least version whose programs also work with this
-/// one, so that a deploy can be rolled back.
+/// Versions of the tables, and for each the least compatible one.
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
     version integer NOT NULL, compatible integer NOT NULL);";
 
@@ -98,6 +100,12 @@ const DEAF_LOOKS: u32 = 60;
 /// the handler takes effect exactly once. From other drivers, call the SQL functions
 /// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
 /// `delaywheel.acknowledge(id, token)`. They fail if a value is beyond the limits of the crate.
+///
+/// # Views for people
+///
+/// In `psql`, `delaywheel.due` lists the timeouts that are due and not acknowledged, oldest first;
+/// `delaywheel.dead` the dead ones; `delaywheel.by_hour` counts those that wait, by the hour of
+/// their next attempt; and `delaywheel.leases` lists the workers.
 ///
 /// # Crashes of the server
 ///
@@ -165,10 +173,11 @@ impl PostgresStore {
     pub fn migrations(schema: &str) -> Vec<String> {
         let versions = VERSIONS.replace("{schema}", schema);
         let first = format!("CREATE SCHEMA IF NOT EXISTS {schema};\n{versions}\n");
-        let all = MIGRATIONS.iter().enumerate().map(|(index, sql)| {
+        let all = MIGRATIONS.iter().enumerate().map(|(index, (compatible, sql))| {
             let first = if index == 0 { first.as_str() } else { "" };
             let sql = sql.replace("{schema}", schema);
-            format!("{first}{sql}INSERT INTO {schema}.version VALUES ({0}, {0});\n", index + 1)
+            let versions = format!("({}, {compatible})", index + 1);
+            format!("{first}{sql}INSERT INTO {schema}.version VALUES {versions};\n")
         });
         all.collect()
     }
@@ -181,6 +190,26 @@ impl PostgresStore {
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
     pub fn connect_schema(parameters: &str, schema: &str) -> StoreResult<Self> {
         Self::connect_tls(parameters, schema, NoTls)
+    }
+
+    /// Connects like [`connect_schema`](Self::connect_schema), but neither creates nor migrates
+    /// tables.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use delaywheel_durable::PostgresStore;
+    ///
+    /// let store = PostgresStore::connect_migrated("host=localhost user=me", "delaywheel")?;
+    /// # Ok::<_, delaywheel_durable::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other) if
+    /// the tables are missing or older than this program.
+    pub fn connect_migrated(parameters: &str, schema: &str) -> StoreResult<Self> {
+        Self::connect_by(parameters, schema, Arc::new(|config| config.connect(NoTls)), false)
     }
 
     /// Connects like [`connect_schema`](Self::connect_schema), with TLS.
@@ -217,10 +246,15 @@ impl PostgresStore {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let connect: Connect = Arc::new(move |config| config.connect(tls.clone()));
-        Self::connect_by(parameters, schema, connect)
+        Self::connect_by(parameters, schema, connect, true)
     }
 
-    fn connect_by(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Self> {
+    fn connect_by(
+        parameters: &str,
+        schema: &str,
+        connect: Connect,
+        migrates: bool,
+    ) -> StoreResult<Self> {
         let is_plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
@@ -231,7 +265,7 @@ impl PostgresStore {
         let config: Config = parameters.parse().map_err(unavailable)?;
         let connection = |options: &str| Connection::new(&config, &connect, schema, options);
         let writer = connection(BY_INDEX);
-        let shown = prepare(&writer, schema)?;
+        let shown = prepare(&writer, schema, migrates)?;
         let shared = Shared {
             writer,
             patient: connection(BY_INDEX),
@@ -621,7 +655,7 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
 
 /// Checks the version of the tables, and migrates them if they are older. Returns the time of the
 /// server's clock.
-fn prepare(connection: &Connection, schema: &str) -> StoreResult<WallTime> {
+fn prepare(connection: &Connection, schema: &str, migrates: bool) -> StoreResult<WallTime> {
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
     let rows = connection.run(|session| {
         session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
@@ -634,6 +668,12 @@ fn prepare(connection: &Connection, schema: &str) -> StoreResult<WallTime> {
     let (version, compatible) = connection.run(|session| version(session, schema))?;
     if compatible > newest {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
+    }
+    if version < newest && !migrates {
+        let message = format!(
+            "the tables of the schema {schema} have version {version} and need {newest}: migrate"
+        );
+        return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
     if version < newest {
         migrate(connection, schema)?;

@@ -196,3 +196,19 @@ pub(super) const COUNT: &str = "
 pub(super) const COUNT_DUE: &str = "
     SELECT (SELECT count(*) FROM {schema}.timeouts WHERE state = 0 AND next_at <= $1)
         + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL AND next_at <= $1)";
+
+pub(super) const COUNT_TIMES: &str = "
+    SELECT count(*) FROM (
+        (SELECT FROM {schema}.timeouts
+         WHERE state = 0 AND next_at >= $1 AND next_at < $2 ORDER BY next_at LIMIT $3)
+        UNION ALL
+        (SELECT FROM {schema}.timeouts
+         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2 LIMIT $3)
+        LIMIT $3) found";
+
+pub(super) const COUNT_DEAD: &str = "
+    SELECT count(*) FROM (
+        SELECT FROM {schema}.timeouts WHERE state = 3 ORDER BY next_at LIMIT $1) found";
+
+pub(super) const LEASES: &str =
+    "SELECT worker, name, lease_until, held, delivering FROM {schema}.leases LIMIT $1";

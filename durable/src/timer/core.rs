@@ -117,6 +117,12 @@ impl<S: Store> Core<S> {
         self.counters.read()
     }
 
+    #[cfg(feature = "metrics")]
+    pub(super) fn publish_metrics(&self) {
+        let _ = self.stats();
+        self.counters.publish();
+    }
+
     /// Writes commands of a caller, with the next group.
     pub(super) fn submit(
         &self,

@@ -317,9 +317,12 @@ impl<S: Store> DurableTimer<S> {
 
     /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
     /// `delaywheel_durable_`. Call it as often as they are collected. Does not ask the store.
+    ///
+    /// The lateness and the latency of the store are also histograms, in seconds and to two digits.
+    /// Each call adds the durations since the last one.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
-        self.stats().publish();
+        self.core().publish_metrics();
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.

@@ -5,6 +5,9 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "metrics")]
+use std::mem;
+
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
@@ -55,6 +58,14 @@ macro_rules! counters {
         impl Counters {
             pub(super) fn hold(&self, held: (usize, usize, usize)) {
                 *self.held.lock() = held;
+            }
+
+            /// Publishes the counts, and the durations since they were published last.
+            #[cfg(feature = "metrics")]
+            pub(super) fn publish(&self) {
+                self.read().publish();
+                self.lateness.publish("delaywheel_durable_lateness_seconds");
+                self.store_latency.publish("delaywheel_durable_store_latency_seconds");
             }
 
             pub(super) fn read(&self) -> DurableStats {
@@ -121,7 +132,7 @@ pub struct Latency {
 #[cfg(feature = "metrics")]
 impl DurableStats {
     /// Publishes the counts through the facade `metrics`.
-    pub(super) fn publish(&self) {
+    fn publish(&self) {
         self.publish_counters();
         let held = [
             ("delaywheel_durable_window", self.window),
@@ -158,16 +169,35 @@ impl Counter {
 
 /// A distribution of durations, in microseconds and to two digits.
 #[derive(Debug)]
-pub(super) struct Durations(Mutex<Histogram<u64>>);
+pub(super) struct Durations {
+    all: Mutex<Histogram<u64>>,
+    /// Those that were not published yet. So the recorder of the user runs where the user
+    /// publishes, and under no lock.
+    #[cfg(feature = "metrics")]
+    unpublished: Mutex<Histogram<u64>>,
+}
 
 impl Durations {
     pub(super) fn record(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.0.lock().saturating_record(micros);
+        self.all.lock().saturating_record(micros);
+        #[cfg(feature = "metrics")]
+        self.unpublished.lock().saturating_record(micros);
+    }
+
+    #[cfg(feature = "metrics")]
+    fn publish(&self, name: &'static str) {
+        let unpublished = mem::replace(&mut *self.unpublished.lock(), empty());
+        let histogram = metrics::histogram!(name);
+        for value in unpublished.iter_recorded() {
+            let duration = Duration::from_micros(value.value_iterated_to());
+            let count = usize::try_from(value.count_at_value()).unwrap_or(usize::MAX);
+            histogram.record_many(duration.as_secs_f64(), count);
+        }
     }
 
     fn summary(&self) -> Latency {
-        let histogram = self.0.lock();
+        let histogram = self.all.lock();
         let at = |quantile| Duration::from_micros(histogram.value_at_quantile(quantile));
         Latency {
             count: histogram.len(),
@@ -180,7 +210,15 @@ impl Durations {
 
 impl Default for Durations {
     fn default() -> Self {
-        const YEAR: u64 = 366 * 86_400 * 1_000_000;
-        Self(Mutex::new(Histogram::new_with_bounds(1, YEAR, 2).expect("the bounds are valid")))
+        Self {
+            all: Mutex::new(empty()),
+            #[cfg(feature = "metrics")]
+            unpublished: Mutex::new(empty()),
+        }
     }
+}
+
+fn empty() -> Histogram<u64> {
+    const YEAR: u64 = 366 * 86_400 * 1_000_000;
+    Histogram::new_with_bounds(1, YEAR, 2).expect("the bounds are valid")
 }

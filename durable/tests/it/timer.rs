@@ -643,53 +643,6 @@ fn futures_schedule_and_handle() {
     assert_eq!(timer.count().expect("count").live, 0);
 }
 
-#[cfg(feature = "metrics")]
-#[test]
-fn every_count_is_published_through_the_facade_metrics() {
-    use metrics::{
-        Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-    };
-
-    /// The names of the published metrics.
-    #[derive(Default)]
-    struct Names(std::sync::Mutex<std::collections::BTreeSet<String>>);
-
-    impl Names {
-        fn note(&self, key: &Key) {
-            self.0.lock().expect("not poisoned").insert(key.name().to_owned());
-        }
-    }
-
-    impl Recorder for Names {
-        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-            self.note(key);
-            Counter::noop()
-        }
-
-        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-            self.note(key);
-            Gauge::noop()
-        }
-
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
-        }
-    }
-
-    let (timer, _seen) = plain(&ManualWallClock::new());
-    let names = Names::default();
-    metrics::with_local_recorder(&names, || timer.publish_metrics());
-    let names = names.0.into_inner().expect("not poisoned");
-    // Five gauges: numbers of timeouts in memory, and two latencies.
-    let totals = names.iter().filter(|name| name.ends_with("_total")).count();
-    assert_eq!((names.len(), totals), (19, 14), "{names:?}");
-    assert!(names.iter().all(|name| name.starts_with("delaywheel_durable_")));
-}
-
 #[cfg(feature = "tracing")]
 thread_local! {
     static WARNINGS: Cell<usize> = const { Cell::new(0) };

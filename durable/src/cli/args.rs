@@ -1,0 +1,167 @@
+//! The arguments of the program.
+
+use clap::{Args as Group, Parser, Subcommand};
+use delaywheel_durable::{TimeoutId, WallTime};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::Failure;
+
+const STORE: &str = "The store: sqlite:PATH, a path, or postgres://USER@HOST/DATABASE";
+
+/// Shows and changes the timeouts of a store of delaywheel-durable.
+///
+/// Exit codes: 0 done, 1 no such timeout or none that fits, 2 wrong usage, 3 the store failed.
+#[derive(Debug, Parser)]
+#[command(name = "delaywheel-durable", version)]
+pub(crate) struct Args {
+    #[arg(long, global = true, help = STORE, env = "DELAYWHEEL_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
+    /// Schema of a PostgreSQL store
+    #[arg(long, global = true, env = "DELAYWHEEL_SCHEMA", default_value = "delaywheel")]
+    pub(crate) schema: String,
+    /// Prints one JSON object instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Creates or migrates the tables of a PostgreSQL store
+    Migrate {
+        /// Prints the SQL, connects to nothing
+        #[arg(long)]
+        print: bool,
+    },
+    /// Prints the numbers of timeouts
+    Stats,
+    /// Lists timeouts, earliest first; with a prefix only, by id and dead ones too
+    List {
+        /// Lists dead ones instead
+        #[arg(long, conflicts_with = "due_before")]
+        dead: bool,
+        /// Only those whose next attempt is before a time: 2030-01-31T12:00:00Z, or 2h from now
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+        due_before: Option<Time>,
+        #[command(flatten)]
+        page: Page,
+    },
+    /// Lists dead timeouts with the errors of their last attempts
+    Dead {
+        #[command(flatten)]
+        page: Page,
+    },
+    /// Prints one timeout with its payload
+    Show { id: TimeoutId },
+    /// Cancels a timeout
+    Cancel { id: TimeoutId },
+    /// Makes dead timeouts due again
+    Requeue(Requeue),
+    /// Copies a SQLite store to a new file, also while a process uses it
+    Backup { file: std::path::PathBuf },
+    /// Makes the file of a SQLite store smaller
+    Compact,
+    /// Serves a page that shows the store in a browser
+    #[cfg(feature = "page")]
+    Page(Serve),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Filter {
+    /// Only ids that begin with this
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
+    /// Only timeouts whose latest error contains this
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Page {
+    #[command(flatten)]
+    pub(crate) filter: Filter,
+    /// Most timeouts
+    #[arg(long, default_value_t = 50)]
+    pub(crate) limit: usize,
+    /// Continues after the cursor that the list before has printed
+    #[arg(long, value_name = "CURSOR", value_parser = cursor)]
+    pub(crate) after: Option<(WallTime, TimeoutId)>,
+}
+
+#[derive(Debug, Group)]
+#[command(group = clap::ArgGroup::new("which").args(["id", "all", "prefix", "error"])
+    .required(true).multiple(true))]
+pub(crate) struct Requeue {
+    /// One timeout
+    #[arg(conflicts_with_all = ["all", "prefix", "error", "limit"])]
+    pub(crate) id: Option<TimeoutId>,
+    /// All dead timeouts
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) filter: Filter,
+    /// Most timeouts
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    pub(crate) limit: usize,
+    /// When they are due, instead of now: 2030-01-31T12:00:00Z, or 2h from now
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at: Option<Time>,
+    /// Only counts them
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[cfg(feature = "page")]
+#[derive(Debug, Group)]
+pub(crate) struct Serve {
+    /// Address and port; one that is not of this machine only needs a token
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Shows buttons that requeue dead timeouts
+    #[arg(long)]
+    pub(crate) allow_changes: bool,
+    /// Secret of at least 16 characters; the environment hides it from other users
+    #[arg(long, env = "DELAYWHEEL_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Heading of the page
+    #[arg(long, default_value = "Durable timeouts")]
+    pub(crate) title: String,
+}
+
+/// A time, or a span from now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Time {
+    At(Timestamp),
+    In(SignedDuration),
+}
+
+impl std::str::FromStr for Time {
+    type Err = jiff::Error;
+
+    fn from_str(text: &str) -> Result<Self, jiff::Error> {
+        text.parse().map(Self::At).or_else(|_| text.parse().map(Self::In))
+    }
+}
+
+impl Time {
+    pub(crate) fn resolve(self, now: WallTime) -> Result<WallTime, Failure> {
+        match self {
+            Self::In(span) if span.is_negative() => Ok(now.saturating_sub(span.unsigned_abs())),
+            Self::In(span) => Ok(now.saturating_add(span.unsigned_abs())),
+            Self::At(time) => {
+                WallTime::try_from(time).map_err(|error| Failure::Usage(error.to_string()))
+            }
+        }
+    }
+}
+
+/// Reads a cursor: microseconds since 1970, a colon, and an id.
+fn cursor(text: &str) -> Result<(WallTime, TimeoutId), String> {
+    let read = || {
+        let (micros, id) = text.split_once(':')?;
+        let time = WallTime::from_micros(micros.parse().ok()?).ok()?;
+        Some((time, TimeoutId::new(id).ok()?))
+    };
+    read().ok_or_else(|| "this is not a cursor that a list has printed".to_owned())
+}

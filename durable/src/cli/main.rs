@@ -1,0 +1,276 @@
+//! The program `delaywheel-durable`: what an operator does with a store. The README describes it.
+
+mod args;
+mod report;
+mod target;
+
+use std::{
+    error::Error,
+    fmt,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use delaywheel_durable::{
+    Answer, Cancelled, Command, Inspect, Query, Record, State, StoreError, TimeoutId, WallTime,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::{
+    args::{Action, Args, Filter, Requeue},
+    report::Report,
+    target::Target,
+};
+
+/// Records that are read at once. Each may have a payload of 1 MiB.
+const PAGE: usize = 100;
+
+/// Exit codes, next to 0.
+const NOT_FOUND: u8 = 1;
+const USAGE: u8 = 2;
+const FAILED: u8 = 3;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let report = Report { is_json: args.json };
+    match run(args, report) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(NOT_FOUND),
+        // The reader, such as `head`, has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            // Nobody is left to be told if this fails.
+            let _ = writeln!(io::stderr(), "delaywheel-durable: {failure}");
+            let is_usage = matches!(failure, Failure::Usage(_));
+            ExitCode::from(if is_usage { USAGE } else { FAILED })
+        }
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+enum Failure {
+    Usage(String),
+    Store(StoreError),
+    Output(io::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) => f.write_str(text),
+            Self::Output(error) => error.fmt(f),
+            Self::Store(error) => {
+                error.fmt(f)?;
+                let mut source = error.source();
+                while let Some(error) = source {
+                    write!(f, ": {error}")?;
+                    source = error.source();
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Whether what was named was found.
+type Outcome = Result<bool, Failure>;
+
+fn run(args: Args, report: Report) -> Outcome {
+    let target = Target::new(args.store, args.schema);
+    match args.action {
+        Action::Migrate { print } => migrate(&target, print, report),
+        Action::Stats => stats(&*target.read()?, report),
+        Action::List { dead, due_before, page } => {
+            let store = target.read()?;
+            let now = now(&*store);
+            let until = due_before.map(|time| time.resolve(now)).transpose()?;
+            let prefix = page.filter.prefix.clone();
+            let query = match (dead, until, prefix) {
+                (true, ..) => Query::Dead { after: None },
+                (false, None, Some(prefix)) => Query::Prefix { prefix, after: None },
+                (false, until, _) => times(until.unwrap_or(WallTime::MAX)),
+            };
+            list(&*store, query, &page, report)
+        }
+        Action::Dead { page } => list(&*target.read()?, Query::Dead { after: None }, &page, report),
+        Action::Show { id } => {
+            let record = target.read()?.get(&id)?;
+            let found = record.map(|record| report.record(&record)).transpose()?;
+            Ok(found.is_some() || missing(&id))
+        }
+        Action::Cancel { id } => cancel(&*target.write()?, &id, report),
+        Action::Requeue(requeue) => match &requeue.id {
+            Some(id) => requeue_one(&*target.write()?, id.clone(), &requeue, report),
+            None => requeue_all(&target, &requeue, report),
+        },
+        Action::Backup { file } => {
+            let bar = spinner("writing the copy");
+            let bytes = target.backup(&file)?;
+            bar.finish_and_clear();
+            report.backup(&file, bytes)?;
+            Ok(true)
+        }
+        Action::Compact => {
+            let bar = spinner("compacting");
+            let (before, after) = target.compact()?;
+            bar.finish_and_clear();
+            report.compact(before, after)?;
+            Ok(true)
+        }
+        #[cfg(feature = "page")]
+        Action::Page(page) => target.serve(page).map(|()| true),
+    }
+}
+
+fn migrate(target: &Target, print: bool, report: Report) -> Outcome {
+    let migrations = target.migrations();
+    if print {
+        write!(io::stdout(), "{}", migrations.concat())?;
+    } else {
+        target.migrate()?;
+        report.migrate(target.schema(), migrations.len())?;
+    }
+    Ok(true)
+}
+
+/// Returns the present by the clock of the store, or that of the system.
+fn now(store: &dyn Inspect) -> WallTime {
+    use delaywheel_durable::{SystemWallClock, WallClock};
+    store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now())
+}
+
+fn times(until: WallTime) -> Query {
+    Query::Times { from: WallTime::MIN, until, after: None }
+}
+
+fn stats(store: &dyn Inspect, report: Report) -> Outcome {
+    let now = now(store);
+    let oldest = store.list(&times(now), 1)?.first().map(|record| record.next);
+    report.stats(store.count()?, store.count_due(now)?, oldest, now)?;
+    Ok(true)
+}
+
+fn list(store: &dyn Inspect, mut query: Query, page: &args::Page, report: Report) -> Outcome {
+    if let Some((time, id)) = page.after.clone() {
+        continue_after(&mut query, time, id);
+    }
+    let mut found = Vec::new();
+    // One more tells whether there are others.
+    while found.len() <= page.limit {
+        let records = store.list(&query, PAGE)?;
+        let Some(last) = records.last() else { break };
+        continue_after(&mut query, last.next, last.id.clone());
+        found.extend(records.into_iter().filter(|record| page.filter.fits(record)));
+    }
+    let has_more = found.len() > page.limit;
+    found.truncate(page.limit);
+    report.records(&found, has_more)?;
+    Ok(true)
+}
+
+fn continue_after(query: &mut Query, time: WallTime, id: TimeoutId) {
+    match query {
+        Query::Times { after, .. } | Query::Dead { after } => *after = Some((time, id)),
+        Query::Prefix { after, .. } => *after = Some(id),
+        _ => unreachable!("this program has no other queries"),
+    }
+}
+
+fn missing(id: &TimeoutId) -> bool {
+    let id = report::plain(id.as_str());
+    let _ = writeln!(io::stderr(), "delaywheel-durable: there is no timeout {id}");
+    false
+}
+
+fn cancel(store: &dyn Inspect, id: &TimeoutId, report: Report) -> Outcome {
+    let answers = store.write(now(store), &[Command::Cancel(id.clone())])?;
+    let answer = match answers[..] {
+        [Answer::Cancelled(answer)] => answer,
+        _ => Cancelled::NotFound,
+    };
+    report.cancelled(id, answer)?;
+    Ok(answer != Cancelled::NotFound || missing(id))
+}
+
+/// Returns the time at which requeued timeouts are due.
+fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
+    requeue.at.map_or(Ok(now), |time| time.resolve(now))
+}
+
+fn requeue_one(store: &dyn Inspect, id: TimeoutId, requeue: &Requeue, report: Report) -> Outcome {
+    let now = now(store);
+    let Some(record) = store.get(&id)? else { return Ok(missing(&id)) };
+    let mut requeued = usize::from(record.state == State::Dead);
+    if requeued == 1 && !requeue.dry_run {
+        let answers = store.write(now, &[Command::Requeue(id, due(requeue, now)?)])?;
+        requeued = count(&answers);
+    }
+    report.requeued(requeued, requeue.dry_run)?;
+    Ok(requeued == 1)
+}
+
+fn count(answers: &[Answer]) -> usize {
+    answers.iter().filter(|&&answer| answer == Answer::Requeued(true)).count()
+}
+
+/// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
+fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
+    let store = if requeue.dry_run { target.read()? } else { target.write()? };
+    let start = now(&*store);
+    let due = due(requeue, start)?;
+    let bar = ProgressBar::new(store.count()?.dead);
+    let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
+    let (mut after, mut requeued) = (None, 0);
+    while requeued < requeue.limit {
+        let records = store.list(&Query::Dead { after }, PAGE)?;
+        after = records.last().map(|last| (last.next, last.id.clone()));
+        if after.is_none() {
+            break;
+        }
+        bar.inc(records.len() as u64);
+        let fits = |record: &&Record| record.next <= start && requeue.filter.fits(record);
+        let fitting = records.iter().filter(fits).take(requeue.limit - requeued);
+        let commands = fitting.map(|record| Command::Requeue(record.id.clone(), due));
+        let commands: Vec<_> = commands.collect();
+        requeued += if requeue.dry_run {
+            commands.len()
+        } else {
+            count(&store.write(now(&*store), &commands)?)
+        };
+        bar.set_message(requeued.to_string());
+    }
+    bar.finish_and_clear();
+    report.requeued(requeued, requeue.dry_run)?;
+    Ok(requeued > 0)
+}
+
+fn spinner(text: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(text);
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    bar
+}
+
+impl Filter {
+    fn fits(&self, record: &Record) -> bool {
+        let has = |part: &String| record.error.as_ref().is_some_and(|error| error.contains(part));
+        self.prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
+            && self.error.as_ref().is_none_or(has)
+    }
+}

@@ -1,0 +1,130 @@
+//! The store that the arguments name.
+
+use std::{fs, path::Path, sync::Arc};
+
+use delaywheel_durable::{Inspect, PostgresStore, SqliteStore, StoreError, StoreErrorReason};
+
+use crate::Failure;
+
+pub(crate) struct Target {
+    kind: Kind,
+    schema: String,
+}
+
+enum Kind {
+    Missing,
+    Postgres(String),
+    Sqlite(String),
+}
+
+fn usage<T>(text: &str) -> Result<T, Failure> {
+    Err(Failure::Usage(text.to_owned()))
+}
+
+impl Target {
+    pub(crate) fn new(store: Option<String>, schema: String) -> Self {
+        let kind = match store {
+            None => Kind::Missing,
+            Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                Kind::Postgres(url)
+            }
+            Some(path) => Kind::Sqlite(path.strip_prefix("sqlite:").unwrap_or(&path).to_owned()),
+        };
+        Self { kind, schema }
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// Opens the store to read it.
+    pub(crate) fn read(&self) -> Result<Arc<dyn Inspect>, Failure> {
+        self.open(true)
+    }
+
+    /// Opens the store to change it. A SQLite file must not be in use.
+    pub(crate) fn write(&self) -> Result<Arc<dyn Inspect>, Failure> {
+        self.open(false)
+    }
+
+    fn open(&self, is_read: bool) -> Result<Arc<dyn Inspect>, Failure> {
+        Ok(match &self.kind {
+            Kind::Postgres(url) => Arc::new(PostgresStore::connect_migrated(url, &self.schema)?),
+            _ => Arc::new(self.sqlite(is_read)?),
+        })
+    }
+
+    fn sqlite(&self, is_read: bool) -> Result<SqliteStore, Failure> {
+        let path = self.file()?;
+        // Unlike `open`, this does not create the file.
+        let store = SqliteStore::open_read_only(path)?;
+        Ok(if is_read { store } else { SqliteStore::open(path)? })
+    }
+
+    fn file(&self) -> Result<&Path, Failure> {
+        match &self.kind {
+            Kind::Sqlite(path) => Ok(Path::new(path)),
+            Kind::Postgres(_) => usage("this command is for SQLite stores"),
+            Kind::Missing => usage("name the store by --store or DELAYWHEEL_STORE"),
+        }
+    }
+
+    /// Copies the file, and returns the size of the copy in bytes.
+    pub(crate) fn backup(&self, copy: &Path) -> Result<u64, Failure> {
+        self.sqlite(true)?.backup(copy)?;
+        size(copy)
+    }
+
+    /// Makes the file smaller, and returns its size before and after.
+    pub(crate) fn compact(&self) -> Result<(u64, u64), Failure> {
+        let file = self.file()?;
+        let before = size(file)?;
+        self.sqlite(false)?.compact()?;
+        Ok((before, size(file)?))
+    }
+
+    pub(crate) fn migrations(&self) -> Vec<String> {
+        PostgresStore::migrations(&self.schema)
+    }
+
+    pub(crate) fn migrate(&self) -> Result<(), Failure> {
+        let Kind::Postgres(url) = &self.kind else {
+            self.file()?;
+            return usage("this command is for PostgreSQL stores");
+        };
+        PostgresStore::connect_schema(url, &self.schema)?;
+        Ok(())
+    }
+
+    /// Serves the page until the program is interrupted.
+    #[cfg(feature = "page")]
+    pub(crate) fn serve(&self, serve: crate::args::Serve) -> Result<(), Failure> {
+        use std::io::{self, Write};
+        let store = if serve.allow_changes { self.write()? } else { self.read()? };
+        let listener = std::net::TcpListener::bind(serve.listen)?;
+        let mut page = delaywheel_durable::Page::new(store).title(serve.title);
+        if serve.allow_changes {
+            page = page.allow_changes();
+        }
+        if let Some(token) = serve.token {
+            page = page.token(token);
+        }
+        writeln!(io::stderr(), "serving http://{}", listener.local_addr()?)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let interrupt = async {
+            // Without a handler, an interrupt ends the process, which loses nothing.
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        runtime.block_on(page.serve(listener, interrupt)).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
+            _ => error.into(),
+        })
+    }
+}
+
+fn size(path: &Path) -> Result<u64, Failure> {
+    let error = |error| StoreError::with_source(StoreErrorReason::Other, error);
+    Ok(fs::metadata(path).map_err(error)?.len())
+}

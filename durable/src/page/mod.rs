@@ -1,0 +1,316 @@
+//! The page that shows a store to operators.
+//!
+//! The server renders it, and it has no script. It reads with bounded queries, a few at a time.
+//! Without a token it answers only to names of this machine, so that no other site can read it
+//! through a name of its own (DNS rebinding).
+
+mod guard;
+mod view;
+
+use std::{
+    fmt,
+    future::Future,
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Form, Query as Parameters, State},
+    http::{HeaderName, StatusCode, header},
+    middleware,
+    response::{AppendHeaders, IntoResponse, Redirect, Response},
+    routing::{get, post},
+};
+use maud::Markup;
+use tokio::sync::Semaphore;
+
+use self::view::Snapshot;
+use crate::{
+    error::StoreResult,
+    inspect::{Inspect, Overview},
+    store::{Answer, Command, Query},
+    time::{SystemWallClock, WallClock, WallTime},
+};
+
+/// Hours of the plot.
+const HOURS: usize = 24;
+
+/// Most timeouts that are counted for one number.
+const COUNTED: usize = 100_000;
+
+/// Rows of a table.
+const ROWS: usize = 50;
+
+/// Requests that use the store at once. Others are told to try again.
+const READERS: usize = 4;
+
+/// Fewest characters of a token.
+const TOKEN: usize = 16;
+
+/// A page for browsers that shows a store: counts, what is due by the hour, dead timeouts, workers.
+///
+/// It needs no script. It is read-only, unless [`allow_changes`](Self::allow_changes) says
+/// otherwise. Without a [`token`](Self::token) it serves only the machine on which it runs. It
+/// does not encrypt: put a proxy with TLS before it.
+///
+/// A program that uses a [`SqliteStore`](crate::SqliteStore) can serve the page itself, and
+/// operators can then requeue its dead timeouts. With a
+/// [`PostgresStore`](crate::PostgresStore), the program `delaywheel-durable page` does the same.
+///
+/// # Examples
+///
+/// ```
+/// use std::{net::TcpListener, sync::Arc};
+///
+/// use delaywheel_durable::{MemoryStore, Page};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let page = Page::new(Arc::new(MemoryStore::new())).allow_changes();
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let shutdown = async { /* such as `tokio::signal::ctrl_c()` */ };
+/// page.serve(listener, shutdown).await
+/// # }
+/// ```
+pub struct Page {
+    store: Arc<dyn Inspect>,
+    clock: Arc<dyn WallClock>,
+    title: String,
+    allows_changes: bool,
+    token: Option<String>,
+    readers: Arc<Semaphore>,
+}
+
+impl Page {
+    /// Creates a page that is read-only and needs no token.
+    #[must_use]
+    pub fn new(store: Arc<dyn Inspect>) -> Self {
+        let clock = store.clock().unwrap_or_else(|| Arc::new(SystemWallClock));
+        let readers = Arc::new(Semaphore::new(READERS));
+        let title = "Durable timeouts".to_owned();
+        Self { store, clock, title, allows_changes: false, token: None, readers }
+    }
+
+    /// Sets the heading, such as the name of the service.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// Sets the clock that says what is due. The default is that of the store or of the system.
+    #[must_use]
+    pub fn clock(mut self, clock: impl WallClock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Shows a button that requeues a dead timeout.
+    #[must_use]
+    pub fn allow_changes(mut self) -> Self {
+        self.allows_changes = true;
+        self
+    }
+
+    /// Sets a secret without which nothing is shown: at least 16 visible characters of ASCII, no
+    /// comma, semicolon, quotation mark or backslash. A request has it as a `Bearer` token, or a
+    /// form asks for it.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Serves the page until a future ends, on the `tokio` runtime of the caller, which needs its
+    /// drivers.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`]; with the kind `InvalidInput` if the token is not valid, or if there is none
+    /// and the address is reached from other machines.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        until: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        self.check(listener.local_addr()?)?;
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        axum::serve(listener, self.router()).with_graceful_shutdown(until).await
+    }
+
+    fn check(&self, address: SocketAddr) -> io::Result<()> {
+        let refuse = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        match &self.token {
+            Some(token) if !guard::is_token(token) => {
+                refuse("the token needs 16 visible characters that a cookie allows")
+            }
+            None if !address.ip().is_loopback() => {
+                refuse("an address that other machines reach needs a token")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn router(self) -> Router {
+        let page = Arc::new(self);
+        Router::new()
+            .route("/", get(show))
+            .route("/requeue", post(requeue))
+            .route_layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_token))
+            .route("/login", post(guard::log_in))
+            .route("/style.css", get(style))
+            .layer(DefaultBodyLimit::max(16 << 10))
+            .layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_origin))
+            .layer(middleware::map_response(harden))
+            .with_state(page)
+    }
+
+    /// Runs an operation of the store on a thread that may block.
+    async fn with_store<R: Send + 'static>(
+        self: Arc<Self>,
+        run: impl FnOnce(&Self) -> StoreResult<R> + Send + 'static,
+    ) -> Result<R, Response> {
+        let Ok(permit) = Arc::clone(&self.readers).try_acquire_owned() else {
+            let text = "The store is busy. Load the page again.";
+            return Err(self.say(StatusCode::SERVICE_UNAVAILABLE, text));
+        };
+        let page = Arc::clone(&self);
+        let result = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            run(&page)
+        });
+        match result.await {
+            Ok(Ok(result)) => Ok(result),
+            // The source may tell what is no business of a browser.
+            Ok(Err(error)) => Err(self.say(StatusCode::BAD_GATEWAY, &error.to_string())),
+            Err(_) => Err(self.say(StatusCode::BAD_GATEWAY, "store failed")),
+        }
+    }
+
+    fn say(&self, status: StatusCode, text: &str) -> Response {
+        respond(status, view::message(&self.title, text))
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+type Fields = Vec<(String, String)>;
+
+fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
+    fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+}
+
+fn respond(status: StatusCode, markup: Markup) -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
+    (status, kind, markup.into_string()).into_response()
+}
+
+/// `after` continues the list of dead timeouts.
+async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fields>) -> Response {
+    let after = field(&fields, "after").and_then(|cursor| {
+        let (micros, id) = cursor.split_once(':')?;
+        let time = WallTime::from_micros(micros.parse().ok()?).ok()?;
+        Some((time, id.try_into().ok()?))
+    });
+    let read = move |page: &Page| {
+        let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1)?;
+        let has_more = dead.len() > ROWS;
+        dead.truncate(ROWS);
+        Ok(Snapshot {
+            overview: Overview::of(&*page.store, page.clock.now(), HOURS, COUNTED)?,
+            dead,
+            has_more,
+            workers: page.store.workers(ROWS)?,
+        })
+    };
+    let notice = field(&fields, "notice").map(str::to_owned);
+    match Arc::clone(&page).with_store(read).await {
+        Ok(seen) => {
+            let (title, buttons) = (&page.title, page.allows_changes);
+            respond(StatusCode::OK, view::page(title, &seen, buttons, notice.as_deref()))
+        }
+        Err(response) => response,
+    }
+}
+
+async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Response {
+    if !page.allows_changes {
+        return page.say(StatusCode::FORBIDDEN, "This page is read-only.");
+    }
+    let Some(id) = field(&fields, "id").and_then(|id| id.try_into().ok()) else {
+        return page.say(StatusCode::BAD_REQUEST, "The id is not valid.");
+    };
+    let write = |page: &Page| {
+        let now = page.clock.now();
+        page.store.write(now, &[Command::Requeue(id, now)])
+    };
+    match page.with_store(write).await {
+        Ok(answers) if answers == [Answer::Requeued(true)] => {
+            Redirect::to("/?notice=requeued").into_response()
+        }
+        Ok(_) => Redirect::to("/?notice=not-dead").into_response(),
+        Err(response) => response,
+    }
+}
+
+async fn style() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], include_str!("style.css"))
+}
+
+/// Nothing is loaded from elsewhere, framed, or kept by a cache.
+async fn harden(response: Response) -> impl IntoResponse {
+    const POLICY: &str = "default-src 'none'; style-src 'self'; form-action 'self'; \
+        frame-ancestors 'none'; base-uri 'none'";
+    let headers: [(HeaderName, &str); 4] = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // Without a referrer, browsers hide the origin of a form.
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (AppendHeaders(headers), response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+
+    fn page() -> Page {
+        Page::new(Arc::new(MemoryStore::new()))
+    }
+
+    #[test]
+    fn other_machines_are_served_only_with_a_token_that_a_cookie_can_carry() {
+        let at = |address: &str| address.parse().expect("an address");
+        for local in ["127.0.0.1:80", "[::1]:80"] {
+            page().check(at(local)).expect("this machine");
+        }
+        for other in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80"] {
+            let refused = page().check(at(other)).expect_err("other machines");
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+            page().token("0123456789abcdef").check(at(other)).expect("a token");
+        }
+        for token in ["", "0123456789abcde", "0123456789abcdef;", "0123456789 abcdef"] {
+            page().token(token).check(at("127.0.0.1:80")).expect_err("not a token");
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_beyond_the_bound_do_not_wait() {
+        let page = Arc::new(page());
+        let all = Arc::clone(&page.readers).try_acquire_many_owned(4).expect("all are free");
+        let response = show(State(Arc::clone(&page)), Parameters(Vec::new())).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        drop(all);
+        let response = show(State(page), Parameters(Vec::new())).await;
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+}

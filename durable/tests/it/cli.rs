@@ -1,0 +1,232 @@
+//! The program, on SQLite files. `tests/postgres/operate.rs` has PostgreSQL.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    Claim, ClaimRequest, Command as Change, NewTimeout, Repeat, Settlement, SqliteStore, Store,
+    WallTime,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_delaywheel-durable");
+
+/// A file with dead and live timeouts.
+struct File {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+fn at(seconds: u64) -> WallTime {
+    WallTime::from_micros(seconds * 1_000_000).expect("in range")
+}
+
+fn schedule(store: &SqliteStore, id: &str, seconds: u64, payload: &[u8]) {
+    let new = NewTimeout::new(id, at(seconds), payload).expect("valid");
+    store.write(at(0), &[Change::Schedule(new)]).expect("write");
+}
+
+/// Ends the last attempts of all timeouts that are due by a time.
+fn kill(store: &SqliteStore, until: u64, error: &str) {
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let request = ClaimRequest::new(at(until), at(until));
+    let batch = store.claim(worker, request).expect("claim").expect("lease");
+    let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
+    store.begin(at(until), &claims).expect("begin");
+    let dead = || Settlement::Dead { error: error.to_owned() };
+    let settle = claims.into_iter().map(|claim| Change::Settle(claim, dead()));
+    store.write(at(until), &settle.collect::<Vec<_>>()).expect("settle");
+    store.leave(worker).expect("leave");
+}
+
+impl File {
+    /// 250 dead timeouts `mail/N` and 3 `sms/N`, one that is due, and one of the year 2100.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("timeouts.db");
+        let store = SqliteStore::open(&path).expect("open");
+        (0..250).for_each(|number| schedule(&store, &format!("mail/{number:03}"), number, b"hi"));
+        kill(&store, 300, "no route");
+        (0..3).for_each(|number| schedule(&store, &format!("sms/{number}"), number, b"hi"));
+        kill(&store, 300, "line 1\n\u{1b}[31mred");
+        schedule(&store, "due", 1_000, b"text");
+        let hour = Repeat::every(Duration::from_secs(3_600)).expect("valid");
+        let far = NewTimeout::new("far", at(4_102_444_800), [0xff, 0]).expect("valid");
+        store.write(at(0), &[Change::Schedule(far.repeat(hour))]).expect("write");
+        Self { folder, path }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        run(Some(&self.path), arguments)
+    }
+
+    /// Runs the program with `--json`, and returns its exit code and object.
+    fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        let json = serde_json::from_slice(&output.stdout);
+        let json = json.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        (output.status.code().expect("no signal"), json)
+    }
+}
+
+fn run(store: Option<&Path>, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).env_remove("DELAYWHEEL_STORE");
+    if let Some(store) = store {
+        command.env("DELAYWHEEL_STORE", format!("sqlite:{}", store.display()));
+    }
+    command.output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    let timeouts = list["timeouts"].as_array().expect("a list");
+    timeouts.iter().map(|timeout| timeout["id"].as_str().expect("an id")).collect()
+}
+
+/// These commands work beside a process that uses the file, as this one does.
+#[test]
+fn commands_that_read_work_beside_the_process_that_has_the_file_open() {
+    let file = File::new();
+    let _in_use = SqliteStore::open(&file.path).expect("open");
+    let oldest = at(1_000).to_string();
+    let stats = json!({"live": 2, "dead": 253, "due": 1, "oldest_due": oldest});
+    assert_eq!(file.json(&["stats"]), (0, stats));
+    let (code, shown) = file.json(&["show", "far"]);
+    let far = json!({
+        "id": "far", "state": "pending", "due": "2100-01-01T00:00:00Z",
+        "next_attempt": "2100-01-01T00:00:00Z", "attempt": 0, "repeat": "once every 3600000000",
+        "error": null, "payload_bytes": 2, "payload": null, "payload_hex": "ff00",
+    });
+    assert_eq!((code, shown), (0, far));
+    let copy = file.folder.path().join("copy.db");
+    let (code, copied) = file.json(&["backup", copy.to_str().expect("text")]);
+    assert_eq!((code, copied["bytes"].as_u64()), (0, copy.metadata().ok().map(|file| file.len())));
+    assert_eq!(SqliteStore::open(&copy).expect("a store").count().expect("count").dead, 253);
+    for command in [&["cancel", "due"][..], &["requeue", "--all"], &["compact"]] {
+        let output = file.run(command);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(text(&output.stderr).contains("another process has the store open"), "{output:?}");
+    }
+}
+
+#[test]
+fn lists_have_filters_and_continue_where_the_last_one_ended() {
+    let file = File::new();
+    assert_eq!(ids(&file.json(&["list"]).1), ["due", "far"]);
+    assert_eq!(ids(&file.json(&["list", "--due-before", "1h"]).1), ["due"]);
+    let early = file.json(&["list", "--due-before", "1970-01-01T00:00:01Z"]);
+    assert_eq!(early, (0, json!({"timeouts": [], "next": null})));
+    // By id, and dead ones too.
+    assert_eq!(ids(&file.json(&["list", "--prefix", "mail/2", "--limit", "2"]).1).len(), 2);
+    let sms = ["dead", "--error", "line 1", "--prefix", "sms/"];
+    assert_eq!(ids(&file.json(&sms).1), ["sms/0", "sms/1", "sms/2"]);
+    for command in [&["dead"][..], &["list", "--prefix", ""], &["list", "--dead"]] {
+        let (mut seen, mut cursor) = (Vec::new(), None);
+        loop {
+            let after = cursor.as_ref().map_or(vec![], |next: &String| vec!["--after", next]);
+            let list = file.json(&[command, &["--limit", "51"], &after].concat()).1;
+            seen.extend(ids(&list).into_iter().map(str::to_owned));
+            cursor = list["next"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let live = seen.iter().filter(|id| ["due", "far"].contains(&id.as_str())).count();
+        assert_eq!(seen.len() - live, 253, "{command:?}");
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len() - live, 253, "{command:?}");
+    }
+}
+
+#[test]
+fn requeue_takes_one_or_those_that_fit() {
+    let file = File::new();
+    let requeued = |count, is_dry| json!({"requeued": count, "dry_run": is_dry});
+    assert_eq!(file.json(&["requeue", "--all", "--dry-run"]), (0, requeued(253, true)));
+    assert_eq!(file.json(&["requeue", "sms/1", "--at", "2100-01-02T00:00:00Z"]).0, 0);
+    assert_eq!(file.json(&["requeue", "sms/1"]), (1, requeued(0, false)));
+    assert_eq!(file.json(&["show", "sms/1"]).1["next_attempt"], "2100-01-02T00:00:00Z");
+    assert_eq!(file.json(&["requeue", "--error", "line 1"]), (0, requeued(2, false)));
+    assert_eq!(file.json(&["requeue", "--prefix", "mail/", "--limit", "120"]).1["requeued"], 120);
+    assert_eq!(file.json(&["stats"]).1["dead"], 130);
+    assert_eq!(file.json(&["requeue", "--all"]), (0, requeued(130, false)));
+    assert_eq!(file.json(&["requeue", "--all"]), (1, requeued(0, false)));
+    let before = file.json(&["stats"]).1;
+    assert_eq!((&before["dead"], &before["due"]), (&json!(0), &json!(253)));
+}
+
+#[test]
+fn cancel_and_compact_change_the_file() {
+    let file = File::new();
+    let cancelled = |result| json!({"id": "mail/001", "result": result});
+    assert_eq!(file.json(&["cancel", "mail/001"]), (0, cancelled("cancelled")));
+    assert_eq!(file.json(&["cancel", "mail/001"]), (1, cancelled("not_found")));
+    let output = file.run(&["show", "mail/001"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "delaywheel-durable: there is no timeout mail/001\n");
+    let store = SqliteStore::open(&file.path).expect("open");
+    (0..100).for_each(|number| schedule(&store, &format!("{number}"), 1, &[1; 10_000]));
+    let gone = (0..100).map(|number| Change::Cancel(number.to_string().try_into().expect("id")));
+    store.write(at(0), &gone.collect::<Vec<_>>()).expect("write");
+    drop(store);
+    let (code, sizes) = file.json(&["compact"]);
+    let size = |name: &str| sizes[name].as_u64().expect("a number");
+    assert_eq!(code, 0);
+    assert!(size("bytes_after") < size("bytes_before") / 4, "{sizes}");
+}
+
+#[test]
+fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
+    let folder = tempfile::tempdir().expect("folder");
+    let missing = folder.path().join("missing.db");
+    for arguments in [&["stats"][..], &["requeue", "--all", "--dry-run"], &["compact"]] {
+        let output = run(Some(&missing), arguments);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(!missing.exists(), "{arguments:?}");
+    }
+    for arguments in [
+        &[][..],
+        &["requeue"],
+        &["requeue", "a", "--all"],
+        &["show", ""],
+        &["list", "--after", "x"],
+        &["list", "--due-before", "soon"],
+        &["migrate"],
+    ] {
+        let output = run(Some(&missing), arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
+    }
+    let output = run(None, &["stats"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--store"), "{output:?}");
+}
+
+#[test]
+fn texts_control_no_terminal_and_a_reader_that_ends_is_no_error() {
+    let file = File::new();
+    let shown = [file.run(&["show", "sms/0"]), file.run(&["dead", "--prefix", "sms"])];
+    for output in &shown {
+        let text = text(&output.stdout);
+        assert!(text.contains("line 1\\n\\u{1b}[31mred"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+    let mut child = Command::new(PROGRAM)
+        .args(["--store", file.path.to_str().expect("text"), "dead", "--limit", "250"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}

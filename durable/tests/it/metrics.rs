@@ -1,0 +1,146 @@
+//! What `publish_metrics` publishes, and the dashboard that shows it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The names of the published metrics, and the values of the histograms.
+#[derive(Default)]
+struct Seen {
+    names: Mutex<BTreeSet<String>>,
+    histograms: Mutex<BTreeMap<String, Arc<Values>>>,
+}
+
+#[derive(Default)]
+struct Values(Mutex<Vec<f64>>);
+
+impl HistogramFn for Values {
+    fn record(&self, value: f64) {
+        self.0.lock().expect("not poisoned").push(value);
+    }
+}
+
+impl Seen {
+    fn note(&self, key: &Key) {
+        self.names.lock().expect("not poisoned").insert(key.name().to_owned());
+    }
+
+    /// Returns the values of a histogram since the last call.
+    fn values(&self, name: &str) -> Vec<f64> {
+        let histograms = self.histograms.lock().expect("not poisoned");
+        std::mem::take(&mut histograms[name].0.lock().expect("not poisoned"))
+    }
+}
+
+impl Recorder for Seen {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        self.note(key);
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        self.note(key);
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        self.note(key);
+        let mut histograms = self.histograms.lock().expect("not poisoned");
+        Histogram::from_arc(Arc::clone(histograms.entry(key.name().to_owned()).or_default()))
+    }
+}
+
+fn start(clock: &ManualWallClock) -> DurableTimer<MemoryStore> {
+    let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
+    builder.build_blocking(|_| Ok(())).expect("start")
+}
+
+fn names() -> BTreeSet<String> {
+    let seen = Seen::default();
+    let timer = start(&ManualWallClock::new());
+    metrics::with_local_recorder(&seen, || timer.publish_metrics());
+    seen.names.into_inner().expect("not poisoned")
+}
+
+#[test]
+fn every_count_is_published_through_the_facade_metrics() {
+    let names = names();
+    // Two histograms, and five gauges: numbers of timeouts in memory, and two latencies.
+    let totals = names.iter().filter(|name| name.ends_with("_total")).count();
+    assert_eq!((names.len(), totals), (21, 14), "{names:?}");
+    assert!(names.iter().all(|name| name.starts_with("delaywheel_durable_")));
+}
+
+#[test]
+fn each_duration_is_published_once_as_a_value_of_a_histogram() {
+    let (clock, seen) = (ManualWallClock::new(), Seen::default());
+    let timer = start(&clock);
+    let publish = || metrics::with_local_recorder(&seen, || timer.publish_metrics());
+    let lateness = || seen.values("delaywheel_durable_lateness_seconds");
+    for (id, delay) in [("a", 10), ("b", 13), ("c", 13)] {
+        timer.schedule(id, delay * SECOND, b"").wait().expect("schedule");
+    }
+    // Without a stop in between, so the first is late by 4 seconds and the others by one.
+    clock.step_to(timer.now().saturating_add(14 * SECOND));
+    publish();
+    let values = lateness();
+    assert!(values.is_sorted() && values.len() == 3, "{values:?}");
+    for (value, expected) in values.iter().zip([1.0, 1.0, 4.0]) {
+        assert!((value / expected - 1.0).abs() < 0.01, "{values:?}");
+    }
+    let commits = seen.values("delaywheel_durable_store_latency_seconds").len();
+    assert_eq!(commits as u64, timer.stats().store_latency.count);
+    publish();
+    assert_eq!(lateness(), [0.0; 0]);
+    timer.schedule("d", SECOND, b"").wait().expect("schedule");
+    clock.advance(SECOND);
+    publish();
+    assert_eq!(lateness().len(), 1);
+}
+
+/// The names in the expressions of the dashboard. Prometheus adds `_bucket` to a histogram.
+#[test]
+fn the_dashboard_shows_what_is_published_and_nothing_else() {
+    fn collect(json: &serde_json::Value, expressions: &mut Vec<String>) {
+        match json {
+            serde_json::Value::Array(values) => {
+                for value in values {
+                    collect(value, expressions);
+                }
+            }
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    match value.as_str().filter(|_| name == "expr") {
+                        Some(expression) => expressions.push(expression.to_owned()),
+                        None => collect(value, expressions),
+                    }
+                }
+            }
+            _ => (),
+        }
+    }
+    let dashboard = serde_json::from_str(include_str!("../../grafana.json")).expect("JSON");
+    let mut expressions = Vec::new();
+    collect(&dashboard, &mut expressions);
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = expressions.iter().flat_map(|text| text.split(|c| !is_part(c)));
+    let shown = words.filter(|word| word.starts_with("delaywheel_durable_"));
+    let shown: BTreeSet<_> =
+        shown.map(|name| name.trim_end_matches("_bucket").to_owned()).collect();
+    // The histograms have every quantile.
+    let published = names().into_iter().filter(|name| !name.contains("_p99_")).collect();
+    assert_eq!(shown, published);
+}

@@ -1,0 +1,334 @@
+//! The page, by real requests over loopback, and in a browser where there is one.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    Claim, ClaimRequest, Command as Change, ManualWallClock, MemoryStore, NewTimeout, Page,
+    Settlement, State, Store, WallClock, WallTime,
+};
+use tokio::sync::oneshot;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const TOKEN: &str = "correct-horse-battery";
+const SCRIPT: &str = "<script>alert('x')</script>";
+
+fn store(clock: &ManualWallClock) -> MemoryStore {
+    let (store, now) = (MemoryStore::new(), clock.now());
+    let schedule = |id: &str, due: WallTime| {
+        let new = NewTimeout::new(id, due, b"").expect("valid");
+        store.write(now, &[Change::Schedule(new)]).expect("write");
+    };
+    let worker = store.enter(now, HOUR, Some("node <1>")).expect("enter");
+    let early = now.saturating_sub(3 * HOUR);
+    for id in ["order/1", SCRIPT] {
+        schedule(id, early);
+    }
+    let request = ClaimRequest::new(now, now);
+    let batch = store.claim(worker, request).expect("claim").expect("lease");
+    let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
+    store.begin(now, &claims).expect("begin");
+    let error = format!("<b>{}", "e".repeat(400));
+    let dead = claims
+        .into_iter()
+        .map(|claim| Change::Settle(claim, Settlement::Dead { error: error.clone() }));
+    store.write(now, &dead.collect::<Vec<_>>()).expect("settle");
+    schedule("late", now.saturating_sub(2 * HOUR));
+    for (hours, count) in [(0, 9), (3, 1_234), (4, 700), (5, 300), (12, 40), (23, 611), (30, 5)] {
+        for number in 0..count {
+            schedule(&format!("{hours}/{number}"), now.saturating_add(hours * HOUR + HOUR / 2));
+        }
+    }
+    store
+}
+
+/// A page that is served by a thread until it is dropped.
+struct Served {
+    address: SocketAddr,
+    store: MemoryStore,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    fn start(configure: impl FnOnce(Page) -> Page) -> Self {
+        let clock = ManualWallClock::new();
+        let store = store(&clock);
+        let page =
+            configure(Page::new(Arc::new(store.clone())).clock(clock).title("Orders & mail"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let until = async { drop(stopped.await) };
+            runtime.expect("runtime").block_on(page.serve(listener, until)).expect("serve");
+        });
+        Self { address, store, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Sends a request, and returns the status, the headers and the body.
+    fn send(&self, line: &str, headers: &[&str], body: &str) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(self.address).expect("connect");
+        let own = format!("Host: {}", self.address);
+        let length = format!("Content-Length: {}", body.len());
+        let mut lines = vec!["Connection: close", &length];
+        lines.extend(headers);
+        if !headers.iter().any(|header| header.starts_with("Host:")) {
+            lines.push(&own);
+        }
+        if !body.is_empty() {
+            lines.push("Content-Type: application/x-www-form-urlencoded");
+        }
+        let request = format!("{line} HTTP/1.1\r\n{}\r\n\r\n{body}", lines.join("\r\n"));
+        stream.write_all(request.as_bytes()).expect("send");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("receive");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.expect("a status"), head.to_lowercase(), body.to_owned())
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let (status, _, body) = self.send(&format!("GET {path}"), &[], "");
+        (status, body)
+    }
+
+    /// Asks to requeue `order/1`.
+    fn requeue(&self, headers: &[&str]) -> (u16, String) {
+        let (status, head, _) = self.send("POST /requeue", headers, "id=order%2F1");
+        (status, head)
+    }
+
+    fn own(&self) -> String {
+        format!("Origin: http://{}", self.address)
+    }
+
+    fn is_dead(&self) -> bool {
+        let id = "order/1".try_into().expect("valid");
+        self.store.get(&id).expect("get").is_some_and(|record| record.state == State::Dead)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let result = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || result.is_some_and(|result| result.is_ok()));
+    }
+}
+
+#[test]
+fn the_page_shows_counts_the_plot_dead_timeouts_and_workers() {
+    let served = Served::start(|page| page);
+    let (status, head, body) = served.send("GET /", &[], "");
+    assert_eq!(status, 200);
+    for part in [
+        "<title>Orders &amp; mail</title>",
+        "At 2000-01-01 00:00:00",
+        "<dd>1</dd>",
+        "<dd>2 h</dd>",
+        "<dd>2,894</dd>",
+        r#"<dd class="bad">2</dd>"#,
+        "<title>00:00: 9</title>",
+        "<title>03:00: 1,234</title>",
+        "<title>23:00: 611</title>",
+        "<td class=\"id\">order/1</td>",
+        "<td>node &lt;1&gt;</td>",
+        r#"<td class="time">2000-01-01 01:00:00</td>"#,
+    ] {
+        assert!(body.contains(part), "{part} in {body}");
+    }
+    assert_eq!(body.matches("<rect").count(), 24);
+    assert!(!body.contains("/requeue") && !body.contains("late</td>"), "{body}");
+    for header in ["default-src 'none'", "nosniff", "no-store", "frame-ancestors 'none'"] {
+        assert!(head.contains(header), "{head}");
+    }
+    let (status, _, style) = served.send("GET /style.css", &[], "");
+    assert!(status == 200 && style.contains("svg rect"));
+}
+
+#[test]
+fn every_text_is_escaped_and_long_errors_are_cut() {
+    let served = Served::start(Page::allow_changes);
+    let body = served.get("/").1;
+    assert!(!body.contains("<script") && !body.contains("<b>"), "{body}");
+    assert!(body.contains("&lt;script&gt;alert('x')&lt;/script&gt;"), "{body}");
+    assert!(body.contains(&format!("&lt;b&gt;{}…", "e".repeat(297))), "{body}");
+}
+
+#[test]
+fn a_list_of_dead_timeouts_continues_on_the_next_page() {
+    let served = Served::start(|page| page);
+    let now = ManualWallClock::new().now();
+    let worker = served.store.enter(now, HOUR, None).expect("enter");
+    let request = ClaimRequest { limit: 58, ..ClaimRequest::new(now, WallTime::MAX) };
+    let batch = served.store.claim(worker, request).expect("claim").expect("lease");
+    let dead = |record: &delaywheel_durable::Record| {
+        Change::Settle(record.claim(), Settlement::Dead { error: String::new() })
+    };
+    let dead: Vec<_> = batch.records.iter().map(dead).collect();
+    served.store.write(now, &dead).expect("settle");
+    let rows = |body: &str| body.matches(r#"<td class="number">"#).count();
+    let first = served.get("/").1;
+    // Two workers have two numbers each.
+    assert_eq!(rows(&first), 50 + 4);
+    let (_, cursor) = first.split_once(r#"name="after" value=""#).expect("there are more");
+    let cursor = cursor.split('"').next().expect("it ends").replace('/', "%2F");
+    let second = served.get(&format!("/?after={cursor}")).1;
+    assert_eq!(rows(&second), 10 + 4);
+    assert!(!second.contains(r#"name="after""#));
+}
+
+#[test]
+fn requeue_needs_permission_and_the_origin_of_the_page() {
+    let read_only = Served::start(|page| page);
+    assert_eq!(read_only.requeue(&[&read_only.own()]).0, 403);
+    assert!(read_only.is_dead());
+    let served = Served::start(Page::allow_changes);
+    assert!(served.get("/").1.contains(r#"action="/requeue""#));
+    let own = served.own();
+    for headers in [
+        &[][..],
+        &["Origin: http://evil.example"],
+        &["Origin: null"],
+        &[&own, "Sec-Fetch-Site: cross-site"],
+        &["Sec-Fetch-Site: same-site"],
+        // The browser has resolved a name of that site to this machine.
+        &["Host: evil.example", "Origin: http://evil.example"],
+    ] {
+        assert_eq!(served.requeue(headers).0, 403, "{headers:?}");
+    }
+    assert!(served.is_dead());
+    assert_eq!(served.send("GET /", &["Host: evil.example:80"], "").0, 403);
+    for host in ["localhost", "localhost:1", "[::1]:1", "127.0.0.9"] {
+        assert_eq!(served.send("GET /", &[&format!("Host: {host}")], "").0, 200, "{host}");
+    }
+    let (status, head) = served.requeue(&[&own]);
+    assert!(status == 303 && head.contains("location: /?notice=requeued"), "{head}");
+    assert!(!served.is_dead());
+    let (status, head) = served.requeue(&["Sec-Fetch-Site: same-origin"]);
+    assert!(status == 303 && head.contains("location: /?notice=not-dead"), "{head}");
+    assert!(served.get("/?notice=not-dead").1.contains("not dead any more"));
+    assert_eq!(served.send("POST /requeue", &[&own], "id=").0, 400);
+    assert_eq!(served.send("POST /requeue", &[&own], &format!("id={}", "x".repeat(20_000))).0, 413);
+}
+
+#[test]
+fn a_token_is_needed_as_bearer_or_cookie() {
+    let served = Served::start(|page| page.token(TOKEN).allow_changes());
+    let own = served.own();
+    let bearer = |token| format!("Authorization: Bearer {token}");
+    let (status, head, body) = served.send("GET /", &[], "");
+    assert!(status == 401 && head.contains("www-authenticate: bearer"), "{head}");
+    assert!(body.contains(r#"action="/login""#) && !body.contains("order/1"), "{body}");
+    for wrong in [&bearer("x"), &bearer(&TOKEN[1..]), "Cookie: token=", "Cookie: other=1"] {
+        assert_eq!(served.send("GET /", &[wrong], "").0, 401, "{wrong}");
+        assert_ne!(served.requeue(&[&own, wrong]).0, 303, "{wrong}");
+    }
+    assert!(served.is_dead());
+    assert_eq!(served.send("GET /", &[&bearer(TOKEN)], "").0, 200);
+    assert_eq!(served.send("POST /login", &[&own], "token=wrong").0, 401);
+    let form = format!("token={TOKEN}");
+    assert_eq!(served.send("POST /login", &["Origin: http://evil.example"], &form).0, 403);
+    let (status, head, _) = served.send("POST /login", &[&own], &form);
+    assert!(status == 303 && head.contains("httponly; samesite=strict"), "{head}");
+    let cookie = format!("Cookie: a=b; token={TOKEN}");
+    // The name does not matter then, as behind a proxy.
+    assert_eq!(served.send("GET /", &[&cookie, "Host: ops.example"], "").0, 200);
+    assert_eq!(served.requeue(&[&cookie]).0, 403, "another site made the browser send it");
+    assert!(served.is_dead());
+    // A script has no origin, and no browser sends this header by itself.
+    assert_eq!(served.requeue(&[&bearer(TOKEN)]).0, 303);
+    assert!(!served.is_dead());
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_serves_the_page_until_it_is_interrupted() {
+    use std::{io::BufRead, process::Stdio};
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("timeouts.db");
+    let _in_use = delaywheel_durable::SqliteStore::open(&path).expect("open");
+    let start = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_delaywheel-durable"))
+            .args(["page", "--listen", "127.0.0.1:0", "--store"])
+            .arg(&path)
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts")
+    };
+    for (arguments, code) in [(&["--token", "short"][..], 2), (&["--allow-changes"], 3)] {
+        assert_eq!(start(arguments).wait().expect("it ends").code(), Some(code));
+    }
+    let mut program = start(&["--title", "Mail"]);
+    let mut line = String::new();
+    let mut errors = std::io::BufReader::new(program.stderr.take().expect("piped"));
+    errors.read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("serving http://").expect("an address");
+    let mut stream = TcpStream::connect(address).expect("connect");
+    let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("send");
+    let mut body = String::new();
+    stream.read_to_string(&mut body).expect("receive");
+    assert!(body.contains("<h1>Mail</h1>") && body.contains("knows its workers"), "{body}");
+    let interrupt = Command::new("kill").args(["-INT", &program.id().to_string()]).status();
+    assert!(interrupt.expect("kill").success());
+    assert_eq!(program.wait().expect("it ends").code(), Some(0));
+}
+
+/// `PAGE_SCREENSHOT` names a file that is to keep the picture.
+#[test]
+fn a_browser_shows_the_page() {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut files =
+        std::env::split_paths(&folders).flat_map(|dir| names.map(|name| dir.join(name)));
+    let Some(browser) = files.find(|file| file.exists()) else {
+        writeln!(std::io::stderr(), "Chromium is not installed: no browser has read the page")
+            .expect("stderr");
+        return;
+    };
+    let served = Served::start(Page::allow_changes);
+    let folder = tempfile::tempdir().expect("folder");
+    let kept = std::env::var_os("PAGE_SCREENSHOT").map(PathBuf::from);
+    let picture = kept.unwrap_or_else(|| folder.path().join("page.png"));
+    let open = |what: &str| {
+        let mut command = Command::new("timeout");
+        command.arg("120").arg(&browser);
+        for flag in [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--window-size=1100,1100",
+        ] {
+            command.arg(flag);
+        }
+        command.arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
+        let output = command.arg(what).arg(format!("http://{}/", served.address)).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let dom = open("--dump-dom");
+    assert_eq!((dom.matches("<rect").count(), dom.matches("<button").count()), (24, 2), "{dom}");
+    assert!(dom.contains(">order/1</td>") && !dom.contains("<script"), "{dom}");
+    // What an element that is not closed contains would not be drawn.
+    assert_eq!(dom.matches("></line><text").count(), 4, "{dom}");
+    open(&format!("--screenshot={}", picture.display()));
+    let bytes = std::fs::read(&picture).expect("a picture");
+    assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, "{} bytes", bytes.len());
+}

@@ -1,0 +1,125 @@
+//! What operators use on PostgreSQL: the program, the views, and the list of workers.
+
+use delaywheel_durable::{Inspect, Overview};
+
+use super::*;
+
+/// Dead `lost`, overdue `held`, `idle` and `late`, of which a worker delivers the first and has
+/// claimed the second, and one in two days.
+fn fill(store: &PostgresStore, now: WallTime) {
+    let schedule = |id: &str, due| Command::Schedule(NewTimeout::new(id, due, b"abc").expect("ok"));
+    let claim = |until| {
+        let worker = store.enter(now, 60 * SECOND, Some("node-1")).expect("enter");
+        let request = delaywheel_durable::ClaimRequest::new(now, until);
+        store.claim(worker, request).expect("claim").expect("lease").records
+    };
+    let early = now.saturating_sub(7_200 * SECOND);
+    store.write(now, &[schedule("lost", early)]).expect("write");
+    let claims = [claim(now)[0].claim()];
+    store.begin(now, &claims).expect("begin");
+    let dead = delaywheel_durable::Settlement::Dead { error: "no route".to_owned() };
+    store.write(now, &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
+    store.write(now, &[schedule("held", early), schedule("idle", early)]).expect("write");
+    let held = [claim(now)[0].claim()];
+    store.begin(now, &held).expect("begin");
+    let later = now.saturating_add(172_800 * SECOND);
+    store.write(now, &[schedule("late", early), schedule("far", later)]).expect("write");
+}
+
+fn column(client: &mut postgres::Client, sql: &str) -> Vec<String> {
+    client.query(sql, &[]).expect(sql).iter().map(|row| row.get(0)).collect()
+}
+
+#[test]
+fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
+    let Some(server) = Server::start() else { return };
+    let (store, mut client) = (connect(&server), client(&server));
+    fill(&store, store.clock().expect("of the server").now());
+    let due = "SELECT concat_ws(' ', id, state, attempt, late > '2 hours', worker IS NULL)
+        FROM delaywheel.due ORDER BY id";
+    let rows = ["held delivering 1 t f", "idle claimed 0 t f", "late pending 0 t t"];
+    assert_eq!(column(&mut client, due), rows);
+    let dead = "SELECT concat_ws(' ', id, attempts, error, payload_bytes) FROM delaywheel.dead";
+    assert_eq!(column(&mut client, dead), ["lost 1 no route 3"]);
+    let hours = "SELECT concat_ws(' ', hour = date_trunc('hour', next_at), pending)
+        FROM delaywheel.by_hour, delaywheel.timeouts WHERE id = CASE WHEN hour < now()
+        THEN 'late' ELSE 'far' END ORDER BY hour";
+    assert_eq!(column(&mut client, hours), ["t 1", "t 1"]);
+    let leases = "SELECT concat_ws(' ', name, is_valid, held, delivering) FROM delaywheel.leases";
+    assert_eq!(column(&mut client, leases), ["node-1 t 2 1"]);
+    // The first rows need no scan of the table.
+    client.batch_execute("SET enable_seqscan = off").expect("set");
+    for (view, index) in [("due", "timeouts_pending"), ("dead", "timeouts_dead")] {
+        let plan = column(&mut client, &format!("EXPLAIN SELECT * FROM delaywheel.{view} LIMIT 9"));
+        assert!(plan.iter().any(|line| line.contains(index)), "{plan:#?}");
+    }
+}
+
+#[test]
+fn the_store_tells_operators_bounded_counts_and_workers() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("of the server").now();
+    fill(&store, now);
+    let overview = Overview::of(&store, now, 72, 100).expect("overview");
+    assert_eq!((overview.due, overview.dead), (3, 1));
+    assert_eq!(overview.oldest_due, Some(now.saturating_sub(7_200 * SECOND)));
+    let hours = overview.by_hour.iter().enumerate().filter(|&(_, &count)| count > 0);
+    assert_eq!(hours.collect::<Vec<_>>(), [(48, &1)]);
+    assert_eq!(Overview::of(&store, now, 1, 1).expect("overview").due, 1);
+    let workers = store.workers(9).expect("read").expect("it knows them");
+    let [node] = &workers[..] else { panic!("{workers:?}") };
+    assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 2, 1));
+    assert!(node.until >= now.saturating_add(60 * SECOND));
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
+    let Some(server) = Server::start() else { return };
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_delaywheel-durable"));
+        let output = command.args(arguments).env("DELAYWHEEL_STORE", &url).output();
+        let output = output.expect("it starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, _, error) = run(&["stats"]);
+    assert_eq!(code, Some(3));
+    assert!(error.contains("have version 0 and need"), "{error}");
+    let mut client = client(&server);
+    let schemas = "SELECT nspname::text FROM pg_namespace WHERE nspname = 'delaywheel'";
+    assert!(column(&mut client, schemas).is_empty(), "only `migrate` makes tables");
+    let sql = PostgresStore::migrations("other").concat();
+    assert_eq!(run(&["migrate", "--print", "--schema", "other"]), (Some(0), sql, String::new()));
+    assert_eq!(run(&["backup", "copy.db"]).0, Some(2));
+    let version = PostgresStore::migrations("other").len();
+    let migrated = format!("{{\"schema\":\"delaywheel\",\"version\":{version}}}\n");
+    for _ in 0..2 {
+        assert_eq!(run(&["migrate", "--json"]), (Some(0), migrated.clone(), String::new()));
+    }
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(connect(&server))
+        .recheck(None)
+        .backoff(delaywheel_durable::Backoff::new(SECOND).attempts(1))
+        .build_blocking(move |delivery| {
+            sender.send(delivery.id().to_string())?;
+            Err("no route".into())
+        })
+        .expect("start");
+    timer.schedule("mail", Duration::ZERO, b"").wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "mail");
+    let deadline = Instant::now() + LONG;
+    while timer.count().expect("count").dead == 0 {
+        assert!(Instant::now() < deadline, "{:?}", timer.stats());
+        thread::yield_now();
+    }
+    assert!(run(&["dead"]).1.contains("mail  no route"));
+    assert_eq!(
+        run(&["requeue", "--prefix", "ma"]),
+        (Some(0), "1 requeued\n".to_owned(), String::new())
+    );
+    assert_eq!(seen.recv_timeout(LONG).expect("a notification"), "mail");
+    assert!(timer.finish(LONG));
+}

@@ -108,6 +108,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
+        self.shards.watch_jumps();
         self.shards.wakeup.leave_to_driver();
         self.is_driven.store(true, Ordering::Release);
         drop(self.take_starter());
@@ -143,6 +144,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             return Ok(());
         };
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
+        self.shards.watch_jumps();
         while let Some(index) = parts.executors.checked_sub(1) {
             let Delivery::Backlog(backlog) = &self.delivery else { break };
             let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));

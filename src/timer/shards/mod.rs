@@ -27,7 +27,7 @@ use super::{
     stats::TimerStats,
     tick_clock::TickClock,
 };
-use crate::{sync::Unparker, tick::Tick, wheel::Key};
+use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -54,6 +54,16 @@ impl<S: ShardState> Shards<S> {
 
     pub(crate) fn clock(&self) -> &TickClock {
         &self.clock
+    }
+
+    /// Makes the reaper read the clock after each jump, if this clock has some.
+    pub(super) fn watch_jumps(self: &Arc<Self>)
+    where
+        S: Send + 'static,
+    {
+        if self.clock.may_jump() {
+            self.clock.watch(Arc::<Self>::downgrade(self));
+        }
     }
 
     /// Returns the number of shards.
@@ -280,6 +290,12 @@ impl<S: ShardState> Shards<S> {
         let mut sum = TimerStats::default();
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
+    }
+}
+
+impl<S: ShardState + Send + 'static> StepListener for Shards<S> {
+    fn clock_has_stepped(&self) {
+        self.wakeup.wake();
     }
 }
 

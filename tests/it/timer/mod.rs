@@ -5,6 +5,7 @@ mod callbacks;
 pub(crate) mod clock;
 mod drops;
 mod finish;
+pub(crate) mod jumps;
 mod limits;
 mod order;
 pub(crate) mod reaper;

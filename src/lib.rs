@@ -39,6 +39,7 @@
 //! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
 //! | an event loop, no threads, or no `std` | [`wheel::TimingWheel`] |
 //! | delays that go on while the machine is suspended | [`BootClock`] |
+//! | a time of day | [`Timer::schedule_at_time`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
 //! The module [`guide`] has recipes, and the module [`contract`] the guarantees. The root has the

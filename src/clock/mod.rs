@@ -12,7 +12,7 @@ use std::{
     fmt,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::Mutex;
@@ -63,6 +63,14 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// timeouts, as after a shutdown, and [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns
     /// true.
     fn now(&self) -> Instant;
+
+    /// Returns the time of the wall clock, for deadlines such as those of
+    /// [`Timer::schedule_at_time`](crate::Timer::schedule_at_time). It may step forward and back.
+    ///
+    /// The default is the wall clock of the system. It must not panic, as [`now`](Self::now).
+    fn system_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
 
     /// Returns whether this clock jumps when the machine resumes or the wall clock is set. The
     /// default is `false`.
@@ -163,16 +171,19 @@ struct Shared {
     origin: Instant,
     /// Time since `origin`.
     elapsed: Mutex<Duration>,
+    /// The wall clock at `origin`, if it has not been set since.
+    system_origin: Mutex<SystemTime>,
     timers: Listeners<dyn Driven>,
 }
 
 impl ManualClock {
-    /// Makes a clock that starts at the present time.
+    /// Makes a clock that starts at the present time. Its wall clock starts with the year 2000.
     #[must_use]
     pub fn new() -> Self {
         let shared = Shared {
             origin: Instant::now(),
             elapsed: Mutex::new(Duration::ZERO),
+            system_origin: Mutex::new(UNIX_EPOCH + Duration::from_secs(946_684_800)),
             timers: Listeners::new(),
         };
         Self { shared: Arc::new(shared) }
@@ -200,6 +211,32 @@ impl ManualClock {
             self.turn();
         }
         self.show(end);
+        self.turn();
+    }
+
+    /// Sets the wall clock, forward or back, as an administrator does. No time passes, but timeouts
+    /// until a time of the wall clock may become due, and run. As time passes, so does that of the
+    /// wall clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// use delaywheel::{Clock, ManualClock};
+    ///
+    /// let (clock, second) = (ManualClock::new(), Duration::from_secs(1));
+    /// clock.set_system_time(UNIX_EPOCH + second);
+    /// clock.advance(second);
+    /// assert_eq!(clock.system_time(), UNIX_EPOCH + 2 * second);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if a [`SystemTime`] cannot represent the wall clock at the start of this clock.
+    pub fn set_system_time(&self, time: SystemTime) {
+        let origin = time.checked_sub(self.elapsed());
+        *self.shared.system_origin.lock() = origin.expect("a `SystemTime` represents the start");
         self.turn();
     }
 
@@ -284,6 +321,11 @@ impl fmt::Debug for ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Instant {
         self.shared.origin + self.elapsed()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        let origin = *self.shared.system_origin.lock();
+        origin.checked_add(self.elapsed()).unwrap_or(origin)
     }
 
     /// Does nothing: this clock gives its timers their turns itself.

@@ -7,7 +7,7 @@ use std::{
     string::String,
     sync::{Arc, Weak},
     thread,
-    time::Instant,
+    time::{Instant, SystemTime},
     vec::Vec,
 };
 
@@ -264,6 +264,18 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         shard.unlock();
         self.help_if_late(read);
         inserted.map(|key| TimeoutKey::new(index, key))
+    }
+
+    /// Adds a timeout until a time of the wall clock to the shard of this thread.
+    pub(super) fn insert_at_time(
+        &self,
+        time: SystemTime,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let place = self.shards.place(time);
+        let key = self.insert(self.shards.clock().read(), place.tick, value)?;
+        self.shards.keep(key, place);
+        Ok(key)
     }
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{Arc, OnceLock, Weak},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use crate::{
@@ -125,6 +125,11 @@ impl TickClock {
     /// Returns the time of the user's clock, even if it has stepped back.
     pub(super) fn source_now(&self) -> Instant {
         self.source.as_ref().map_or_else(Instant::now, |clock| clock.now())
+    }
+
+    /// Returns the time of the wall clock.
+    pub(super) fn system_time(&self) -> SystemTime {
+        self.source.as_ref().map_or_else(SystemTime::now, |clock| clock.system_time())
     }
 
     /// Returns the instant `span` from now, on the user's clock.

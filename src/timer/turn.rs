@@ -66,6 +66,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         lateness: Duration,
     ) -> Holds {
         let read @ Reading { now, .. } = self.shards.clock().read();
+        self.shards.follow_wall_clock(now);
         let steps = steps_per_hold(lateness);
         let mut holds = Holds { now, lateness: None, is_drained: true };
         let mut locked = None;
@@ -134,6 +135,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         if !has_executors || self.is_driven() {
             return;
         }
+        self.shards.follow_wall_clock(read.now);
         let mut due = self.shards.due(read.now).peekable();
         if due.peek().is_none() {
             return self.shards.wakeup.expect_at(read.now);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, StepListener, Timer, future::Sleep};
+use delaywheel::{Clock, ScheduleErrorKind, StepListener, Timer, future::Sleep};
 use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, timer};
@@ -192,4 +192,44 @@ fn after_a_resume_a_sleep_that_is_over_wakes_its_task() {
     let listener = LISTENER.lock().unwrap().as_ref().and_then(Weak::upgrade);
     listener.expect("the timer listens").clock_has_stepped();
     assert!(block_on(sleep).is_ok());
+}
+
+#[test]
+fn a_sleep_until_a_time_follows_the_wall_clock() {
+    let (timer, clock) = timer();
+    let start = clock.system_time();
+    let (woken, waker) = Wakes::new();
+    assert!(poll(&mut timer.sleep_until_time(start)).is_ready(), "its time has come");
+    let mut sleep = timer.sleep_until_time(start + 5 * SECOND);
+    assert!(poll(&mut sleep).is_pending() && poll_with(&mut sleep, &waker).is_pending());
+    assert_eq!(timer.stats().pending, 1);
+    clock.set_system_time(start - SECOND);
+    clock.advance(5 * SECOND);
+    assert_eq!(woken.count(), 0, "the wall clock was set back");
+    clock.set_system_time(start + 5 * SECOND);
+    assert_eq!(woken.count(), 1, "the wall clock was set forward");
+    clock.set_system_time(start);
+    assert!(poll_with(&mut sleep, &waker).is_pending(), "it is earlier again");
+    clock.advance(Duration::new(4, 999_999_999));
+    assert_eq!(woken.count(), 1);
+    clock.advance(Duration::from_nanos(1));
+    assert!(woken.count() == 2 && poll(&mut sleep).is_ready() && poll(&mut sleep).is_ready());
+    clock.set_system_time(start);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    drop(sleep);
+    assert_eq!(timer.stats().pending, 0, "a dropped sleep stays");
+    clock.advance(9 * SECOND);
+    assert_eq!(woken.count(), 2);
+}
+
+#[test]
+fn a_sleep_until_a_time_ends_with_the_timer() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep_until_time(clock.system_time() + SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    timer.shutdown();
+    assert_eq!(woken.count(), 1);
+    let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("it sleeps without a timer") };
+    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
 }

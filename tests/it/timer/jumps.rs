@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, Weak, mpsc},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use delaywheel::{Clock, MissedTicks, Reaper, StepListener, Timer};
@@ -11,13 +11,17 @@ use super::support::GENEROUS;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// A clock that stands still, except for jumps, of which it tells as the system does.
+/// A clock that stands still, except for jumps and steps, of which it tells as the system does.
 #[derive(Debug, Clone)]
-pub(crate) struct Jumping(Arc<Shared>);
+pub(crate) struct Jumping {
+    shared: Arc<Shared>,
+    may_jump: bool,
+}
 
 struct Shared {
     origin: Instant,
     since: Mutex<Duration>,
+    wall: Mutex<SystemTime>,
     listeners: Mutex<Vec<Weak<dyn StepListener>>>,
     /// How often its timers have to read it, if it does not tell of jumps.
     recheck: Option<Duration>,
@@ -30,38 +34,50 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Jumping {
-    pub(crate) fn new(recheck: Option<Duration>) -> Self {
+    pub(crate) fn new(may_jump: bool, recheck: Option<Duration>) -> Self {
         let (since, listeners) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { origin: Instant::now(), since, listeners, recheck }))
+        let wall = Mutex::new(SystemTime::UNIX_EPOCH);
+        let shared = Shared { origin: Instant::now(), since, wall, listeners, recheck };
+        Self { shared: Arc::new(shared), may_jump }
     }
 
-    pub(crate) fn jump(&self, span: Duration) {
-        *self.0.since.lock().unwrap() += span;
-        let listeners = self.0.listeners.lock().unwrap();
+    fn jump(&self, span: Duration) {
+        *self.shared.since.lock().unwrap() += span;
+        self.step(span);
+    }
+
+    /// Sets the wall clock forward.
+    pub(crate) fn step(&self, span: Duration) {
+        *self.shared.wall.lock().unwrap() += span;
+        let listeners = self.shared.listeners.lock().unwrap();
         for listener in listeners.iter().filter_map(Weak::upgrade) {
             listener.clock_has_stepped();
         }
     }
 
-    fn listeners(&self) -> usize {
-        self.0.listeners.lock().unwrap().len()
+    pub(crate) fn listeners(&self) -> usize {
+        self.shared.listeners.lock().unwrap().len()
     }
 }
 
 impl Clock for Jumping {
     fn now(&self) -> Instant {
-        self.0.origin + *self.0.since.lock().unwrap()
+        self.shared.origin + *self.shared.since.lock().unwrap()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        *self.shared.wall.lock().unwrap()
     }
 
     fn may_jump(&self) -> bool {
-        true
+        self.may_jump
     }
 
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
-        if self.0.recheck.is_none() {
-            self.0.listeners.lock().unwrap().push(listener);
+        if self.shared.recheck.is_none() {
+            self.shared.listeners.lock().unwrap().push(listener);
         }
-        self.0.recheck
+        self.shared.recheck
     }
 }
 
@@ -69,7 +85,7 @@ impl Clock for Jumping {
 fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
     let reaper = Reaper::new("shared");
     for recheck in [None, Some(Duration::from_millis(1))] {
-        let clock = Jumping::new(recheck);
+        let clock = Jumping::new(true, recheck);
         let builder = Timer::builder().clock(clock.clone()).inline();
         for builder in [builder.clone(), builder.reaper(&reaper)] {
             let (ran, runs) = mpsc::channel();
@@ -97,7 +113,7 @@ fn after_a_resume_a_repetition_follows_its_policy_for_missed_occurrences() {
         (Some(MissedTicks::Delay), 1, 4 * HOUR + HOUR / 2),
         (None, 1, 4 * HOUR + HOUR / 2),
     ] {
-        let clock = Jumping::new(None);
+        let clock = Jumping::new(true, None);
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (ran, runs) = mpsc::channel();
         let start = clock.now();

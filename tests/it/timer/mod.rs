@@ -13,3 +13,4 @@ mod sharing;
 mod states;
 pub(crate) mod support;
 mod threads;
+mod wall;

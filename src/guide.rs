@@ -280,6 +280,63 @@
 //! - If an operation holds an `Arc` of the struct that owns the purgatory, both live until the
 //!   operation ends. Give the operation only the state that it reads.
 //!
+//! # A machine that sleeps, and times of day
+//!
+//! By default, time stands still while a laptop or a virtual machine is suspended. On a
+//! [`BootClock`](crate::BootClock) it goes on: what came due meanwhile runs right after the resume.
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::{BootClock, MissedTicks, Timer};
+//!
+//! let timer = Timer::builder().clock(BootClock).build()?;
+//! let hour = Duration::from_secs(3600);
+//! timer.schedule(hour, || println!("the session has ended"))?;
+//! // After a night, one report and not eight.
+//! timer.repeat(hour).at_fixed_rate(MissedTicks::Skip, |_| println!("a report"))?;
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! For a time of day, schedule by the wall clock. The timer follows that clock if it is set. Ask a
+//! crate such as `jiff` for the next time in a time zone; its types convert into `SystemTime`. Here
+//! each day has 24 hours:
+//!
+//! ```
+//! use std::{sync::mpsc::{self, Sender}, time::{Duration, SystemTime}};
+//! use delaywheel::{Clock, ManualClock, ScheduleError, Task, TimeoutHandle, Timer};
+//!
+//! const HOUR: Duration = Duration::from_secs(3600);
+//!
+//! /// Sends `time`, and the same time of each day after it. The callback keeps the timer until
+//! /// that is shut down.
+//! fn daily(
+//!     timer: &Timer,
+//!     time: SystemTime,
+//!     ran: Sender<SystemTime>,
+//! ) -> Result<TimeoutHandle, ScheduleError<Task>> {
+//!     let again = timer.clone();
+//!     timer.schedule_at_time(time, move || {
+//!         let _ = ran.send(time);
+//!         let _ = daily(&again, time + 24 * HOUR, ran);
+//!     })
+//! }
+//!
+//! let clock = ManualClock::new();
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let nine = clock.system_time() + 9 * HOUR;
+//! let (ran, runs) = mpsc::channel();
+//! daily(&timer, nine, ran)?;
+//!
+//! clock.advance(9 * HOUR);
+//! clock.set_system_time(nine - HOUR); // back, after the run: not again
+//! clock.advance(24 * HOUR);
+//! assert_eq!(runs.try_iter().collect::<Vec<_>>(), [nine]);
+//! clock.set_system_time(nine + 24 * HOUR); // forward: at once
+//! assert_eq!(runs.try_iter().collect::<Vec<_>>(), [nine + 24 * HOUR]);
+//! timer.shutdown();
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
 //! # Test in virtual time
 //!
 //! Pass the timer to the code under test. The test builds the timer on a

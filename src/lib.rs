@@ -38,6 +38,8 @@
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
 //! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
 //! | an event loop, no threads, or no `std` | [`wheel::TimingWheel`] |
+//! | delays that go on while the machine is suspended | [`BootClock`] |
+//! | a time of day | [`Timer::schedule_at_time`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
 //! The module [`guide`] has recipes, and the module [`contract`] the guarantees. The root has the
@@ -93,7 +95,7 @@ pub mod wheel;
 #[cfg(feature = "std")]
 #[doc(inline)]
 pub use self::{
-    clock::{Clock, ManualClock, SystemClock},
+    clock::{BootClock, Clock, ManualClock, SystemClock},
     histogram::Histogram,
     purgatory::{
         Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
@@ -107,10 +109,10 @@ pub use self::{
     },
 };
 
-// For tests of this crate, whose clocks count the turns.
+// For tests of this crate, whose clocks count the turns, and for `delaywheel-durable`.
 #[cfg(feature = "std")]
 #[doc(hidden)]
-pub use self::clock::Driven;
+pub use self::clock::{Driven, StepListener, watch_steps};
 
 #[doc(inline)]
 pub use self::{

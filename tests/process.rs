@@ -19,7 +19,8 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, Purgatory, ScheduleErrorKind, TimeoutGuard, Timer, WatchErrorKind,
+    BootClock, Clock, Completion, DelayedOperation, Purgatory, ScheduleErrorKind, SystemClock,
+    TimeoutGuard, Timer, WatchErrorKind,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -69,10 +70,18 @@ fn succeeds(mut child: Child) {
 #[test]
 fn a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early() {
     const TEST: &str = "a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early";
-    if is_child("stopped") {
-        return be_stopped();
+    for (role, is_boot) in [("stopped", false), ("stopped, on BootClock", true)] {
+        if is_child(role) {
+            return if is_boot { be_stopped(BootClock) } else { be_stopped(SystemClock) };
+        }
     }
-    let mut child = child("stopped", TEST);
+    stop("stopped", TEST);
+    stop("stopped, on BootClock", TEST);
+}
+
+/// Runs a child, and stops it while its timeouts become due.
+fn stop(role: &str, test: &str) {
+    let mut child = child(role, test);
     let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     assert!(lines.any(|line| line.expect("the child writes text").ends_with("begun")));
     signal(&child, "-STOP");
@@ -102,14 +111,15 @@ fn state(child: &Child) -> String {
 const STOPPED: Duration = Duration::from_millis(400);
 
 /// Has a timeout due in each millisecond, until the parent asks for the end.
-fn be_stopped() {
+fn be_stopped(clock: impl Clock + Copy) {
     const COUNT: usize = 60_000;
-    let (timer, (ran, runs)) = (Timer::new(), mpsc::channel());
-    let mut due = Instant::now();
+    let timer = Timer::builder().clock(clock).build().expect("the settings are valid");
+    let (ran, runs) = mpsc::channel();
+    let mut due = clock.now();
     for _ in 0..COUNT {
         due += MS;
         let ran = ran.clone();
-        timer.schedule_at(due, move || ran.send((due, Instant::now())).unwrap()).unwrap();
+        timer.schedule_at(due, move || ran.send((due, clock.now())).unwrap()).unwrap();
     }
     drop(ran);
     println!("\nbegun");
@@ -206,6 +216,114 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
     };
     thread::spawn(life).join().unwrap();
     assert_eq!(Arc::strong_count(&held), 1, "pending callbacks are dropped with the timer");
+}
+
+/// The kernel moves its boot-time clock for a process that enters another time namespace. Only a
+/// process with one thread may enter one.
+#[cfg(all(target_os = "linux", feature = "future"))]
+mod namespace {
+    use std::{fs::File, os::fd::AsFd, pin::pin, sync::Weak, task::Context};
+
+    use delaywheel::{StepListener, future::Sleep};
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+    use super::*;
+
+    const TEST: &str = "namespace::a_sleep_ends_when_the_time_of_the_machine_has_jumped";
+
+    /// The clock, whose jumps the test tells. It keeps the process without another thread.
+    #[derive(Debug)]
+    struct Untold;
+
+    static LISTENER: Mutex<Option<Weak<dyn StepListener>>> = Mutex::new(None);
+
+    impl Clock for Untold {
+        fn now(&self) -> Instant {
+            BootClock.now()
+        }
+
+        fn may_jump(&self) -> bool {
+            BootClock.may_jump()
+        }
+
+        fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+            *LISTENER.lock().unwrap() = Some(listener);
+            None
+        }
+    }
+
+    struct Woken(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_sleep_ends_when_the_time_of_the_machine_has_jumped() {
+        if is_child("in a namespace") {
+            return jump();
+        }
+        let program = env::current_exe().expect("a test has a program");
+        let mut command = Command::new(program);
+        command.args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
+        // If no thread can be started, the harness runs the test on the main thread.
+        command.env(ROLE, "in a namespace").env("RUST_MIN_STACK", (1_u64 << 60).to_string());
+        succeeds(command.spawn().expect("the program can be run again"));
+    }
+
+    /// Starts a process in a time namespace that is two hours ahead; `None` if that is impossible.
+    fn start_ahead() -> Option<(Child, File)> {
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--boottime", "7200", "sh", "-c", "echo begun; read line"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut ahead = command.spawn().ok()?;
+        let begun = BufReader::new(ahead.stdout.take()?).lines().next();
+        let namespace = File::open(format!("/proc/{}/ns/time", ahead.id()));
+        let namespace = namespace.ok().filter(|_| begun.is_some_and(|line| line.is_ok()));
+        if namespace.is_none() {
+            drop(ahead.stdin.take());
+            ahead.wait().expect("it has ended");
+        }
+        Some((ahead, namespace?))
+    }
+
+    fn jump() {
+        let (system, boot) = (Instant::now(), BootClock.now());
+        let Some((mut ahead, namespace)) = start_ahead() else {
+            return eprintln!("not tested: this process cannot make a time namespace");
+        };
+        let no_sleep = |_| std::future::pending::<()>();
+        let (timer, driver) = Timer::builder().clock(Untold).build_with_driver(no_sleep).unwrap();
+        let mut driver = pin!(driver);
+        let mut sleeps = [HOUR, 3 * HOUR].map(|delay| timer.sleep(delay));
+        let woken = Arc::new(Woken(false.into()));
+        let waker = Arc::clone(&woken).into();
+        let mut turn = || driver.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        let is_over = |sleep: &mut Sleep| {
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            pin!(sleep).poll(&mut context).is_ready()
+        };
+        assert!(turn() && sleeps.iter_mut().all(|sleep| !is_over(sleep)));
+        assert!(turn());
+        woken.0.store(false, std::sync::atomic::Ordering::SeqCst);
+
+        let entered = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Time));
+        drop(ahead.stdin.take());
+        ahead.wait().expect("it ends");
+        if let Err(error) = entered {
+            return eprintln!("not tested: this process cannot enter a time namespace: {error}");
+        }
+        assert!(BootClock.now() - boot >= 2 * HOUR, "the clock has not jumped");
+        assert!(system.elapsed() < HOUR);
+        let listener = LISTENER.lock().unwrap().as_ref().and_then(Weak::upgrade);
+        listener.expect("the timer listens").clock_has_stepped();
+        assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "the driver is not woken");
+        assert!(turn());
+        assert_eq!(sleeps.each_mut().map(is_over), [true, false]);
+        eprintln!("tested in a time namespace");
+    }
 }
 
 /// A clock that panics, then sleeps on the timer that reads it, and then is a good clock.

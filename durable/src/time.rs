@@ -228,9 +228,9 @@ impl WallClock for SystemWallClock {
         WallTime::now_of(SystemTime::now())
     }
 
-    /// On Linux the kernel reports steps of the clock, and the end of a suspension.
+    /// The timer is told of steps of this clock, and of the end of a suspension.
     fn sleep_limit(&self) -> Option<Duration> {
-        (!cfg!(target_os = "linux")).then_some(Duration::from_secs(1))
+        None
     }
 }
 

@@ -28,6 +28,7 @@
 //! | You want | Use |
 //! |---|---|
 //! | to wait | [`sleep()`], [`sleep_until`]; [`Timer::sleep`] |
+//! | to wait for a time of the wall clock | [`sleep_until_time`]; [`Timer::sleep_until_time`] |
 //! | to limit how long a future takes | [`timeout()`]; [`Timer::timeout`] |
 //! | to do something regularly | [`interval()`]; [`Timer::interval`] |
 //! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`], [`DelayMap::next`] |
@@ -76,6 +77,7 @@
 //! ```
 //!
 //! [`Timer::sleep`]: crate::Timer::sleep
+//! [`Timer::sleep_until_time`]: crate::Timer::sleep_until_time
 //! [`Timer::timeout`]: crate::Timer::timeout
 //! [`Timer::interval`]: crate::Timer::interval
 //! [`DelayQueue::recv_async`]: crate::DelayQueue::recv_async
@@ -96,7 +98,7 @@ use std::{
     fmt,
     future::IntoFuture,
     sync::OnceLock,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 pub use self::{
@@ -104,7 +106,7 @@ pub use self::{
     interval::Interval,
     map::SharedDelayMap,
     queue::QueueStream,
-    sleep::{Sleep, SleepError},
+    sleep::{Sleep, SleepError, TimeSleep},
     timeout::{Timeout, TimeoutError},
     wait::{AsyncPurgatory, Wait, Waiting},
 };
@@ -214,6 +216,15 @@ pub fn sleep(delay: Duration) -> Sleep {
 /// See [`Sleep`].
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep::at(handle(), deadline)
+}
+
+/// [`Timer::sleep_until_time`] on the [default timer](default_timer).
+///
+/// # Cancel safety
+///
+/// See [`TimeSleep`].
+pub fn sleep_until_time(time: impl Into<SystemTime>) -> TimeSleep {
+    TimeSleep::new(handle(), time.into())
 }
 
 /// [`Timer::timeout`] on the [default timer](default_timer).

@@ -5,10 +5,10 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-use crate::timer::{ScheduleError, SleepHandle, Sleeper, Timer};
+use crate::timer::{ScheduleError, SleepHandle, Sleeper, TimeSleeper, Timer};
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
 ///
@@ -134,6 +134,60 @@ impl fmt::Debug for Sleep {
     }
 }
 
+/// Waits until the wall clock shows a time; from [`Timer::sleep_until_time`] and
+/// [`sleep_until_time()`](super::sleep_until_time()).
+///
+/// It is [`Unpin`]. Unlike a [`Sleep`], each poll that is pending clones the waker and takes a
+/// lock. A poll after its end is ready again, unless the wall clock was set back before the time.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Clock, ManualClock, Timer};
+/// use pollster::block_on;
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let noon = clock.system_time() + Duration::from_secs(12 * 3600);
+/// let lunch = timer.sleep_until_time(noon);
+/// clock.set_system_time(noon);
+/// block_on(lunch)?;
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Sleep`].
+///
+/// # Cancel safety
+///
+/// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
+#[must_use = "futures do nothing unless awaited"]
+pub struct TimeSleep(TimeSleeper);
+
+impl TimeSleep {
+    /// Makes a sleep that ends at `time`.
+    pub(super) fn new(handle: SleepHandle, time: SystemTime) -> Self {
+        Self(TimeSleeper::new(handle, time))
+    }
+}
+
+impl Future for TimeSleep {
+    type Output = Result<(), SleepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx.waker())
+    }
+}
+
+impl fmt::Debug for TimeSleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimeSleep").field("time", &self.0.time).finish_non_exhaustive()
+    }
+}
+
 /// Futures, with the feature `future`.
 impl Timer {
     /// Returns a future that ends after `delay`: not earlier, and less than a tick plus scheduling
@@ -174,6 +228,18 @@ impl Timer {
     /// See [`Sleep`].
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
         Sleep::at(self.sleep_handle(), deadline)
+    }
+
+    /// Returns a future that ends when the wall clock shows `time` or later; at once if it does.
+    ///
+    /// The sleep follows the wall clock if that is set, as
+    /// [`schedule_at_time`](Self::schedule_at_time) does.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`TimeSleep`].
+    pub fn sleep_until_time(&self, time: impl Into<SystemTime>) -> TimeSleep {
+        TimeSleep::new(self.sleep_handle(), time.into())
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     fmt,
     ops::Deref,
     panic::{RefUnwindSafe, UnwindSafe},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use super::{
@@ -67,6 +67,13 @@ impl TimeoutHandle {
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, instant: Instant) -> bool {
         self.shards.reset_at(self.key, instant)
+    }
+
+    /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
+    ///
+    /// From then on it follows that clock, until a `reset` gives it another deadline.
+    pub fn reset_at_time(&self, time: impl Into<SystemTime>) -> bool {
+        self.shards.reset_at_time(self.key, time.into())
     }
 
     /// Moves the deadline to `delay` from now, unless it is later. Returns whether the timeout was

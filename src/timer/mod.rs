@@ -15,6 +15,7 @@
 //! |-|-|
 //! | starter | a thread starts the reaper and the executors |
 //! | joining | a timer joins its reaper |
+//! | deadlines by the wall clock | one is registered, or a turn moves all of them |
 //! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
 
@@ -44,7 +45,7 @@ use std::{
     fmt,
     ops::RangeInclusive,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
@@ -56,6 +57,7 @@ pub(crate) use self::{
     sleep::{
         driver::{DriverTurn, Turns},
         sleeper::{SleepHandle, Sleeper},
+        until_time::TimeSleeper,
     },
     waker::{poll_or_store, wake_all},
 };
@@ -219,6 +221,59 @@ impl Timer {
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
         self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
+    }
+
+    /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
+    /// once.
+    ///
+    /// The wall clock is that of [`Clock::system_time`](crate::Clock::system_time). If it is set
+    /// forward past `time`, the callback runs at once. If it is set back, the callback runs later.
+    /// It runs once in any case: if the clock is set back after that, `time` comes again without a
+    /// run. On Linux, the kernel tells the timer that the clock was set. Elsewhere the timer looks
+    /// once a second while timeouts are pending.
+    ///
+    /// `time` may also be a `jiff::Timestamp` or `jiff::Zoned`, a `chrono::DateTime`, and so on:
+    /// these convert into a [`SystemTime`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{sync::mpsc, time::Duration};
+    ///
+    /// use delaywheel::{Clock, ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (ran, runs) = mpsc::channel();
+    /// let hour = Duration::from_secs(3600);
+    /// let noon = clock.system_time() + 12 * hour;
+    /// timer.schedule_at_time(noon, move || ran.send("noon").unwrap())?;
+    ///
+    /// clock.advance(11 * hour);
+    /// clock.set_system_time(noon - 2 * hour); // such as the end of summer time by hand
+    /// clock.advance(hour);
+    /// assert!(runs.try_recv().is_err());
+    /// clock.set_system_time(noon + hour);
+    /// assert_eq!(runs.try_recv(), Ok("noon"));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`schedule`](Self::schedule).
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, amortized, and some 64 bytes more than other timeouts. From the first
+    /// call on, each turn of the reaper reads the wall clock. If that was set, the turn moves all
+    /// timeouts with such deadlines.
+    pub fn schedule_at_time(
+        &self,
+        time: impl Into<SystemTime>,
+        callback: impl FnOnce() + Send + 'static,
+    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
+        let task = Task(Box::new(callback));
+        self.values.schedule_at_time(time, task).map(|key| self.timeout_of(key))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows

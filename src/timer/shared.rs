@@ -7,7 +7,7 @@ use std::{
     string::String,
     sync::{Arc, Weak},
     thread,
-    time::Instant,
+    time::{Instant, SystemTime},
     vec::Vec,
 };
 
@@ -108,6 +108,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
+        self.shards.watch_jumps();
         self.shards.wakeup.leave_to_driver();
         self.is_driven.store(true, Ordering::Release);
         drop(self.take_starter());
@@ -143,6 +144,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             return Ok(());
         };
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
+        self.shards.watch_jumps();
         while let Some(index) = parts.executors.checked_sub(1) {
             let Delivery::Backlog(backlog) = &self.delivery else { break };
             let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
@@ -262,6 +264,18 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         shard.unlock();
         self.help_if_late(read);
         inserted.map(|key| TimeoutKey::new(index, key))
+    }
+
+    /// Adds a timeout until a time of the wall clock to the shard of this thread.
+    pub(super) fn insert_at_time(
+        &self,
+        time: SystemTime,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let place = self.shards.place(time);
+        let key = self.insert(self.shards.clock().read(), place.tick, value)?;
+        self.shards.keep(key, place);
+        Ok(key)
     }
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,

@@ -4,12 +4,12 @@
 //! seen.
 
 use std::{
-    sync::{Arc, Weak},
-    time::{Duration, Instant},
+    sync::{Arc, OnceLock, Weak},
+    time::{Duration, Instant, SystemTime},
 };
 
 use crate::{
-    clock::{Clock, Driven},
+    clock::{Clock, Driven, StepListener, watch_steps},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -29,6 +29,9 @@ pub(crate) struct TickClock {
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
     latest: AtomicU64,
+    /// How often to read the clock while timeouts are pending, since it may jump. Empty until it is
+    /// watched for jumps; `None` if the system tells of them.
+    recheck: OnceLock<Option<Duration>>,
 }
 
 /// Returns the present, as an instant and as [`system_nanos`].
@@ -92,7 +95,8 @@ impl TickClock {
         let ticks = Ticks::new(Duration::ZERO, tick);
         let user = source.as_ref().map(|clock| (clock.now(), Nanos::ZERO));
         let (origin, started) = user.unwrap_or_else(system_start);
-        Self { source, origin, started, ticks, latest: AtomicU64::new(0) }
+        let (latest, recheck) = (AtomicU64::new(0), OnceLock::new());
+        Self { source, origin, started, ticks, latest, recheck }
     }
 
     /// Returns a clock with the same source and ticks that has seen no time yet.
@@ -105,9 +109,27 @@ impl TickClock {
         self.source.as_ref().is_some_and(|clock| clock.adopt(timer))
     }
 
+    /// Returns whether the clock jumps when the machine resumes or the wall clock is set.
+    pub(super) fn may_jump(&self) -> bool {
+        self.source.as_ref().is_some_and(|clock| clock.may_jump())
+    }
+
+    /// Tells a listener of each jump of the clocks. Only the first call has an effect.
+    pub(super) fn watch(&self, listener: Weak<dyn StepListener>) {
+        self.recheck.get_or_init(|| match &self.source {
+            None => watch_steps(listener),
+            Some(clock) => clock.watch(listener),
+        });
+    }
+
     /// Returns the time of the user's clock, even if it has stepped back.
     pub(super) fn source_now(&self) -> Instant {
         self.source.as_ref().map_or_else(Instant::now, |clock| clock.now())
+    }
+
+    /// Returns the time of the wall clock.
+    pub(super) fn system_time(&self) -> SystemTime {
+        self.source.as_ref().map_or_else(SystemTime::now, |clock| clock.system_time())
     }
 
     /// Returns the instant `span` from now, on the user's clock.
@@ -209,9 +231,16 @@ impl TickClock {
     }
 
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
+    /// At most until the clock has to be read again, because it may have jumped.
     pub(super) fn pause_until(&self, tick: Tick) -> Duration {
-        let start = self.instant(tick);
-        start.map_or(Duration::MAX, |start| start.saturating_duration_since(self.source_now()))
+        let Some(start) = self.instant(tick) else { return Duration::MAX };
+        let pause = start.saturating_duration_since(self.source_now());
+        pause.min(self.recheck().unwrap_or(Duration::MAX))
+    }
+
+    /// Returns how often to read the clock while timeouts are pending, since it may jump.
+    pub(super) fn recheck(&self) -> Option<Duration> {
+        self.recheck.get().copied().flatten()
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
@@ -268,6 +297,36 @@ mod tests {
             *source.1.lock() = Duration::ZERO;
             assert_eq!(clock.read().now, Tick::new(1), "with ticks of {length} ns");
         }
+    }
+
+    /// A clock that may jump without notice.
+    #[derive(Debug)]
+    struct Unwatched(Instant);
+
+    impl Clock for Unwatched {
+        fn now(&self) -> Instant {
+            self.0
+        }
+
+        fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+            Some(Duration::from_secs(1))
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_without_notice_is_read_again_while_timeouts_are_pending() {
+        struct Nobody;
+        impl StepListener for Nobody {
+            fn clock_has_stepped(&self) {}
+        }
+        let clock = Arc::new(Unwatched(Instant::now()));
+        let clock = TickClock::new(Some(clock), Duration::from_millis(1));
+        let [near, far] = [400, 3_600_000].map(Tick::new);
+        assert_eq!(clock.pause_until(far), Duration::from_secs(3600));
+        clock.watch(Weak::<Nobody>::new());
+        assert_eq!(clock.pause_until(far), Duration::from_secs(1));
+        assert_eq!(clock.pause_until(near), Duration::from_millis(400));
+        assert_eq!(clock.pause_until(Tick::MAX), Duration::MAX, "without timeouts, it sleeps");
     }
 
     #[test]

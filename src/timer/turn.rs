@@ -66,6 +66,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         lateness: Duration,
     ) -> Holds {
         let read @ Reading { now, .. } = self.shards.clock().read();
+        self.shards.follow_wall_clock(now);
         let steps = steps_per_hold(lateness);
         let mut holds = Holds { now, lateness: None, is_drained: true };
         let mut locked = None;
@@ -134,6 +135,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         if !has_executors || self.is_driven() {
             return;
         }
+        self.shards.follow_wall_clock(read.now);
         let mut due = self.shards.due(read.now).peekable();
         if due.peek().is_none() {
             return self.shards.wakeup.expect_at(read.now);
@@ -207,7 +209,10 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
             self.now = now;
             self.lateness = Duration::ZERO;
             let has_expired = mem::take(&mut self.has_expired);
-            if self.slept_until.take().is_some_and(|until| until <= now) && !has_expired {
+            // A reaper that reads the clock again and again must not do so for a cancelled timeout.
+            let rechecks = self.shared.shards.clock().recheck().is_some();
+            let has_woken = |until| until <= now || rechecks;
+            if self.slept_until.take().is_some_and(has_woken) && !has_expired {
                 self.shared.shards.raise_published();
             }
         }

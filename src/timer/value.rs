@@ -5,7 +5,7 @@ use std::{
     ops::RangeInclusive,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
@@ -131,6 +131,21 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shared().insert(clock.read(), clock.at(instant), value)
     }
 
+    /// Passes `value` to the handler when the wall clock shows `time` or later, as
+    /// [`Timer::schedule_at_time`](crate::Timer::schedule_at_time) does.
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`schedule`](Self::schedule).
+    pub fn schedule_at_time(
+        &self,
+        time: impl Into<SystemTime>,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let value = self.ensure_started(value)?;
+        self.shared().insert_at_time(time.into(), value)
+    }
+
     /// Passes `value` to the handler within a window of delays, as
     /// [`Timer::schedule_within`](crate::Timer::schedule_within) does.
     ///
@@ -174,6 +189,11 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
         self.shards().reset_at(key, instant)
+    }
+
+    /// Moves the deadline of a timeout to a time of the wall clock. Returns whether it was pending.
+    pub fn reset_at_time(&self, key: TimeoutKey, time: impl Into<SystemTime>) -> bool {
+        self.shards().reset_at_time(key, time.into())
     }
 
     /// Returns whether a timeout has not ended.

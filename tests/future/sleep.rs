@@ -3,11 +3,15 @@
 use std::{
     future::pending,
     panic::{RefUnwindSafe, UnwindSafe},
+    sync::{
+        Mutex, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
     task::Poll,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Timer, future::Sleep};
+use delaywheel::{Clock, ScheduleErrorKind, StepListener, Timer, future::Sleep};
 use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, timer};
@@ -155,4 +159,77 @@ fn a_sleep_that_is_moved_to_now_before_its_first_poll_is_ready_at_once() {
     sleep.reset(Duration::ZERO);
     assert!(poll(&mut sleep).is_ready());
     assert_eq!(timer.stats().scheduled, 0);
+}
+
+/// A clock that jumps by an hour when it is told to, and then tells its timers.
+#[derive(Debug)]
+struct Resumed(Instant, AtomicU32);
+
+static LISTENER: Mutex<Option<Weak<dyn StepListener>>> = Mutex::new(None);
+
+impl Clock for &'static Resumed {
+    fn now(&self) -> Instant {
+        self.0 + self.1.load(Ordering::SeqCst) * Duration::from_secs(3600)
+    }
+
+    fn may_jump(&self) -> bool {
+        true
+    }
+
+    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        *LISTENER.lock().unwrap() = Some(listener);
+        None
+    }
+}
+
+#[test]
+fn after_a_resume_a_sleep_that_is_over_wakes_its_task() {
+    let clock = &*Box::leak(Box::new(Resumed(Instant::now(), AtomicU32::new(0))));
+    let timer = Timer::builder().clock(clock).build().unwrap();
+    let mut sleep = timer.sleep(Duration::from_secs(3600));
+    assert!(poll(&mut sleep).is_pending());
+    clock.1.store(1, Ordering::SeqCst);
+    let listener = LISTENER.lock().unwrap().as_ref().and_then(Weak::upgrade);
+    listener.expect("the timer listens").clock_has_stepped();
+    assert!(block_on(sleep).is_ok());
+}
+
+#[test]
+fn a_sleep_until_a_time_follows_the_wall_clock() {
+    let (timer, clock) = timer();
+    let start = clock.system_time();
+    let (woken, waker) = Wakes::new();
+    assert!(poll(&mut timer.sleep_until_time(start)).is_ready(), "its time has come");
+    let mut sleep = timer.sleep_until_time(start + 5 * SECOND);
+    assert!(poll(&mut sleep).is_pending() && poll_with(&mut sleep, &waker).is_pending());
+    assert_eq!(timer.stats().pending, 1);
+    clock.set_system_time(start - SECOND);
+    clock.advance(5 * SECOND);
+    assert_eq!(woken.count(), 0, "the wall clock was set back");
+    clock.set_system_time(start + 5 * SECOND);
+    assert_eq!(woken.count(), 1, "the wall clock was set forward");
+    clock.set_system_time(start);
+    assert!(poll_with(&mut sleep, &waker).is_pending(), "it is earlier again");
+    clock.advance(Duration::new(4, 999_999_999));
+    assert_eq!(woken.count(), 1);
+    clock.advance(Duration::from_nanos(1));
+    assert!(woken.count() == 2 && poll(&mut sleep).is_ready() && poll(&mut sleep).is_ready());
+    clock.set_system_time(start);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    drop(sleep);
+    assert_eq!(timer.stats().pending, 0, "a dropped sleep stays");
+    clock.advance(9 * SECOND);
+    assert_eq!(woken.count(), 2);
+}
+
+#[test]
+fn a_sleep_until_a_time_ends_with_the_timer() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep_until_time(clock.system_time() + SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    timer.shutdown();
+    assert_eq!(woken.count(), 1);
+    let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("it sleeps without a timer") };
+    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
 }

@@ -315,7 +315,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         handler: Handler,
     ) -> Result<DurableTimer<S>, BuildError> {
         let is_virtual = is_virtual(&clock);
-        let alarm = if is_virtual { None } else { Some(Alarm::new()?) };
+        let alarm = (!is_virtual).then(Alarm::new);
         self.driver.is_virtual = is_virtual;
         self.driver.is_shared = self.store.recheck().is_some();
         let core = Core::new(self.store, clock, self.driver, alarm, executor, handler);

@@ -507,7 +507,7 @@ mod tests {
     ) -> Arc<Core<MemoryStore>> {
         let mut settings = DriverSettings::default();
         set(&mut settings);
-        let (clock, alarm) = (Arc::new(ManualWallClock::new()), Alarm::new().expect("alarm"));
+        let (clock, alarm) = (Arc::new(ManualWallClock::new()), Alarm::new());
         Core::new(store.clone(), clock, settings, Some(alarm), None, handler)
     }
 

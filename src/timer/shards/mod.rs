@@ -3,16 +3,17 @@
 
 pub(super) mod shard;
 pub(super) mod wakeup;
+mod wall;
 
 use std::{
     boxed::Box,
     cell::Cell,
     num::NonZeroU64,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
@@ -21,13 +22,14 @@ use crossbeam::utils::CachePadded;
 use self::{
     shard::{Permits, Shard, ShardGuard, ShardState},
     wakeup::Wakeup,
+    wall::{Place, Walls},
 };
 use super::{
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
     tick_clock::TickClock,
 };
-use crate::{sync::Unparker, tick::Tick, wheel::Key};
+use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -36,6 +38,8 @@ pub(crate) struct Shards<S> {
     pub(crate) wakeup: Wakeup,
     permits: Permits,
     pub(super) lifecycle: Lifecycle,
+    /// Empty until a timeout has a deadline by the wall clock.
+    walls: OnceLock<Walls<TimeoutKey>>,
 }
 
 impl<S: ShardState> Shards<S> {
@@ -49,11 +53,22 @@ impl<S: ShardState> Shards<S> {
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Box<[_]> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
-        Self { all, clock, wakeup: Wakeup::new(reaper), permits, lifecycle: Lifecycle::new() }
+        let (wakeup, lifecycle, walls) = (Wakeup::new(reaper), Lifecycle::new(), OnceLock::new());
+        Self { all, clock, wakeup, permits, lifecycle, walls }
     }
 
     pub(crate) fn clock(&self) -> &TickClock {
         &self.clock
+    }
+
+    /// Makes the reaper read the clock after each jump, if this clock has some.
+    pub(super) fn watch_jumps(self: &Arc<Self>)
+    where
+        S: Send + 'static,
+    {
+        if self.clock.may_jump() {
+            self.clock.watch(Arc::<Self>::downgrade(self));
+        }
     }
 
     /// Returns the number of shards.
@@ -102,19 +117,69 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to `delay` from now. Returns whether it was pending.
     pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
+        self.leave_wall_clock(key);
         let read = self.clock.read();
         self.reset_to(key, read.now, self.clock.deadline(read, delay))
     }
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
     pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
+        self.leave_wall_clock(key);
         self.reset_to(key, self.clock.read().now, self.clock.at(instant))
+    }
+
+    /// Finds the place of a deadline by the wall clock, for [`keep`](Self::keep).
+    pub(super) fn place(self: &Arc<Self>, deadline: SystemTime) -> Place
+    where
+        S: Send + 'static,
+    {
+        let walls = self.walls.get_or_init(Walls::new);
+        self.clock.watch(Arc::<Self>::downgrade(self));
+        walls.place(&self.clock, deadline)
+    }
+
+    /// Lets a timeout follow the wall clock, after it was inserted at its place or moved there.
+    pub(super) fn keep(&self, key: TimeoutKey, place: Place) {
+        let is_pending = |key| self.deadline(key).is_some();
+        if self.walls.get().is_some_and(|walls| walls.keep(key, place, is_pending)) {
+            self.wakeup.wake();
+        }
+    }
+
+    /// Lets a timeout no longer follow the wall clock. Call it before any other reset.
+    #[inline]
+    fn leave_wall_clock(&self, key: TimeoutKey) {
+        self.walls.get().into_iter().for_each(|walls| walls.forget(key));
+    }
+
+    /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
+    pub(super) fn follow_wall_clock(&self, now: Tick) {
+        if let Some(walls) = self.walls.get() {
+            walls.follow(&self.clock, |key, tick| self.reset_to(key, now, tick));
+        }
+    }
+
+    /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
+    pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool
+    where
+        S: Send + 'static,
+    {
+        self.leave_wall_clock(key);
+        let place = self.place(time);
+        let is_pending = self.reset_to(key, self.clock.latest(), place.tick);
+        if is_pending {
+            self.keep(key, place);
+        }
+        is_pending
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
     pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
         let read = self.clock.read();
         let deadline = self.clock.deadline(read, delay);
+        if self.walls.get().is_some() && self.deadline(key) < Some(deadline) {
+            self.leave_wall_clock(key);
+        }
         let (Some(mut shard), key) = (self.lock_of(key), key.in_shard()) else { return false };
         let before = shard.deadline(key);
         before.is_some_and(|before| shard.reset(key, read.now, deadline.max(before)))
@@ -248,6 +313,7 @@ impl<S: ShardState> Shards<S> {
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<S::Value> {
         self.lifecycle.enter(Phase::ShutDown);
+        self.walls.get().into_iter().for_each(Walls::clear);
         let mut values = Vec::new();
         for index in 0..self.count() {
             let mut wheel = self.lock(index).shut_down();
@@ -280,6 +346,12 @@ impl<S: ShardState> Shards<S> {
         let mut sum = TimerStats::default();
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
+    }
+}
+
+impl<S: ShardState + Send + 'static> StepListener for Shards<S> {
+    fn clock_has_stepped(&self) {
+        self.wakeup.wake();
     }
 }
 

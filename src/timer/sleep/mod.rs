@@ -11,6 +11,8 @@
 pub(super) mod driver;
 #[cfg(feature = "future")]
 pub(super) mod sleeper;
+#[cfg(feature = "future")]
+pub(super) mod until_time;
 
 use std::{
     mem,

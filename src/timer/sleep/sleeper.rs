@@ -89,6 +89,10 @@ impl SleepHandle {
         Self::Uncounted(self.parts())
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<Waker>>> {
+        &self.parts().shared
+    }
+
     #[inline]
     fn parts(&self) -> &Parts {
         match self {

@@ -2,17 +2,26 @@
 //!
 //! A [`Timer`](crate::Timer) reads the time only from its [`Clock`]. With [`SystemClock`] a
 //! background thread waits in real time. With [`ManualClock`] a test advances the time, and the
-//! same timer runs on the thread of the test.
+//! same timer runs on the thread of the test. [`BootClock`] counts the time for which the machine
+//! is suspended.
+
+mod boot;
+mod steps;
 
 use std::{
     fmt,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, Weak},
-    time::{Duration, Instant},
-    vec::Vec,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::Mutex;
+
+use self::steps::Listeners;
+pub use self::{
+    boot::BootClock,
+    steps::{StepListener, watch_steps},
+};
 
 /// A source of time for a timer.
 ///
@@ -20,8 +29,9 @@ use parking_lot::Mutex;
 /// it has seen, and no timeout expires early.
 ///
 /// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again.
-/// It does so at its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A
-/// schedule or reset also wakes it if the clock is then past the time of that wake-up.
+/// It does so at its next wake-up, when [`Timer::wake`](crate::Timer::wake) is called, and after a
+/// resume if the clock [may jump](Self::may_jump). A schedule or reset also wakes it if the clock
+/// is then past the time of that wake-up.
 ///
 /// # Examples
 ///
@@ -54,6 +64,30 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// true.
     fn now(&self) -> Instant;
 
+    /// Returns the time of the wall clock, for deadlines such as those of
+    /// [`Timer::schedule_at_time`](crate::Timer::schedule_at_time). It may step forward and back.
+    ///
+    /// The default is the wall clock of the system. It must not panic, as [`now`](Self::now).
+    fn system_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    /// Returns whether this clock jumps when the machine resumes or the wall clock is set. The
+    /// default is `false`.
+    ///
+    /// If so, its timers read it again when that happens: see [`BootClock`].
+    fn may_jump(&self) -> bool {
+        false
+    }
+
+    /// Tells a listener of each jump from now on. Returns how often it has to read the clocks as
+    /// well. Not part of the public interface: only tests of this crate and [`ManualClock`] replace
+    /// the notices of the system.
+    #[doc(hidden)]
+    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        watch_steps(listener)
+    }
+
     /// Registers a timer, which this clock then drives instead of a thread of the timer.
     ///
     /// Returns whether the clock drives the timer; the default is `false`. Not part of the public
@@ -78,7 +112,7 @@ pub trait Driven: Send + Sync {
 /// The monotonic clock of the system.
 ///
 /// On Linux it stops while the machine is suspended, so a timeout of an hour expires after the
-/// machine has run for an hour. Changes of the wall clock do not affect it.
+/// machine has run for an hour; [`BootClock`] goes on. Changes of the wall clock do not affect it.
 ///
 /// # Examples
 ///
@@ -137,17 +171,20 @@ struct Shared {
     origin: Instant,
     /// Time since `origin`.
     elapsed: Mutex<Duration>,
-    timers: Mutex<Vec<Weak<dyn Driven>>>,
+    /// The wall clock at `origin`, if it has not been set since.
+    system_origin: Mutex<SystemTime>,
+    timers: Listeners<dyn Driven>,
 }
 
 impl ManualClock {
-    /// Makes a clock that starts at the present time.
+    /// Makes a clock that starts at the present time. Its wall clock starts with the year 2000.
     #[must_use]
     pub fn new() -> Self {
         let shared = Shared {
             origin: Instant::now(),
             elapsed: Mutex::new(Duration::ZERO),
-            timers: Mutex::new(Vec::new()),
+            system_origin: Mutex::new(UNIX_EPOCH + Duration::from_secs(946_684_800)),
+            timers: Listeners::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -174,6 +211,32 @@ impl ManualClock {
             self.turn();
         }
         self.show(end);
+        self.turn();
+    }
+
+    /// Sets the wall clock, forward or back, as an administrator does. No time passes, but timeouts
+    /// until a time of the wall clock may become due, and run. As time passes, so does that of the
+    /// wall clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// use delaywheel::{Clock, ManualClock};
+    ///
+    /// let (clock, second) = (ManualClock::new(), Duration::from_secs(1));
+    /// clock.set_system_time(UNIX_EPOCH + second);
+    /// clock.advance(second);
+    /// assert_eq!(clock.system_time(), UNIX_EPOCH + 2 * second);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if a [`SystemTime`] cannot represent the wall clock at the start of this clock.
+    pub fn set_system_time(&self, time: SystemTime) {
+        let origin = time.checked_sub(self.elapsed());
+        *self.shared.system_origin.lock() = origin.expect("a `SystemTime` represents the start");
         self.turn();
     }
 
@@ -229,20 +292,13 @@ impl ManualClock {
     }
 
     fn turn(&self) {
-        for timer in self.timers() {
+        for timer in self.shared.timers.live() {
             timer.turn();
         }
     }
 
     fn next_turn(&self) -> Option<Instant> {
-        self.timers().iter().filter_map(|timer| timer.next_turn()).min()
-    }
-
-    /// Returns the timers that still exist. The caller runs them without the lock.
-    fn timers(&self) -> Vec<Arc<dyn Driven>> {
-        let mut timers = self.shared.timers.lock();
-        timers.retain(|timer| timer.strong_count() > 0);
-        timers.iter().filter_map(Weak::upgrade).collect()
+        self.shared.timers.live().iter().filter_map(|timer| timer.next_turn()).min()
     }
 }
 
@@ -267,16 +323,18 @@ impl Clock for ManualClock {
         self.shared.origin + self.elapsed()
     }
 
+    fn system_time(&self) -> SystemTime {
+        let origin = *self.shared.system_origin.lock();
+        origin.checked_add(self.elapsed()).unwrap_or(origin)
+    }
+
+    /// Does nothing: this clock gives its timers their turns itself.
+    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+        None
+    }
+
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        let mut timers = self.shared.timers.lock();
-        // A weak reference keeps the memory of a dropped timer. Removing such references only when
-        // the list is full takes amortized constant time per timer.
-        if timers.len() == timers.capacity() {
-            timers.retain(|timer| timer.strong_count() > 0);
-            let live = timers.len();
-            timers.reserve(live + 1);
-        }
-        timers.push(timer);
+        self.shared.timers.add(timer);
         true
     }
 }

@@ -1,0 +1,124 @@
+//! Notice of jumps: the wall clock was set, or the machine has resumed.
+//!
+//! On Linux, one thread of the process waits for both in a `read` of a timer that never expires.
+//! The kernel cancels this timer when the distance from the wall clock to the monotonic clock
+//! changes, which a suspension also does. The thread starts with the first listener. It never wakes
+//! up otherwise, and exists until the process ends.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+    vec::Vec,
+};
+
+use parking_lot::Mutex;
+
+/// What has to read its clocks again after a jump. Not part of the public interface.
+#[doc(hidden)]
+pub trait StepListener: Send + Sync {
+    /// Reads the clocks again, or makes another thread do it. Must not panic.
+    fn clock_has_stepped(&self);
+}
+
+/// How often a clock is read again where the system does not tell of jumps.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// Calls a listener after each jump from now on. Returns how often to read the clocks as well;
+/// `None` if the system tells of jumps. Not part of the public interface.
+#[doc(hidden)]
+#[must_use]
+pub fn watch_steps(listener: Weak<dyn StepListener>) -> Option<Duration> {
+    (!system::watch(listener)).then_some(RECHECK)
+}
+
+/// Weak references. No lock is held while the caller uses them.
+pub(super) struct Listeners<T: ?Sized>(Mutex<Vec<Weak<T>>>);
+
+impl<T: ?Sized> Listeners<T> {
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    pub(super) fn add(&self, listener: Weak<T>) {
+        let mut all = self.0.lock();
+        // A weak reference keeps the memory of what was dropped. Removing such references only when
+        // the list is full takes amortized constant time for each.
+        if all.len() == all.capacity() {
+            all.retain(|listener| listener.strong_count() > 0);
+            let live = all.len();
+            all.reserve(live + 1);
+        }
+        all.push(listener);
+    }
+
+    /// Returns those that still exist.
+    pub(super) fn live(&self) -> Vec<Arc<T>> {
+        let mut all = self.0.lock();
+        all.retain(|listener| listener.strong_count() > 0);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::{process, string::String, sync::Weak, thread};
+
+    use rustix::{
+        fd::OwnedFd,
+        io::{Errno, read},
+        time::{
+            Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+            timerfd_settime,
+        },
+    };
+
+    use super::{Listeners, Mutex, RECHECK, StepListener};
+
+    static LISTENERS: Listeners<dyn StepListener> = Listeners::new();
+
+    /// Calls a listener after each jump. Returns whether a thread of this process waits for jumps;
+    /// starts it if there is none.
+    pub(super) fn watch(listener: Weak<dyn StepListener>) -> bool {
+        /// The process whose thread waits. A forked child has no thread.
+        static PROCESS: Mutex<Option<u32>> = Mutex::new(None);
+
+        LISTENERS.add(listener);
+        let mut process = PROCESS.lock();
+        let own = Some(process::id());
+        if *process != own && alarm().is_ok_and(start) {
+            *process = own;
+        }
+        *process == own
+    }
+
+    /// Returns a timer that never expires, and that the kernel cancels at each jump.
+    fn alarm() -> rustix::io::Result<OwnedFd> {
+        let alarm = timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::CLOEXEC)?;
+        let never = Timespec { tv_sec: i64::from(u32::MAX) * 50, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval: Timespec::default(), it_value: never };
+        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+        timerfd_settime(&alarm, flags, &spec)?;
+        Ok(alarm)
+    }
+
+    fn start(alarm: OwnedFd) -> bool {
+        let run = move || {
+            loop {
+                // Without an alarm, the thread looks now and then.
+                if read(&alarm, &mut [0; 8]) != Err(Errno::CANCELED) {
+                    thread::sleep(RECHECK);
+                }
+                LISTENERS.live().iter().for_each(|listener| listener.clock_has_stepped());
+            }
+        };
+        thread::Builder::new().name(String::from("clock-steps")).spawn(run).is_ok()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    /// No other system tells of both.
+    pub(super) fn watch(_: std::sync::Weak<dyn super::StepListener>) -> bool {
+        false
+    }
+}

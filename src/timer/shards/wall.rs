@@ -1,0 +1,165 @@
+//! Deadlines by the wall clock, which may be set.
+//!
+//! A wheel knows only ticks of the timer's clock. So a timeout until a time of the wall clock has
+//! the tick at which that clock shows the time, unless it is set. The *offset* is the time of the
+//! wall clock at the start of tick 0. Before each turn expires timeouts, it looks at both clocks.
+//! If the offset has changed, it places all these timeouts again.
+//!
+//! # Why no timeout is early
+//!
+//! A look reads the timer's clock, the wall clock, and the timer's clock again. So the offset is
+//! from `least = wall - after` to `most = wall - before`. Timeouts are placed by a `least`, which
+//! makes them late by the duration of a look, at most. A turn reads `now` and then looks. It places
+//! them again if their offset is above `most`. So each due timeout has a deadline of at most
+//! `now + most`, and `now` is not after `before`: the wall clock has shown it.
+//!
+//! # Why no step is missed
+//!
+//! A thread that schedules first asks for notices of steps. Then it looks, places and inserts the
+//! timeout, and registers it. If a turn has looked meanwhile, the offset may have changed. Then the
+//! thread marks the places as stale, and wakes the reaper.
+//!
+//! The lock is taken before those of shards. A thread that holds it wakes nobody: a turn has an
+//! awake reaper, and others insert without it. Clocks of the user are read without it.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    mem,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use foldhash::quality::FixedState;
+
+use crate::{sync::Mutex, tick::Tick, ticks::Nanos, timer::tick_clock::TickClock};
+
+/// The timeouts of a timer whose deadlines are times of the wall clock, by their keys.
+pub(super) struct Walls<K>(Mutex<State<K>>);
+
+struct State<K> {
+    /// The offset by which they are placed, in nanoseconds since 1970.
+    offset: i128,
+    /// When the latest look began.
+    seen: Nanos,
+    /// Whether some are placed by another offset.
+    is_stale: bool,
+    /// Deadlines, in nanoseconds since 1970. Some of the timeouts have ended.
+    deadlines: HashMap<K, i128, FixedState>,
+    /// The number of deadlines at which those of ended timeouts are removed.
+    most: usize,
+}
+
+/// The place of a deadline in the wheel.
+#[derive(Clone, Copy)]
+pub(in crate::timer) struct Place {
+    deadline: i128,
+    offset: i128,
+    pub(in crate::timer) tick: Tick,
+}
+
+/// Bounds of the offset, from one look at both clocks.
+struct Look {
+    before: Nanos,
+    least: i128,
+    most: i128,
+}
+
+impl<K: Copy + Eq + Hash> Walls<K> {
+    pub(super) fn new() -> Self {
+        let (deadlines, offset, seen) = (HashMap::default(), i128::MAX, Nanos::ZERO);
+        Self(Mutex::new(State { offset, seen, is_stale: false, deadlines, most: LEAST_KEPT }))
+    }
+
+    /// Finds the place of a deadline. After the insert or reset, the caller [keeps](Self::keep) it.
+    pub(super) fn place(&self, clock: &TickClock, deadline: SystemTime) -> Place {
+        let look = Look::at(clock);
+        let mut state = self.0.lock();
+        state.follow(&look, clock);
+        let (deadline, offset) = (since_1970(deadline), state.offset);
+        Place { deadline, offset, tick: tick_of(clock, deadline, offset) }
+    }
+
+    /// Registers a timeout that has been placed. Returns whether a turn has to move timeouts.
+    pub(super) fn keep(&self, key: K, place: Place, is_pending: impl Fn(K) -> bool) -> bool {
+        let mut state = self.0.lock();
+        state.is_stale |= state.offset != place.offset;
+        state.deadlines.insert(key, place.deadline);
+        if state.deadlines.len() >= state.most {
+            state.deadlines.retain(|key, _| is_pending(*key));
+            state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+        }
+        state.is_stale
+    }
+
+    /// Moves all timeouts by `reset` if the wall clock was set, and forgets those for which it
+    /// returns `false`. Call it before due timeouts expire.
+    pub(super) fn follow(&self, clock: &TickClock, reset: impl Fn(K, Tick) -> bool) {
+        let look = Look::at(clock);
+        let mut state = self.0.lock();
+        state.follow(&look, clock);
+        if mem::take(&mut state.is_stale) {
+            let offset = state.offset;
+            state.deadlines.retain(|key, deadline| reset(*key, tick_of(clock, *deadline, offset)));
+        }
+    }
+
+    /// Forgets a timeout, before it gets another deadline.
+    pub(super) fn forget(&self, key: K) {
+        self.0.lock().deadlines.remove(&key);
+    }
+
+    /// Forgets all timeouts, at the end of the timer.
+    pub(super) fn clear(&self) {
+        self.0.lock().deadlines = HashMap::default();
+    }
+}
+
+/// So many deadlines are kept before those of ended timeouts are removed.
+const LEAST_KEPT: usize = 16;
+
+impl<K> State<K> {
+    /// Takes over the offset of a look if it has changed: back at all, or ahead by over a tick.
+    fn follow(&mut self, look: &Look, clock: &TickClock) {
+        if look.before < self.seen {
+            return;
+        }
+        self.seen = look.before;
+        let is_behind = || self.offset + nanos(clock.ticks.tick()) < look.least;
+        if self.offset > look.most || is_behind() {
+            self.offset = look.least;
+            self.is_stale = !self.deadlines.is_empty();
+        }
+    }
+}
+
+impl Look {
+    /// Looks at both clocks; again if the scheduler has interrupted this thread meanwhile.
+    fn at(clock: &TickClock) -> Self {
+        let look = || {
+            let before = clock.elapsed();
+            let wall = since_1970(clock.system_time());
+            let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
+            Self { before, least, most }
+        };
+        let is_short = |look: &Self| look.most - look.least < nanos(clock.ticks.tick());
+        (0..3).map(|_| look()).find(is_short).unwrap_or_else(look)
+    }
+}
+
+/// Returns the first tick at which the wall clock shows a deadline.
+fn tick_of(clock: &TickClock, deadline: i128, offset: i128) -> Tick {
+    let since_start = u64::try_from((deadline - offset).max(0)).unwrap_or(u64::MAX);
+    clock.ticks.ceil(Nanos::new(since_start))
+}
+
+/// Returns the nanoseconds since 1970, which may be negative.
+fn since_1970(time: SystemTime) -> i128 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => nanos(after),
+        Err(before) => -nanos(before.duration()),
+    }
+}
+
+fn nanos(span: Duration) -> i128 {
+    i128::try_from(span.as_nanos()).unwrap_or(i128::MAX)
+}

@@ -1,0 +1,77 @@
+//! A sleep until a time of the wall clock.
+//!
+//! Each poll that is pending holds the lock of a shard: it stores the waker in the wheel, at the
+//! place of the time, and registers it there. A turn moves the waker if the wall clock was set. If
+//! it expires the waker, the woken task polls, and looks at the wall clock again.
+
+use std::{
+    mem,
+    task::{Poll, Waker},
+    time::SystemTime,
+};
+
+use super::sleeper::{Polled, SleepHandle};
+use crate::timer::{error::ScheduleError, shards::TimeoutKey};
+
+/// A sleep until a time of the wall clock.
+pub(crate) struct TimeSleeper {
+    handle: SleepHandle,
+    pub(crate) time: SystemTime,
+    /// The waker in the wheel, unless it has expired.
+    key: Option<TimeoutKey>,
+}
+
+impl TimeSleeper {
+    pub(crate) fn new(handle: SleepHandle, time: SystemTime) -> Self {
+        Self { handle, time, key: None }
+    }
+
+    /// Polls the sleep. It is ready when the wall clock shows its time, or with an error if the
+    /// timer refuses or ends it.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Polled {
+        let wakers = self.handle.shared();
+        let shards = &wakers.shards;
+        if shards.clock().system_time() >= self.time {
+            self.cancel();
+            return Poll::Ready(Ok(()));
+        }
+        if let Err(cause) = wakers.ensure_started() {
+            return Poll::Ready(Err(ScheduleError::no_thread((), cause)));
+        }
+        // Cloning and dropping wakers is user code, so both happen without a lock.
+        let mut waker = waker.clone();
+        let place = shards.place(self.time);
+        let live = self.key.filter(|key| {
+            let (mut shard, key) = (shards.lock(key.shard()), key.in_shard());
+            let held = shard.get_mut(key).map(|held| mem::swap(held, &mut waker));
+            held.is_some() && shard.reset(key, shards.clock().latest(), place.tick)
+        });
+        let inserted = match live {
+            Some(key) => Ok(key),
+            None => wakers.insert(shards.clock().read(), place.tick, waker),
+        };
+        match inserted {
+            Ok(key) => {
+                shards.keep(key, place);
+                self.key = Some(key);
+                Poll::Pending
+            }
+            Err(refused) => {
+                self.key = None;
+                Poll::Ready(Err(refused.map(drop)))
+            }
+        }
+    }
+
+    fn cancel(&mut self) {
+        if let Some(key) = self.key.take() {
+            drop(self.handle.shared().shards.cancel(key));
+        }
+    }
+}
+
+impl Drop for TimeSleeper {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

@@ -1,0 +1,140 @@
+//! A clock that jumps ahead when the machine resumes.
+
+use std::{
+    sync::{Arc, Mutex, Weak, mpsc},
+    time::{Duration, Instant, SystemTime},
+};
+
+use delaywheel::{Clock, MissedTicks, Reaper, StepListener, Timer};
+
+use super::support::GENEROUS;
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// A clock that stands still, except for jumps and steps, of which it tells as the system does.
+#[derive(Debug, Clone)]
+pub(crate) struct Jumping {
+    shared: Arc<Shared>,
+    may_jump: bool,
+}
+
+struct Shared {
+    origin: Instant,
+    since: Mutex<Duration>,
+    wall: Mutex<SystemTime>,
+    listeners: Mutex<Vec<Weak<dyn StepListener>>>,
+    /// How often its timers have to read it, if it does not tell of jumps.
+    recheck: Option<Duration>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Jumping {
+    pub(crate) fn new(may_jump: bool, recheck: Option<Duration>) -> Self {
+        let (since, listeners) = (Mutex::default(), Mutex::default());
+        let wall = Mutex::new(SystemTime::UNIX_EPOCH);
+        let shared = Shared { origin: Instant::now(), since, wall, listeners, recheck };
+        Self { shared: Arc::new(shared), may_jump }
+    }
+
+    fn jump(&self, span: Duration) {
+        *self.shared.since.lock().unwrap() += span;
+        self.step(span);
+    }
+
+    /// Sets the wall clock forward.
+    pub(crate) fn step(&self, span: Duration) {
+        *self.shared.wall.lock().unwrap() += span;
+        let listeners = self.shared.listeners.lock().unwrap();
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.clock_has_stepped();
+        }
+    }
+
+    pub(crate) fn listeners(&self) -> usize {
+        self.shared.listeners.lock().unwrap().len()
+    }
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Instant {
+        self.shared.origin + *self.shared.since.lock().unwrap()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        *self.shared.wall.lock().unwrap()
+    }
+
+    fn may_jump(&self) -> bool {
+        self.may_jump
+    }
+
+    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        if self.shared.recheck.is_none() {
+            self.shared.listeners.lock().unwrap().push(listener);
+        }
+        self.shared.recheck
+    }
+}
+
+#[test]
+fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
+    let reaper = Reaper::new("shared");
+    for recheck in [None, Some(Duration::from_millis(1))] {
+        let clock = Jumping::new(true, recheck);
+        let builder = Timer::builder().clock(clock.clone()).inline();
+        for builder in [builder.clone(), builder.reaper(&reaper)] {
+            let (ran, runs) = mpsc::channel();
+            let timer = builder.build_with(move |hour| ran.send(hour).unwrap()).unwrap();
+            let unused = clock.listeners();
+            for hour in [4, 2, 3, 1] {
+                timer.schedule(hour * HOUR, hour).unwrap();
+            }
+            let listens = usize::from(recheck.is_none());
+            assert_eq!(clock.listeners(), unused + listens, "only once, and not before its use");
+            clock.jump(3 * HOUR);
+            for hour in 1..=3 {
+                assert_eq!(runs.recv_timeout(GENEROUS), Ok(hour), "{recheck:?}");
+            }
+            assert_eq!((timer.stats().pending, timer.shutdown()), (1, vec![4]));
+        }
+    }
+}
+
+#[test]
+fn after_a_resume_a_repetition_follows_its_policy_for_missed_occurrences() {
+    for (missed, count, next) in [
+        (Some(MissedTicks::Burst), 3, 4 * HOUR),
+        (Some(MissedTicks::Skip), 1, 4 * HOUR),
+        (Some(MissedTicks::Delay), 1, 4 * HOUR + HOUR / 2),
+        (None, 1, 4 * HOUR + HOUR / 2),
+    ] {
+        let clock = Jumping::new(true, None);
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (ran, runs) = mpsc::channel();
+        let start = clock.now();
+        let run = move |_: &_| ran.send(()).unwrap();
+        let repeat = timer.repeat(HOUR);
+        let repeating = match missed {
+            Some(missed) => repeat.at_fixed_rate(missed, run),
+            None => repeat.with_fixed_delay(run),
+        };
+        let repeating = repeating.unwrap();
+        clock.jump(3 * HOUR + HOUR / 2);
+        for _ in 0..count {
+            runs.recv_timeout(GENEROUS).expect("an occurrence was due");
+        }
+        let planned = || repeating.next_run().filter(|&next| next > clock.now());
+        let end = Instant::now() + GENEROUS;
+        while planned().is_none() {
+            assert!(Instant::now() < end, "no occurrence is planned");
+            std::thread::yield_now();
+        }
+        assert_eq!(planned().map(|next| next - start), Some(next), "{missed:?}");
+        assert_eq!(runs.try_iter().count(), 0, "{missed:?}");
+    }
+}

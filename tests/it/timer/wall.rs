@@ -1,0 +1,219 @@
+//! Deadlines by the wall clock: an oracle over random scripts, and the notice of a step.
+
+use std::{
+    collections::BTreeSet,
+    sync::mpsc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use delaywheel::{Clock, ManualClock, TimeoutHandle, Timer};
+
+use super::{
+    jumps::{HOUR, Jumping},
+    support::{GENEROUS, Log, MS, manual, manual_with},
+};
+
+/// The deadline of a timeout.
+#[derive(Debug, Clone, Copy)]
+enum Due {
+    At(Instant),
+    Time(SystemTime),
+}
+
+struct Entry {
+    due: Due,
+    handle: TimeoutHandle,
+    has_ended: bool,
+}
+
+/// What has run, with the clocks at that moment.
+type Runs = Log<(usize, Instant, SystemTime)>;
+
+struct World {
+    clock: ManualClock,
+    timer: Timer,
+    entries: Vec<Entry>,
+    runs: Runs,
+    random: fastrand::Rng,
+}
+
+impl World {
+    /// Returns a span from nanoseconds to a minute, short ones as often as long ones.
+    fn span(&mut self) -> Duration {
+        let most = 60_000_000_000 >> self.random.u32(..36);
+        Duration::from_nanos(self.random.u64(..most))
+    }
+
+    fn time(&mut self) -> SystemTime {
+        let (now, span) = (self.clock.system_time(), self.span());
+        if self.random.u8(..8) == 0 { now - span } else { now + span }
+    }
+
+    fn schedule(&mut self) {
+        let (number, runs, clock) = (self.entries.len(), self.runs.clone(), self.clock.clone());
+        let run = move || runs.push((number, clock.now(), clock.system_time()));
+        let (due, handle) = if self.random.u8(..4) == 0 {
+            let span = self.span();
+            (Due::At(self.clock.now() + span), self.timer.schedule(span, run))
+        } else {
+            let time = self.time();
+            (Due::Time(time), self.timer.schedule_at_time(time, run))
+        };
+        self.entries.push(Entry { due, handle: handle.unwrap(), has_ended: false });
+    }
+
+    /// Moves or cancels a timeout, which may have ended.
+    fn change(&mut self) {
+        let (change, span, time) = (self.random.u8(..5), self.span(), self.time());
+        self.take_runs();
+        let now = self.clock.now();
+        let Some(index) =
+            (!self.entries.is_empty()).then(|| self.random.usize(..self.entries.len()))
+        else {
+            return;
+        };
+        let entry = &mut self.entries[index];
+        let (due, was_pending) = match change {
+            0 => (entry.due, entry.handle.cancel()),
+            1 => (Due::At(now + span), entry.handle.reset(span)),
+            2 => (Due::At(now + span), entry.handle.reset_at(now + span)),
+            _ => (Due::Time(time), entry.handle.reset_at_time(time)),
+        };
+        assert_eq!(was_pending, !entry.has_ended, "{index}");
+        entry.due = due;
+        entry.has_ended |= change == 0;
+    }
+
+    /// Compares what has run with what was allowed to run.
+    fn take_runs(&mut self) {
+        for (index, now, time) in self.runs.take() {
+            let Entry { due, has_ended, .. } = &mut self.entries[index];
+            assert!(!std::mem::replace(has_ended, true), "{index} ran twice, or was cancelled");
+            match *due {
+                Due::At(due) => assert!(due <= now, "{index} is early"),
+                Due::Time(due) => assert!(due <= time, "{index} is early by the wall clock"),
+            }
+        }
+    }
+
+    /// Compares what has run with what had to run.
+    fn check(&mut self) {
+        self.take_runs();
+        for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.has_ended)
+        {
+            let is_late = match entry.due {
+                Due::At(due) => due + MS <= self.clock.now(),
+                // A step ahead by less than a tick may count as none.
+                Due::Time(due) => due + 2 * MS <= self.clock.system_time(),
+            };
+            assert!(!is_late, "{index} is late");
+        }
+        self.timer.check_invariants();
+    }
+}
+
+#[test]
+fn timeouts_by_the_wall_clock_agree_with_an_oracle_while_it_steps() {
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let (clock, timer) = manual_with(|builder| builder.shards(2));
+        let random = fastrand::Rng::with_seed(seed);
+        let mut world = World { clock, timer, entries: Vec::new(), runs: Log::new(), random };
+        for _ in 0..100 {
+            match world.random.u8(..8) {
+                0..3 => world.schedule(),
+                3..5 => world.change(),
+                5..7 => {
+                    let span = world.span();
+                    world.clock.advance(span);
+                }
+                _ => {
+                    let (now, span) = (world.clock.system_time(), world.span());
+                    let time = if world.random.bool() { now + span } else { now - span };
+                    world.clock.set_system_time(time);
+                }
+            }
+            if world.random.bool() {
+                world.clock.advance(Duration::ZERO);
+                world.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_of_the_wall_clock_is_noticed_without_an_insert() {
+    for recheck in [None, Some(MS)] {
+        let clock = Jumping::new(false, recheck);
+        let (ran, runs) = mpsc::channel();
+        let timer = Timer::builder().clock(clock.clone()).inline();
+        let timer = timer.build_with(move |hour| ran.send(hour).unwrap()).unwrap();
+        let start = clock.system_time();
+        timer.schedule(HOUR, 9).unwrap();
+        assert_eq!(clock.listeners(), 0, "a timer without deadlines by the wall clock listens");
+        for hour in [3, 1, 2] {
+            timer.schedule_at_time(start + hour * HOUR, hour).unwrap();
+        }
+        assert_eq!(clock.listeners(), usize::from(recheck.is_none()));
+        clock.step(2 * HOUR);
+        let ran: BTreeSet<_> = (0..2).map(|_| runs.recv_timeout(GENEROUS).unwrap()).collect();
+        assert_eq!(ran, BTreeSet::from([1, 2]), "{recheck:?}");
+        assert_eq!(timer.stats().pending, 2, "a timeout by the other clock stays");
+        timer.shutdown();
+    }
+}
+
+#[test]
+fn a_timeout_by_the_clock_of_the_system_is_not_early() {
+    let (timer, (ran, runs)) = (Timer::new(), mpsc::channel());
+    let due = SystemTime::now() + 5 * MS;
+    timer.schedule_at_time(due, move || ran.send(SystemTime::now()).unwrap()).unwrap();
+    assert!(runs.recv_timeout(GENEROUS).unwrap() >= due);
+}
+
+#[test]
+fn a_time_of_jiff_is_a_time_of_the_wall_clock() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let time = jiff::Timestamp::from_second(946_684_801).unwrap();
+    timer.schedule_at_time(time, log.note("timestamp")).unwrap();
+    timer.schedule_at_time(time.to_zoned(jiff::tz::TimeZone::UTC), log.note("zoned")).unwrap();
+    clock.advance(999 * MS);
+    assert_eq!(log.take(), [""; 0]);
+    clock.advance(MS);
+    assert_eq!(log.take().len(), 2);
+}
+
+#[test]
+fn a_timeout_that_was_moved_off_the_wall_clock_does_not_follow_it() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let start = clock.system_time();
+    let timeout = timer.schedule_at_time(start + HOUR, log.note("moved")).unwrap();
+    timer.schedule_at_time(start + HOUR, log.note("noon")).unwrap();
+    assert!(timeout.reset(2 * HOUR));
+    clock.set_system_time(start + HOUR);
+    assert_eq!(log.take(), ["noon"]);
+    assert!(timeout.reset_at_time(start + 3 * HOUR));
+    clock.set_system_time(start + 3 * HOUR);
+    assert_eq!(log.take(), ["moved"]);
+    clock.set_system_time(start);
+    clock.advance(9 * HOUR);
+    assert_eq!(log.take(), [""; 0], "the time comes twice, and the timeout once");
+}
+
+#[test]
+fn times_that_no_clock_shows_are_due_at_once_or_never() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let start = clock.system_time();
+    for (name, time) in [
+        ("past", SystemTime::UNIX_EPOCH - 100 * 365 * 24 * HOUR),
+        ("never", start + 600 * 365 * 24 * HOUR),
+    ] {
+        timer.schedule_at_time(time, log.note(name)).unwrap();
+    }
+    clock.advance(Duration::ZERO);
+    assert_eq!(log.take(), ["past"]);
+    assert!(clock.run_until_idle(99) && log.take().is_empty());
+}

@@ -1,21 +1,32 @@
-//! A slab: values in numbered slots that never move, named by keys that are never used again.
+//! A slab: values in numbered slots, named by keys that are never used again.
 //!
 //! Each slot has room for one number beside the value, the *tag*, in which the owner of the slab
 //! keeps a place in another structure.
 //!
 //! Slots live in segments of a fixed length, so growth copies no value. Only the first segment
-//! starts small and grows by factors of four up to that length. [`Slab::shrink`] frees the segments
-//! without values. Their slots return when the slab grows again.
+//! starts small and grows by factors of four up to that length.
+//!
+//! After a burst, most slots are vacant, but nearly every segment has a value. Values have the
+//! numbers of their slots, so they must stay there. If they are large, a *sparse* segment is
+//! *packed*: its values move into a short list of slots, and a bit for each slot of the segment
+//! tells which of them are there. A *sweep* looks at all segments, packs the sparse ones, and frees
+//! those without values. [`Slab::shrink`] sweeps all at once. Slots of packed or freed segments
+//! return when the slab grows again.
 //!
 //! A [`Key`] is the index of a slot and the generation of its value. Removing a value starts the
 //! next generation, so a key whose value was removed is dead for good. A slot that has used up its
 //! generations is retired.
 
+mod segments;
+
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt, mem,
     num::{NonZeroU32, NonZeroU64},
+    ops::Range,
 };
+
+use self::segments::{Elsewhere, Packed, SEGMENT, Segments, Slot, here, here_mut};
 
 /// Key of one timeout in one wheel.
 ///
@@ -73,26 +84,14 @@ impl fmt::Debug for Key {
     }
 }
 
-#[derive(Debug)]
-enum Slot<V> {
-    Occupied {
-        generation: NonZeroU32,
-        tag: u32,
-        value: V,
-    },
-    /// `next` is the next slot in the list of vacant slots. A retired slot has no generation and is
-    /// in no list.
-    Vacant {
-        generation: Option<NonZeroU32>,
-        next: u32,
-    },
-}
-
-const _: () = assert!(size_of::<Slot<u64>>() == 16, "a slot takes one word beside its value");
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
-/// Slots of a segment: 16 KiB if a value takes 8 bytes.
-const SEGMENT: usize = 1 << 10;
+/// Quarters of a segment's slots: a sweep packs a segment with values in at most so many.
+const BY_ITSELF: usize = 2;
+const ON_REQUEST: usize = 3;
+
+/// Bytes of a slot up to which segments are not packed: their records take as much.
+const SMALL: usize = 32;
 
 /// Slots of a new slab's first segment.
 const FIRST: usize = 1 << 0;
@@ -103,11 +102,13 @@ pub(crate) const END: u32 = u32::MAX << 20;
 /// Values in numbered slots.
 #[derive(Debug)]
 pub(crate) struct Slab<V> {
-    /// The segments. The first may be shorter than `SEGMENT`, and freed ones are empty.
-    segments: Vec<Box<[Slot<V>]>>,
+    /// The segments. The first may be shorter than `SEGMENT`, and those that are elsewhere or freed
+    /// are empty.
+    segments: Segments<V>,
+    elsewhere: Elsewhere<V>,
     /// Number of empty segments, which return before the slab gets another.
     holes: usize,
-    /// First slot of the list of vacant slots, or `END`.
+    /// First slot of the list of vacant slots, or `END`. Slots that are elsewhere are not listed.
     vacant: u32,
     len: u32,
     /// First generation of a new slot. It is above those of all dead keys in freed slots.
@@ -124,6 +125,7 @@ impl<V> Slab<V> {
     const fn starting_at(generation: NonZeroU32) -> Self {
         Self {
             segments: Vec::new(),
+            elsewhere: Elsewhere { packed: Vec::new(), unswept: Vec::new() },
             holes: 0,
             vacant: END,
             len: 0,
@@ -171,7 +173,9 @@ impl<V> Slab<V> {
     #[inline]
     pub(crate) fn fill(&mut self, tag: u32, value: V) -> Key {
         let index = self.vacant;
-        let Some(slot) = self.slot_mut(index) else { unreachable!("a listed slot exists") };
+        let Some(slot) = here_mut(&mut self.segments, index) else {
+            unreachable!("a listed slot exists")
+        };
         let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
             unreachable!("only vacant slots are listed")
         };
@@ -184,40 +188,52 @@ impl<V> Slab<V> {
     /// Removes the value of a key, and its tag; `None` if the key is dead.
     #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<(u32, V)> {
-        self.get(key)?;
-        // The load of the slot may be a cache miss, and the generation of the key is at hand.
-        let generation = NonZeroU32::new(key.generation())?;
-        Some(self.vacate(key.index(), generation))
+        let (_, tag, value) = self.vacate(key.index(), NonZeroU32::new(key.generation()))?;
+        Some((tag, value))
     }
 
     /// Removes the value of a slot. Returns its key as well; `None` if the slot is vacant.
     #[inline]
     pub(crate) fn remove_at(&mut self, index: u32) -> Option<(Key, V)> {
-        let &Slot::Occupied { generation, .. } = self.slot(index)? else { return None };
-        Some((Key::new(index, generation), self.vacate(index, generation).1))
+        let (generation, _, value) = self.vacate(index, None)?;
+        Some((Key::new(index, generation), value))
     }
 
     /// Removes the value of a slot, which must be occupied, and its tag.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn take_at(&mut self, index: u32) -> (u32, V) {
-        match self.slot(index) {
-            Some(&Slot::Occupied { generation, .. }) => self.vacate(index, generation),
-            _ => unreachable!("slot {index} is vacant"),
+        match self.vacate(index, None) {
+            Some((_, tag, value)) => (tag, value),
+            None => unreachable!("slot {index} is vacant"),
         }
     }
 
-    /// Takes the value out of an occupied slot of this generation.
+    /// Takes the value out of a slot, of this generation if there is one. Returns the generation,
+    /// the tag and the value.
     #[inline]
-    fn vacate(&mut self, index: u32, generation: NonZeroU32) -> (u32, V) {
+    fn vacate(&mut self, index: u32, only: Option<NonZeroU32>) -> Option<(NonZeroU32, u32, V)> {
+        let Self { segments, elsewhere, vacant, .. } = self;
+        let segment = segments.get_mut(index as usize / SEGMENT)?;
+        let (slot, is_here) = match segment.get_mut(index as usize % SEGMENT) {
+            None if Self::PACKS => (elsewhere.slot_mut(index)?, false),
+            slot => (slot?, true),
+        };
+        let &mut Slot::Occupied { generation, .. } = slot else { return None };
+        // The load of the slot may be a cache miss, and the generation of a key is at hand.
+        let generation = match only {
+            Some(only) if only != generation => return None,
+            Some(only) => only,
+            None => generation,
+        };
         let following = generation.checked_add(1);
-        let next = if following.is_some() { mem::replace(&mut self.vacant, index) } else { END };
+        let is_listed = is_here && following.is_some();
+        let next = if is_listed { mem::replace(vacant, index) } else { END };
         self.newest = self.newest.max(following.unwrap_or(generation));
         self.len -= 1;
-        let vacant = Slot::Vacant { generation: following, next };
-        match self.slot_mut(index).map(|slot| mem::replace(slot, vacant)) {
-            Some(Slot::Occupied { tag, value, .. }) => (tag, value),
-            _ => unreachable!("slot {index} was seen to be occupied"),
+        match mem::replace(slot, Slot::Vacant { generation: following, next }) {
+            Slot::Occupied { tag, value, .. } => Some((generation, tag, value)),
+            Slot::Vacant { .. } => unreachable!("slot {index} was seen to be occupied"),
         }
     }
 
@@ -264,18 +280,18 @@ impl<V> Slab<V> {
     /// Returns the value of a slot, which must be occupied.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &V {
-        match self.slot(index) {
+        match here(&self.segments, index) {
             Some(Slot::Occupied { value, .. }) => value,
-            _ => unreachable!("slot {index} is vacant"),
+            _ => self.elsewhere.occupied(index).1,
         }
     }
 
     /// Returns the value of a slot, which must be occupied.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut V {
-        match self.slot_mut(index) {
+        match here_mut(&mut self.segments, index) {
             Some(Slot::Occupied { value, .. }) => value,
-            _ => unreachable!("slot {index} is vacant"),
+            _ => self.elsewhere.occupied_mut(index).1,
         }
     }
 
@@ -293,18 +309,18 @@ impl<V> Slab<V> {
     /// Returns the tag of the value in a slot, which must be occupied.
     #[inline]
     pub(crate) fn tag_at(&self, index: u32) -> u32 {
-        match self.slot(index) {
+        match here(&self.segments, index) {
             Some(&Slot::Occupied { tag, .. }) => tag,
-            _ => unreachable!("slot {index} is vacant"),
+            _ => self.elsewhere.occupied(index).0,
         }
     }
 
     /// Sets the tag of the value in a slot, which must be occupied.
     #[inline]
     pub(crate) fn set_tag(&mut self, index: u32, new: u32) {
-        match self.slot_mut(index) {
+        match here_mut(&mut self.segments, index) {
             Some(Slot::Occupied { tag, .. }) => *tag = new,
-            _ => unreachable!("slot {index} is vacant"),
+            _ => *self.elsewhere.occupied_mut(index).0 = new,
         }
     }
 
@@ -331,25 +347,42 @@ impl<V> Slab<V> {
     #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past `END`")]
     pub(crate) fn slots(&self) -> u32 {
         let Some(last) = self.segments.last() else { return 0 };
-        ((self.segments.len() - 1) * SEGMENT + last.len()) as u32
+        // The last one is not empty, unless it is packed.
+        let last = if last.is_empty() { SEGMENT } else { last.len() };
+        ((self.segments.len() - 1) * SEGMENT + last) as u32
     }
 
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<V>> {
-        self.segments.get(index as usize / SEGMENT)?.get(index as usize % SEGMENT)
+        match self.segments.get(index as usize / SEGMENT)?.get(index as usize % SEGMENT) {
+            None if Self::PACKS => self.elsewhere.slot(index),
+            slot => slot,
+        }
     }
 
     #[inline]
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<V>> {
-        self.segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT)
+        let Self { segments, elsewhere, .. } = self;
+        match segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT) {
+            None if Self::PACKS => elsewhere.slot_mut(index),
+            slot => slot,
+        }
     }
 
-    /// Adds vacant slots: more of the first segment, or a segment. Returns `false` if that would
-    /// take indices from [`END`] on.
+    /// Whether sparse segments are packed.
+    const PACKS: bool = size_of::<Slot<V>>() > SMALL;
+
+    /// Adds vacant slots: more of the first segment, those of an empty one, or a segment. Returns
+    /// `false` if that would take indices from [`END`] on.
     #[cold]
     fn grow(&mut self) -> bool {
-        let find = || self.segments.iter().position(|segment| segment.is_empty());
-        let hole = if self.holes > 0 { find() } else { None };
+        self.sweep_one(BY_ITSELF);
+        if self.has_room() {
+            return true;
+        }
+        let swept = self.elsewhere.unswept.len();
+        let hole = || self.segments[swept..].iter().position(|segment| segment.is_empty());
+        let hole = if self.holes > 0 { hole().map(|hole| swept + hole) } else { None };
         let number = match (hole, &*self.segments) {
             (Some(hole), _) => hole,
             (None, [first]) if first.len() < SEGMENT => 0,
@@ -364,55 +397,113 @@ impl<V> Slab<V> {
         let mut slots = mem::take(&mut self.segments[number]).into_vec();
         let present = slots.len();
         let len = match present {
-            0 if self.segments.len() == 1 => FIRST,
+            0 if self.segments.len() == 1 && hole.is_none() => FIRST,
             0 => SEGMENT,
             _ => SEGMENT.min(present * 4),
         };
         let generation = Some(self.first_generation);
-        #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
-        let first = (number * SEGMENT + present) as u32;
-        let mut next = first;
         slots.reserve_exact(len - present);
-        slots.resize_with(len, || {
-            next += 1;
-            Slot::Vacant { generation, next }
-        });
-        if let Some(Slot::Vacant { next, .. }) = slots.last_mut() {
-            *next = mem::replace(&mut self.vacant, first);
+        slots.resize_with(len, || Slot::Vacant { generation, next: END });
+        if let Some(packed) = self.elsewhere.packed.get_mut(number).and_then(Option::take) {
+            for (offset, slot) in packed.into_slots() {
+                slots[offset] = slot;
+            }
         }
         self.segments[number] = slots.into();
         self.holes -= usize::from(hole.is_some());
+        self.list(number * SEGMENT + present..number * SEGMENT + len);
         true
     }
 
-    /// Frees the segments that hold no value. *O*(slots).
+    /// Lists the vacant slots of a range, except retired ones.
+    #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
+    fn list(&mut self, slots: Range<usize>) {
+        for index in slots.rev() {
+            let slot = &mut self.segments[index / SEGMENT][index % SEGMENT];
+            if let Slot::Vacant { generation: Some(_), next } = slot {
+                *next = mem::replace(&mut self.vacant, index as u32);
+            }
+        }
+    }
+
+    /// Frees the segments that hold no value, and packs the sparse ones. *O*(slots).
     ///
     /// New slots start with the greatest generation of the freed ones, so dead keys stay dead. A
     /// segment stays if it has used more than half of all generations.
     pub(crate) fn shrink(&mut self) {
-        for segment in &mut self.segments {
-            let newest = segment.iter().map(|slot| match slot {
-                Slot::Vacant { generation: Some(next), .. } => next.get(),
-                _ => u32::MAX,
-            });
-            let newest = newest.max().and_then(NonZeroU32::new).filter(|&newest| is_young(newest));
-            if let Some(newest) = newest {
-                self.first_generation = self.first_generation.max(newest);
-                *segment = Box::default();
+        while self.sweep_one(ON_REQUEST) {}
+        self.begin_sweep();
+        while self.sweep_one(ON_REQUEST) {}
+        self.segments.shrink_to_fit();
+        self.elsewhere.packed.shrink_to_fit();
+    }
+
+    /// Begins a sweep from the last segment to the first, with a new list of vacant slots. Takes
+    /// time for each segment.
+    pub(crate) fn begin_sweep(&mut self) {
+        debug_assert!(self.elsewhere.unswept.is_empty(), "a sweep is in progress");
+        let mut empty = Vec::new();
+        empty.resize_with(self.segments.len(), Box::default);
+        self.elsewhere.unswept = mem::replace(&mut self.segments, empty);
+        self.vacant = END;
+    }
+
+    /// Goes on with a sweep by one segment. Returns `false` if there is none.
+    #[cfg(feature = "std")]
+    pub(crate) fn sweep(&mut self) -> bool {
+        self.sweep_one(BY_ITSELF)
+    }
+
+    /// Sweeps the next segment: packs it if at most this many quarters of its slots have values.
+    /// Otherwise lists its vacant slots. Returns `false` if there is no next one.
+    fn sweep_one(&mut self, quarters: usize) -> bool {
+        let Some(segment) = self.elsewhere.unswept.pop() else { return false };
+        let number = self.elsewhere.unswept.len();
+        if number == 0 {
+            self.elsewhere.unswept = Vec::new();
+        }
+        let slots = match self.elsewhere.packed.get(number) {
+            Some(Some(packed)) => &packed.slots,
+            _ => &segment,
+        };
+        let (mut values, mut newest) = (0, NonZeroU32::MIN);
+        for slot in slots {
+            match slot {
+                Slot::Occupied { .. } => values += 1,
+                Slot::Vacant { generation, .. } => {
+                    newest = newest.max(generation.unwrap_or(NonZeroU32::MAX));
+                }
             }
         }
-        let kept = self.segments.iter().rposition(|segment| !segment.is_empty());
-        self.segments.truncate(kept.map_or(0, |last| last + 1));
-        self.segments.shrink_to_fit();
-        let holes = self.segments.iter().filter(|segment| segment.is_empty());
-        self.holes = holes.count();
-        self.vacant = END;
-        for index in (0..self.slots()).rev() {
-            let listed = self.vacant;
-            if let Some(Slot::Vacant { generation: Some(_), next }) = self.slot_mut(index) {
-                *next = listed;
-                self.vacant = index;
+        let is_sparse = values == 0 || Self::PACKS && values * 4 <= slots.len() * quarters;
+        if is_sparse && is_young(newest) {
+            self.first_generation = self.first_generation.max(newest);
+            self.holes += usize::from(!segment.is_empty());
+            self.pack(number, segment, values);
+        } else {
+            let first = number * SEGMENT;
+            let slots = first..first + segment.len();
+            self.segments[number] = segment;
+            self.list(slots);
+        }
+        true
+    }
+
+    /// Packs a segment, or frees it if it has no values.
+    fn pack(&mut self, number: usize, segment: Box<[Slot<V>]>, values: usize) {
+        let packed = &mut self.elsewhere.packed;
+        let before = packed.get_mut(number).and_then(Option::take);
+        if values > 0 {
+            if packed.len() <= number {
+                packed.resize_with(number + 1, || None);
             }
+            let before = before.into_iter().flat_map(|packed| packed.into_slots());
+            let slots = segment.into_iter().enumerate().chain(before);
+            packed[number] = Some(Box::new(Packed::new(values, slots)));
+        } else if number + 1 == self.segments.len() {
+            self.segments.pop();
+            packed.truncate(number);
+            self.holes -= 1;
         }
     }
 
@@ -425,9 +516,12 @@ impl<V> Slab<V> {
         is_free.then(|| mem::replace(self, Self::starting_at(self.newest)))
     }
 
-    /// Panics unless every slot is occupied, listed as vacant or retired. *O*(slots).
+    /// Panics unless every slot is occupied, listed as vacant, retired, packed or to be swept.
+    /// *O*(slots).
     pub(crate) fn check_invariants(&self) {
-        let holes = self.segments.iter().filter(|segment| segment.is_empty()).count();
+        let Elsewhere { packed, unswept } = &self.elsewhere;
+        let swept = &self.segments[unswept.len()..];
+        let holes = swept.iter().chain(unswept).filter(|segment| segment.is_empty()).count();
         assert_eq!(holes, self.holes, "another number of segments is empty");
         let (mut listed, mut index) = (0, self.vacant);
         while let Some(slot) = self.slot(index) {
@@ -435,15 +529,22 @@ impl<V> Slab<V> {
                 panic!("slot {index} is listed as vacant")
             };
             assert!(*generation <= self.newest, "slot {index} is newer than {}", self.newest);
+            assert!(here(&self.segments, index).is_some(), "slot {index} is listed");
             listed += 1;
             index = *next;
         }
         assert_eq!(index, END, "the list of vacant slots leads out of the slab");
-        let slots = || self.segments.iter().flatten();
         let vacant = |slot: &&Slot<V>| matches!(slot, Slot::Vacant { generation: Some(_), .. });
-        assert_eq!(slots().filter(vacant).count(), listed, "vacant slots are not listed");
-        let occupied = slots().filter(|slot| matches!(slot, Slot::Occupied { .. })).count();
-        assert_eq!(occupied, self.len(), "another number of slots is occupied");
+        assert_eq!(
+            swept.iter().flatten().filter(vacant).count(),
+            listed,
+            "vacant slots are not listed"
+        );
+        assert_eq!(self.keys_from(0).count(), self.len(), "another number of slots is occupied");
+        for (number, packed) in packed.iter().enumerate() {
+            let segment = unswept.get(number).unwrap_or(&self.segments[number]);
+            assert!(packed.is_none() || segment.is_empty(), "segment {number} is packed and not");
+        }
     }
 }
 
@@ -523,6 +624,59 @@ mod tests {
             slab.check_invariants();
             assert_eq!(slab.keys_from(0).collect::<BTreeSet<_>>(), live.iter().copied().collect());
             assert!(seen.iter().all(|&key| slab.get(key).is_some() == live.contains(&key)));
+        }
+    }
+
+    /// Large values, of which all but some leave, and others come, many times.
+    #[test]
+    fn values_of_sparse_segments_keep_their_keys_and_take_little_memory() {
+        type Large = [u64; 5];
+        for seed in 0..20 {
+            let (mut slab, mut random) = (Slab::<Large>::new(), fastrand::Rng::with_seed(seed));
+            let (mut live, mut dead) = (Vec::<(Key, u32)>::new(), Vec::new());
+            for _ in 0..8 {
+                for _ in 0..random.usize(..12_000) {
+                    let value = random.u32(..);
+                    let key = slab.insert(value, [value.into(); 5]).unwrap();
+                    live.push((key, value));
+                }
+                random.shuffle(&mut live);
+                for _ in 0..random.usize(..=live.len()) {
+                    let (key, value) = live.pop().unwrap();
+                    assert_eq!(slab.remove(key), Some((value, [value.into(); 5])));
+                    dead.push(key);
+                    if !slab.sweep() && live.len() % 4_096 == 0 {
+                        slab.begin_sweep();
+                    }
+                    if random.u32(..4_000) == 0 {
+                        slab.check_invariants();
+                        let key = slab.insert(0, [0; 5]).unwrap();
+                        live.push((key, 0));
+                    }
+                }
+                let is_shrunk = random.bool();
+                if is_shrunk {
+                    slab.shrink();
+                } else {
+                    while slab.sweep() {}
+                    slab.begin_sweep();
+                    while slab.sweep() {}
+                }
+                let most = live.len() * if is_shrunk { 4 } else { 6 } / 3;
+                let slots: usize = slab.segments.iter().map(|segment| segment.len()).sum();
+                let packed = slab.elsewhere.packed.iter().flatten();
+                let slots = slots + packed.map(|packed| packed.slots.len()).sum::<usize>();
+                assert!(slots <= most + SEGMENT, "{slots} slots for {}", live.len());
+                slab.check_invariants();
+                for &(key, value) in &live {
+                    assert_eq!(
+                        (slab.get(key), slab.tag(key)),
+                        (Some(&[value.into(); 5]), Some(value))
+                    );
+                }
+                assert!(dead.iter().all(|&key| slab.get(key).is_none()), "a dead key lives");
+            }
+            slab.check_invariants();
         }
     }
 

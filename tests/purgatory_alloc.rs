@@ -163,6 +163,39 @@ fn freed(limit: impl FnOnce(Builder) -> Builder) -> i64 {
     -measure(|| purgatory.shrink()).bytes_current
 }
 
+/// Bytes that a purgatory keeps for each of a random tenth of a crowd, each operation on a key of
+/// `keys`: before and after `shrink`.
+fn left(key: impl Fn(u64) -> u64) -> [u64; 2] {
+    let (clock, purgatory) = purgatory();
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut keys = Vec::with_capacity(usize::try_from(MANY).expect("it is small"));
+    let mut shrunk = 0;
+    let used = measure(|| {
+        keys.extend((0..MANY).map(|number| {
+            let (never, key) = (Request(Box::new(0)), [key(number)]);
+            let delay = Duration::from_millis(random.u64(1..60_000));
+            purgatory.watch(never, key, delay).unwrap().key().unwrap()
+        }));
+        random.shuffle(&mut keys);
+        assert!(keys.drain(keys.len() / 10..).all(|key| purgatory.complete(key)));
+        shrunk = -measure(|| purgatory.shrink()).bytes_current;
+    });
+    purgatory.check_invariants();
+    assert!(keys.iter().all(|&key| purgatory.is_waiting(key)));
+    clock.advance(HOUR);
+    assert_eq!(purgatory.stats().expired, keys.len() as u64);
+    let each = |bytes: i64| u64::try_from(bytes).expect("something is left") / keys.len() as u64;
+    [each(used.bytes_current + shrunk), each(used.bytes_current)]
+}
+
+#[test]
+fn a_random_tenth_of_a_crowd_keeps_little_memory_and_less_after_shrink() {
+    let (own, shared) = (left(|number| number), left(|number| number % 100));
+    for (keys, [before, after]) in [("own", own), ("shared", shared)] {
+        assert!(before <= 700 && after <= 400, "{keys} keys: {before} and {after} bytes");
+    }
+}
+
 #[test]
 fn shrink_gives_back_the_counts_of_keys_whose_operations_have_ended() {
     let limited = freed(|builder| builder.max_delayed_per_key(9, Overload::Refuse));

@@ -181,6 +181,17 @@ impl<K> Lists<K> {
         self.discard(key);
     }
 
+    /// Begins to free memory of keys and chunks that have been removed.
+    pub(super) fn begin_sweep(&mut self) {
+        self.keys.begin_sweep();
+        self.chunks.begin_sweep();
+    }
+
+    /// Goes on with that by a segment of each. Returns `false` if there is none.
+    pub(super) fn sweep(&mut self) -> bool {
+        self.keys.sweep() | self.chunks.sweep()
+    }
+
     /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.keys.shrink();

@@ -49,6 +49,12 @@ use crate::{
 /// Number of operations at once after which a shard frees its memory when the last of them ends.
 pub(super) const CROWD: usize = 1024;
 
+/// Number of operations at once after which a shard frees memory when two thirds have ended.
+const SWEPT: usize = 4 * CROWD;
+
+/// Operations that end from one step of this to the next, so that a hold is short.
+const PAUSE: usize = 32;
+
 /// Operations that a thread checks between two holds. There is almost always only one.
 pub(super) type Batch<O> = SmallVec<[Out<O>; 1]>;
 
@@ -107,6 +113,8 @@ pub(super) struct Shard<K, O> {
     last_number: u64,
     /// The greatest number of operations since the shard freed its memory.
     most: usize,
+    /// Whether the shard frees memory, a segment of slots at a time.
+    is_sweeping: bool,
 }
 
 /// Releases the lock of a shard, and drops what it must not drop under the lock.
@@ -134,7 +142,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         panics: Panics,
     ) -> Self {
         let lists = Lists::new(filter, limits, panics);
-        Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0 }
+        Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0, is_sweeping: false }
     }
 
     /// Begins a pass.
@@ -477,19 +485,33 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         Some(((at.is_some(), rank), key))
     }
 
-    /// Frees the memory of the shard after the last operation of a crowd has ended.
+    /// Frees memory of the shard after most operations of a crowd have ended.
     #[inline]
     fn free_memory_after_crowd(&mut self) {
-        if self.most > CROWD && self.wheel.is_empty() {
+        if self.most > CROWD && 3 * self.wheel.len() <= self.most {
             self.free_memory();
         }
     }
 
     #[cold]
+    #[inline(never)]
     fn free_memory(&mut self) {
-        self.most = 0;
-        let memory = (self.lists.take_memory(), self.wheel.take_memory());
-        self.lists.dropped().memory = Some(Box::new(memory));
+        let Self { wheel, lists, most, is_sweeping, .. } = self;
+        if wheel.is_empty() {
+            (*most, *is_sweeping) = (0, false);
+            let memory = (lists.take_memory(), wheel.take_memory());
+            lists.dropped().memory = Some(Box::new(memory));
+        } else if *most > SWEPT && wheel.len() % PAUSE == 0 {
+            if !mem::replace(is_sweeping, true) {
+                wheel.begin_sweep();
+                lists.begin_sweep();
+            }
+            // Each of them goes on.
+            *is_sweeping = wheel.sweep() | lists.sweep();
+            if !*is_sweeping {
+                *most = wheel.len();
+            }
+        }
     }
 }
 

@@ -114,6 +114,16 @@ impl<K, L> Table<K, L> {
         self.entries.keys_from(0).map(|key| (key.index(), self.entries.at(key.index())))
     }
 
+    /// Begins to free memory of removed keys.
+    pub(super) fn begin_sweep(&mut self) {
+        self.entries.begin_sweep();
+    }
+
+    /// Goes on with that by one segment. Returns `false` if there is none.
+    pub(super) fn sweep(&mut self) -> bool {
+        self.entries.sweep()
+    }
+
     /// Frees the memory of removed keys. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries.shrink();

@@ -29,7 +29,7 @@
 //!
 //! # Implementation
 //!
-//! A value lives in a slot of the slab and does not move. Its *record*, deadline and slot, is in
+//! A value lives in a slot of the slab and keeps it. Its *record*, deadline and slot, is in
 //! the bucket of the deadline. `geometry` computes that bucket: to *place* a timeout is to write
 //! its record there. A free position in the *root*, the bucket above all levels, comes first, which
 //! spares few timeouts the work on buckets. `buckets` owns root and levels. Its `queue` holds the
@@ -408,10 +408,12 @@ impl<T> TimingWheel<T> {
         self.len() == 0
     }
 
-    /// Frees memory that pending timeouts do not need, without moving their values.
+    /// Frees memory that pending timeouts do not need.
     ///
-    /// Keys stay valid, and dead keys stay dead. The memory goes to the allocator in segments of a
-    /// few kilobytes. An allocator may keep them for the process, as that of glibc does.
+    /// Keys stay valid, and dead keys stay dead. A value of up to 24 bytes keeps its segment of
+    /// 1024 slots. Larger ones move into smaller blocks. The memory goes to the allocator in
+    /// segments of a few kilobytes. An allocator may keep them for the process, as that of glibc
+    /// does.
     ///
     /// # Examples
     ///
@@ -432,6 +434,18 @@ impl<T> TimingWheel<T> {
     pub fn shrink(&mut self) {
         self.values.shrink();
         self.buckets.shrink();
+    }
+
+    /// Begins to free memory of values that have left, without the timeouts' records.
+    #[cfg(feature = "std")]
+    pub(crate) fn begin_sweep(&mut self) {
+        self.values.begin_sweep();
+    }
+
+    /// Goes on with that by one segment. Returns `false` if there is none.
+    #[cfg(feature = "std")]
+    pub(crate) fn sweep(&mut self) -> bool {
+        self.values.sweep()
     }
 
     /// Takes the memory of an empty wheel, so that the caller can free it without a lock. Dead keys

@@ -192,6 +192,9 @@
 //! Several threads share one behind a `Mutex`. With the feature `future`, a task waits for the next
 //! entry: `map.next().await`.
 //!
+//! With a [`ValueTimer`](crate::ValueTimer) and a map of your own, put a version into both: the
+//! handler of `(key, version)` then leaves an entry alone that has a newer one.
+//!
 //! # Errors
 //!
 //! Every error works with `?` into `io::Error`, `anyhow::Error` and `Box<dyn Error + Send + Sync>`,
@@ -242,6 +245,79 @@
 //! assert_eq!(clock.advance_to_next(), Some(Duration::ZERO)); // `draw` runs at once
 //! clock.advance(second);
 //! assert!(beat.stop() && clock.run_until_idle(100), "nothing is left");
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! `Debounce` and `Throttle` carry no value. The callback reads the latest one where the calls put
+//! it, and can merge values there:
+//!
+//! ```
+//! use std::{sync::{Arc, Mutex}, time::Duration};
+//! use delaywheel::{Debounce, ManualClock, Timer};
+//!
+//! let clock = ManualClock::new();
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let (text, saved) = (Arc::new(Mutex::new("")), Arc::new(Mutex::new(Vec::new())));
+//! let (latest, file) = (Arc::clone(&text), Arc::clone(&saved));
+//! let save = Debounce::new(&timer, Duration::from_secs(1), move || {
+//!     file.lock().unwrap().push(*latest.lock().unwrap());
+//! });
+//! for typed in ["w", "wh", "wheel"] {
+//!     *text.lock().unwrap() = typed;
+//!     save.call()?;
+//! }
+//! clock.advance(Duration::from_secs(1));
+//! assert_eq!(*saved.lock().unwrap(), ["wheel"]);
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # Retry with backoff
+//!
+//! A [`Deadline`](crate::time::Deadline) limits all attempts together. The delay between them
+//! doubles. With the feature `future`:
+//!
+//! ```
+//! # #[cfg(feature = "future")] {
+//! use std::{io, pin::pin, task::{Context, Poll, Waker}, time::Duration};
+//! use delaywheel::{Clock, ManualClock, Timer, time::Deadline};
+//!
+//! async fn retry<T>(
+//!     timer: &Timer,
+//!     deadline: Deadline,
+//!     mut attempt: impl AsyncFnMut() -> io::Result<T>,
+//! ) -> io::Result<T> {
+//!     let mut delay = Duration::from_millis(50);
+//!     loop {
+//!         match deadline.timeout(timer, attempt()).await? {
+//!             Err(_) if delay < deadline.remaining_at(timer.now()) => timer.sleep(delay).await?,
+//!             result => return result,
+//!         }
+//!         delay = (2 * delay).min(Duration::from_secs(5)); // or a random part of it
+//!     }
+//! }
+//!
+//! // A test in virtual time needs no runtime. While the task waits, let time pass to its deadline.
+//! let clock = ManualClock::new();
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let mut attempts = 0;
+//! let fails = async || {
+//!     attempts += 1;
+//!     if attempts < 4 { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok("connected") }
+//! };
+//! let deadline = Deadline::at(clock.now() + Duration::from_secs(60));
+//! {
+//!     let mut task = pin!(retry(&timer, deadline, fails));
+//!     let mut context = Context::from_waker(Waker::noop());
+//!     let result = loop {
+//!         match task.as_mut().poll(&mut context) {
+//!             Poll::Ready(result) => break result,
+//!             Poll::Pending => clock.advance_to_next().expect("it waits for a sleep"),
+//!         };
+//!     };
+//!     assert_eq!(result?, "connected");
+//! }
+//! assert_eq!((attempts, clock.elapsed()), (4, Duration::from_millis(50 + 100 + 200)));
+//! # }
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
@@ -340,7 +416,8 @@
 //! # Test in virtual time
 //!
 //! Pass the timer to the code under test. The test builds the timer on a
-//! [`ManualClock`](crate::ManualClock), of which clones show the same time.
+//! [`ManualClock`](crate::ManualClock), of which clones show the same time. The
+//! [retry](#retry-with-backoff) above has a test of a task.
 //!
 //! ```
 //! use std::{sync::{Arc, atomic::{AtomicBool, Ordering}}, time::Duration};

@@ -1,0 +1,89 @@
+//! The timer of [`delaywheel`] for the traits of the crate `fastimer`.
+//!
+//! [`MakeWheelDelay`] implements [`MakeDelay`], with which timeouts, intervals and scheduled actions
+//! of `fastimer` sleep on any runtime. A package of its own, so that a new version of `fastimer`
+//! does not force a new version of `delaywheel`.
+#![forbid(unsafe_code)]
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    Timer,
+    future::{Sleep, default_timer},
+};
+use fastimer_core::MakeDelay;
+
+/// Makes delays of a [`Timer`].
+///
+/// If the timer is full or shut down, its delays end at once, because `fastimer` has no error for
+/// them. A loop that only waits for delays then spins: stop it before you shut the timer down.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::Timer;
+/// use delaywheel_fastimer::MakeWheelDelay;
+/// use fastimer::MakeDelayExt;
+///
+/// let delays = MakeWheelDelay::new(Timer::new());
+/// let request = delays.timeout(Duration::from_secs(5), async { "answer" });
+/// ```
+#[derive(Debug, Clone)]
+pub struct MakeWheelDelay {
+    timer: Timer,
+}
+
+impl MakeWheelDelay {
+    /// Makes delays that end by the clock of `timer`.
+    #[must_use]
+    pub const fn new(timer: Timer) -> Self {
+        Self { timer }
+    }
+}
+
+/// Uses the [default timer](default_timer()) of the process.
+impl Default for MakeWheelDelay {
+    fn default() -> Self {
+        Self::new(default_timer().clone())
+    }
+}
+
+impl MakeDelay for MakeWheelDelay {
+    type Delay = WheelDelay;
+
+    fn delay_until(&self, at: Instant) -> WheelDelay {
+        WheelDelay(self.timer.sleep_until(at))
+    }
+
+    fn delay(&self, duration: Duration) -> WheelDelay {
+        WheelDelay(self.timer.sleep(duration))
+    }
+}
+
+/// A sleep without an error; from [`MakeWheelDelay`].
+///
+/// # Cancel safety
+///
+/// See [`Sleep`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct WheelDelay(Sleep);
+
+impl Future for WheelDelay {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(cx).map(drop)
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -49,6 +49,7 @@ impl TimeoutHandle {
     ///
     /// Returns `false` if the callback has run, is running or waits for an executor thread. Also
     /// returns `false` if the timeout was cancelled, or returned by a shutdown.
+    #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         self.shards.cancel(self.key).is_some()
@@ -56,6 +57,7 @@ impl TimeoutHandle {
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
     /// this does not schedule the callback again.
+    #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
         self.shards.reset(self.key, delay)
@@ -64,6 +66,7 @@ impl TimeoutHandle {
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
+    #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, instant: Instant) -> bool {
         self.shards.reset_at(self.key, instant)
@@ -89,12 +92,14 @@ impl TimeoutHandle {
     /// assert_eq!(timeout.remaining(), Some(Duration::from_secs(9)));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn postpone(&self, delay: Duration) -> bool {
         self.shards.postpone(self.key, delay)
     }
 
     /// Returns whether the timeout has not ended.
+    #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.shards.deadline(self.key).is_some()
@@ -102,6 +107,7 @@ impl TimeoutHandle {
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
+    #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.deadline(self.key)?)
@@ -126,6 +132,7 @@ impl TimeoutHandle {
     /// assert_eq!(timeout.remaining(), None);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.shards.remaining(self.key)
@@ -188,6 +195,7 @@ impl Deref for TimeoutGuard {
 }
 
 impl Drop for TimeoutGuard {
+    #[inline]
     fn drop(&mut self) {
         if self.is_armed {
             self.timeout.cancel();

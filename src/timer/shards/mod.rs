@@ -144,25 +144,6 @@ impl<S: ShardState> Shards<S> {
         self.permits.has_limit()
     }
 
-    /// Returns the keys of the pending timeouts, for a caller that has closed the shards. Looks at
-    /// up to 256 slots of a wheel in one hold.
-    pub(super) fn keys(&self) -> Vec<TimeoutKey> {
-        let mut keys = Vec::new();
-        for index in 0..self.count() {
-            let (mut start, mut slots) = (0, u32::MAX);
-            while start < slots {
-                let shard = self.lock(index);
-                let wheel = shard.state().wheel();
-                slots = wheel.slots();
-                let end = slots.min(start.saturating_add(256));
-                let found = (start..end).filter_map(|slot| wheel.key_at(slot));
-                keys.extend(found.map(|key| TimeoutKey::new(index, key)));
-                start = end;
-            }
-        }
-        keys
-    }
-
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
         self.lock_of(key)?.deadline(key.in_shard())

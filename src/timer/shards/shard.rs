@@ -307,11 +307,6 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         self.state_mut().wheel_mut().cancel(key)
     }
 
-    /// Returns the value of a timeout; `None` if it has ended.
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut S::Value> {
-        self.state_mut().wheel_mut().get_mut(key)
-    }
-
     /// Moves a timeout to a new deadline. Returns whether it was pending.
     #[inline]
     pub(crate) fn reset(&mut self, key: Key, now: Tick, deadline: Tick) -> bool {

@@ -33,7 +33,13 @@ use std::{
     sync::{Arc, mpsc::RecvError},
     task::{Context, Poll, Waker},
 };
-use std::{collections::VecDeque, mem, sync::mpsc::TryRecvError, time::Instant, vec::Vec};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::mpsc::TryRecvError,
+    time::{Duration, Instant},
+    vec::Vec,
+};
 
 #[cfg(feature = "future")]
 use super::waker::{poll_or_store, wake_all};
@@ -147,26 +153,21 @@ impl<T> Backlog<T> {
     /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is
     /// closed and empty.
     pub(crate) fn take(&self) -> Option<Expired<T>> {
-        let mut state = self.state.lock();
-        loop {
-            match state.take() {
-                Ok(expired) => return Some(expired),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => {}
-            }
-            state.sleepers += 1;
-            state = self.arrived.wait(state);
-            state.sleepers -= 1;
-        }
+        self.take_by(None).ok()
     }
 
-    /// Takes the timeout that has waited longest, or waits for one until `deadline`.
-    pub(crate) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, TryRecvError> {
+    /// Takes the timeout that has waited longest, or waits for one until `deadline`, if there is
+    /// one.
+    pub(crate) fn take_by(&self, deadline: Option<Instant>) -> Result<Expired<T>, TryRecvError> {
         let mut state = self.state.lock();
         loop {
             let taken = state.take();
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if !matches!(taken, Err(TryRecvError::Empty)) || remaining.is_zero() {
+            if !matches!(taken, Err(TryRecvError::Empty)) {
+                return taken;
+            }
+            let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+            let remaining = deadline.map_or(Duration::MAX, until);
+            if remaining.is_zero() {
                 return taken;
             }
             state.sleepers += 1;

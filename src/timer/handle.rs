@@ -10,6 +10,7 @@ use std::{
 use super::{
     Task,
     shards::{ShardsRef, TimeoutKey},
+    shared::Shared,
 };
 use crate::wheel::TimingWheel;
 
@@ -40,8 +41,8 @@ pub struct TimeoutHandle {
 
 impl TimeoutHandle {
     #[inline]
-    pub(super) const fn new(shards: ShardsRef<TimingWheel<Task>>, key: TimeoutKey) -> Self {
-        Self { shards, key }
+    pub(super) fn new(timer: &Shared<TimingWheel<Task>>, key: TimeoutKey) -> Self {
+        Self { shards: timer.reference(key), key }
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
@@ -50,7 +51,6 @@ impl TimeoutHandle {
     /// Returns `false` if the callback has run, is running or waits for an executor thread. Also
     /// returns `false` if the timeout was cancelled, or returned by a shutdown.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         self.shards.cancel(self.key).is_some()
     }
@@ -58,7 +58,6 @@ impl TimeoutHandle {
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
     /// this does not schedule the callback again.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
         self.shards.reset(self.key, delay)
     }
@@ -67,7 +66,6 @@ impl TimeoutHandle {
     ///
     /// A timeout whose new deadline has passed is due at once.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, instant: Instant) -> bool {
         self.shards.reset_at(self.key, instant)
     }
@@ -93,7 +91,6 @@ impl TimeoutHandle {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn postpone(&self, delay: Duration) -> bool {
         self.shards.postpone(self.key, delay)
     }

@@ -18,6 +18,8 @@
 //! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
 
+#![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+
 mod backlog;
 mod builder;
 mod delay_queue;
@@ -208,7 +210,9 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.values.schedule(delay, Task(Box::new(callback))).map(|key| self.timeout_of(key))
+        self.values
+            .schedule(delay, Task(Box::new(callback)))
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -221,7 +225,9 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
+        self.values
+            .schedule_at(instant, Task(Box::new(callback)))
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -261,7 +267,9 @@ impl Timer {
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
         let task = Task(Box::new(callback));
-        self.values.schedule_within(window, task).map(|key| self.timeout_of(key))
+        self.values
+            .schedule_within(window, task)
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
@@ -314,7 +322,6 @@ impl Timer {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn shutdown(&self) -> Vec<Task> {
         #[cfg(feature = "future")]
         self.sleeps.shutdown();
@@ -363,7 +370,6 @@ impl Timer {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
         let deadline = self.values.shards().clock().instant_after(within);
         #[cfg(feature = "future")]
@@ -472,12 +478,6 @@ impl Timer {
         self.values.check_invariants();
         #[cfg(feature = "future")]
         self.sleeps.wakers.check_invariants();
-    }
-
-    /// Returns the handle of a timeout.
-    #[inline]
-    fn timeout_of(&self, key: TimeoutKey) -> TimeoutHandle {
-        TimeoutHandle::new(self.values.shared().reference(key), key)
     }
 }
 

@@ -301,7 +301,6 @@ impl Repeating {
     ///
     /// An occurrence that is running is the last. May be called from within the callback.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn stop(&self) -> bool {
         let state = std::mem::replace(&mut *self.0.state.lock(), State::Stopped);
         // The callback is dropped here, with no lock held.

@@ -143,7 +143,6 @@ impl Throttle {
     /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
     /// came too late: the callback has begun or is about to.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         let mut state = self.shared.state.lock();
         if mem::take(&mut state.is_under_way) {

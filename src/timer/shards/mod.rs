@@ -71,13 +71,14 @@ impl<S: ShardState> Shards<S> {
     /// that of the shard that this thread uses.
     #[inline]
     pub(crate) fn unlocked(&self) -> usize {
-        first_unlocked(self.count(), |index| self.all[index].is_locked())
+        first_unlocked(self.count(), |index| self.all[index].content.is_locked())
     }
 
     /// Locks the shard at `index`.
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> ShardGuard<'_, S> {
-        self.all[index].lock(&self.permits, &self.wakeup)
+        let shard = &self.all[index];
+        shard.guard(shard.content.lock(), &self.permits, &self.wakeup)
     }
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
@@ -122,7 +123,10 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
     pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
-        self.lock_of(key).is_some_and(|mut shard| shard.reset(key.in_shard(), now, deadline))
+        let Some(mut shard) = self.lock_of(key) else { return false };
+        let is_pending = shard.reset(key.in_shard(), now, deadline);
+        shard.unlock();
+        is_pending
     }
 
     /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
@@ -162,7 +166,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
-        self.all[index].try_lock(&self.permits, &self.wakeup).map(ShardGuard::into_fair)
+        let shard = &self.all[index];
+        let content = shard.content.try_lock()?;
+        Some(shard.guard(content, &self.permits, &self.wakeup).into_fair())
     }
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.

@@ -91,12 +91,6 @@ mod real {
             guard
         }
 
-        /// Unlocks while it waits for a notification.
-        pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-            self.0.wait(&mut guard);
-            guard
-        }
-
         pub(crate) fn notify_one(&self) {
             self.0.notify_one();
         }
@@ -167,10 +161,6 @@ mod model {
             guard: MutexGuard<'a, T>,
             _timeout: Duration,
         ) -> MutexGuard<'a, T> {
-            self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
-        }
-
-        pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
             self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
         }
 

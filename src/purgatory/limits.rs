@@ -203,6 +203,7 @@ impl Limits {
     /// # Panics
     ///
     /// Panics if they do not match.
+    #[inline]
     pub(super) fn check_invariants(&self, in_total: u64, on_keys: &BTreeMap<u64, u64>) {
         if let Some(Total { operations, count }) = &self.total {
             let count = count.load(Ordering::Relaxed);

@@ -26,19 +26,19 @@
 //! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
 //! polled yet. That task takes the value, or passes the wake-up to the next task.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    iter, mem,
-    sync::mpsc::TryRecvError,
-    task::Waker,
-    time::Instant,
-    vec::Vec,
-};
 #[cfg(feature = "future")]
 use std::{
-    fmt,
+    collections::BTreeMap,
+    fmt, iter,
     sync::{Arc, mpsc::RecvError},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
+};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::mpsc::TryRecvError,
+    time::{Duration, Instant},
+    vec::Vec,
 };
 
 #[cfg(feature = "future")]
@@ -63,6 +63,7 @@ pub(super) struct State<T> {
     /// Whether the backlog is closed: no timeout follows.
     is_closed: bool,
     /// Tasks that wait for a timeout.
+    #[cfg(feature = "future")]
     pub(super) receivers: Receivers,
 }
 
@@ -115,7 +116,8 @@ impl<T> Backlog<T> {
             waiting: Chunks::new(),
             sleepers: 0,
             is_closed: false,
-            receivers: Receivers::new(),
+            #[cfg(feature = "future")]
+            receivers: Receivers::default(),
         };
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::new() }
     }
@@ -151,26 +153,21 @@ impl<T> Backlog<T> {
     /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is
     /// closed and empty.
     pub(crate) fn take(&self) -> Option<Expired<T>> {
-        let mut state = self.state.lock();
-        loop {
-            match state.take() {
-                Ok(expired) => return Some(expired),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => {}
-            }
-            state.sleepers += 1;
-            state = self.arrived.wait(state);
-            state.sleepers -= 1;
-        }
+        self.take_by(None).ok()
     }
 
-    /// Takes the timeout that has waited longest, or waits for one until `deadline`.
-    pub(crate) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, TryRecvError> {
+    /// Takes the timeout that has waited longest, or waits for one until `deadline`, if there is
+    /// one.
+    pub(crate) fn take_by(&self, deadline: Option<Instant>) -> Result<Expired<T>, TryRecvError> {
         let mut state = self.state.lock();
         loop {
             let taken = state.take();
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if !matches!(taken, Err(TryRecvError::Empty)) || remaining.is_zero() {
+            if !matches!(taken, Err(TryRecvError::Empty)) {
+                return taken;
+            }
+            let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+            let remaining = deadline.map_or(Duration::MAX, until);
+            if remaining.is_zero() {
                 return taken;
             }
             state.sleepers += 1;
@@ -223,6 +220,7 @@ impl<T> Backlog<T> {
 
     /// Wakes at most `count` tasks, without a lock: one for each timeout after a put, and all after
     /// a close.
+    #[cfg(feature = "future")]
     pub(crate) fn wake_receivers(&self, count: usize, wake: impl Fn(Waker)) {
         if count > 0 {
             let wakers = self.state.lock().receivers.pop_up_to(count);
@@ -251,30 +249,26 @@ pub(crate) type Ticket = Option<u64>;
 
 /// The waker of a task; `None` if the task is about to store it, and looks for a value again before
 /// that.
+#[cfg(feature = "future")]
 type Slot = Option<Waker>;
 
 /// The wakers of the waiting tasks, by ticket.
+#[cfg(feature = "future")]
+#[derive(Default)]
 pub(super) struct Receivers {
     waiting: BTreeMap<u64, Slot>,
-    #[cfg_attr(not(feature = "future"), expect(dead_code, reason = "no task waits"))]
     next_ticket: u64,
 }
 
+#[cfg(feature = "future")]
 impl Receivers {
-    const fn new() -> Self {
-        Self { waiting: BTreeMap::new(), next_ticket: 0 }
-    }
-
     /// Removes up to `count` wakers, longest waiting first. A slot without one is not counted: the
     /// clone of its waker may have panicked.
     fn pop_up_to(&mut self, count: usize) -> Vec<Waker> {
         let slots = iter::from_fn(|| self.waiting.pop_first());
         slots.filter_map(|(_, slot)| slot).take(count).collect()
     }
-}
 
-#[cfg(feature = "future")]
-impl Receivers {
     /// Returns the slot of a ticket, which may be a new one.
     pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut Slot {
         let ticket = *ticket.get_or_insert_with(|| {
@@ -331,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_slot_without_a_waker_takes_no_wake_up_from_another_task() {
-        let mut receivers = Receivers::new();
+        let mut receivers = Receivers::default();
         let (mut first, mut second) = (None, None);
         assert!(receivers.slot(&mut first).is_none());
         *receivers.slot(&mut second) = Some(Waker::noop().clone());

@@ -1,6 +1,6 @@
 //! Settings of a timer.
 
-use std::{fmt, num::NonZeroU64, string::String, sync::Arc, task::Waker, thread, time::Duration};
+use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration};
 
 use super::{
     Timer,
@@ -10,7 +10,6 @@ use super::{
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
     shared::{Shared, Starter},
-    sleep::Sleeps,
     tick_clock::TickClock,
     tracing::Events,
 };
@@ -178,16 +177,19 @@ impl TimerBuilder {
     /// # Errors
     ///
     /// [`TimerBuildError`] if a setting is out of range.
+    #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
-        let mut wakers = None;
-        if cfg!(feature = "future") {
-            let name = self.name.clone() + "-sleeps";
-            // The reaper wakes tasks itself.
-            let settings = self.clone().name(name).inline();
-            wakers = Some(settings.build_with_state(|wheel, _, _| wheel, Waker::wake)?);
-        }
-        let values = self.build_with(super::Task::run)?;
-        Ok(Timer { values, sleeps: Arc::new(Sleeps::new(wakers)) })
+        Ok(Timer {
+            #[cfg(feature = "future")]
+            sleeps: {
+                // The reaper wakes tasks itself.
+                let settings = self.clone().name(self.name.clone() + "-sleeps").inline();
+                let wakers =
+                    settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?;
+                Arc::new(super::sleep::Sleeps::new(wakers))
+            },
+            values: self.build_with(super::Task::run)?,
+        })
     }
 
     /// Returns where the callbacks run, and the number of executor threads.

@@ -21,7 +21,6 @@ use super::{
     error::{ScheduleError, TimerBuildError},
     executor::Delivery,
     shards::TimeoutKey,
-    tick_clock::after,
     value::ValueTimer,
 };
 
@@ -104,20 +103,17 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Cancels a value that is not due and returns it; `None` if it is due, or was received,
     /// cancelled or returned before.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
         self.timer.cancel(key)
     }
 
     /// Makes a value that is not due become due `delay` from now. Returns whether there was one.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
     }
 
     /// Shuts the queue down at once and returns every value that no thread received, in any order.
     /// Receivers get an error.
-    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
         self.timer.shutdown()
     }
@@ -128,7 +124,6 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// It does not wait for receivers: due values can be received during the wait and after it. A
     /// later [`shutdown`](Self::shutdown) returns those that no thread received.
     /// [`Timer::finish`](crate::Timer::finish) has the details.
-    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<T> {
         self.timer.finish(within)
     }
@@ -178,7 +173,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// [`RecvTimeoutError::Timeout`] if no value became due in time,
     /// [`RecvTimeoutError::Disconnected`] if the queue is shut down and no due value is left.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
-        match self.due.take_by(after(Instant::now(), timeout)) {
+        match self.due.take_by(Instant::now().checked_add(timeout)) {
             Ok(expired) => Ok(expired.value),
             Err(TryRecvError::Empty) => Err(RecvTimeoutError::Timeout),
             Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),

@@ -10,6 +10,7 @@ use std::{
 use super::{
     Task,
     shards::{ShardsRef, TimeoutKey},
+    shared::Shared,
 };
 use crate::wheel::TimingWheel;
 
@@ -40,8 +41,8 @@ pub struct TimeoutHandle {
 
 impl TimeoutHandle {
     #[inline]
-    pub(super) const fn new(shards: ShardsRef<TimingWheel<Task>>, key: TimeoutKey) -> Self {
-        Self { shards, key }
+    pub(super) fn new(timer: &Shared<TimingWheel<Task>>, key: TimeoutKey) -> Self {
+        Self { shards: timer.reference(key), key }
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
@@ -49,14 +50,14 @@ impl TimeoutHandle {
     ///
     /// Returns `false` if the callback has run, is running or waits for an executor thread. Also
     /// returns `false` if the timeout was cancelled, or returned by a shutdown.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    #[inline]
     pub fn cancel(&self) -> bool {
         self.shards.cancel(self.key).is_some()
     }
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
     /// this does not schedule the callback again.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    #[inline]
     pub fn reset(&self, delay: Duration) -> bool {
         self.shards.reset(self.key, delay)
     }
@@ -64,7 +65,7 @@ impl TimeoutHandle {
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    #[inline]
     pub fn reset_at(&self, instant: Instant) -> bool {
         self.shards.reset_at(self.key, instant)
     }
@@ -96,12 +97,13 @@ impl TimeoutHandle {
     /// assert_eq!(timeout.remaining(), Some(Duration::from_secs(9)));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    #[inline]
     pub fn postpone(&self, delay: Duration) -> bool {
         self.shards.postpone(self.key, delay)
     }
 
     /// Returns whether the timeout has not ended.
+    #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.shards.deadline(self.key).is_some()
@@ -109,6 +111,7 @@ impl TimeoutHandle {
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
+    #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.deadline(self.key)?)
@@ -133,6 +136,7 @@ impl TimeoutHandle {
     /// assert_eq!(timeout.remaining(), None);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.shards.remaining(self.key)
@@ -195,6 +199,7 @@ impl Deref for TimeoutGuard {
 }
 
 impl Drop for TimeoutGuard {
+    #[inline]
     fn drop(&mut self) {
         if self.is_armed {
             self.timeout.cancel();

@@ -19,6 +19,8 @@
 //! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
 
+#![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+
 mod backlog;
 mod builder;
 mod delay_queue;
@@ -32,24 +34,24 @@ mod reaper;
 mod repeat;
 mod shards;
 mod shared;
+#[cfg(feature = "future")]
 mod sleep;
 mod stats;
 mod tick_clock;
 mod tracing;
 mod turn;
 mod value;
+#[cfg(feature = "future")]
 mod waker;
 
 use std::{
     boxed::Box,
     fmt,
     ops::RangeInclusive,
-    sync::Arc,
     time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
-use self::sleep::Sleeps;
 #[cfg(feature = "future")]
 pub(crate) use self::{
     backlog::Receiver,
@@ -90,6 +92,7 @@ impl Task {
 }
 
 impl fmt::Debug for Task {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Task(..)")
     }
@@ -143,12 +146,14 @@ impl fmt::Debug for Task {
 #[derive(Clone)]
 pub struct Timer {
     values: ValueTimer<Task>,
-    sleeps: Arc<Sleeps>,
+    #[cfg(feature = "future")]
+    sleeps: std::sync::Arc<sleep::Sleeps>,
 }
 
 impl Timer {
     /// Makes a timer with the default settings: ticks of 1 ms, one executor thread. Starts no
     /// thread yet.
+    #[inline]
     #[must_use]
     pub fn new() -> Self {
         match Self::builder().build() {
@@ -207,7 +212,9 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.values.schedule(delay, Task(Box::new(callback))).map(|key| self.timeout_of(key))
+        self.values
+            .schedule(delay, Task(Box::new(callback)))
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -220,7 +227,9 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
+        self.values
+            .schedule_at(instant, Task(Box::new(callback)))
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
@@ -273,7 +282,9 @@ impl Timer {
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
         let task = Task(Box::new(callback));
-        self.values.schedule_at_time(time, task).map(|key| self.timeout_of(key))
+        self.values
+            .schedule_at_time(time, task)
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -313,7 +324,9 @@ impl Timer {
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
         let task = Task(Box::new(callback));
-        self.values.schedule_within(window, task).map(|key| self.timeout_of(key))
+        self.values
+            .schedule_within(window, task)
+            .map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
@@ -333,6 +346,7 @@ impl Timer {
     /// assert_eq!(timer.now(), start + Duration::from_secs(3600));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
         self.clock().instant_now()
@@ -364,8 +378,9 @@ impl Timer {
     /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
+    #[inline]
     pub fn shutdown(&self) -> Vec<Task> {
+        #[cfg(feature = "future")]
         self.sleeps.shutdown();
         self.values.shutdown()
     }
@@ -411,11 +426,13 @@ impl Timer {
     /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
+    #[inline]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
         let deadline = self.values.shards().clock().instant_after(within);
+        #[cfg(feature = "future")]
         self.sleeps.begin_finish();
         let tasks = self.values.shared().finish_by(deadline);
+        #[cfg(feature = "future")]
         self.sleeps.finish_by(deadline);
         tasks
     }
@@ -457,8 +474,10 @@ impl Timer {
     /// runs.recv()?;
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     pub fn wake(&self) {
-        self.sleeps.wake();
+        #[cfg(feature = "future")]
+        self.sleeps.wakers.shards.wakeup.wake();
         self.values.wake();
     }
 
@@ -467,24 +486,34 @@ impl Timer {
     ///
     /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
     /// `shutdown` hands back those that are pending.
+    #[inline]
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
-        self.sleeps.is_reaper_dead() || self.values.is_reaper_dead()
+        #[cfg(feature = "future")]
+        if self.sleeps.wakers.is_reaper_dead() {
+            return true;
+        }
+        self.values.is_reaper_dead()
     }
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
     /// It holds the lock of each shard for milliseconds: see [`ValueTimer::shrink`].
+    #[inline]
     pub fn shrink(&self) {
         self.values.shrink();
-        self.sleeps.shrink();
+        #[cfg(feature = "future")]
+        self.sleeps.wakers.shards.shrink();
     }
 
     /// Returns the counts of the timer. Takes each shard's lock for a moment.
+    #[inline]
     #[must_use]
     pub fn stats(&self) -> TimerStats {
-        let mut stats = self.values.stats();
-        self.sleeps.add_stats(&mut stats);
+        let mut stats = TimerStats::default();
+        #[cfg(feature = "future")]
+        stats.add(&self.sleeps.wakers.stats());
+        stats.add(&self.values.stats());
         stats
     }
 
@@ -500,25 +529,24 @@ impl Timer {
     ///
     /// Panics if an invariant is broken. Other threads must not use the timer meanwhile. If
     /// callbacks run [inline](TimerBuilder::inline) or on a pool, no timeout may become due either.
+    #[inline]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.values.check_invariants();
-        self.sleeps.check_invariants();
-    }
-
-    /// Returns the handle of a timeout.
-    fn timeout_of(&self, key: TimeoutKey) -> TimeoutHandle {
-        TimeoutHandle::new(self.values.shared().reference(key), key)
+        #[cfg(feature = "future")]
+        self.sleeps.wakers.check_invariants();
     }
 }
 
 impl Default for Timer {
+    #[inline]
     fn default() -> Self {
         Self::new()
     }
 }
 
 impl fmt::Debug for Timer {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pending = self.stats().pending;
         f.debug_struct("Timer").field("pending", &pending).finish_non_exhaustive()

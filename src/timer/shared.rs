@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     clock::Driven,
-    panics::catch,
     sync::{AtomicBool, Mutex, Ordering, this_thread},
     tick::Tick,
     wheel::TimingWheel,
@@ -176,7 +175,8 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     pub(super) fn close_backlog(&self) {
         let Some(backlog) = self.delivery.backlog() else { return };
         backlog.close();
-        backlog.wake_receivers(usize::MAX, |waker| drop(catch(|| waker.wake())));
+        #[cfg(feature = "future")]
+        backlog.wake_receivers(usize::MAX, |waker| super::waker::wake_all([waker]));
     }
 
     /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless

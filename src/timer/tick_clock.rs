@@ -138,6 +138,7 @@ impl TickClock {
     }
 
     /// Returns the time since the start of tick 0.
+    #[inline]
     pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
     }
@@ -154,6 +155,7 @@ impl TickClock {
     }
 
     /// Returns the latest tick that a thread has seen, without reading the clock.
+    #[inline]
     pub(crate) fn latest(&self) -> Tick {
         Tick::new(self.latest.load(Ordering::Relaxed))
     }

@@ -109,12 +109,14 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     ) {
         let before = batch.len();
         holds.is_drained &= shard.expire(read, steps, batch);
+        #[cfg(feature = "future")]
         let count = batch.len() - before;
         holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
         let sleepers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
         drop(shard.unlock());
         if let Some((backlog, sleepers)) = sleepers {
             backlog.wake(sleepers);
+            #[cfg(feature = "future")]
             backlog.wake_receivers(count, |waker| self.handler.catch(|| waker.wake()));
         }
     }

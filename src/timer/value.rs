@@ -172,13 +172,11 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// Takes *O*(1) time, amortized, and one lock. Wakes no thread.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
         self.shards().cancel(key)
     }
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.shards().reset(key, delay)
     }
@@ -186,7 +184,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
         self.shards().reset_at(key, instant)
     }
@@ -259,7 +256,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// the handler may call it. Values that the timer has handed to a pool still reach the handler,
     /// and so do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second
     /// call returns nothing.
-    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
         self.shared().shut_down()
     }
@@ -286,7 +282,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<T> {
         let shared = self.shared();
         shared.finish_by(shared.shards.clock().instant_after(within))

@@ -2,13 +2,12 @@
 //!
 //! Cloning and dropping a waker is user code, so neither happens under the lock.
 
-use std::task::Waker;
-#[cfg(feature = "future")]
-use std::{mem, task::Poll};
+use std::{
+    mem,
+    task::{Poll, Waker},
+};
 
-use crate::panics::catch;
-#[cfg(feature = "future")]
-use crate::sync::Mutex;
+use crate::{panics::catch, sync::Mutex};
 
 /// Wakes tasks. A waker that panics does not stop the others, and is not counted.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
@@ -19,7 +18,6 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
 ///
 /// `take` returns the value, or the slot for the waker if there is no value. It runs again if the
 /// waker must be cloned first.
-#[cfg(feature = "future")]
 pub(crate) fn poll_or_store<S, R>(
     state: &Mutex<S>,
     waker: &Waker,

@@ -434,6 +434,7 @@ impl Buckets {
 
     /// Panics unless levels and queue know the first bucket with a chunk of each level, and the
     /// next expiration is not that of a hollow one.
+    #[inline]
     pub(super) fn check_invariants(&self) {
         let mut first = alloc::vec![None; self.levels.len()];
         for id in self.occupied() {

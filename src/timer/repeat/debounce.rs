@@ -70,6 +70,7 @@ impl Debounce {
     /// # Errors
     ///
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
+    #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let run = self.run.lock().clone();
         if run.is_some_and(|run| run.postpone(self.quiet)) {
@@ -87,6 +88,7 @@ impl Debounce {
 
     /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
     /// came too late: the callback has begun or is about to.
+    #[inline]
     pub fn cancel(&self) -> bool {
         let run = self.run.lock().take();
         run.is_some_and(|run| run.cancel())

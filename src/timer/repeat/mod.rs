@@ -241,6 +241,7 @@ impl RepeatBuilder<'_> {
         self.start(None, Box::new(callback))
     }
 
+    #[inline]
     fn start(
         self,
         missed: Option<MissedTicks>,
@@ -299,7 +300,7 @@ impl Repeating {
     /// Stops the repetition. Returns whether it was running.
     ///
     /// An occurrence that is running is the last. May be called from within the callback.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    #[inline]
     pub fn stop(&self) -> bool {
         let state = std::mem::replace(&mut *self.0.state.lock(), State::Stopped);
         // The callback is dropped here, with no lock held.
@@ -351,17 +352,20 @@ impl Repeating {
     }
 
     /// Cancels the timeout of an occurrence. Returns its task.
+    #[inline]
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
         self.0.timer.upgrade()?.shards.cancel(scheduled)
     }
 
     /// Returns the task of the next occurrence.
+    #[inline]
     fn task(&self) -> Task {
         let occurrence = Occurrence { repeating: self.clone(), is_followed: false };
         Task(Box::new(move || occurrence.run()))
     }
 
     /// Takes the callback out to run it. Returns it with the number of the occurrence.
+    #[inline]
     fn begin(&self) -> Option<(Work, u64)> {
         let mut state = self.0.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
@@ -375,6 +379,7 @@ impl Repeating {
     }
 
     /// Stores the callback and the next occurrence. Returns whether the repetition continues.
+    #[inline]
     fn resume(&self, work: Work, next: Next) -> bool {
         let mut state = self.0.state.lock();
         debug_assert!(!matches!(*state, State::Waiting { .. }), "two occurrences are planned");
@@ -389,6 +394,7 @@ impl Repeating {
     ///
     /// If a thread stopped the repetition during the insert, this cancels the occurrence and
     /// returns its task.
+    #[inline]
     fn store_key(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
         match &mut *self.0.state.lock() {
             State::Waiting { next, .. } if next.number == number => {
@@ -416,6 +422,7 @@ struct Occurrence {
 
 impl Occurrence {
     /// Runs the callback unless it has been stopped, and plans the next occurrence.
+    #[inline]
     fn run(mut self) {
         let Repeating(repetition) = &self.repeating;
         let Some((mut work, number)) = self.repeating.begin() else { return };
@@ -446,6 +453,7 @@ impl Occurrence {
 }
 
 impl Drop for Occurrence {
+    #[inline]
     fn drop(&mut self) {
         if !self.is_followed {
             self.repeating.stop();

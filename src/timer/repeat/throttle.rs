@@ -99,6 +99,7 @@ impl Throttle {
     /// # Errors
     ///
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
+    #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let Shared { timer, period, state } = &*self.shared;
         let (number, last) = {
@@ -141,7 +142,7 @@ impl Throttle {
 
     /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
     /// came too late: the callback has begun or is about to.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    #[inline]
     pub fn cancel(&self) -> bool {
         let mut state = self.shared.state.lock();
         if mem::take(&mut state.is_under_way) {
@@ -157,6 +158,7 @@ impl Throttle {
 
 impl Shared {
     /// Lets a call schedule another run, if this one is scheduled.
+    #[inline]
     fn end(&self, number: u64) {
         let mut state = self.state.lock();
         // A task that was refused or cancelled may be dropped after another run was scheduled.
@@ -179,6 +181,7 @@ impl Run {
     /// Stores the start of the run. The period starts now, not at the deadline, even if the run is
     /// late. After the end of the throttle, no other run follows. Returns `false` if the run was
     /// cancelled.
+    #[inline]
     fn begin(self) -> bool {
         let Some(throttle) = self.throttle.upgrade() else { return true };
         let now = throttle.timer.now();
@@ -193,6 +196,7 @@ impl Run {
 }
 
 impl Drop for Run {
+    #[inline]
     fn drop(&mut self) {
         if let Some(throttle) = self.throttle.upgrade() {
             throttle.end(self.number);

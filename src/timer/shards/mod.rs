@@ -86,13 +86,14 @@ impl<S: ShardState> Shards<S> {
     /// that of the shard that this thread uses.
     #[inline]
     pub(crate) fn unlocked(&self) -> usize {
-        first_unlocked(self.count(), |index| self.all[index].is_locked())
+        first_unlocked(self.count(), |index| self.all[index].content.is_locked())
     }
 
     /// Locks the shard at `index`.
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> ShardGuard<'_, S> {
-        self.all[index].lock(&self.permits, &self.wakeup)
+        let shard = &self.all[index];
+        shard.guard(shard.content.lock(), &self.permits, &self.wakeup)
     }
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
@@ -187,7 +188,10 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
     pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
-        self.lock_of(key).is_some_and(|mut shard| shard.reset(key.in_shard(), now, deadline))
+        let Some(mut shard) = self.lock_of(key) else { return false };
+        let is_pending = shard.reset(key.in_shard(), now, deadline);
+        shard.unlock();
+        is_pending
     }
 
     /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
@@ -209,25 +213,6 @@ impl<S: ShardState> Shards<S> {
         self.permits.has_limit()
     }
 
-    /// Returns the keys of the pending timeouts, for a caller that has closed the shards. Looks at
-    /// up to 256 slots of a wheel in one hold.
-    pub(super) fn keys(&self) -> Vec<TimeoutKey> {
-        let mut keys = Vec::new();
-        for index in 0..self.count() {
-            let (mut start, mut slots) = (0, u32::MAX);
-            while start < slots {
-                let shard = self.lock(index);
-                let wheel = shard.state().wheel();
-                slots = wheel.slots();
-                let end = slots.min(start.saturating_add(256));
-                let found = (start..end).filter_map(|slot| wheel.key_at(slot));
-                keys.extend(found.map(|key| TimeoutKey::new(index, key)));
-                start = end;
-            }
-        }
-        keys
-    }
-
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
         self.lock_of(key)?.deadline(key.in_shard())
@@ -246,7 +231,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
-        self.all[index].try_lock(&self.permits, &self.wakeup).map(ShardGuard::into_fair)
+        let shard = &self.all[index];
+        let content = shard.content.try_lock()?;
+        Some(shard.guard(content, &self.permits, &self.wakeup).into_fair())
     }
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.

@@ -117,11 +117,11 @@ struct Counts {
 
 /// A state behind a lock, and the expiration that the shard publishes to the reaper.
 pub(crate) struct Shard<S> {
-    content: Mutex<Content<S>>,
+    pub(super) content: Mutex<Content<S>>,
     pub(in crate::timer) published: Published,
 }
 
-struct Content<S> {
+pub(super) struct Content<S> {
     state: S,
     /// Whether the shard refuses new timeouts.
     is_closed: bool,
@@ -157,26 +157,9 @@ impl<S: ShardState> Shard<S> {
         Self { content: Mutex::new(content), published: Published::new() }
     }
 
+    /// Returns a guard of the locked shard.
     #[inline]
-    pub(super) fn lock<'a>(
-        &'a self,
-        permits: &'a Permits,
-        reaper: &'a Wakeup,
-    ) -> ShardGuard<'a, S> {
-        self.guard(self.content.lock(), permits, reaper)
-    }
-
-    /// Locks the shard if no thread holds its lock.
-    pub(super) fn try_lock<'a>(
-        &'a self,
-        permits: &'a Permits,
-        reaper: &'a Wakeup,
-    ) -> Option<ShardGuard<'a, S>> {
-        Some(self.guard(self.content.try_lock()?, permits, reaper))
-    }
-
-    #[inline]
-    fn guard<'a>(
+    pub(super) fn guard<'a>(
         &'a self,
         content: MutexGuard<'a, Content<S>>,
         permits: &'a Permits,
@@ -191,11 +174,6 @@ impl<S: ShardState> Shard<S> {
             now: Tick::ZERO,
             is_fair: false,
         }))
-    }
-
-    /// Returns whether a thread holds the lock.
-    pub(super) fn is_locked(&self) -> bool {
-        self.content.is_locked()
     }
 
     /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
@@ -305,11 +283,6 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
     #[inline]
     pub(crate) fn cancel(&mut self, key: Key) -> Option<S::Value> {
         self.state_mut().wheel_mut().cancel(key)
-    }
-
-    /// Returns the value of a timeout; `None` if it has ended.
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut S::Value> {
-        self.state_mut().wheel_mut().get_mut(key)
     }
 
     /// Moves a timeout to a new deadline. Returns whether it was pending.

@@ -98,10 +98,12 @@ impl Published {
     }
 
     /// Returns the published expiration; `Tick::MAX` also stands for none.
+    #[inline]
     pub(super) fn get(&self) -> Tick {
         Tick::new(self.0.load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(in crate::timer) fn set(&self, expiration: Tick) {
         self.0.store(expiration.get(), Ordering::Relaxed);
     }

@@ -273,7 +273,7 @@ impl Sleeper {
         let shards = self.shards();
         let (due, now) = (shards.clock().ticks.ceil(self.deadline), shards.clock().latest());
         let mut shard = shards.lock(index as usize);
-        if let Some(value) = shard.get_mut(key) {
+        if let Some(value) = shard.state_mut().get_mut(key) {
             mem::swap(value, &mut waker);
             // A move to a later deadline left the key at its tick.
             if held_due < due {

@@ -43,7 +43,7 @@ impl TimeSleeper {
         let place = shards.place(self.time);
         let live = self.key.filter(|key| {
             let (mut shard, key) = (shards.lock(key.shard()), key.in_shard());
-            let held = shard.get_mut(key).map(|held| mem::swap(held, &mut waker));
+            let held = shard.state_mut().get_mut(key).map(|held| mem::swap(held, &mut waker));
             held.is_some() && shard.reset(key, shards.clock().latest(), place.tick)
         });
         let inserted = match live {

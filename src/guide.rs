@@ -1,5 +1,23 @@
 //! Recipes: how to do common things with this crate.
 //!
+//! # How the wheel works
+//!
+//! A timing wheel has levels of buckets. This one has 8 buckets a level; that of a timer has 256.
+//!
+#![doc = include_str!("../docs/figures/wheel.svg")]
+//!
+//! - The highest digit in which a deadline differs from the present gives level and bucket. So
+//!   inserting costs the same for each deadline.
+//! - A queue has the first non-empty bucket of each level. The worker sleeps until the earliest of
+//!   them is due, and steps over empty buckets.
+//! - Up to 16 timeouts of a bucket expire from where they are. A crowded bucket is due at the start
+//!   of its range, and its timeouts *cascade* to finer levels. On level 1, the wheel lists them by
+//!   tick instead.
+//! - The *root* is one bucket of 16 timeouts with any deadlines. Few timeouts need no other.
+//!
+//! `cargo run --release --example wheel_in_motion` in the repository makes this picture from a
+//! wheel, and prints it as text.
+//!
 //! # Where callbacks run
 //!
 //! A timer has one reaper thread, which sleeps until a timeout is due, and executor threads, which

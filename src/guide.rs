@@ -150,6 +150,28 @@
 //!
 //! The whole program is `examples/async_server.rs` of the repository.
 //!
+//! A request that passes through several servers has one [`Deadline`](crate::time::Deadline). Each
+//! server reads it from a header, and gives the next one what is left:
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::{future::default_timer, time};
+//!
+//! async fn answer(header: &str) -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
+//!     let deadline = time::Deadline::after(time::parse_grpc_timeout(header)?);
+//!     let next = deadline.min(time::Deadline::after(Duration::from_secs(1)));
+//!     let header = time::format_grpc_timeout(next.remaining());
+//!     Ok(next.timeout(default_timer(), ask_next(header)).await?)
+//! }
+//!
+//! async fn ask_next(header: String) -> u8 {
+//!     if header.ends_with('H') { 0 } else { 42 }
+//! }
+//! # assert_eq!(pollster::block_on(answer("5S")).unwrap(), 42);
+//! ```
+//!
+//! `examples/deadlines.rs` of the repository does so with three HTTP servers.
+//!
 //! Pass callbacks that block to the blocking pool of tokio:
 //!
 //! ```ignore

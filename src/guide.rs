@@ -1,5 +1,23 @@
 //! Recipes: how to do common things with this crate.
 //!
+//! # How the wheel works
+//!
+//! A timing wheel has levels of buckets. This one has 8 buckets a level; that of a timer has 256.
+//!
+#![doc = include_str!("../docs/figures/wheel.svg")]
+//!
+//! - The highest digit in which a deadline differs from the present gives level and bucket. So
+//!   inserting costs the same for each deadline.
+//! - A queue has the first non-empty bucket of each level. The worker sleeps until the earliest of
+//!   them is due, and steps over empty buckets.
+//! - Up to 16 timeouts of a bucket expire from where they are. A crowded bucket is due at the start
+//!   of its range, and its timeouts *cascade* to finer levels. On level 1, the wheel lists them by
+//!   tick instead.
+//! - The *root* is one bucket of 16 timeouts with any deadlines. Few timeouts need no other.
+//!
+//! `cargo run --release --example wheel_in_motion` in the repository makes this picture from a
+//! wheel, and prints it as text.
+//!
 //! # Where callbacks run
 //!
 //! A timer has one reaper thread, which sleeps until a timeout is due, and executor threads, which
@@ -131,6 +149,28 @@
 //! ```
 //!
 //! The whole program is `examples/async_server.rs` of the repository.
+//!
+//! A request that passes through several servers has one [`Deadline`](crate::time::Deadline). Each
+//! server reads it from a header, and gives the next one what is left:
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::{future::default_timer, time};
+//!
+//! async fn answer(header: &str) -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
+//!     let deadline = time::Deadline::after(time::parse_grpc_timeout(header)?);
+//!     let next = deadline.min(time::Deadline::after(Duration::from_secs(1)));
+//!     let header = time::format_grpc_timeout(next.remaining());
+//!     Ok(next.timeout(default_timer(), ask_next(header)).await?)
+//! }
+//!
+//! async fn ask_next(header: String) -> u8 {
+//!     if header.ends_with('H') { 0 } else { 42 }
+//! }
+//! # assert_eq!(pollster::block_on(answer("5S")).unwrap(), 42);
+//! ```
+//!
+//! `examples/deadlines.rs` of the repository does so with three HTTP servers.
 //!
 //! Pass callbacks that block to the blocking pool of tokio:
 //!

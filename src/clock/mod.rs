@@ -11,7 +11,7 @@ mod steps;
 use std::{
     fmt,
     panic::{RefUnwindSafe, UnwindSafe},
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -97,6 +97,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         let _ = timer;
         false
     }
+
+    /// Returns the clock itself if it can tell the time without an [`Instant`].
+    #[doc(hidden)]
+    fn as_manual(&self) -> Option<&ManualClock> {
+        None
+    }
 }
 
 /// The part of a timer that a clock uses to drive it. Not part of the public interface.
@@ -107,6 +113,9 @@ pub trait Driven: Send + Sync {
 
     /// Returns the time of the next turn, or `None` if no timeout is pending.
     fn next_turn(&self) -> Option<Instant>;
+
+    /// Returns the same since the start of a [`ManualClock`], or `None` on another clock.
+    fn next_elapsed(&self) -> Option<Duration>;
 }
 
 /// The monotonic clock of the system.
@@ -144,6 +153,10 @@ impl Clock for SystemClock {
 /// the other timeouts of the tick. The clock never goes back. If two threads advance it at once,
 /// callbacks run on both.
 ///
+/// It also drives timers on `wasm32-unknown-unknown`, where the system has no clock. Timeouts,
+/// sleeps, maps and purgatories with a delay work there. Calls that take or return an [`Instant`]
+/// panic, and so do repetitions, intervals and throttles.
+///
 /// # Examples
 ///
 /// ```
@@ -168,7 +181,8 @@ pub struct ManualClock {
 }
 
 struct Shared {
-    origin: Instant,
+    /// Set by `new` unless the target has no [`Instant`].
+    origin: OnceLock<Instant>,
     /// Time since `origin`.
     elapsed: Mutex<Duration>,
     /// The wall clock at `origin`, if it has not been set since.
@@ -180,8 +194,9 @@ impl ManualClock {
     /// Makes a clock that starts at the present time. Its wall clock starts with the year 2000.
     #[must_use]
     pub fn new() -> Self {
+        let has_instants = cfg!(not(all(target_family = "wasm", target_os = "unknown")));
         let shared = Shared {
-            origin: Instant::now(),
+            origin: if has_instants { Instant::now().into() } else { OnceLock::new() },
             elapsed: Mutex::new(Duration::ZERO),
             system_origin: Mutex::new(UNIX_EPOCH + Duration::from_secs(946_684_800)),
             timers: Listeners::new(),
@@ -204,7 +219,11 @@ impl ManualClock {
     ///
     /// Panics if an [`Instant`] cannot represent the new time.
     pub fn advance(&self, span: Duration) {
-        let end = self.now().checked_add(span).expect("an `Instant` cannot represent the new time");
+        let is_instant = |end: &Duration| {
+            self.shared.origin.get().is_none_or(|origin| origin.checked_add(*end).is_some())
+        };
+        let end = self.elapsed().checked_add(span).filter(is_instant);
+        let end = end.expect("an `Instant` cannot represent the new time");
         self.turn();
         while let Some(next) = self.next_turn().filter(|&next| next <= end) {
             self.show(next);
@@ -264,7 +283,7 @@ impl ManualClock {
     #[expect(clippy::must_use_candidate, reason = "it is called to let time pass")]
     pub fn advance_to_next(&self) -> Option<Duration> {
         let next = self.next_turn()?;
-        let span = next.saturating_duration_since(self.now());
+        let span = next.saturating_sub(self.elapsed());
         self.show(next);
         self.turn();
         Some(span)
@@ -285,10 +304,14 @@ impl ManualClock {
     }
 
     /// Sets the time, unless the clock is already later.
-    fn show(&self, time: Instant) {
-        let since = time.saturating_duration_since(self.shared.origin);
+    fn show(&self, time: Duration) {
         let mut elapsed = self.shared.elapsed.lock();
-        *elapsed = since.max(*elapsed);
+        *elapsed = time.max(*elapsed);
+    }
+
+    /// Returns the instant at which the clock started.
+    pub(crate) fn origin(&self) -> Instant {
+        *self.shared.origin.get_or_init(Instant::now)
     }
 
     fn turn(&self) {
@@ -297,8 +320,13 @@ impl ManualClock {
         }
     }
 
-    fn next_turn(&self) -> Option<Instant> {
-        self.shared.timers.live().iter().filter_map(|timer| timer.next_turn()).min()
+    fn next_turn(&self) -> Option<Duration> {
+        let next_of = |timer: &Arc<dyn Driven>| {
+            // A clock of the user around this one knows only instants.
+            let since = || Some(timer.next_turn()?.saturating_duration_since(self.origin()));
+            timer.next_elapsed().or_else(since)
+        };
+        self.shared.timers.live().iter().filter_map(next_of).min()
     }
 }
 
@@ -320,7 +348,11 @@ impl fmt::Debug for ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> Instant {
-        self.shared.origin + self.elapsed()
+        self.origin() + self.elapsed()
+    }
+
+    fn as_manual(&self) -> Option<&ManualClock> {
+        Some(self)
     }
 
     fn system_time(&self) -> SystemTime {

@@ -7,7 +7,7 @@ use std::{
     string::String,
     sync::{Arc, Weak},
     thread,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
@@ -327,5 +327,9 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
 
     fn next_turn(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.next_turn()?)
+    }
+
+    fn next_elapsed(&self) -> Option<Duration> {
+        self.shards.clock().since_manual(self.shards.next_turn()?)
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    clock::{Clock, Driven, StepListener, watch_steps},
+    clock::{Clock, Driven, ManualClock, StepListener, watch_steps},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -20,10 +20,10 @@ use crate::{
 pub(crate) struct TickClock {
     /// `None` for the clock of the system.
     source: Option<Arc<dyn Clock>>,
-    /// Start of tick 0.
-    origin: Instant,
+    /// Start of tick 0. Set lazily with a [`ManualClock`], whose target may have no [`Instant`].
+    origin: OnceLock<Instant>,
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
-    /// [`Instant`] is never early.
+    /// [`Instant`] is never early. With a [`ManualClock`], since the start of that clock.
     started: Nanos,
     pub(crate) ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
@@ -93,10 +93,28 @@ impl TickClock {
     pub(crate) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
-        let user = source.as_ref().map(|clock| (clock.now(), Nanos::ZERO));
-        let (origin, started) = user.unwrap_or_else(system_start);
+        let (origin, started) = match source.as_deref().map(|clock| (clock, clock.as_manual())) {
+            None => {
+                let (origin, started) = system_start();
+                (origin.into(), started)
+            }
+            Some((_, Some(manual))) => (OnceLock::new(), manual.elapsed().into()),
+            Some((clock, None)) => (clock.now().into(), Nanos::ZERO),
+        };
         let (latest, recheck) = (AtomicU64::new(0), OnceLock::new());
         Self { source, origin, started, ticks, latest, recheck }
+    }
+
+    fn manual(&self) -> Option<&ManualClock> {
+        self.source.as_ref()?.as_manual()
+    }
+
+    /// Returns the start of tick 0.
+    fn origin(&self) -> Instant {
+        *self.origin.get_or_init(|| {
+            let manual = self.manual().expect("only a manual clock starts without an instant");
+            manual.origin() + Duration::from(self.started)
+        })
     }
 
     /// Returns a clock with the same source and ticks that has seen no time yet.
@@ -173,7 +191,11 @@ impl TickClock {
     pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
             None => system_nanos().saturating_sub(self.started),
-            Some(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
+            Some(clock) => match clock.as_manual() {
+                Some(manual) => Nanos::from(manual.elapsed()).saturating_sub(self.started),
+                None => self.elapsed_at(clock.now()),
+            }
+            .min(Nanos::LAST),
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
         if self.ticks.is_in(elapsed, latest) {
@@ -217,13 +239,13 @@ impl TickClock {
     /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.
     #[inline]
     pub(super) fn elapsed_at(&self, instant: Instant) -> Nanos {
-        instant.saturating_duration_since(self.origin).into()
+        instant.saturating_duration_since(self.origin()).into()
     }
 
     /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
     /// represent it.
     pub(super) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
-        self.origin.checked_add(elapsed.finite()?)
+        self.origin().checked_add(elapsed.finite()?)
     }
 
     /// Returns the current instant.
@@ -243,6 +265,13 @@ impl TickClock {
     /// Returns how often to read the clock while timeouts are pending, since it may jump.
     pub(super) fn recheck(&self) -> Option<Duration> {
         self.recheck.get().copied().flatten()
+    }
+
+    /// Returns the start of a tick since the start of a [`ManualClock`]; `None` on another clock,
+    /// and if the tick never comes.
+    pub(super) fn since_manual(&self, tick: Tick) -> Option<Duration> {
+        self.manual()?;
+        self.started.saturating_add(self.ticks.until_start(tick)).finite()
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
@@ -277,11 +306,11 @@ mod tests {
     fn the_systems_clock_counts_the_time_of_instants_and_is_never_ahead_of_it() {
         let clock = TickClock::new(None, Duration::from_millis(1));
         for _ in 0..1000 {
-            let before = clock.origin.elapsed();
+            let before = clock.origin().elapsed();
             let elapsed = Duration::from(clock.elapsed());
-            assert!(elapsed <= clock.origin.elapsed(), "{elapsed:?} are not over");
+            assert!(elapsed <= clock.origin().elapsed(), "{elapsed:?} are not over");
             let coarse = Duration::from(clock.elapsed_coarsely());
-            assert!(coarse <= clock.origin.elapsed(), "{coarse:?} are not over");
+            assert!(coarse <= clock.origin().elapsed(), "{coarse:?} are not over");
             assert!(coarse + Duration::from_secs(1) > before, "{before:?} have passed");
             // It is behind by the shortest of 16 pauses.
             assert!(elapsed + Duration::from_secs(1) > before, "{before:?} have passed");

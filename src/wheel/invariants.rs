@@ -1,6 +1,9 @@
-//! The invariants of a wheel between two calls.
+//! The invariants of a wheel between two calls, and a view of its buckets.
 
-use super::{TimingWheel, geometry::BucketId, records::CHUNK};
+use alloc::vec::Vec;
+
+use super::{Key, TimingWheel, geometry::BucketId, records::CHUNK};
+use crate::tick::Tick;
 
 impl<T> TimingWheel<T> {
     /// Checks the clauses of the [contract](crate::wheel#contract) that one state of the wheel
@@ -45,6 +48,22 @@ impl<T> TimingWheel<T> {
             }
         }
         assert_eq!(listed, self.len(), "a timeout is in no bucket");
+    }
+
+    /// Returns each non-empty bucket: its level, or `None` for the root; its number there; its
+    /// expiration; the keys of its timeouts. A timeout in no bucket is listed by tick. For
+    /// pictures.
+    #[doc(hidden)]
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u32>, usize, Tick, Vec<Key>)> {
+        let buckets = &self.buckets;
+        let root = buckets.root_expiration().map(|_| BucketId::ROOT);
+        let ids = buckets.occupied().filter(|&id| Some(id) != buckets.hollow());
+        ids.chain(root).map(|id| {
+            let (level, index) = buckets.geometry.split(id);
+            let slots = buckets.records_of(id).map(|at| buckets.records.get(at).slot);
+            let keys = slots.filter_map(|slot| self.values.key_at(slot)).collect();
+            ((id != BucketId::ROOT).then_some(level), index, buckets.bucket(id).expiration, keys)
+        })
     }
 
     /// Checks one bucket. Returns the number of its records.

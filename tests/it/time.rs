@@ -237,7 +237,9 @@ fn timeouts_with_a_window_share_wake_ups_and_stay_within_it() {
         schedule(delay..=delay + slack);
         clock.advance(MS);
     }
-    clock.advance(60_000 * MS);
+    assert!(runs.lock().unwrap().is_empty(), "the first window opens later");
+    let wake_ups = std::iter::from_fn(|| clock.advance_to_next()).count();
+    assert!(wake_ups <= 10_000 / 20, "{wake_ups} wake-ups");
     let taken = std::mem::take(&mut *runs.lock().unwrap());
     assert_eq!(taken.len(), 10_000);
     for (scheduled, ran) in &taken {
@@ -246,8 +248,6 @@ fn timeouts_with_a_window_share_wake_ups_and_stay_within_it() {
             "{scheduled:?} {ran:?}"
         );
     }
-    let wake_ups: std::collections::BTreeSet<_> = taken.iter().map(|&(_, ran)| ran).collect();
-    assert!(wake_ups.len() <= 10_000 / 20, "{} wake-ups", wake_ups.len());
 
     // No tick begins in these windows, so they count as their beginnings.
     let (none, backwards) = (delay + MS / 1000, delay / 2);

@@ -289,7 +289,6 @@ impl Timer {
     /// assert_eq!(timer.now(), start + Duration::from_secs(3600));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
         self.clock().instant_now()
@@ -417,7 +416,6 @@ impl Timer {
     /// runs.recv()?;
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[inline]
     pub fn wake(&self) {
         #[cfg(feature = "future")]
         self.sleeps.wakers.shards.wakeup.wake();
@@ -429,7 +427,6 @@ impl Timer {
     ///
     /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
     /// `shutdown` hands back those that are pending.
-    #[inline]
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
         #[cfg(feature = "future")]

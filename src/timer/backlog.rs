@@ -51,7 +51,7 @@ use crate::{
 /// A queue from the reaper to the executor threads or receivers.
 pub(crate) struct Backlog<T> {
     /// Whether the user receives the timeouts, instead of executor threads.
-    is_queue: bool,
+    pub(super) is_queue: bool,
     pub(super) state: Mutex<State<T>>,
     arrived: Condvar,
 }
@@ -122,10 +122,6 @@ impl<T> Backlog<T> {
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
-    pub(super) fn is_queue(&self) -> bool {
-        self.is_queue
-    }
-
     /// Adds a batch, which it leaves empty with its memory. Returns how many threads to
     /// [wake](Self::wake). The caller holds the lock of the shard.
     #[must_use]
@@ -184,38 +180,6 @@ impl<T> Backlog<T> {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
-    }
-
-    /// Takes the timeout that has waited longest. If there is none, stores the waker, which the
-    /// reaper wakes when timeouts come. A caller that keeps its ticket keeps its turn.
-    #[cfg(feature = "future")]
-    pub(super) fn poll_take(
-        &self,
-        ticket: &mut Ticket,
-        waker: &Waker,
-    ) -> Poll<Result<Expired<T>, TryRecvError>> {
-        let polled = poll_or_store(&self.state, waker, |state| match state.take() {
-            Err(TryRecvError::Empty) => Err(state.receivers.slot(ticket)),
-            taken => Ok((taken, state.receivers.remove(ticket))),
-        });
-        debug_assert!(polled.is_pending() || ticket.is_none(), "a ready task keeps its turn");
-        polled.map(|(taken, _removed)| taken)
-    }
-
-    /// Ends the wait of a task. If the task has been woken, the wake-up goes to the next one.
-    #[cfg(feature = "future")]
-    pub(super) fn stop_waiting(&self, ticket: &mut Ticket) {
-        if ticket.is_none() {
-            return;
-        }
-        let mut state = self.state.lock();
-        let removed = state.receivers.remove(ticket);
-        let is_woken = removed.is_none() && state.waiting.len > 0;
-        let next = state.receivers.pop_up_to(usize::from(is_woken));
-        drop(state);
-        drop(removed);
-        // A receiver calls this in its drop.
-        wake_all(next);
     }
 
     /// Wakes at most `count` tasks, without a lock: one for each timeout after a put, and all after
@@ -298,17 +262,33 @@ impl<T> Receiver<T> {
         Self { backlog, ticket: None }
     }
 
-    /// Polls for a due value.
+    /// Takes a due value, or leaves the waker under the ticket. So a task that was woken in vain
+    /// keeps its turn.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        let taken = self.backlog.poll_take(&mut self.ticket, cx.waker());
-        taken.map(|taken| taken.map(|expired| expired.value).map_err(|_| RecvError))
+        let ticket = &mut self.ticket;
+        let polled = poll_or_store(&self.backlog.state, cx.waker(), |state| match state.take() {
+            Err(TryRecvError::Empty) => Err(state.receivers.slot(ticket)),
+            taken => Ok((taken, state.receivers.remove(ticket))),
+        });
+        debug_assert!(polled.is_pending() || self.ticket.is_none(), "a ready task keeps its turn");
+        polled.map(|(taken, _removed)| taken.map(|expired| expired.value).map_err(|_| RecvError))
     }
 }
 
+/// If the task has been woken, the wake-up goes to the next one.
 #[cfg(feature = "future")]
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.backlog.stop_waiting(&mut self.ticket);
+        if self.ticket.is_none() {
+            return;
+        }
+        let mut state = self.backlog.state.lock();
+        let removed = state.receivers.remove(&mut self.ticket);
+        let is_woken = removed.is_none() && state.waiting.len > 0;
+        let next = state.receivers.pop_up_to(usize::from(is_woken));
+        drop(state);
+        drop(removed);
+        wake_all(next);
     }
 }
 

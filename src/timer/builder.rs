@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::Clock,
     tick::Tick,
-    wheel::{Expired, TimingWheel, WheelBuilder},
+    wheel::{TimingWheel, WheelBuilder},
 };
 
 /// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
@@ -211,7 +211,7 @@ impl TimerBuilder {
         handler: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
         let (delivery, executors) = self.delivery();
-        self.build_shared(delivery, executors, state, move |expired| handler(expired.value))
+        self.build_shared(delivery, executors, state, handler)
     }
 
     /// Makes the state of a timer with these settings. `state` makes the state of each shard, from
@@ -221,7 +221,7 @@ impl TimerBuilder {
         delivery: Delivery<S::Due>,
         executors: usize,
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
-        handle: impl Fn(Expired<S::Due>) + Send + Sync + 'static,
+        handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);

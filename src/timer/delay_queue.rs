@@ -73,10 +73,6 @@ impl<T: Send + 'static> DelayQueue<T> {
         }
     }
 
-    pub(super) fn from_parts(timer: ValueTimer<T>, due: Arc<Backlog<T>>) -> Self {
-        Self { timer, due }
-    }
-
     /// Returns a receiver for a task.
     #[cfg(feature = "future")]
     pub(crate) fn receiver(&self) -> super::backlog::Receiver<T> {
@@ -240,7 +236,7 @@ impl TimerBuilder {
         let backlog = Arc::new(Backlog::new(true));
         let delivery = Delivery::Backlog(Arc::clone(&backlog));
         let shared = self.build_shared(delivery, 0, |wheel, _, _| wheel, drop)?;
-        Ok(DelayQueue::from_parts(ValueTimer::from_shared(shared), backlog))
+        Ok(DelayQueue { timer: ValueTimer::from_shared(shared), due: backlog })
     }
 }
 

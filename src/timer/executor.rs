@@ -65,28 +65,29 @@ impl<T> Delivery<T> {
 
     /// Returns whether the user receives the timeouts.
     pub(super) fn is_queue(&self) -> bool {
-        self.backlog().is_some_and(Backlog::is_queue)
+        self.backlog().is_some_and(|backlog| backlog.is_queue)
+    }
+
+    /// Returns whether threads of the timer take the timeouts.
+    pub(super) fn has_executors(&self) -> bool {
+        self.backlog().is_some_and(|backlog| !backlog.is_queue)
     }
 }
 
 /// Runs the user's handler, and catches and counts its panics.
 pub(crate) struct Handler<T> {
-    handle: Box<dyn Fn(Expired<T>) + Send + Sync>,
+    handle: Box<dyn Fn(T) + Send + Sync>,
     panicked: AtomicU64,
-    events: Events,
+    pub(super) events: Events,
 }
 
 impl<T> Handler<T> {
-    pub(super) fn new(events: Events, handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
+    pub(super) fn new(events: Events, handle: impl Fn(T) + Send + Sync + 'static) -> Self {
         Self { handle: Box::new(handle), panicked: AtomicU64::new(0), events }
     }
 
-    pub(super) fn events(&self) -> &Events {
-        &self.events
-    }
-
     pub(crate) fn call(&self, expired: Expired<T>) {
-        self.catch(|| (self.handle)(expired));
+        self.catch(|| (self.handle)(expired.value));
     }
 
     pub(super) fn panicked(&self) -> u64 {

@@ -103,7 +103,6 @@ impl TimeoutHandle {
     }
 
     /// Returns whether the timeout has not ended.
-    #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.shards.deadline(self.key).is_some()
@@ -111,7 +110,6 @@ impl TimeoutHandle {
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
-    #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.deadline(self.key)?)
@@ -136,7 +134,6 @@ impl TimeoutHandle {
     /// assert_eq!(timeout.remaining(), None);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.shards.remaining(self.key)

@@ -157,7 +157,9 @@ impl CallbackThreads {
     }
 
     pub(crate) fn check_invariants(&self) {
-        self.state.lock().check_invariants();
+        let state = self.state.lock();
+        assert!(state.ids.len() <= state.count, "a thread began without registration");
+        assert!(state.waiting <= state.ids.len(), "a thread waits that has not begun");
     }
 
     /// Counts this thread as waiting, if it is a callback thread, until the result is dropped.
@@ -173,11 +175,6 @@ impl CallbackThreads {
 }
 
 impl State {
-    fn check_invariants(&self) {
-        assert!(self.ids.len() <= self.count, "a thread began without registration");
-        assert!(self.waiting <= self.ids.len(), "a thread waits that has not begun");
-    }
-
     fn is_over(&self) -> bool {
         self.is_shut_down || self.count == self.waiting
     }

@@ -346,7 +346,6 @@ impl Timer {
     /// assert_eq!(timer.now(), start + Duration::from_secs(3600));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
         self.clock().instant_now()
@@ -474,7 +473,6 @@ impl Timer {
     /// runs.recv()?;
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[inline]
     pub fn wake(&self) {
         #[cfg(feature = "future")]
         self.sleeps.wakers.shards.wakeup.wake();
@@ -486,7 +484,6 @@ impl Timer {
     ///
     /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
     /// `shutdown` hands back those that are pending.
-    #[inline]
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
         #[cfg(feature = "future")]

@@ -252,7 +252,7 @@ fn timer_of_shards<V: Send + 'static>(
     handle: impl Fn(V) + Send + Sync + 'static,
 ) -> Arc<Shared<TimingWheel<V>>> {
     let starter = Starter { reaper: reaper.clone(), executors: 0, name: String::new() };
-    let handler = Handler::new(silent(), move |expired: Expired<V>| handle(expired.value));
+    let handler = Handler::new(silent(), handle);
     Shared::new(shards, handler, delivery, starter)
 }
 

@@ -161,7 +161,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         *starter = None;
         self.is_started.store(true, Ordering::Release);
         drop(starter);
-        self.handler.events().started();
+        self.handler.events.started();
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         self.callback_threads.shut_down();
         // A timer that was never used emits no event.
         if is_first && self.is_started() {
-            self.handler.events().shut_down(pending.len() + expired.len());
+            self.handler.events.shut_down(pending.len() + expired.len());
         }
         (pending, expired)
     }

@@ -92,7 +92,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
                 Delivery::Inline | Delivery::Backlog(_) => self.handler.call(expired),
             }
         }
-        holds.lateness.inspect(|lateness| self.handler.events().expired(*lateness));
+        holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
         holds
     }
 
@@ -133,8 +133,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     #[cold]
     fn help(&self, read: Reading) {
         // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
-        let has_executors = self.delivery.backlog().is_some_and(|backlog| !backlog.is_queue());
-        if !has_executors || self.is_driven() {
+        if !self.delivery.has_executors() || self.is_driven() {
             return;
         }
         self.shards.follow_wall_clock(read.now);
@@ -227,9 +226,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// it. A pool may run them there.
     pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
-        let has_executors =
-            matches!(&self.delivery, Delivery::Backlog(backlog) if !backlog.is_queue());
-        let thread = (!has_executors).then(|| self.callback_threads.register());
+        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
         Box::new(TimerClient { thread, ..TimerClient::new(self) })
     }
 }

@@ -16,7 +16,7 @@ use super::{
     shared::{Owner, Shared},
     stats::TimerStats,
 };
-use crate::wheel::{Expired, TimingWheel};
+use crate::wheel::TimingWheel;
 
 /// A timer that passes plain values to one handler.
 ///
@@ -352,10 +352,7 @@ impl TimerBuilder {
         self,
         handler: impl Fn(T) + Send + Sync + 'static,
     ) -> Result<ValueTimer<T>, TimerBuildError> {
-        let (delivery, executors) = self.delivery();
-        let handle = move |expired: Expired<T>| handler(expired.value);
-        self.build_shared(delivery, executors, |wheel, _, _| wheel, handle)
-            .map(ValueTimer::from_shared)
+        self.build_with_state(|wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
     }
 }
 

@@ -186,6 +186,7 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
+    #[inline]
     pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
         self.lock_of(key).is_some_and(|mut shard| shard.reset(key.in_shard(), now, deadline))
     }

@@ -218,6 +218,38 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
     assert_eq!(Arc::strong_count(&held), 1, "pending callbacks are dropped with the timer");
 }
 
+/// Returns how many threads of this process wait for steps of the clocks.
+#[cfg(target_os = "linux")]
+fn watching() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("the system lists threads");
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "clock-steps")).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_use_starts_one_thread_that_waits_for_steps() {
+    const TEST: &str = "the_first_use_starts_one_thread_that_waits_for_steps";
+    if !is_child("watching") {
+        return succeeds(child("watching", TEST));
+    }
+    let (own, boot) = (Timer::new(), || Timer::builder().clock(BootClock).build().unwrap());
+    let timers = [boot(), boot()];
+    own.schedule(HOUR, || ()).unwrap();
+    assert_eq!(watching(), 0, "without use");
+    for timer in &timers {
+        timer.schedule(HOUR, || ()).unwrap();
+    }
+    own.schedule_at_time(std::time::SystemTime::now() + HOUR, || ()).unwrap();
+    // The thread names itself when it begins.
+    let end = Instant::now() + GENEROUS;
+    while watching() == 0 {
+        assert!(Instant::now() < end, "no thread waits");
+        thread::yield_now();
+    }
+    assert_eq!(watching(), 1, "for all timers");
+}
+
 /// The kernel moves its boot-time clock for a process that enters another time namespace. Only a
 /// process with one thread may enter one.
 #[cfg(all(target_os = "linux", feature = "future"))]

@@ -187,6 +187,7 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
+    #[inline]
     pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
         let Some(mut shard) = self.lock_of(key) else { return false };
         let is_pending = shard.reset(key.in_shard(), now, deadline);

@@ -104,6 +104,7 @@ impl<K: Copy + Eq + Hash> Walls<K> {
     }
 
     /// Forgets a timeout, before it gets another deadline.
+    #[cold]
     pub(super) fn forget(&self, key: K) {
         self.0.lock().deadlines.remove(&key);
     }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, Weak},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use delaywheel::{Clock, Driven, Timer};
@@ -11,20 +11,22 @@ use super::support::{Log, MS, SECOND, YEAR};
 
 /// A clock that the test sets, and that drives its timers when the test calls it.
 #[derive(Debug, Clone)]
-pub(crate) struct Set(Arc<Shared>);
+pub(crate) struct Set(pub(crate) Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     origin: Instant,
     since: Mutex<Duration>,
+    pub(crate) wall: Mutex<SystemTime>,
     timers: Mutex<Vec<Weak<dyn Driven>>>,
 }
 
 impl Set {
     /// Starts a year after its origin, so that it can step back.
     pub(crate) fn new() -> Self {
-        let timers = Mutex::default();
-        Self(Arc::new(Shared { origin: Instant::now(), since: Mutex::new(YEAR), timers }))
+        let (since, wall, timers) =
+            (Mutex::new(YEAR), Mutex::new(SystemTime::UNIX_EPOCH + YEAR), Mutex::default());
+        Self(Arc::new(Shared { origin: Instant::now(), since, wall, timers }))
     }
 
     /// Sets the time since the start; it may be before the current time.
@@ -38,7 +40,7 @@ impl Set {
         self.turn();
     }
 
-    fn turn(&self) {
+    pub(crate) fn turn(&self) {
         let timers: Vec<_> =
             self.0.timers.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
         for timer in timers {
@@ -54,6 +56,10 @@ impl Set {
 impl Clock for Set {
     fn now(&self) -> Instant {
         self.0.origin + *self.0.since.lock().unwrap()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        *self.0.wall.lock().unwrap()
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {

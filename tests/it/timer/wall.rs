@@ -1,7 +1,7 @@
 //! Deadlines by the wall clock: an oracle over random scripts, and the notice of a step.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::mpsc,
     time::{Duration, Instant, SystemTime},
 };
@@ -9,8 +9,9 @@ use std::{
 use delaywheel::{Clock, ManualClock, TimeoutHandle, Timer};
 
 use super::{
+    clock::Set,
     jumps::{HOUR, Jumping},
-    support::{GENEROUS, Log, MS, manual, manual_with},
+    support::{GENEROUS, Log, MS, YEAR, manual, manual_with},
 };
 
 /// The deadline of a timeout.
@@ -137,6 +138,45 @@ fn timeouts_by_the_wall_clock_agree_with_an_oracle_while_it_steps() {
                 world.clock.advance(Duration::ZERO);
                 world.check();
             }
+        }
+    }
+}
+
+/// The clock of the timer stops, jumps and steps back, and so does the wall clock.
+#[test]
+fn a_timeout_follows_the_wall_clock_whatever_the_clock_of_the_timer_does() {
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (clock, log) = (Set::new(), Log::new());
+        let timer = Timer::builder().clock(clock.clone()).shards(2).build().unwrap();
+        let (mut due, mut since) = (BTreeMap::new(), YEAR);
+        for number in 0..100 {
+            let [ahead, passed, stepped] = [(); 3].map(|()| {
+                let most = 60_000 >> random.u8(..16);
+                Duration::from_millis(random.u64(..=most))
+            });
+            match random.u8(..6) {
+                0 | 1 => {
+                    let time = clock.system_time() + ahead;
+                    let (log, shown) = (log.clone(), clock.clone());
+                    let run = move || log.push((number, shown.system_time()));
+                    timer.schedule_at_time(time, run).unwrap();
+                    due.insert(number, time);
+                }
+                2 => since += passed,
+                3 => since -= passed,
+                4 => *clock.0.wall.lock().unwrap() += stepped,
+                _ => *clock.0.wall.lock().unwrap() -= stepped,
+            }
+            clock.show(since);
+            for (number, shown) in log.take() {
+                let time = due.remove(&number).expect("it runs once");
+                assert!(time <= shown, "{number} is early");
+            }
+            let is_late = |time: &&SystemTime| **time + 2 * MS <= clock.system_time();
+            assert_eq!(due.values().find(is_late), None, "one is late");
+            timer.check_invariants();
         }
     }
 }

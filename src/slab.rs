@@ -631,7 +631,7 @@ mod tests {
     #[test]
     fn values_of_sparse_segments_keep_their_keys_and_take_little_memory() {
         type Large = [u64; 5];
-        for seed in 0..20 {
+        for seed in 0..8 {
             let (mut slab, mut random) = (Slab::<Large>::new(), fastrand::Rng::with_seed(seed));
             let (mut live, mut dead) = (Vec::<(Key, u32)>::new(), Vec::new());
             for _ in 0..8 {
@@ -643,7 +643,12 @@ mod tests {
                 random.shuffle(&mut live);
                 for _ in 0..random.usize(..=live.len()) {
                     let (key, value) = live.pop().unwrap();
-                    assert_eq!(slab.remove(key), Some((value, [value.into(); 5])));
+                    let (tag, taken) = match random.u8(..4) {
+                        0 => (value, slab.remove_at(key.index()).unwrap().1),
+                        1 => slab.take_at(key.index()),
+                        _ => slab.remove(key).unwrap(),
+                    };
+                    assert_eq!((tag, taken, slab.len()), (value, [value.into(); 5], live.len()));
                     dead.push(key);
                     if !slab.sweep() && live.len() % 4_096 == 0 {
                         slab.begin_sweep();
@@ -668,13 +673,20 @@ mod tests {
                 let slots = slots + packed.map(|packed| packed.slots.len()).sum::<usize>();
                 assert!(slots <= most + SEGMENT, "{slots} slots for {}", live.len());
                 slab.check_invariants();
-                for &(key, value) in &live {
-                    assert_eq!(
-                        (slab.get(key), slab.tag(key)),
-                        (Some(&[value.into(); 5]), Some(value))
-                    );
+                for (key, value) in &mut live {
+                    let (index, large) = (key.index(), [u64::from(*value); 5]);
+                    assert_eq!((slab.get(*key), slab.tag(*key)), (Some(&large), Some(*value)));
+                    assert_eq!((slab.at(index), slab.tag_at(index)), (&large, *value));
+                    assert_eq!(slab.get_at(index), Some((*value, &large)));
+                    assert!(slab.is_occupied(index) && slab.key_at(index) == Some(*key));
+                    *value ^= 1;
+                    slab.set_tag(index, *value);
+                    slab.at_mut(index)[0] ^= 1;
+                    slab.get_mut(*key).unwrap()[1] ^= 1;
+                    slab.get_at_mut(index).unwrap().1[2..].fill((*value).into());
                 }
-                assert!(dead.iter().all(|&key| slab.get(key).is_none()), "a dead key lives");
+                let mut finds = |key| slab.get_mut(key).is_some() || slab.remove(key).is_some();
+                assert!(!dead.iter().any(|&key| finds(key)), "a dead key lives");
             }
             slab.check_invariants();
         }

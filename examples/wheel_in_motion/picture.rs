@@ -20,11 +20,9 @@ const MOVE: f64 = 0.5;
 /// Height of a row of the queue.
 const ROW: f64 = 42.0;
 
-/// The frame that viewers see who prefer no motion, or whose program cannot play: the full wheel.
-const STILL: &str = "cancel";
-
 const HEAD: &str = "<svg id=\"film\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 664\" \
-    width=\"100%\" font-family=\"system-ui,'Segoe UI',Helvetica,Arial,sans-serif\" role=\"img\">\n\
+    width=\"960\" height=\"664\" style=\"max-width:100%;height:auto\" role=\"img\" \
+    font-family=\"system-ui,'Segoe UI',Helvetica,Arial,sans-serif\">\n\
     <title>A timing wheel that fills, cascades and drains</title>\n";
 
 /// Colours that colour-blind readers can tell apart, for light and dark pages.
@@ -53,8 +51,8 @@ const LEGEND: &str = "<g transform=\"translate(0,342)\"><circle cx=\"8\" cy=\"-5
 
 /// Draws a film: frames, and seconds in all.
 pub(crate) fn draw((frames, seconds): &(Vec<Frame>, f64)) -> String {
-    let still = frames.iter().rposition(|frame| frame.caption[0].to_lowercase() == STILL);
-    let still = still.expect("the film has this scene") - 1;
+    // Viewers who prefer no motion, or whose program cannot play, see the full wheel.
+    let still = frames.iter().position(|frame| frame.is_asleep).expect("the worker sleeps");
     let mut picture = Picture { frames, seconds: *seconds, still, style: STYLE.into(), count: 0 };
     let wheel = picture.wheel();
     let panel = picture.panel();
@@ -69,7 +67,7 @@ pub(crate) fn draw((frames, seconds): &(Vec<Frame>, f64)) -> String {
         picture.style,
         "#film .m{{animation-duration:{seconds:.2}s}}\n@media(prefers-reduced-motion:reduce){{\
          #film .m{{animation-play-state:paused;animation-delay:-{:.2}s}}}}",
-        frames[still + 1].at,
+        frames[still].at + 0.01,
     );
     format!(
         "{HEAD}<style>{}</style>\n\
@@ -194,7 +192,7 @@ impl Picture<'_> {
                 before[number] = place;
             }
         }
-        let still = self.frames[self.still].at + self.frames[self.still].takes;
+        let still = self.frames[self.still].at;
         for track in tracks {
             let mut keys = vec![(0.0, 0.0, dot(DOOR, "opacity:0"))];
             for &(begin, place, seat) in &track {
@@ -204,13 +202,14 @@ impl Picture<'_> {
                 };
                 keys.push((begin, begin + MOVE, dot(seat, look)));
             }
-            let [x, y] =
-                track.iter().rfind(|(begin, ..)| *begin <= still).map_or(DOOR, |one| one.2);
+            let last = track.iter().rfind(|(begin, ..)| *begin <= still);
+            let (_, place, [x, y]) = *last.expect("all are inserted before the worker sleeps");
+            let gone = if place == Place::Cancelled { " opacity=\"0\"" } else { "" };
             let name = self.keyframes(&keys);
             let _ = writeln!(
                 shapes,
                 "<circle r=\"4\" class=\"d m\" style=\"animation-name:{name}\" \
-                 transform=\"translate({x:.0},{y:.0})\"/>"
+                 transform=\"translate({x:.0},{y:.0})\"{gone}/>"
             );
         }
     }

@@ -260,7 +260,7 @@ impl ManualClock {
     }
 
     /// Advances the time to the next wake-up of a timer. Returns the time that passed, or `None` if
-    /// no timeout is pending at a time that an [`Instant`] can represent.
+    /// no timeout is pending that ever expires.
     ///
     /// A wake-up may expire no timeout: after a cancel, after a reset to a later deadline, and when
     /// the wheel sorts a crowded bucket. To run until a callback has run, call this in a loop, or

@@ -52,7 +52,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// # Cancel safety
     ///
     /// An entry leaves the map only when the future is ready. So it can be a branch of `select!`,
-    /// beside one that inserts.
+    /// beside one that waits for work and inserts it into the map. Call `next` again after that: it
+    /// then waits for the earliest entry.
     pub async fn next(&mut self) -> Result<Option<(K, V)>, SleepError> {
         loop {
             if let Some(expired) = self.pop_expired() {

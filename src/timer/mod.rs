@@ -103,8 +103,9 @@ impl fmt::Debug for Task {
 /// Keep the timer as long as its callbacks must run. Clones are the same timer. When the last clone
 /// is dropped, the timer shuts down and drops the pending callbacks without running them. So a
 /// function that makes a timer, schedules a callback and returns has done nothing; a handle keeps
-/// no timer. To run those that are due soon, call [`finish`](Self::finish). To get all of them
-/// back, call [`shutdown`](Self::shutdown). The first timeout starts the threads.
+/// no timer. A pending callback that has a clone keeps the timer until it has run. To run those
+/// that are due soon, call [`finish`](Self::finish). To get all of them back, call
+/// [`shutdown`](Self::shutdown). The first timeout starts the threads.
 ///
 /// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
 /// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.

@@ -46,7 +46,8 @@ pub struct TimerStats {
     pub panicked: u64,
     /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
     /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.
-    /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
+    /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0: count the
+    /// calls of [`advance_to_next`](crate::ManualClock::advance_to_next) instead.
     pub wakeups: u64,
     /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
     ///

@@ -99,7 +99,9 @@ struct Next {
 impl Timer {
     /// Returns a builder for a callback that repeats every `period`.
     ///
-    /// A period shorter than a tick of the timer, such as zero, counts as one tick.
+    /// A period shorter than a tick of the timer, such as zero, counts as one tick. The period is
+    /// one of the timer's clock, not of the wall clock. For a time of day, let each callback
+    /// schedule the next one.
     ///
     /// # Examples
     ///
@@ -159,7 +161,8 @@ enum First {
 }
 
 impl RepeatBuilder<'_> {
-    /// Sets the delay of the first occurrence. The default is the period.
+    /// Sets the delay of the first occurrence. The default is the period. The last call of
+    /// this, [`first_at`](Self::first_at) and [`spread`](Self::spread) counts.
     pub fn first(self, delay: Duration) -> Self {
         Self { first: First::After(delay), ..self }
     }

@@ -11,13 +11,7 @@ use std::{
 };
 
 use delaywheel::future;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    runtime::Runtime,
-    task::JoinSet,
-    time,
-};
+use tokio::{runtime::Runtime, time};
 
 use super::Turn;
 use crate::prelude::*;
@@ -152,7 +146,6 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
         ("workers/2".to_owned(), 1_000),
         (format!("reset/{}", size(some)), some),
         (format!("elapse/{}", size(many)), many),
-        ("echo".to_owned(), bench.full(20, 1_000)),
     ];
     let (program, millis) = (env::current_exe()?, bench.full(10, 300));
     let contestants: Vec<_> = bench.of(CONTESTANTS, |name| name).copied().collect();
@@ -198,8 +191,7 @@ fn take_of<S: Source>(turn: &Turn) -> io::Result<Vec<Figure>> {
         Some("sleep") => costs(1, create_and_drop)[0],
         Some("reset") => costs(1, reset)[0],
         Some("workers") => costs(WORKERS, create_and_drop).iter().map(|cost| 1e3 / cost).sum(),
-        Some("elapse") => return Ok(elapse(&source, &runtime, number)),
-        _ => return runtime.block_on(echo(&source, number, span)),
+        _ => return Ok(elapse(&source, &runtime, number)),
     };
     Ok(vec![Figure::new(&*turn.row, S::NAME, figure)])
 }
@@ -336,64 +328,4 @@ fn elapse<S: Source>(source: &S, runtime: &Runtime, number: u32) -> Vec<Figure> 
         cpu.map(|cpu| Figure::new(format!("future/elapse_cpu/{}", size(number)), S::NAME, cpu)),
     );
     figures
-}
-
-/// An echo server and its clients in one runtime, over loopback; each connection has one sleep.
-async fn echo<S: Source>(source: &S, connections: u32, span: Duration) -> io::Result<Vec<Figure>> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let (mut servers, mut clients) = (JoinSet::new(), Vec::new());
-    for _ in 0..connections {
-        let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (client, (server, _)) = (client?, server?);
-        client.set_nodelay(true)?;
-        server.set_nodelay(true)?;
-        servers.spawn(serve(source.clone(), server));
-        clients.push(client);
-    }
-    let (start, before) = (Instant::now(), process_cpu());
-    let end = start + 5 * span;
-    let mut asking: JoinSet<_> = clients.into_iter().map(|client| ask(client, end)).collect();
-    let mut answers = 0;
-    while let Some(asked) = asking.join_next().await {
-        answers += asked.map_err(io::Error::other)??;
-    }
-    let (time, cpu) = (start.elapsed(), process_cpu());
-    servers.shutdown().await;
-    let rate = count(answers) / time.as_secs_f64() / 1e3;
-    let mut figures = vec![Figure::new("future/echo/rate", S::NAME, rate)];
-    let cpu = cpu
-        .zip(before)
-        .map(|(after, before)| nanos_per(after.saturating_sub(before), answers) / 1e3);
-    figures.extend(cpu.map(|cpu| Figure::new("future/echo/cpu", S::NAME, cpu)));
-    Ok(figures)
-}
-
-const MESSAGE: usize = 64;
-
-/// Answers messages, until none comes within the time limit. Each message resets the sleep.
-async fn serve<S: Source>(source: S, mut stream: TcpStream) -> io::Result<()> {
-    let mut idle = pin!(source.sleep(LIMIT));
-    let mut buffer = [0; MESSAGE];
-    loop {
-        S::reset(idle.as_mut(), LIMIT);
-        tokio::select! {
-            biased;
-            read = stream.read_exact(&mut buffer) => read?,
-            _ = idle.as_mut() => return Err(io::ErrorKind::TimedOut.into()),
-        };
-        stream.write_all(&buffer).await?;
-    }
-}
-
-/// Sends messages and awaits their answers until the time is up. Returns their number.
-async fn ask(mut stream: TcpStream, end: Instant) -> io::Result<u64> {
-    let mut buffer = [7; MESSAGE];
-    let mut answers = 0;
-    while Instant::now() < end {
-        stream.write_all(&buffer).await?;
-        stream.read_exact(&mut buffer).await?;
-        answers += 1;
-    }
-    Ok(answers)
 }

@@ -53,12 +53,6 @@ impl Traffic {
         Self { is_in_order: true, ..Self::requests(pending, seed) }
     }
 
-    /// Connections with a delay of 30 s; each receives a message every second on average.
-    pub fn connections(pending: u32, seed: u64) -> Self {
-        let spread = Spread::Fixed(30 * SECOND);
-        Self::new(Operation::Reset, spread, pending, pending / 1_000, seed)
-    }
-
     /// Delays that differ; each timeout is replaced after 10 s on average, or before if fewer than
     /// 100,000 are pending.
     pub fn churn(spread: Spread, pending: u32, seed: u64) -> Self {
@@ -195,11 +189,6 @@ impl<'a, T: Timers> Steady<'a, T> {
         nanos_per(time, done)
     }
 
-    /// The contestant, and the keys of its timeouts.
-    pub fn into_parts(self) -> (T, Vec<T::Key>) {
-        (self.timers, self.keys)
-    }
-
     fn replace(&mut self, turns: &[Pair]) {
         for turn in turns {
             let key = &mut self.keys[turn.victim as usize];
@@ -258,7 +247,6 @@ mod tests {
         for traffic in [
             Traffic::requests(3_000, 1),
             Traffic::requests_in_order(3_000, 1).repeated(true),
-            Traffic::connections(3_000, 1),
             Traffic::resets(Spread::Minute, 3_000, 1),
             Traffic::churn(Spread::Minute, 3_000, 1),
         ] {

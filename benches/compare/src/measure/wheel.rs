@@ -70,12 +70,11 @@ pub(crate) fn churn(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// A request server, answered in two orders, and connections that are kept alive.
+/// A request server, answered in two orders.
 pub(crate) fn server(bench: &mut Bench) -> Done {
     let (pending, seed) = (bench.full(1_000, 100_000), bench.options.seed);
     steady(bench, "wheel/server/random", Traffic::requests(pending, seed));
     steady(bench, "wheel/server/oldest", Traffic::requests_in_order(pending, seed));
-    steady(bench, "wheel/keep_alive", Traffic::connections(pending, seed));
     Ok(())
 }
 
@@ -136,7 +135,6 @@ pub(crate) fn sparse(bench: &mut Bench) -> Done {
             for (row, value) in [
                 ("time", time.as_secs_f64() * 1e6 / number),
                 ("wakeups", wakeups.iter().sum::<f64>() / number),
-                ("worst", wakeups.iter().copied().fold(0.0, f64::max)),
             ] {
                 bench.add(&format!("wheel/sparse/{row}"), one.name, value);
             }

@@ -85,7 +85,8 @@ pub struct Ran {
 pub static CONTESTANTS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let shared = shared::ALL.iter().chain(shared::LATE).map(|one| one.name);
     let mut names = timers::ALL.iter().map(|one| one.name).collect::<Vec<_>>();
-    for name in shared.chain([futures::DRIVER, measure::shared::FLOOR]) {
+    let maps = measure::map::ALL.iter().map(|one| one.0);
+    for name in shared.chain([futures::DRIVER, measure::shared::FLOOR]).chain(maps) {
         if !names.contains(&name) {
             names.push(name);
         }

@@ -3,7 +3,7 @@
 //! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one
 //! place.
 
-use crate::measure::{futures, load, memory, purgatory, shared, timer, wheel};
+use crate::measure::{futures, load, map, memory, purgatory, shared, timer, wheel};
 use crate::prelude::*;
 
 /// Read when the program runs, so that an edit of the page does not rebuild it.
@@ -81,7 +81,8 @@ pub const SECTIONS: &[Section] = &[
     section(&["wheel/churn", "wheel/reset"], wheel::churn),
     section(&["wheel/server", "wheel/keep_alive"], wheel::server),
     section(&["wheel/sparse"], wheel::sparse),
-    section(&["timer/memory", "purgatory/memory", "wheel/memory"], memory::run),
+    section(&["map/pair", "map/over", "map/expire", "timer/windows"], map::run),
+    section(&["timer/memory", "purgatory/memory", "wheel/memory", map::MEMORY], memory::run),
 ];
 
 /// Whether a path is `prefix` or lies below it.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Turn,
+    Turn, map,
     traffic::{Steady, Traffic},
 };
 use crate::prelude::*;
@@ -22,11 +22,7 @@ pub struct Heap {
 }
 
 const PENDING: &str = "wheel/memory/pending";
-const ONE: &str = "wheel/memory/one";
 const PEAK: &str = "wheel/memory/peak/random";
-const PEAK_IN_ORDER: &str = "wheel/memory/peak/oldest";
-const LEFT: &str = "wheel/memory/left";
-const BARE: &str = "timer/memory/bare";
 const SHARED_PENDING: &str = "timer/memory/pending";
 const SHARED_PEAK: &str = "timer/memory/peak";
 const PURGATORY: &str = "purgatory/memory";
@@ -41,18 +37,15 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     let in_flight = bench.full(1_000, 100_000);
     let mut turns = Vec::new();
     for one in bench.of(&timers::ALL, |one| one.name) {
-        for (row, number) in
-            [(PENDING, pending), (ONE, 1), (PEAK, in_flight), (PEAK_IN_ORDER, in_flight)]
-        {
+        for (row, number) in [(PENDING, pending), (PEAK, in_flight)] {
             turns.push((row, one.name, number));
         }
     }
-    turns.push((LEFT, Wheel::NAME, in_flight));
     for one in bench.of(shared::ALL, |one| one.name) {
         turns.push((SHARED_PENDING, one.name, pending));
         turns.push((SHARED_PEAK, one.name, in_flight));
     }
-    turns.extend([(BARE, <Typed>::NAME, pending), (BARE, Closures::NAME, pending)]);
+    turns.extend(bench.of(&map::ALL, |one| one.0).map(|one| (map::MEMORY, one.0, pending)));
     turns.push((PURGATORY, Wheel::NAME, pending));
     for (row, contestant, number) in turns {
         let millis = bench.full(400, 4_000);
@@ -84,11 +77,11 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
 
 impl Turn {
     pub fn run_counted(&self, heap: &Heap) -> Vec<Figure> {
-        let still = || Timer::builder().clock(ManualClock::new());
         match &*self.row {
-            LEFT => vec![self.left(heap)],
-            BARE if self.contestant == <Typed>::NAME => self.bare(&<Typed>::new(still()), heap),
-            BARE => self.bare(&Closures::new(still()), heap),
+            map::MEMORY => {
+                let one = map::ALL.iter().find(|one| one.0 == self.contestant);
+                self.each((one.expect("the parent names a contestant").2)(self, heap), None)
+            }
             PURGATORY => self.purgatory(heap),
             SHARED_PENDING | SHARED_PEAK => (shared::find(&self.contestant).memory)(self, heap),
             _ => {
@@ -102,29 +95,6 @@ impl Turn {
     fn each(&self, bytes: usize, note: Option<String>) -> Vec<Figure> {
         let each = count(bytes as u64) / f64::from(self.number);
         vec![Figure::new(&*self.row, &*self.contestant, each).with_note(note)]
-    }
-
-    /// Bytes of a wheel after all requests were cancelled and the wheel was shrunk.
-    fn left(&self, heap: &Heap) -> Figure {
-        let traffic = Traffic::requests(self.number, self.seed).repeated(self.repeats_victims);
-        let before = (heap.live)();
-        let mut steady = Steady::new(Wheel::default(), &traffic);
-        steady.ramp_up();
-        steady.pass(u64::from(self.millis), LIMIT);
-        let (mut wheel, keys) = steady.into_parts();
-        assert!(keys.iter().all(|&key| wheel.cancel(key).is_some()), "a request was not pending");
-        drop(keys);
-        wheel.shrink();
-        Figure::new(LEFT, &*self.contestant, count(((heap.live)() - before) as u64))
-    }
-
-    /// Bytes of a timeout of a timer, without its key or handle. Time stands still.
-    fn bare<S: SharedTimer>(&self, timer: &S, heap: &Heap) -> Vec<Figure> {
-        let delays = delays(&mut Rng::with_seed(self.seed), self.number);
-        let mut timeouts = Vec::with_capacity(delays.len());
-        let before = (heap.live)();
-        timeouts.extend(delays.iter().map(|&delay| timer.schedule(delay)));
-        self.each((heap.live)() - before, None)
     }
 
     fn purgatory(&self, heap: &Heap) -> Vec<Figure> {
@@ -182,10 +152,8 @@ fn unless(is_whole: bool) -> Option<String> {
 pub fn of_timers<T: Timers + Default>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     // The first one may start something that never ends, such as a runtime.
     drop(T::default());
-    if turn.row.starts_with("wheel/memory/peak") {
-        let is_random = turn.row == PEAK;
-        let traffic = if is_random { Traffic::requests } else { Traffic::requests_in_order };
-        let traffic = traffic(turn.number, turn.seed).repeated(turn.repeats_victims);
+    if turn.row == PEAK {
+        let traffic = Traffic::requests(turn.number, turn.seed).repeated(turn.repeats_victims);
         let mut steady = Steady::new(T::default(), &traffic);
         (heap.reset_peak)();
         steady.ramp_up();

@@ -2,6 +2,7 @@
 
 pub mod futures;
 pub mod load;
+pub mod map;
 pub mod memory;
 pub mod purgatory;
 pub mod shared;

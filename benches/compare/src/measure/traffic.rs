@@ -195,11 +195,6 @@ impl<'a, T: Timers> Steady<'a, T> {
         nanos_per(time, done)
     }
 
-    /// The contestant, and the keys of its timeouts.
-    pub fn into_parts(self) -> (T, Vec<T::Key>) {
-        (self.timers, self.keys)
-    }
-
     fn replace(&mut self, turns: &[Pair]) {
         for turn in turns {
             let key = &mut self.keys[turn.victim as usize];

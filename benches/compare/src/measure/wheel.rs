@@ -136,7 +136,6 @@ pub(crate) fn sparse(bench: &mut Bench) -> Done {
             for (row, value) in [
                 ("time", time.as_secs_f64() * 1e6 / number),
                 ("wakeups", wakeups.iter().sum::<f64>() / number),
-                ("worst", wakeups.iter().copied().fold(0.0, f64::max)),
             ] {
                 bench.add(&format!("wheel/sparse/{row}"), one.name, value);
             }

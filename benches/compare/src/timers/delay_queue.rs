@@ -33,6 +33,17 @@ thread_local! {
     static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Makes the paused clock that of this thread.
+pub fn enter() {
+    if !IS_ENTERED.replace(true) {
+        mem::forget(RUNTIME.enter());
+    }
+}
+
+pub fn advance_clock(ticks: u64) {
+    RUNTIME.block_on(tokio::time::advance(Duration::from_millis(ticks)));
+}
+
 /// [`tokio_util::time::DelayQueue`].
 pub struct DelayQueue {
     queue: tokio_util::time::DelayQueue<u64>,
@@ -50,16 +61,14 @@ impl DelayQueue {
     }
 
     fn advance_clock(&mut self, ticks: u64) {
-        RUNTIME.block_on(tokio::time::advance(Duration::from_millis(ticks)));
+        advance_clock(ticks);
         self.now += ticks;
     }
 }
 
 impl Default for DelayQueue {
     fn default() -> Self {
-        if !IS_ENTERED.replace(true) {
-            mem::forget(RUNTIME.enter());
-        }
+        enter();
         Self {
             queue: tokio_util::time::DelayQueue::new(),
             start: Instant::now(),

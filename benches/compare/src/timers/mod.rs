@@ -15,7 +15,10 @@ use crate::measure::{
 use crate::prelude::*;
 
 pub use self::{
-    btree::BTree, delay_queue::DelayQueue, lazy_heap::LazyHeap, timer_queue::TimerQueue,
+    btree::BTree,
+    delay_queue::{DelayQueue, advance_clock, enter},
+    lazy_heap::LazyHeap,
+    timer_queue::TimerQueue,
     wheel::Wheel,
 };
 

@@ -8,13 +8,6 @@ use crate::prelude::*;
 #[derive(Default)]
 pub struct Wheel(TimingWheel<u64>);
 
-impl Wheel {
-    /// Gives memory back to the allocator.
-    pub fn shrink(&mut self) {
-        self.0.shrink();
-    }
-}
-
 impl Timers for Wheel {
     type Key = Key;
 

@@ -241,7 +241,7 @@ fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
     let store = if requeue.dry_run { target.read()? } else { target.write()? };
     let start = now(&*store);
     let due = due(requeue, start)?;
-    let bar = ProgressBar::new(store.count()?.dead);
+    let bar = ProgressBar::new(store.count()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
     let (mut after, mut requeued) = (None, 0);

@@ -118,10 +118,13 @@ fn run(args: Args, report: Report) -> Outcome {
             print(report, &object)
         }
         Action::Cancel { id } => cancel(&*target.write()?, &id, report),
-        Action::Requeue(requeue) => match &requeue.id {
-            Some(id) => requeue_one(&*target.write()?, id.clone(), &requeue, report),
-            None => requeue_all(&target, &requeue, report),
-        },
+        Action::Requeue(requeue) => {
+            let store = if requeue.dry_run { target.read()? } else { target.write()? };
+            match &requeue.id {
+                Some(id) => requeue_one(&*store, id.clone(), &requeue, report),
+                None => requeue_all(&*store, &requeue, report),
+            }
+        }
         Action::Backup { file } => {
             let bar = spinner("writing the copy");
             let bytes = target.backup(&file)?;
@@ -237,9 +240,8 @@ fn count(answers: &[Answer]) -> usize {
 }
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
-fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
-    let store = if requeue.dry_run { target.read()? } else { target.write()? };
-    let start = now(&*store);
+fn requeue_all(store: &dyn Inspect, requeue: &Requeue, report: Report) -> Outcome {
+    let start = now(store);
     let due = due(requeue, start)?;
     let bar = ProgressBar::new(store.count()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
@@ -259,7 +261,7 @@ fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
         requeued += if requeue.dry_run {
             commands.len()
         } else {
-            count(&store.write(now(&*store), &commands)?)
+            count(&store.write(now(store), &commands)?)
         };
         bar.set_message(requeued.to_string());
     }

@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
-    inspect::WorkerLease,
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
@@ -55,13 +54,13 @@ impl MemoryStore {
     }
 
     /// Returns the first workers with their leases.
-    pub(crate) fn leases(&self, limit: usize) -> Vec<WorkerLease> {
+    pub(crate) fn leases(&self, limit: usize) -> Vec<crate::inspect::WorkerLease> {
         let state = self.state.lock();
         let count = |worker, counts: fn(&Record) -> bool| {
             let held = state.records.values().filter(|entry| entry.worker == Some(worker));
             held.filter(|entry| counts(&entry.record)).count() as u64
         };
-        let lease = |(worker, until, name)| WorkerLease {
+        let lease = |(worker, until, name)| crate::inspect::WorkerLease {
             worker,
             name,
             until,

@@ -16,6 +16,7 @@ use delaywheel_durable::{
     Answer, Cancelled, Command, Inspect, Query, Record, State, StoreError, TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 
 use self::{
     args::{Action, Args, Filter, Requeue},
@@ -110,42 +111,49 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Dead { page } => list(&*target.read()?, Query::Dead { after: None }, &page, report),
         Action::Show { id } => {
-            let record = target.read()?.get(&id)?;
-            let found = record.map(|record| report.record(&record)).transpose()?;
-            Ok(found.is_some() || missing(&id))
+            let Some(record) = target.read()?.get(&id)? else { return Ok(missing(&id)) };
+            let mut object = report::summary(&record);
+            object["payload"] = std::str::from_utf8(&record.payload).ok().into();
+            object["payload_hex"] = report::hex(&record.payload).into();
+            print(report, &object)
         }
         Action::Cancel { id } => cancel(&*target.write()?, &id, report),
-        Action::Requeue(requeue) => match &requeue.id {
-            Some(id) => requeue_one(&*target.write()?, id.clone(), &requeue, report),
-            None => requeue_all(&target, &requeue, report),
-        },
+        Action::Requeue(requeue) => {
+            let store = if requeue.dry_run { target.read()? } else { target.write()? };
+            match &requeue.id {
+                Some(id) => requeue_one(&*store, id.clone(), &requeue, report),
+                None => requeue_all(&*store, &requeue, report),
+            }
+        }
         Action::Backup { file } => {
             let bar = spinner("writing the copy");
             let bytes = target.backup(&file)?;
             bar.finish_and_clear();
-            report.backup(&file, bytes)?;
-            Ok(true)
+            print(report, &json!({"file": file, "bytes": bytes}))
         }
         Action::Compact => {
             let bar = spinner("compacting");
             let (before, after) = target.compact()?;
             bar.finish_and_clear();
-            report.compact(before, after)?;
-            Ok(true)
+            print(report, &json!({"bytes_before": before, "bytes_after": after}))
         }
         #[cfg(feature = "page")]
         Action::Page(page) => target.serve(page).map(|()| true),
     }
 }
 
-fn migrate(target: &Target, print: bool, report: Report) -> Outcome {
+fn migrate(target: &Target, prints: bool, report: Report) -> Outcome {
     let migrations = target.migrations();
-    if print {
+    if prints {
         write!(io::stdout(), "{}", migrations.concat())?;
-    } else {
-        target.migrate()?;
-        report.migrate(target.schema(), migrations.len())?;
+        return Ok(true);
     }
+    target.migrate()?;
+    print(report, &json!({"schema": target.schema(), "version": migrations.len()}))
+}
+
+fn print(report: Report, object: &Value) -> Outcome {
+    report.fields(object)?;
     Ok(true)
 }
 
@@ -161,9 +169,10 @@ fn times(until: WallTime) -> Query {
 
 fn stats(store: &dyn Inspect, report: Report) -> Outcome {
     let now = now(store);
-    let oldest = store.list(&times(now), 1)?.first().map(|record| record.next);
-    report.stats(store.count()?, store.count_due(now)?, oldest, now)?;
-    Ok(true)
+    let (counts, due) = (store.count()?, store.count_due(now)?);
+    let oldest = store.list(&times(now), 1)?.first().map(|record| record.next.to_string());
+    let (live, dead) = (counts.live, counts.dead);
+    print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
 }
 
 fn list(store: &dyn Inspect, mut query: Query, page: &args::Page, report: Report) -> Outcome {
@@ -200,12 +209,13 @@ fn missing(id: &TimeoutId) -> bool {
 
 fn cancel(store: &dyn Inspect, id: &TimeoutId, report: Report) -> Outcome {
     let answers = store.write(now(store), &[Command::Cancel(id.clone())])?;
-    let answer = match answers[..] {
-        [Answer::Cancelled(answer)] => answer,
-        _ => Cancelled::NotFound,
+    let result = match answers[..] {
+        [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
+        [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
+        _ => "not_found",
     };
-    report.cancelled(id, answer)?;
-    Ok(answer != Cancelled::NotFound || missing(id))
+    report.fields(&json!({"id": id.as_str(), "result": result}))?;
+    Ok(result != "not_found")
 }
 
 /// Returns the time at which requeued timeouts are due.
@@ -221,7 +231,7 @@ fn requeue_one(store: &dyn Inspect, id: TimeoutId, requeue: &Requeue, report: Re
         let answers = store.write(now, &[Command::Requeue(id, due(requeue, now)?)])?;
         requeued = count(&answers);
     }
-    report.requeued(requeued, requeue.dry_run)?;
+    report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
     Ok(requeued == 1)
 }
 
@@ -230,11 +240,10 @@ fn count(answers: &[Answer]) -> usize {
 }
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
-fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
-    let store = if requeue.dry_run { target.read()? } else { target.write()? };
-    let start = now(&*store);
+fn requeue_all(store: &dyn Inspect, requeue: &Requeue, report: Report) -> Outcome {
+    let start = now(store);
     let due = due(requeue, start)?;
-    let bar = ProgressBar::new(store.count()?.dead);
+    let bar = ProgressBar::new(store.count()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
     let (mut after, mut requeued) = (None, 0);
@@ -252,12 +261,12 @@ fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
         requeued += if requeue.dry_run {
             commands.len()
         } else {
-            count(&store.write(now(&*store), &commands)?)
+            count(&store.write(now(store), &commands)?)
         };
         bar.set_message(requeued.to_string());
     }
     bar.finish_and_clear();
-    report.requeued(requeued, requeue.dry_run)?;
+    report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
     Ok(requeued > 0)
 }
 

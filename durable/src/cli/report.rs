@@ -1,11 +1,11 @@
-//! What the program prints: text for people, or one JSON object.
+//! What the program prints: one JSON object, or its fields as text.
 
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
 };
 
-use delaywheel_durable::{Cancelled, Counts, Record, Repeat, TimeoutId, WallTime};
+use delaywheel_durable::{Record, Repeat};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy)]
@@ -14,117 +14,45 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    fn print(self, json: &Value, text: &str) -> io::Result<()> {
+    /// Prints an object; as text, each field in a line.
+    pub(crate) fn fields(self, object: &Value) -> io::Result<()> {
         if self.is_json {
-            writeln!(io::stdout(), "{json}")
-        } else {
-            writeln!(io::stdout(), "{}", text.trim_end())
+            return writeln!(io::stdout(), "{object}");
         }
-    }
-
-    pub(crate) fn migrate(self, schema: &str, version: usize) -> io::Result<()> {
-        let text = format!("the tables of the schema {schema} have version {version} or newer");
-        self.print(&json!({"schema": schema, "version": version}), &text)
-    }
-
-    pub(crate) fn stats(
-        self,
-        counts: Counts,
-        due: u64,
-        oldest: Option<WallTime>,
-        now: WallTime,
-    ) -> io::Result<()> {
-        let Counts { live, dead, .. } = counts;
-        let time = oldest.map(|oldest| oldest.to_string());
-        let late = oldest.map_or_else(String::new, |oldest| {
-            format!(", the oldest since {} s", now.since(oldest).as_secs())
+        let fields = object.as_object().into_iter().flatten();
+        let text = fields.fold(String::new(), |mut text, (name, value)| {
+            let _ = writeln!(text, "{name:14} {}", show(value));
+            text
         });
-        let text = format!("live {live}\ndead {dead}\ndue  {due}{late}");
-        self.print(&json!({"live": live, "dead": dead, "due": due, "oldest_due": time}), &text)
+        write!(io::stdout(), "{text}")
     }
 
     pub(crate) fn records(self, records: &[Record], has_more: bool) -> io::Result<()> {
         let cursor = |last: &Record| format!("{}:{}", last.next.as_micros(), last.id);
         let next = records.last().filter(|_| has_more).map(cursor);
+        let timeouts: Vec<_> = records.iter().map(summary).collect();
+        if self.is_json {
+            return writeln!(io::stdout(), "{}", json!({"timeouts": timeouts, "next": next}));
+        }
         let mut text = String::new();
-        for record in records {
-            let state = state(record);
-            let (id, attempt) = (plain(record.id.as_str()), record.attempt);
-            let _ = write!(text, "{:27} {state:10} {attempt:>3}  {id}", record.next.to_string());
-            if let Some(error) = &record.error {
-                let _ = write!(text, "  {}", plain(error));
-            }
-            text.push('\n');
+        for timeout in &timeouts {
+            let [next, state, attempt, id, error] =
+                ["next_attempt", "state", "attempt", "id", "error"]
+                    .map(|name| show(&timeout[name]));
+            let _ = writeln!(text, "{next:27} {state:10} {attempt:>3}  {id}  {error}");
         }
         if let Some(next) = &next {
-            let _ = write!(text, "more: --after '{}'", plain(next));
+            let _ = writeln!(text, "more: --after '{}'", plain(next));
         }
-        if records.is_empty() {
-            text.push_str("none");
-        }
-        let records: Vec<_> = records.iter().map(summary).collect();
-        self.print(&json!({"timeouts": records, "next": next}), &text)
-    }
-
-    pub(crate) fn record(self, record: &Record) -> io::Result<()> {
-        let mut json = summary(record);
-        let payload = std::str::from_utf8(&record.payload).ok();
-        json["payload"] = payload.into();
-        json["payload_hex"] = hex(&record.payload).into();
-        let payload = payload.map_or_else(|| hex(&record.payload), plain);
-        let repeat = record.repeat.as_ref().map_or_else(|| "-".to_owned(), Repeat::to_text);
-        let text = format!(
-            "id       {}\nstate    {}\ndue      {}\nnext     {}\nattempt  {}\nrepeat   {}\n\
-            error    {}\npayload  {payload}",
-            plain(record.id.as_str()),
-            state(record),
-            record.due,
-            record.next,
-            record.attempt,
-            plain(&repeat),
-            plain(record.error.as_deref().unwrap_or("-")),
-        );
-        self.print(&json, &text)
-    }
-
-    pub(crate) fn cancelled(self, id: &TimeoutId, answer: Cancelled) -> io::Result<()> {
-        let (result, text) = match answer {
-            Cancelled::Cancelled => ("cancelled", "cancelled"),
-            Cancelled::Delivering => (
-                "delivering",
-                "cancelled while a delivery was under way, which is not attempted again",
-            ),
-            // Standard error has the text.
-            _ if !self.is_json => return Ok(()),
-            _ => ("not_found", ""),
-        };
-        self.print(&json!({"id": id.as_str(), "result": result}), text)
-    }
-
-    pub(crate) fn requeued(self, count: usize, is_dry: bool) -> io::Result<()> {
-        let text = match (count, is_dry) {
-            (0, _) => "no dead timeout fits".to_owned(),
-            (_, true) => format!("{count} would be requeued"),
-            (_, false) => format!("{count} requeued"),
-        };
-        self.print(&json!({"requeued": count, "dry_run": is_dry}), &text)
-    }
-
-    pub(crate) fn backup(self, file: &std::path::Path, bytes: u64) -> io::Result<()> {
-        let file = file.display().to_string();
-        self.print(&json!({"file": file, "bytes": bytes}), &format!("{bytes} bytes written"))
-    }
-
-    pub(crate) fn compact(self, before: u64, after: u64) -> io::Result<()> {
-        let text = format!("{before} bytes before, {after} after");
-        self.print(&json!({"bytes_before": before, "bytes_after": after}), &text)
+        write!(io::stdout(), "{text}")
     }
 }
 
-fn summary(record: &Record) -> Value {
+/// The fields of a timeout.
+pub(crate) fn summary(record: &Record) -> Value {
     json!({
         "id": record.id.as_str(),
-        "state": state(record),
+        "state": format!("{:?}", record.state).to_lowercase(),
         "due": record.due.to_string(),
         "next_attempt": record.next.to_string(),
         "attempt": record.attempt,
@@ -134,15 +62,19 @@ fn summary(record: &Record) -> Value {
     })
 }
 
-fn state(record: &Record) -> String {
-    format!("{:?}", record.state).to_lowercase()
-}
-
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+fn show(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => plain(text),
+        other => other.to_string(),
+    }
 }
 
 /// Escapes control characters, so that no payload or error controls the terminal.

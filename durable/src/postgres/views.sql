@@ -24,6 +24,8 @@ CREATE VIEW {schema}.by_hour AS
 -- Workers with their leases, and the timeouts that they hold.
 CREATE VIEW {schema}.leases AS
     SELECT w.id AS worker, w.name, w.lease_until, w.lease_until > clock_timestamp() AS is_valid,
-        count(t.id) AS held, count(t.id) FILTER (WHERE t.begun) AS delivering
-    FROM {schema}.workers w LEFT JOIN {schema}.timeouts t ON t.worker = w.id
-    GROUP BY w.id ORDER BY w.id;
+        coalesce(t.held, 0) AS held, coalesce(t.delivering, 0) AS delivering
+    FROM {schema}.workers w LEFT JOIN (
+        SELECT worker, count(*) AS held, count(*) FILTER (WHERE begun) AS delivering
+        FROM {schema}.timeouts WHERE worker IS NOT NULL GROUP BY worker) t ON t.worker = w.id
+    ORDER BY w.id;

@@ -110,6 +110,7 @@ fn commands_that_read_work_beside_the_process_that_has_the_file_open() {
     let (code, copied) = file.json(&["backup", copy.to_str().expect("text")]);
     assert_eq!((code, copied["bytes"].as_u64()), (0, copy.metadata().ok().map(|file| file.len())));
     assert_eq!(SqliteStore::open(&copy).expect("a store").count().expect("count").dead, 253);
+    assert_eq!(file.json(&["requeue", "sms/0", "--dry-run"]).1["requeued"], 1);
     for command in [&["cancel", "due"][..], &["requeue", "--all"], &["compact"]] {
         let output = file.run(command);
         assert_eq!(output.status.code(), Some(3), "{output:?}");

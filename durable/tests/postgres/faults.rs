@@ -239,9 +239,9 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     assert!(timer.finish(LONG));
     assert_eq!(timer.stats().acknowledged, 1);
     // A newer version that still works with this one, so a deploy can be rolled back.
-    client.batch_execute("INSERT INTO delaywheel.version VALUES (998, 1)").expect("version");
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 2)").expect("version");
     PostgresStore::connect(&app).expect("compatible");
-    client.batch_execute("INSERT INTO delaywheel.version VALUES (999, 998)").expect("version");
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (1002, 1001)").expect("version");
     let error = PostgresStore::connect(&app).expect_err("not compatible");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
 }

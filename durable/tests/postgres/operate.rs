@@ -118,7 +118,7 @@ fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
     assert!(run(&["dead"]).1.contains("mail  no route"));
     assert_eq!(
         run(&["requeue", "--prefix", "ma"]),
-        (Some(0), "1 requeued\n".to_owned(), String::new())
+        (Some(0), "dry_run        false\nrequeued       1\n".to_owned(), String::new())
     );
     assert_eq!(seen.recv_timeout(LONG).expect("a notification"), "mail");
     assert!(timer.finish(LONG));

@@ -670,7 +670,9 @@ mod tests {
                 let most = live.len() * if is_shrunk { 4 } else { 6 } / 3;
                 let slots: usize = slab.segments.iter().map(|segment| segment.len()).sum();
                 let packed = slab.elsewhere.packed.iter().flatten();
-                let slots = slots + packed.map(|packed| packed.slots.len()).sum::<usize>();
+                let packed = packed.map(|packed| packed.slots.len());
+                assert!(packed.clone().all(|len| len * 4 <= SEGMENT * 3), "full ones stay");
+                let slots = slots + packed.sum::<usize>();
                 assert!(slots <= most + SEGMENT, "{slots} slots for {}", live.len());
                 slab.check_invariants();
                 for (key, value) in &mut live {
@@ -695,7 +697,14 @@ mod tests {
     #[test]
     fn growth_starts_small_and_fills_the_holes_of_freed_segments() {
         let mut slab = Slab::new();
-        let keys: Vec<_> = (0..4 * 1024).map(|value| slab.insert(0, value).unwrap()).collect();
+        let mut sizes = BTreeSet::new();
+        let insert = |value| {
+            let key = slab.insert(0, value).unwrap();
+            sizes.insert(slab.slots());
+            key
+        };
+        let keys: Vec<_> = (0..4 * 1024).map(insert).collect();
+        assert!(sizes.into_iter().eq([1, 4, 16, 64, 256, 1024, 2048, 3072, 4096]));
         assert!(keys.iter().zip(0..).all(|(key, index)| key.index() == index));
         for key in keys.iter().filter(|key| key.index() / 1024 % 2 == 1) {
             slab.remove(*key);

@@ -1,9 +1,9 @@
-//! A deadline that travels over HTTP: three servers on loopback, each of which gets what is left.
+//! A deadline that travels over HTTP, through three servers on loopback.
 //! `cargo run -p delaywheel-async-tests --example deadlines`.
 //!
 //! The client has five seconds for a request. Each server reads the header `grpc-timeout`, works,
-//! and asks the next one with a header of what is left then. The second request has less time than
-//! the last server takes: each gives up by itself, and none works on for a client that has left.
+//! and sends the remaining time to the next server. The second request has less time than the
+//! servers need. Each server stops at the deadline, so none works for a client that has left.
 
 use std::{
     error::Error,
@@ -36,10 +36,10 @@ const WORK: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 struct Hop {
     timer: Timer,
-    /// The most that this server gives the next one.
+    /// The longest time limit that this server passes on.
     limit: Duration,
     next: Option<SocketAddr>,
-    /// What each server had left when a request came.
+    /// The remaining time of each request when it arrived at a server.
     left: Arc<Mutex<Vec<Duration>>>,
 }
 
@@ -74,7 +74,7 @@ impl Hop {
     }
 }
 
-/// Asks a server, which gets what is left of the deadline.
+/// Asks a server, which gets the remaining time in a header.
 async fn ask(server: SocketAddr, deadline: Deadline) -> Result<(StatusCode, String), BoxError> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -4,9 +4,9 @@
 //! cargo run --release --example wheel_in_motion
 //! ```
 //!
-//! The program runs a real wheel of 8 buckets a level, looks where each timeout is after every step
-//! of the worker, and prints that. It also writes the same as an animated picture, to
-//! `docs/figures/wheel.svg` or to the file that its argument names.
+//! The program runs a wheel of 8 buckets a level. After each step of the reaper, it prints where
+//! the timeouts are. It also writes an animated picture of these steps to `docs/figures/wheel.svg`,
+//! or to the file that its argument names.
 
 #[path = "wheel_in_motion/film.rs"]
 mod film;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     film.cancel_last(CANCELLED, 1.4);
     film.caption(
         "Sleep",
-        "The worker sleeps until the first bucket of the queue is due. Nothing ticks meanwhile.",
+        "The reaper thread sleeps until the first bucket of the queue is due. Nothing ticks.",
     );
     film.run_to(5, 0.7, 0.6);
     film.caption(
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "The levels are like the hands of a clock: one bucket outside is one whole turn inside.",
     );
     film.run_to(330, 0.14, 0.26);
-    film.caption("A year ahead", "The worker sleeps for a year in one go, and wakes once.");
+    film.caption("A year ahead", "The reaper thread sleeps for a year, and wakes once.");
     film.run_to(YEAR, 1.0, 1.2);
 
     assert!(film.is_empty() && YEAR % picture::LAP == 0, "the film must end as it begins");

@@ -2,21 +2,21 @@
 //!
 //! # How the wheel works
 //!
-//! A timing wheel has levels of buckets. This one has 8 buckets a level; that of a timer has 256.
+//! A timing wheel has levels of buckets: 8 a level in this picture, and 256 in a timer.
 //!
 #![doc = include_str!("../docs/figures/wheel.svg")]
 //!
-//! - The highest digit in which a deadline differs from the present gives level and bucket. So
-//!   inserting costs the same for each deadline.
-//! - A queue has the first non-empty bucket of each level. The worker sleeps until the earliest of
-//!   them is due, and steps over empty buckets.
+//! - The highest digit in which a deadline differs from the present gives level and bucket. So an
+//!   insert costs the same for each deadline.
+//! - A queue has the first non-empty bucket of each level. The reaper sleeps until the earliest of
+//!   them is due. It never visits empty buckets.
 //! - Up to 16 timeouts of a bucket expire from where they are. A crowded bucket is due at the start
 //!   of its range, and its timeouts *cascade* to finer levels. On level 1, the wheel lists them by
 //!   tick instead.
-//! - The *root* is one bucket of 16 timeouts with any deadlines. Few timeouts need no other.
+//! - The *root* is one bucket for 16 timeouts with any deadlines. A few timeouts need no other.
 //!
-//! `cargo run --release --example wheel_in_motion` in the repository makes this picture from a
-//! wheel, and prints it as text.
+//! In the repository, `cargo run --release --example wheel_in_motion` makes this picture, and
+//! prints its steps as text.
 //!
 //! # Where callbacks run
 //!
@@ -151,7 +151,7 @@
 //! The whole program is `examples/async_server.rs` of the repository.
 //!
 //! A request that passes through several servers has one [`Deadline`](crate::time::Deadline). Each
-//! server reads it from a header, and gives the next one what is left:
+//! server reads it from a header, and sends the remaining time to the next server:
 //!
 //! ```
 //! use std::time::Duration;
@@ -170,7 +170,7 @@
 //! # assert_eq!(pollster::block_on(answer("5S")).unwrap(), 42);
 //! ```
 //!
-//! `examples/deadlines.rs` of the repository does so with three HTTP servers.
+//! `examples/deadlines.rs` in the repository does this with three HTTP servers.
 //!
 //! Pass callbacks that block to the blocking pool of tokio:
 //!
@@ -232,8 +232,8 @@
 //! Several threads share one behind a `Mutex`. With the feature `future`, a task waits for the next
 //! entry: `map.next().await`.
 //!
-//! With a [`ValueTimer`](crate::ValueTimer) and a map of your own, put a version into both: the
-//! handler of `(key, version)` then leaves an entry alone that has a newer one.
+//! With a [`ValueTimer`](crate::ValueTimer) and a map of your own, store a version in the entry and
+//! in the value. The handler of `(key, version)` then keeps an entry with a newer version.
 //!
 //! # Errors
 //!
@@ -288,8 +288,8 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! `Debounce` and `Throttle` carry no value. The callback reads the latest one where the calls put
-//! it, and can merge values there:
+//! `Debounce` and `Throttle` carry no value. The calls store the latest value in shared state, from
+//! which the callback reads it:
 //!
 //! ```
 //! use std::{sync::{Arc, Mutex}, time::Duration};
@@ -398,8 +398,8 @@
 //!
 //! # A machine that sleeps, and times of day
 //!
-//! By default, time stands still while a laptop or a virtual machine is suspended. On a
-//! [`BootClock`](crate::BootClock) it goes on: what came due meanwhile runs right after the resume.
+//! By default, on Linux, the clock stops while a laptop or a virtual machine is suspended. A
+//! [`BootClock`](crate::BootClock) continues: callbacks that are due run right after the resume.
 //!
 //! ```
 //! use std::time::Duration;
@@ -413,9 +413,9 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! For a time of day, schedule by the wall clock. The timer follows that clock if it is set. Ask a
-//! crate such as `jiff` for the next time in a time zone; its types convert into `SystemTime`. Here
-//! each day has 24 hours:
+//! For a time of day, schedule by the wall clock. If that clock is set, the timer follows it. A
+//! crate such as `jiff` computes the next time in a time zone, as a type that converts into
+//! `SystemTime`. In this example, each day has 24 hours:
 //!
 //! ```
 //! use std::{sync::mpsc::{self, Sender}, time::{Duration, SystemTime}};
@@ -423,8 +423,8 @@
 //!
 //! const HOUR: Duration = Duration::from_secs(3600);
 //!
-//! /// Sends `time`, and the same time of each day after it. The callback keeps the timer until
-//! /// that is shut down.
+//! /// Sends `time`, and the same time of each later day. The callback keeps the timer until its
+//! /// shutdown.
 //! fn daily(
 //!     timer: &Timer,
 //!     time: SystemTime,

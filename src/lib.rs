@@ -38,7 +38,7 @@
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
 //! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
 //! | an event loop, no threads, or no `std` | [`wheel::TimingWheel`] |
-//! | delays that go on while the machine is suspended | [`BootClock`] |
+//! | delays that include the time of a suspension | [`BootClock`] |
 //! | a time of day | [`Timer::schedule_at_time`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
@@ -54,8 +54,8 @@
 //! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
 //!   are late.
 //!
-//! The packages `delaywheel-hyper`, `delaywheel-quinn` and `delaywheel-metrics` connect timers to
-//! the crates of these names.
+//! The packages `delaywheel-fastimer`, `delaywheel-hyper`, `delaywheel-metrics`, `delaywheel-quinn`
+//! and `delaywheel-tower` connect timers to the crates of these names.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -109,7 +109,7 @@ pub use self::{
     },
 };
 
-// For tests of this crate, whose clocks count the turns, and for `delaywheel-durable`.
+// For `delaywheel-durable`, and for clocks in tests of this crate.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub use self::clock::{Driven, StepListener, watch_steps};

@@ -6,12 +6,11 @@
 //! Slots live in segments of a fixed length, so growth copies no value. Only the first segment
 //! starts small and grows by factors of four up to that length.
 //!
-//! After a burst, most slots are vacant, but nearly every segment has a value. Values have the
-//! numbers of their slots, so they must stay there. If they are large, a *sparse* segment is
-//! *packed*: its values move into a short list of slots, and a bit for each slot of the segment
-//! tells which of them are there. A *sweep* looks at all segments, packs the sparse ones, and frees
-//! those without values. [`Slab::shrink`] sweeps all at once. Slots of packed or freed segments
-//! return when the slab grows again.
+//! After a burst, most slots are vacant, but nearly every segment has a value. A *sweep* visits all
+//! segments. It frees those without values, and *packs* sparse ones if their values are large: the
+//! values move into a short list. A bit for each slot of the segment shows whether its value is in
+//! the list, so the slot keeps its number and its key. [`Slab::shrink`] sweeps all segments in one
+//! call. When the slab grows again, it first restores the vacant slots of these segments.
 //!
 //! A [`Key`] is the index of a slot and the generation of its value. Removing a value starts the
 //! next generation, so a key whose value was removed is dead for good. A slot that has used up its
@@ -86,11 +85,12 @@ impl fmt::Debug for Key {
 
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
-/// Quarters of a segment's slots: a sweep packs a segment with values in at most so many.
+/// A sweep packs a segment if at most this many quarters of its slots have values: fewer in steps
+/// beside other calls than in [`Slab::shrink`].
 const BY_ITSELF: usize = 2;
 const ON_REQUEST: usize = 3;
 
-/// Bytes of a slot up to which segments are not packed: their records take as much.
+/// A sweep does not pack slots of at most this many bytes: the wheel's records take as much.
 const SMALL: usize = 32;
 
 /// Slots of a new slab's first segment.
@@ -102,13 +102,13 @@ pub(crate) const END: u32 = u32::MAX << 20;
 /// Values in numbered slots.
 #[derive(Debug)]
 pub(crate) struct Slab<V> {
-    /// The segments. The first may be shorter than `SEGMENT`, and those that are elsewhere or freed
-    /// are empty.
+    /// The segments. The first may be shorter than `SEGMENT`. Freed segments are empty here, and so
+    /// are those in `elsewhere`.
     segments: Segments<V>,
     elsewhere: Elsewhere<V>,
     /// Number of empty segments, which return before the slab gets another.
     holes: usize,
-    /// First slot of the list of vacant slots, or `END`. Slots that are elsewhere are not listed.
+    /// First slot of the list of vacant slots, or `END`. The list has no slots of `elsewhere`.
     vacant: u32,
     len: u32,
     /// First generation of a new slot. It is above those of all dead keys in freed slots.
@@ -369,7 +369,7 @@ impl<V> Slab<V> {
         }
     }
 
-    /// Whether sparse segments are packed.
+    /// Whether a sweep packs sparse segments.
     const PACKS: bool = size_of::<Slot<V>>() > SMALL;
 
     /// Adds vacant slots: more of the first segment, those of an empty one, or a segment. Returns
@@ -448,7 +448,7 @@ impl<V> Slab<V> {
         self.vacant = END;
     }
 
-    /// Goes on with a sweep by one segment. Returns `false` if there is none.
+    /// Sweeps the next segment. Returns `false` if there is none.
     #[cfg(feature = "std")]
     pub(crate) fn sweep(&mut self) -> bool {
         self.sweep_one(BY_ITSELF)

@@ -263,7 +263,7 @@ mod namespace {
 
     const TEST: &str = "namespace::a_sleep_ends_when_the_time_of_the_machine_has_jumped";
 
-    /// The clock, whose jumps the test tells. It keeps the process without another thread.
+    /// A clock whose jumps the test reports, so the process starts no thread for them.
     #[derive(Debug)]
     struct Untold;
 

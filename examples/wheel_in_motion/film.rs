@@ -1,4 +1,4 @@
-//! The film: what the wheel looks like after each step, and how long to look at it.
+//! The film: the state of the wheel after each step, and how long to show it.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +26,10 @@ pub(crate) enum Place {
     Cancelled,
 }
 
-/// A bucket in the order in which the worker looks at them.
+/// A bucket in the order in which the reaper visits them.
 pub(crate) type Queued = (Tick, Lane, usize);
 
-/// What stands in the queue.
+/// The entry of a bucket in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
     Listed,
@@ -46,7 +46,7 @@ pub(crate) struct Frame {
     /// The tick, and the one to which the hands move.
     pub(crate) now: u64,
     pub(crate) until: u64,
-    /// Who does what: the worker, or the program that owns the wheel.
+    /// The actor: the reaper, or the program that owns the wheel.
     pub(crate) actor: &'static str,
     pub(crate) action: String,
     pub(crate) is_asleep: bool,
@@ -118,12 +118,12 @@ impl Film {
         self.shoot(&format!("cancels {count} timeouts"), false, takes);
     }
 
-    /// Runs the worker up to a tick. Each wake-up takes `sleep` and `work` seconds.
+    /// Runs the reaper up to a tick. Each wake-up takes `sleep` and `work` seconds.
     pub(crate) fn run_to(&mut self, end: u64, sleep: f64, work: f64) {
         while let Some(next) = self.wheel.next_expiration().filter(|next| next.get() <= end) {
             let until = if next.get() > 1 << 20 { "in a year".into() } else { next.to_string() };
             self.shoot(&format!("sleeps until {until}"), true, sleep);
-            // The hands move while the worker sleeps.
+            // The hands move while the reaper sleeps.
             self.frames.last_mut().expect("it slept").until = next.get();
             self.wake_ups += 1;
             let before = self.wheel.len();
@@ -193,7 +193,7 @@ impl Film {
             takes,
             now,
             until: now,
-            actor: if self.wake_ups == 0 && !is_asleep { "Program" } else { "Worker" },
+            actor: if self.wake_ups == 0 && !is_asleep { "Program" } else { "Reaper" },
             action: action.into(),
             is_asleep,
             caption: self.caption,

@@ -52,7 +52,7 @@ const LEGEND: &str = "<g transform=\"translate(0,342)\"><circle cx=\"8\" cy=\"-5
 /// Draws a film: frames, and seconds in all.
 pub(crate) fn draw((frames, seconds): &(Vec<Frame>, f64)) -> String {
     // Viewers who prefer no motion, or whose program cannot play, see the full wheel.
-    let still = frames.iter().position(|frame| frame.is_asleep).expect("the worker sleeps");
+    let still = frames.iter().position(|frame| frame.is_asleep).expect("the reaper sleeps");
     let mut picture = Picture { frames, seconds: *seconds, still, style: STYLE.into(), count: 0 };
     let wheel = picture.wheel();
     let panel = picture.panel();
@@ -203,7 +203,7 @@ impl Picture<'_> {
                 keys.push((begin, begin + MOVE, dot(seat, look)));
             }
             let last = track.iter().rfind(|(begin, ..)| *begin <= still);
-            let (_, place, [x, y]) = *last.expect("all are inserted before the worker sleeps");
+            let (_, place, [x, y]) = *last.expect("all are inserted before the reaper sleeps");
             let gone = if place == Place::Cancelled { " opacity=\"0\"" } else { "" };
             let name = self.keyframes(&keys);
             let _ = writeln!(
@@ -422,7 +422,7 @@ fn dot([x, y]: [f64; 2], look: &str) -> String {
     format!("transform:translate({x:.0}px,{y:.0}px);{look}")
 }
 
-/// Who sits where, so that no two timeouts of a bucket cover each other.
+/// The position of each timeout in its bucket, so that no two cover each other.
 #[derive(Default)]
 struct Seats(Vec<(usize, Place, usize)>);
 

@@ -1,29 +1,28 @@
-//! A clock that goes on while the machine is suspended.
+//! A clock that includes the time of a suspension.
 
 use std::time::Instant;
 
 use super::Clock;
 
-/// A monotonic clock that goes on while the machine is suspended: an hour is an hour, also with the
-/// lid closed.
+/// A monotonic clock that also counts the time for which the machine is suspended.
 ///
-/// After a resume, timeouts that came due meanwhile expire at once, in the order of their
-/// deadlines. Occurrences of a repetition that came due count as missed, so its policy decides. On
-/// Linux, the kernel tells the timers of the resume, to which a thread of the process listens. It
-/// starts with the first timeout of a timer on this clock, and otherwise sleeps. Elsewhere, and if
-/// the thread cannot be started, each timer on this clock reads it once a second while timeouts are
-/// pending.
+/// After a resume, timeouts that came due during the suspension expire at once, in the order of
+/// their deadlines. A repetition treats its due occurrences as missed, and follows its policy.
+///
+/// On Linux, a thread of the process waits for the kernel to report a resume, and then wakes the
+/// timers. The first timeout of a timer on this clock starts the thread. On other systems, or if
+/// the thread cannot start, each timer reads this clock once a second while timeouts are pending.
 ///
 /// | System | The clock |
 /// |---|---|
 /// | Linux | `CLOCK_BOOTTIME` |
-/// | macOS, iOS | `CLOCK_MONOTONIC`, which goes on while the machine sleeps |
-/// | Windows | that of [`Instant`], which also does |
-/// | others | that of [`Instant`], which may stop |
+/// | macOS, iOS | `CLOCK_MONOTONIC`, which counts suspensions |
+/// | Windows | that of [`Instant`], which counts suspensions |
+/// | others | that of [`Instant`], which may not count them |
 ///
-/// Its instants agree with [`Instant::now`] until the first suspension, and are later by the time
-/// of all suspensions after that. So do not pass instants of another clock to a timer on this one.
-/// Ask [`Timer::now`](crate::Timer::now).
+/// Its instants equal those of [`Instant::now`] until the first suspension. After that, they are
+/// later by the time of all suspensions. So do not pass instants of another clock to a timer on
+/// this one: use [`Timer::now`](crate::Timer::now).
 ///
 /// # Examples
 ///

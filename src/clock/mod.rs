@@ -2,8 +2,8 @@
 //!
 //! A [`Timer`](crate::Timer) reads the time only from its [`Clock`]. With [`SystemClock`] a
 //! background thread waits in real time. With [`ManualClock`] a test advances the time, and the
-//! same timer runs on the thread of the test. [`BootClock`] counts the time for which the machine
-//! is suspended.
+//! same timer runs on the thread of the test. [`BootClock`] also counts the time for
+//! which the machine is suspended.
 
 mod boot;
 mod steps;
@@ -72,17 +72,15 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         SystemTime::now()
     }
 
-    /// Returns whether this clock jumps when the machine resumes or the wall clock is set. The
-    /// default is `false`.
-    ///
-    /// If so, its timers read it again when that happens: see [`BootClock`].
+    /// Returns whether this clock jumps when the machine resumes or the wall clock is set. Its
+    /// timers then read it after each of these: see [`BootClock`]. The default is `false`.
     fn may_jump(&self) -> bool {
         false
     }
 
-    /// Tells a listener of each jump from now on. Returns how often it has to read the clocks as
-    /// well. Not part of the public interface: only tests of this crate and [`ManualClock`] replace
-    /// the notices of the system.
+    /// Notifies a listener of each jump from now on. Returns the period at which the listener must
+    /// also read the clocks, if the system does not report all jumps. Not part of the public
+    /// interface: only tests of this crate and [`ManualClock`] replace the notices of the system.
     #[doc(hidden)]
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
@@ -98,7 +96,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns the clock itself if it can tell the time without an [`Instant`].
+    /// Returns the clock itself if it knows the time without an [`Instant`].
     #[doc(hidden)]
     fn as_manual(&self) -> Option<&ManualClock> {
         None
@@ -114,14 +112,16 @@ pub trait Driven: Send + Sync {
     /// Returns the time of the next turn, or `None` if no timeout is pending.
     fn next_turn(&self) -> Option<Instant>;
 
-    /// Returns the same since the start of a [`ManualClock`], or `None` on another clock.
+    /// Returns the time of the next turn since the start of a [`ManualClock`]; `None` on another
+    /// clock.
     fn next_elapsed(&self) -> Option<Duration>;
 }
 
 /// The monotonic clock of the system.
 ///
 /// On Linux it stops while the machine is suspended, so a timeout of an hour expires after the
-/// machine has run for an hour; [`BootClock`] goes on. Changes of the wall clock do not affect it.
+/// machine has run for an hour. [`BootClock`] counts suspensions too. Changes of the wall clock do
+/// not affect this clock.
 ///
 /// # Examples
 ///
@@ -153,9 +153,9 @@ impl Clock for SystemClock {
 /// the other timeouts of the tick. The clock never goes back. If two threads advance it at once,
 /// callbacks run on both.
 ///
-/// It also drives timers on `wasm32-unknown-unknown`, where the system has no clock. Timeouts,
-/// sleeps, maps and purgatories with a delay work there. Calls that take or return an [`Instant`]
-/// panic, and so do repetitions, intervals and throttles.
+/// It also drives timers on `wasm32-unknown-unknown`, where the system has no clock. There,
+/// timeouts, sleeps, maps and purgatories work with delays. Calls that take or return an
+/// [`Instant`] panic, and so do repetitions, intervals and throttles.
 ///
 /// # Examples
 ///
@@ -191,7 +191,7 @@ struct Shared {
 }
 
 impl ManualClock {
-    /// Makes a clock that starts at the present time. Its wall clock starts with the year 2000.
+    /// Makes a clock that starts at the present time. Its wall clock starts at the year 2000.
     #[must_use]
     pub fn new() -> Self {
         let has_instants = cfg!(not(all(target_family = "wasm", target_os = "unknown")));
@@ -233,9 +233,8 @@ impl ManualClock {
         self.turn();
     }
 
-    /// Sets the wall clock, forward or back, as an administrator does. No time passes, but timeouts
-    /// until a time of the wall clock may become due, and run. As time passes, so does that of the
-    /// wall clock.
+    /// Sets the wall clock forward or back. Timeouts that become due by it run. The time of
+    /// [`now`](Clock::now) stays the same. [`advance`](Self::advance) moves both clocks.
     ///
     /// # Examples
     ///

@@ -1,9 +1,9 @@
 //! Notice of jumps: the wall clock was set, or the machine has resumed.
 //!
-//! On Linux, one thread of the process waits for both in a `read` of a timer that never expires.
-//! The kernel cancels this timer when the distance from the wall clock to the monotonic clock
-//! changes, which a suspension also does. The thread starts with the first listener. It never wakes
-//! up otherwise, and exists until the process ends.
+//! On Linux, one thread of the process reads a kernel timer that never expires. The kernel cancels
+//! this timer when the distance from the wall clock to the monotonic clock changes. A suspension
+//! changes it too. The first listener starts the thread, which runs until the process ends. Only
+//! such a change wakes it.
 
 use std::{
     sync::{Arc, Weak},
@@ -13,18 +13,18 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// What has to read its clocks again after a jump. Not part of the public interface.
+/// A timer that must read its clocks again after a jump. Not part of the public interface.
 #[doc(hidden)]
 pub trait StepListener: Send + Sync {
-    /// Reads the clocks again, or makes another thread do it. Must not panic.
+    /// Reads the clocks again, or wakes a thread that does. Must not panic.
     fn clock_has_stepped(&self);
 }
 
-/// How often a clock is read again where the system does not tell of jumps.
+/// Period at which a timer reads its clocks where the system does not report jumps.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// Calls a listener after each jump from now on. Returns how often to read the clocks as well;
-/// `None` if the system tells of jumps. Not part of the public interface.
+/// Calls a listener after each jump from now on. Returns the period at which to read the clocks as
+/// well; `None` if the system reports jumps. Not part of the public interface.
 #[doc(hidden)]
 #[must_use]
 pub fn watch_steps(listener: Weak<dyn StepListener>) -> Option<Duration> {
@@ -41,8 +41,8 @@ impl<T: ?Sized> Listeners<T> {
 
     pub(super) fn add(&self, listener: Weak<T>) {
         let mut all = self.0.lock();
-        // A weak reference keeps the memory of what was dropped. Removing such references only when
-        // the list is full takes amortized constant time for each.
+        // A weak reference keeps the memory of a dropped listener, so dead references must leave.
+        // A search only when the list is full takes amortized constant time for each.
         if all.len() == all.capacity() {
             all.retain(|listener| listener.strong_count() > 0);
             let live = all.len();
@@ -104,7 +104,7 @@ mod system {
     fn start(alarm: OwnedFd) -> bool {
         let run = move || {
             loop {
-                // Without an alarm, the thread looks now and then.
+                // If the read fails, the thread wakes the listeners once a second instead.
                 if read(&alarm, &mut [0; 8]) != Err(Errno::CANCELED) {
                     thread::sleep(RECHECK);
                 }
@@ -117,7 +117,7 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    /// No other system tells of both.
+    /// No other system reports both jumps.
     pub(super) fn watch(_: std::sync::Weak<dyn super::StepListener>) -> bool {
         false
     }

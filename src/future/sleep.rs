@@ -137,7 +137,7 @@ impl fmt::Debug for Sleep {
 /// Waits until the wall clock shows a time; from [`Timer::sleep_until_time`] and
 /// [`sleep_until_time()`](super::sleep_until_time()).
 ///
-/// It is [`Unpin`]. Unlike a [`Sleep`], each poll that is pending clones the waker and takes a
+/// It is [`Unpin`]. Unlike that of a [`Sleep`], each pending poll clones the waker and takes a
 /// lock. A poll after its end is ready again, unless the wall clock was set back before the time.
 ///
 /// # Examples
@@ -230,9 +230,9 @@ impl Timer {
         Sleep::at(self.sleep_handle(), deadline)
     }
 
-    /// Returns a future that ends when the wall clock shows `time` or later; at once if it does.
+    /// Returns a future that ends when the wall clock shows `time` or later.
     ///
-    /// The sleep follows the wall clock if that is set, as
+    /// If the wall clock is set, the sleep follows it, as a timeout of
     /// [`schedule_at_time`](Self::schedule_at_time) does.
     ///
     /// # Cancel safety

@@ -181,13 +181,13 @@ impl<K> Lists<K> {
         self.discard(key);
     }
 
-    /// Begins to free memory of keys and chunks that have been removed.
+    /// Begins a sweep, which frees memory of removed keys and chunks.
     pub(super) fn begin_sweep(&mut self) {
         self.keys.begin_sweep();
         self.chunks.begin_sweep();
     }
 
-    /// Goes on with that by a segment of each. Returns `false` if there is none.
+    /// Sweeps the next segment of each. Returns `false` if there is none.
     pub(super) fn sweep(&mut self) -> bool {
         self.keys.sweep() | self.chunks.sweep()
     }

@@ -216,8 +216,8 @@ where
     /// Frees the memory of operations that have ended.
     ///
     /// A shard that held more than a thousand operations frees its memory, including that of their
-    /// timeouts, when its last operation ends. One of at least four thousand also frees most of the
-    /// memory of those that have ended whenever two thirds have. This call frees more.
+    /// timeouts, when its last operation ends. A shard of more than 4096 operations also
+    /// frees most memory of ended ones whenever two thirds of all have ended. This call frees more.
     ///
     /// # Complexity
     ///

@@ -49,10 +49,10 @@ use crate::{
 /// Number of operations at once after which a shard frees its memory when the last of them ends.
 pub(super) const CROWD: usize = 1024;
 
-/// Number of operations at once after which a shard frees memory when two thirds have ended.
+/// A shard with more operations than this at once also frees memory when two thirds have ended.
 const SWEPT: usize = 4 * CROWD;
 
-/// Operations that end from one step of this to the next, so that a hold is short.
+/// Operations that end between two steps of a sweep, so that a hold is short.
 const PAUSE: usize = 32;
 
 /// Operations that a thread checks between two holds. There is almost always only one.
@@ -113,7 +113,7 @@ pub(super) struct Shard<K, O> {
     last_number: u64,
     /// The greatest number of operations since the shard freed its memory.
     most: usize,
-    /// Whether the shard frees memory, a segment of slots at a time.
+    /// Whether a sweep is in progress.
     is_sweeping: bool,
 }
 
@@ -506,7 +506,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 wheel.begin_sweep();
                 lists.begin_sweep();
             }
-            // Each of them goes on.
+            // `|` and not `||`: both sweep a segment.
             *is_sweeping = wheel.sweep() | lists.sweep();
             if !*is_sweeping {
                 *most = wheel.len();

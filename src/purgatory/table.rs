@@ -114,12 +114,12 @@ impl<K, L> Table<K, L> {
         self.entries.keys_from(0).map(|key| (key.index(), self.entries.at(key.index())))
     }
 
-    /// Begins to free memory of removed keys.
+    /// Begins a sweep, which frees memory of removed keys.
     pub(super) fn begin_sweep(&mut self) {
         self.entries.begin_sweep();
     }
 
-    /// Goes on with that by one segment. Returns `false` if there is none.
+    /// Sweeps the next segment. Returns `false` if there is none.
     pub(super) fn sweep(&mut self) -> bool {
         self.entries.sweep()
     }

@@ -25,7 +25,7 @@ pub(super) const SEGMENT: usize = 1 << 10;
 
 pub(super) type Segments<V> = Vec<Box<[Slot<V>]>>;
 
-/// Segments that are not where a lookup expects them. Empty in most slabs.
+/// Packed segments, and those that a sweep has not reached. Empty in most slabs.
 #[derive(Debug)]
 pub(super) struct Elsewhere<V> {
     /// The packed segments, by number.
@@ -38,12 +38,13 @@ pub(super) struct Elsewhere<V> {
 #[derive(Debug)]
 pub(super) struct Packed<V> {
     pub(super) slots: Box<[Slot<V>]>,
-    /// For each 64 slots of the segment: a bit for each that is here, and how many come before.
+    /// For each 64 slots of the segment: a bit for each packed slot, and the number of packed slots
+    /// before these 64.
     words: [(u64, u16); SEGMENT / 64],
 }
 
 impl<V> Packed<V> {
-    /// Packs the occupied ones of some slots, which come in order with their offsets.
+    /// Packs the occupied slots among `all`, which are in the order of their offsets.
     pub(super) fn new(values: usize, all: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
         let (mut slots, mut words) = (Vec::with_capacity(values), [(0, 0); SEGMENT / 64]);
         for (offset, slot) in all.filter(|(_, slot)| matches!(slot, Slot::Occupied { .. })) {
@@ -88,7 +89,8 @@ pub(super) fn here_mut<V>(segments: &mut [Box<[Slot<V>]>], index: u32) -> Option
 }
 
 impl<V> Elsewhere<V> {
-    /// Returns a slot of a packed segment, unless it was vacant, or of one that is not swept.
+    /// Returns a slot of a packed segment, or of an unswept one; `None` for a vacant slot of a
+    /// packed segment.
     #[cold]
     #[inline(never)]
     pub(super) fn slot(&self, index: u32) -> Option<&Slot<V>> {

@@ -27,12 +27,12 @@ use crate::{
 /// It is for one owner, such as a task or an event loop; `future::SharedDelayMap` is the same map
 /// for many. Each entry has a deadline. An entry that is due stays in the map until
 /// [`pop_expired`](Self::pop_expired) returns it, so the owner learns of every end. Until then,
-/// [`get`](Self::get) finds it. So call `pop_expired` until it returns `None` before a look-up that
-/// must not find an entry that is due, such as an old session.
+/// [`get`](Self::get) finds it. If a look-up must not find a due entry, first call `pop_expired`
+/// until it returns `None`.
 ///
 /// Without the feature `future`, threads share a map behind a `Mutex`. A thread that sleeps until
-/// [`next_expiration`](Self::next_expiration) must wake up when another one moves this to an
-/// earlier time: let it wait on a `Condvar`, which every insert and reset notifies.
+/// [`next_expiration`](Self::next_expiration) must wake when another thread makes that earlier. So
+/// let it wait on a `Condvar`, and notify that after each insert and reset.
 ///
 /// A key is hashed once in each call. Hashes have a random seed, which makes collisions hard to
 /// provoke. The map keeps a key once, in the wheel, beside its value.

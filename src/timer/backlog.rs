@@ -262,8 +262,8 @@ impl<T> Receiver<T> {
         Self { backlog, ticket: None }
     }
 
-    /// Takes a due value, or leaves the waker under the ticket. So a task that was woken in vain
-    /// keeps its turn.
+    /// Takes a due value, or stores the waker under the ticket. So a task that wakes without a
+    /// value keeps its turn.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         let ticket = &mut self.ticket;
         let polled = poll_or_store(&self.backlog.state, cx.waker(), |state| match state.take() {

@@ -72,7 +72,7 @@ impl TimeoutHandle {
 
     /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
     ///
-    /// From then on it follows that clock, until a `reset` gives it another deadline.
+    /// The timeout then follows that clock, until a `reset` gives it another deadline.
     pub fn reset_at_time(&self, time: impl Into<SystemTime>) -> bool {
         self.shards.reset_at_time(self.key, time.into())
     }

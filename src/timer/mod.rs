@@ -103,8 +103,8 @@ impl fmt::Debug for Task {
 /// Keep the timer as long as its callbacks must run. Clones are the same timer. When the last clone
 /// is dropped, the timer shuts down and drops the pending callbacks without running them. So a
 /// function that makes a timer, schedules a callback and returns has done nothing; a handle keeps
-/// no timer. A pending callback that has a clone keeps the timer until it has run. To run those
-/// that are due soon, call [`finish`](Self::finish). To get all of them back, call
+/// no timer. A pending callback that has a clone keeps the timer until it has run. To run callbacks
+/// that are due soon, call [`finish`](Self::finish). To get all pending callbacks back, call
 /// [`shutdown`](Self::shutdown). The first timeout starts the threads.
 ///
 /// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
@@ -238,9 +238,8 @@ impl Timer {
     ///
     /// The wall clock is that of [`Clock::system_time`](crate::Clock::system_time). If it is set
     /// forward past `time`, the callback runs at once. If it is set back, the callback runs later.
-    /// It runs once in any case: if the clock is set back after that, `time` comes again without a
-    /// run. On Linux, the kernel tells the timer that the clock was set. Elsewhere the timer looks
-    /// once a second while timeouts are pending.
+    /// It runs once, even if the clock is set back after the run. The timer notices that the clock
+    /// was set as it notices a resume: see [`BootClock`](crate::BootClock).
     ///
     /// `time` may also be a `jiff::Timestamp` or `jiff::Zoned`, a `chrono::DateTime`, and so on:
     /// these convert into a [`SystemTime`].
@@ -260,7 +259,7 @@ impl Timer {
     /// timer.schedule_at_time(noon, move || ran.send("noon").unwrap())?;
     ///
     /// clock.advance(11 * hour);
-    /// clock.set_system_time(noon - 2 * hour); // such as the end of summer time by hand
+    /// clock.set_system_time(noon - 2 * hour); // an administrator corrects the clock
     /// clock.advance(hour);
     /// assert!(runs.try_recv().is_err());
     /// clock.set_system_time(noon + hour);
@@ -274,8 +273,8 @@ impl Timer {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, and some 64 bytes more than other timeouts. From the first
-    /// call on, each turn of the reaper reads the wall clock. If that was set, the turn moves all
+    /// Takes amortized *O*(1) time, and about 64 bytes more than another timeout. From the first
+    /// call on, each turn of the reaper reads the wall clock. A turn that finds it set moves all
     /// timeouts with such deadlines.
     pub fn schedule_at_time(
         &self,

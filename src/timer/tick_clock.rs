@@ -29,8 +29,8 @@ pub(crate) struct TickClock {
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
     latest: AtomicU64,
-    /// How often to read the clock while timeouts are pending, since it may jump. Empty until it is
-    /// watched for jumps; `None` if the system tells of them.
+    /// Period at which to read the clock while timeouts are pending, because it may jump. Empty
+    /// until the first [`watch`](Self::watch); `None` if the system reports jumps.
     recheck: OnceLock<Option<Duration>>,
 }
 
@@ -132,7 +132,7 @@ impl TickClock {
         self.source.as_ref().is_some_and(|clock| clock.may_jump())
     }
 
-    /// Tells a listener of each jump of the clocks. Only the first call has an effect.
+    /// Notifies a listener of each jump of the clocks. Only the first call has an effect.
     pub(super) fn watch(&self, listener: Weak<dyn StepListener>) {
         self.recheck.get_or_init(|| match &self.source {
             None => watch_steps(listener),
@@ -255,20 +255,21 @@ impl TickClock {
     }
 
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
-    /// At most until the clock has to be read again, because it may have jumped.
+    /// The wait is at most the period of [`recheck`](Self::recheck).
     pub(super) fn pause_until(&self, tick: Tick) -> Duration {
         let Some(start) = self.instant(tick) else { return Duration::MAX };
         let pause = start.saturating_duration_since(self.source_now());
         pause.min(self.recheck().unwrap_or(Duration::MAX))
     }
 
-    /// Returns how often to read the clock while timeouts are pending, since it may jump.
+    /// Returns the period at which to read the clock while timeouts are pending, because it may
+    /// jump.
     pub(super) fn recheck(&self) -> Option<Duration> {
         self.recheck.get().copied().flatten()
     }
 
-    /// Returns the start of a tick since the start of a [`ManualClock`]; `None` on another clock,
-    /// and if the tick never comes.
+    /// Returns the time from the start of a [`ManualClock`] to that of a tick; `None` on another
+    /// clock, or if the tick never comes.
     pub(super) fn since_manual(&self, tick: Tick) -> Option<Duration> {
         self.manual()?;
         self.started.saturating_add(self.ticks.until_start(tick)).finite()

@@ -210,7 +210,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
             self.now = now;
             self.lateness = Duration::ZERO;
             let has_expired = mem::take(&mut self.has_expired);
-            // A reaper that reads the clock again and again must not do so for a cancelled timeout.
+            // A reaper that rechecks the clock must not do so for cancelled timeouts.
             let rechecks = self.shared.shards.clock().recheck().is_some();
             let has_woken = |until| until <= now || rechecks;
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {

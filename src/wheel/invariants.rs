@@ -50,9 +50,8 @@ impl<T> TimingWheel<T> {
         assert_eq!(listed, self.len(), "a timeout is in no bucket");
     }
 
-    /// Returns each non-empty bucket: its level, or `None` for the root; its number there; its
-    /// expiration; the keys of its timeouts. A timeout in no bucket is listed by tick. For
-    /// pictures.
+    /// Returns each non-empty bucket, for pictures: its level, or `None` for the root; its number
+    /// there; its expiration; the keys of its timeouts. The other timeouts are listed by tick.
     #[doc(hidden)]
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u32>, usize, Tick, Vec<Key>)> {
         let buckets = &self.buckets;

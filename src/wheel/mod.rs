@@ -410,8 +410,8 @@ impl<T> TimingWheel<T> {
 
     /// Frees memory that pending timeouts do not need.
     ///
-    /// Keys stay valid, and dead keys stay dead. A value of up to 24 bytes keeps its segment of
-    /// 1024 slots. Larger ones move into smaller blocks. The memory goes to the allocator in
+    /// Keys stay valid, and dead keys stay dead. Values of up to 24 bytes keep their segment of
+    /// 1024 slots. Larger values move into smaller blocks. The memory goes to the allocator in
     /// segments of a few kilobytes. An allocator may keep them for the process, as that of glibc
     /// does.
     ///
@@ -436,13 +436,13 @@ impl<T> TimingWheel<T> {
         self.buckets.shrink();
     }
 
-    /// Begins to free memory of values that have left, without the timeouts' records.
+    /// Begins a sweep, which frees memory of removed values, but not of records.
     #[cfg(feature = "std")]
     pub(crate) fn begin_sweep(&mut self) {
         self.values.begin_sweep();
     }
 
-    /// Goes on with that by one segment. Returns `false` if there is none.
+    /// Sweeps the next segment. Returns `false` if there is none.
     #[cfg(feature = "std")]
     pub(crate) fn sweep(&mut self) -> bool {
         self.values.sweep()

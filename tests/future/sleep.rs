@@ -161,7 +161,7 @@ fn a_sleep_that_is_moved_to_now_before_its_first_poll_is_ready_at_once() {
     assert_eq!(timer.stats().scheduled, 0);
 }
 
-/// A clock that jumps by an hour when it is told to, and then tells its timers.
+/// A clock that jumps by an hour when a test asks, and then notifies its timers.
 #[derive(Debug)]
 struct Resumed(Instant, AtomicU32);
 

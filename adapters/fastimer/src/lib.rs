@@ -1,8 +1,8 @@
 //! The timer of [`delaywheel`] for the traits of the crate `fastimer`.
 //!
-//! [`MakeWheelDelay`] implements [`MakeDelay`], with which timeouts, intervals and scheduled actions
-//! of `fastimer` sleep on any runtime. A package of its own, so that a new version of `fastimer`
-//! does not force a new version of `delaywheel`.
+//! [`MakeWheelDelay`] implements [`MakeDelay`], so timeouts, intervals and scheduled actions of
+//! `fastimer` sleep on any runtime. This is a package of its own, so that a new version of
+//! `fastimer` does not force a new version of `delaywheel`.
 #![forbid(unsafe_code)]
 
 use std::{

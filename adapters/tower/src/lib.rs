@@ -6,8 +6,8 @@
 //! | HTTP requests that may have the header `grpc-timeout` | [`GrpcTimeoutLayer`] |
 //!
 //! A call that takes too long ends with [`TimeoutError::Elapsed`], and its future is dropped. The
-//! error is boxed, as in `tower::timeout`. A package of its own, so that a new version of tower
-//! does not force a new version of `delaywheel`.
+//! error is boxed, as in `tower::timeout`. This is a package of its own, so that a new version of
+//! tower does not force a new version of `delaywheel`.
 //!
 //! # Examples
 //!
@@ -104,10 +104,10 @@ where
 
 /// Limits how long each call takes by the header `grpc-timeout` of its request; a [`Layer`].
 ///
-/// The layer sets the [`Deadline`] of the request as one of its extensions. The service reads it
-/// there, and passes what is left to the calls that it makes itself.
+/// The layer adds the [`Deadline`] to the extensions of the request. The service reads it there,
+/// and passes the remaining time to its own calls.
 ///
-/// A header of another form fails the call with [`ParseGrpcTimeoutError`], before the service sees
+/// A malformed header fails the call with [`ParseGrpcTimeoutError`], before the service sees
 /// the request. In a server, map the errors to responses, or the connection may end.
 ///
 /// # Examples
@@ -138,13 +138,13 @@ pub struct GrpcTimeoutLayer {
 }
 
 impl GrpcTimeoutLayer {
-    /// Makes a layer whose calls may take the time in the header, and `most` at most.
+    /// Makes a layer whose calls may take the time in the header, but at most `most`.
     #[must_use]
     pub const fn new(timer: Timer, most: Duration) -> Self {
         Self { timer, most }
     }
 
-    /// Returns the deadline of a request that has come now.
+    /// Returns the deadline of a request that arrives now.
     fn deadline<B>(&self, request: &Request<B>) -> Result<Deadline, ParseGrpcTimeoutError> {
         let limit = match request.headers().get("grpc-timeout") {
             Some(value) => parse_grpc_timeout(&String::from_utf8_lossy(value.as_bytes()))?,
@@ -199,9 +199,9 @@ pin_project! {
     ///
     /// # Errors
     ///
-    /// The error of the service; [`TimeoutError`](delaywheel::future::TimeoutError) if the time has elapsed, or if the call is
-    /// pending and the timer is full or shut down; [`ParseGrpcTimeoutError`] if a header is
-    /// malformed.
+    /// The error of the service; [`ParseGrpcTimeoutError`] if a header is malformed;
+    /// [`TimeoutError`](delaywheel::future::TimeoutError) if the time has elapsed, or if the call
+    /// is pending and the timer is full or shut down.
     #[must_use = "futures do nothing unless awaited"]
     pub struct ResponseFuture<F> {
         #[pin]

@@ -99,9 +99,9 @@ struct Next {
 impl Timer {
     /// Returns a builder for a callback that repeats every `period`.
     ///
-    /// A period shorter than a tick of the timer, such as zero, counts as one tick. The period is
-    /// one of the timer's clock, not of the wall clock. For a time of day, let each callback
-    /// schedule the next one.
+    /// A period shorter than a tick of the timer, such as zero, counts as one tick. The
+    /// period follows the timer's clock, not the wall clock. For a time of day, let each callback
+    /// schedule the next one with [`schedule_at_time`](Timer::schedule_at_time).
     ///
     /// # Examples
     ///

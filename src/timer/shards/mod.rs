@@ -61,7 +61,7 @@ impl<S: ShardState> Shards<S> {
         &self.clock
     }
 
-    /// Makes the reaper read the clock after each jump, if this clock has some.
+    /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>)
     where
         S: Send + 'static,
@@ -139,7 +139,7 @@ impl<S: ShardState> Shards<S> {
         walls.place(&self.clock, deadline)
     }
 
-    /// Lets a timeout follow the wall clock, after it was inserted at its place or moved there.
+    /// Makes a timeout follow the wall clock, after its insert or reset to that place.
     pub(super) fn keep(&self, key: TimeoutKey, place: Place) {
         let is_pending = |key| self.deadline(key).is_some();
         if self.walls.get().is_some_and(|walls| walls.keep(key, place, is_pending)) {
@@ -147,7 +147,7 @@ impl<S: ShardState> Shards<S> {
         }
     }
 
-    /// Lets a timeout no longer follow the wall clock. Call it before any other reset.
+    /// Ends that a timeout follows the wall clock. Call it before any other reset.
     #[inline]
     fn leave_wall_clock(&self, key: TimeoutKey) {
         self.walls.get().into_iter().for_each(|walls| walls.forget(key));

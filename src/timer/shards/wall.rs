@@ -1,26 +1,25 @@
 //! Deadlines by the wall clock, which may be set.
 //!
-//! A wheel knows only ticks of the timer's clock. So a timeout until a time of the wall clock has
-//! the tick at which that clock shows the time, unless it is set. The *offset* is the time of the
-//! wall clock at the start of tick 0. Before each turn expires timeouts, it looks at both clocks.
-//! If the offset has changed, it places all these timeouts again.
+//! A wheel knows only ticks of the timer's clock. The *offset* is the time of the wall clock at the
+//! start of tick 0. It gives each deadline by the wall clock a tick. Before a turn expires
+//! timeouts, it reads both clocks. If the offset has changed, the turn moves all these timeouts.
 //!
 //! # Why no timeout is early
 //!
-//! A look reads the timer's clock, the wall clock, and the timer's clock again. So the offset is
-//! from `least = wall - after` to `most = wall - before`. Timeouts are placed by a `least`, which
-//! makes them late by the duration of a look, at most. A turn reads `now` and then looks. It places
-//! them again if their offset is above `most`. So each due timeout has a deadline of at most
-//! `now + most`, and `now` is not after `before`: the wall clock has shown it.
+//! A *look* reads the timer's clock, the wall clock, and the timer's clock again. So the offset is
+//! between `least = wall - after` and `most = wall - before`. The tick of a timeout follows from
+//! `least`, so the timeout is late by the duration of a look at most. A turn reads `now`, and then
+//! looks. If the offset in use is above `most`, the turn moves the timeouts. So a due timeout has a
+//! deadline of at most `now + most`. Since `now <= before`, the wall clock has shown the deadline.
 //!
 //! # Why no step is missed
 //!
-//! A thread that schedules first asks for notices of steps. Then it looks, places and inserts the
-//! timeout, and registers it. If a turn has looked meanwhile, the offset may have changed. Then the
-//! thread marks the places as stale, and wakes the reaper.
+//! A thread that schedules first subscribes to notices of steps. Then it looks, inserts the timeout
+//! at its place, and registers it. A turn between the look and the registration may have changed
+//! the offset. The thread then marks the places as stale, and wakes the reaper.
 //!
-//! The lock is taken before those of shards. A thread that holds it wakes nobody: a turn has an
-//! awake reaper, and others insert without it. Clocks of the user are read without it.
+//! A thread takes this lock before those of shards. It wakes no thread and reads no clock of the
+//! user while it holds the lock.
 
 use std::{
     collections::HashMap,
@@ -37,15 +36,15 @@ use crate::{sync::Mutex, tick::Tick, ticks::Nanos, timer::tick_clock::TickClock}
 pub(super) struct Walls<K>(Mutex<State<K>>);
 
 struct State<K> {
-    /// The offset by which they are placed, in nanoseconds since 1970.
+    /// The offset that gave the timeouts their places, in nanoseconds since 1970.
     offset: i128,
-    /// When the latest look began.
+    /// The start of the latest look.
     seen: Nanos,
-    /// Whether some are placed by another offset.
+    /// Whether another offset gave some timeouts their places.
     is_stale: bool,
     /// Deadlines, in nanoseconds since 1970. Some of the timeouts have ended.
     deadlines: HashMap<K, i128, FixedState>,
-    /// The number of deadlines at which those of ended timeouts are removed.
+    /// The number of deadlines at which `keep` removes those of ended timeouts.
     most: usize,
 }
 
@@ -115,11 +114,11 @@ impl<K: Copy + Eq + Hash> Walls<K> {
     }
 }
 
-/// So many deadlines are kept before those of ended timeouts are removed.
+/// Least number of deadlines at which [`Walls::keep`] removes those of ended timeouts.
 const LEAST_KEPT: usize = 16;
 
 impl<K> State<K> {
-    /// Takes over the offset of a look if it has changed: back at all, or ahead by over a tick.
+    /// Adopts the offset of a look if the wall clock went back, or ahead by more than a tick.
     fn follow(&mut self, look: &Look, clock: &TickClock) {
         if look.before < self.seen {
             return;
@@ -134,7 +133,7 @@ impl<K> State<K> {
 }
 
 impl Look {
-    /// Looks at both clocks; again if the scheduler has interrupted this thread meanwhile.
+    /// Reads both clocks. Repeats a look of a tick or longer, which the scheduler has interrupted.
     fn at(clock: &TickClock) -> Self {
         let look = || {
             let before = clock.elapsed();

@@ -85,8 +85,8 @@ impl Drop for Sleeps {
     }
 }
 
-/// Wakes the task of each sleep, after a finish has begun. The keys stay in the wheel. Looks at up
-/// to 256 slots of a wheel in one hold.
+/// Wakes the task of each sleep, after a finish has begun. The keys stay in the wheel. Visits up to
+/// 256 slots of a wheel in one hold.
 pub(in crate::timer) fn wake_each(shards: &Shards<TimingWheel<Waker>>) {
     debug_assert!(shards.lifecycle.is_ending(), "a poll without the lock would miss the wake-up");
     for index in 0..shards.count() {

@@ -1,8 +1,8 @@
 //! A sleep until a time of the wall clock.
 //!
-//! Each poll that is pending holds the lock of a shard: it stores the waker in the wheel, at the
-//! place of the time, and registers it there. A turn moves the waker if the wall clock was set. If
-//! it expires the waker, the woken task polls, and looks at the wall clock again.
+//! Each pending poll takes the lock of a shard. It stores the waker in the wheel, at the tick of
+//! the time, and makes it follow the wall clock. When a turn expires the waker, the task polls, and
+//! the poll reads the wall clock again.
 
 use std::{
     mem,

@@ -11,7 +11,7 @@ use super::support::GENEROUS;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// A clock that stands still, except for jumps and steps, of which it tells as the system does.
+/// A clock that moves only by jumps and steps, and reports them as the system does.
 #[derive(Debug, Clone)]
 pub(crate) struct Jumping {
     shared: Arc<Shared>,
@@ -23,7 +23,7 @@ struct Shared {
     since: Mutex<Duration>,
     wall: Mutex<SystemTime>,
     listeners: Mutex<Vec<Weak<dyn StepListener>>>,
-    /// How often its timers have to read it, if it does not tell of jumps.
+    /// Period at which its timers read it, if it does not report jumps.
     recheck: Option<Duration>,
 }
 

@@ -27,7 +27,7 @@ struct Entry {
     has_ended: bool,
 }
 
-/// What has run, with the clocks at that moment.
+/// The timeouts that have run, with the clocks at that moment.
 type Runs = Log<(usize, Instant, SystemTime)>;
 
 struct World {
@@ -85,7 +85,7 @@ impl World {
         entry.has_ended |= change == 0;
     }
 
-    /// Compares what has run with what was allowed to run.
+    /// Asserts that no timeout has run that the oracle forbids.
     fn take_runs(&mut self) {
         for (index, now, time) in self.runs.take() {
             let Entry { due, has_ended, .. } = &mut self.entries[index];
@@ -97,14 +97,14 @@ impl World {
         }
     }
 
-    /// Compares what has run with what had to run.
+    /// Asserts that each timeout has run that the oracle demands.
     fn check(&mut self) {
         self.take_runs();
         for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.has_ended)
         {
             let is_late = match entry.due {
                 Due::At(due) => due + MS <= self.clock.now(),
-                // A step ahead by less than a tick may count as none.
+                // A step ahead by less than a tick may have no effect.
                 Due::Time(due) => due + 2 * MS <= self.clock.system_time(),
             };
             assert!(!is_late, "{index} is late");

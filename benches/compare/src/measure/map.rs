@@ -1,5 +1,5 @@
-//! Maps whose entries expire, by keys of the caller, and timeouts that share wake-ups: in virtual
-//! time, except for moka, which expires entries as it is used.
+//! Maps whose entries expire, and timeouts that share wake-ups. They run in virtual time, except
+//! for moka, which expires entries during other calls.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -61,7 +61,7 @@ impl Map for Ours {
     }
 }
 
-/// A hash map and a wheel, as a program would join them by hand.
+/// A hash map and a wheel, as a program would combine them.
 #[derive(Default)]
 struct ByHand(HashMap<u64, (Key, u64)>, TimingWheel<u64>);
 
@@ -125,7 +125,7 @@ impl Map for Streamed {
     }
 }
 
-/// The crate `moka`, whose entries live for equally long.
+/// The crate `moka`, with the same time to live for each entry.
 struct Moka(Cache<u64, u64>);
 
 impl Default for Moka {
@@ -182,7 +182,7 @@ fn times<M: Map>(pending: u32, pairs: u32, seed: u64) -> [f64; 3] {
     [nanos_per(pair, pairs.into()), nanos_per(over, pairs.into()), expiry]
 }
 
-/// Bytes of a map with so many entries.
+/// Returns the heap bytes of a map with this number of entries.
 fn memory<M: Map>(turn: &Turn, heap: &Heap) -> usize {
     drop(M::default());
     let delays = Spread::Minute.delays(&mut Rng::with_seed(turn.seed), turn.number);
@@ -211,7 +211,7 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Wake-ups of 10,000 timeouts of 30 s, made within 10 s, each with so much slack.
+/// Returns the wake-ups of 10,000 timeouts of 30 s with this slack, scheduled within 10 s.
 fn wakeups(slack: Duration) -> u64 {
     const DELAY: Duration = Duration::from_secs(30);
     let clock = ManualClock::new();

@@ -289,9 +289,9 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
-    /// A timer keeps the memory of its largest number of timeouts. Keys stay valid, and timeouts do
-    /// not move: a pending timeout keeps its segment of 1024 slots. A shutdown frees all memory
-    /// without this call.
+    /// A timer keeps the memory of its largest number of timeouts. Keys stay valid. A pending
+    /// timeout keeps its segment of 1024 slots, unless its value is larger than 24 bytes: those move
+    /// together. A shutdown frees all memory without this call.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! Time limits for services of the crate `tower`, by a timer of [`delaywheel`].
+//! Time limits for services of the crate `tower`, with a timer of [`delaywheel`].
 //!
 //! | You have | Use |
 //! |---|---|

@@ -35,7 +35,8 @@ pub struct Delivery {
 pub(super) trait Ends: Send + Sync {
     /// Returns the present time if the timer still starts handlers.
     fn start(&self) -> Option<WallTime>;
-    fn end(&self, record: Record, verdict: Verdict);
+    /// `driver` is the number of its driver.
+    fn end(&self, record: Record, driver: usize, verdict: Verdict);
 }
 
 /// The lease of a worker, by the monotonic clock. Once it has ended, it stays ended.
@@ -82,6 +83,8 @@ impl Default for Lease {
 #[derive(Debug)]
 pub(super) struct Run {
     lease: Arc<Lease>,
+    /// Number of its driver.
+    driver: usize,
     /// When the handler started, in microseconds of the wall clock; 0 before that.
     pub(super) started: AtomicU64,
     /// The handler has exceeded its limit.
@@ -89,8 +92,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(lease: Arc<Lease>) -> Self {
-        Self { lease, started: AtomicU64::new(0), is_over: AtomicBool::new(false) }
+    pub(super) fn new(lease: Arc<Lease>, driver: usize) -> Self {
+        Self { lease, driver, started: AtomicU64::new(0), is_over: AtomicBool::new(false) }
     }
 }
 
@@ -205,7 +208,7 @@ impl Delivery {
 
     fn end(mut self, verdict: Verdict) {
         if let Some(ends) = self.ends.take() {
-            ends.end(self.record.clone(), verdict);
+            ends.end(self.record.clone(), self.run.driver, verdict);
         }
     }
 }
@@ -219,7 +222,7 @@ impl Drop for Delivery {
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };
-            ends.end(self.record.clone(), verdict);
+            ends.end(self.record.clone(), self.run.driver, verdict);
         }
     }
 }

@@ -20,9 +20,9 @@ use crate::error::{StoreError, StoreErrorReason, StoreResult};
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
-pub(super) struct Queue(Mutex<Option<Sender<Delivery>>>);
+pub(super) struct Threads(Mutex<Option<Sender<Delivery>>>);
 
-impl Queue {
+impl Threads {
     /// Starts threads that run deliveries until the queue is closed or dropped.
     pub(super) fn start(
         threads: usize,

@@ -21,17 +21,17 @@ use std::{
 
 use self::core::Core;
 pub use self::{
-    builder::{DeliveryFuture, DurableTimerBuilder},
+    builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::Delivery,
     policy::{Backoff, CatchUp},
     stats::{DurableStats, Latency},
 };
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{MAX_PAYLOAD, Record, TimeoutId},
+    record::{MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
     store::{
-        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
-        Store,
+        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState, Rescheduled,
+        Scheduled, Store,
     },
     time::{WallTime, When},
 };
@@ -296,6 +296,28 @@ impl<S: Store> DurableTimer<S> {
         Ok(self.core().store.count_due(self.now())?)
     }
 
+    /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
+    /// Deliveries under way go on. The default queue is `""`.
+    pub fn pause(
+        &self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<(), DurableError> {
+        Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, true)?)
+    }
+
+    /// Resumes a queue.
+    pub fn resume(
+        &self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<(), DurableError> {
+        Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, false)?)
+    }
+
+    /// Returns the queues of the store: those that had a timeout or a pause.
+    pub fn queues(&self) -> Result<Vec<QueueState>, DurableError> {
+        Ok(self.core().store.queues()?)
+    }
+
     /// Returns the present time of the timer's clock.
     #[must_use]
     pub fn now(&self) -> WallTime {
@@ -341,7 +363,8 @@ impl<S: Store> DurableTimer<S> {
 }
 
 impl NewTimeout {
-    /// Creates a timeout that replaces the one of the same id, and does not recur.
+    /// Creates a timeout of the default queue that replaces the one of the same id, and does not
+    /// recur.
     ///
     /// # Errors
     ///
@@ -355,7 +378,50 @@ impl NewTimeout {
         let payload = payload.as_ref();
         check_payload(payload)?;
         let payload = payload.into();
-        Ok(Self { id, due, payload, repeat: None, conflict: Conflict::Replace })
+        Ok(Self {
+            id,
+            due,
+            payload,
+            repeat: None,
+            conflict: Conflict::Replace,
+            queue: Name::default(),
+            priority: Priority::default(),
+            key: None,
+        })
+    }
+
+    /// Sets the queue, whose handler gets it: see [`Queue`].
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the name is not valid.
+    pub fn queue(
+        mut self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<Self, InputError> {
+        self.queue = queue.try_into().map_err(Into::into)?;
+        Ok(self)
+    }
+
+    /// Sets the group within the queue, of which at most [`Queue::key_limit`] deliveries run at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the name is not valid.
+    pub fn key(
+        mut self,
+        key: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<Self, InputError> {
+        self.key = Some(key.try_into().map_err(Into::into)?);
+        Ok(self)
+    }
+
+    /// Sets which timeouts of the queue go first.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
     }
 
     /// Sets the rule by which it recurs. `due` is the first occurrence.

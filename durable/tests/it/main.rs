@@ -3,6 +3,7 @@
 
 mod handlers;
 mod load;
+mod queues;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -22,9 +22,9 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, NewTimeout,
-    PostgresStore, Query, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallClock,
-    WallTime, conformance,
+    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, Name, NewTimeout,
+    PostgresStore, Priority, Query, Queue, Scheduled, State, Store, StoreErrorReason, TimeoutId,
+    WallClock, WallTime, conformance,
 };
 
 use self::{
@@ -575,8 +575,37 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
     for round in 0..4 {
         let schema = format!("round_{round}");
         let versions = connect_all(&schema);
-        assert_eq!(versions, [1]);
+        assert_eq!(versions, [1, 2]);
     }
+}
+
+/// The first version had no queues.
+#[test]
+fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    client.batch_execute(&PostgresStore::migrations("delaywheel")[0]).expect("version 1");
+    let old = "SELECT delaywheel.schedule('old', now(), 'x', 'once every 3600000000')";
+    client.batch_execute(old).expect("schedule");
+    let (timer, seen) = start(&server);
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
+    timer.pause("q").expect("pause");
+    let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
+    client.batch_execute(new).expect("schedule");
+    let record = timer.get("new").expect("get").expect("scheduled");
+    let parts = (record.queue.as_str(), record.priority, record.key.as_ref().map(Name::as_str));
+    assert_eq!(parts, ("q", Priority::High, Some("k")));
+    // A worker of another process that waits for the queue hears of the end of the pause.
+    let (sender, emails) = mpsc::channel();
+    let queue = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
+    let worker = DurableTimer::builder(connect(&server)).recheck(None).queue(queue);
+    let worker = worker.build().expect("start");
+    while worker.stats().empty_claims < 2 {
+        thread::yield_now();
+    }
+    assert!(emails.try_recv().is_err());
+    timer.resume("q").expect("resume");
+    assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! Several queues of one store, in virtual time.
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::mpsc::{self, Receiver},
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    BuildError, Delivery, DurableTimer, DurableTimerBuilder, ManualWallClock, MemoryStore,
+    NewTimeout, Priority, Queue, WallClock,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns a queue whose handler passes its deliveries to the receiver.
+fn queue(name: &str) -> (Queue, Receiver<Delivery>) {
+    let (sender, deliveries) = mpsc::channel();
+    (Queue::with(name, move |delivery| drop(sender.send(delivery))), deliveries)
+}
+
+fn timer(store: &MemoryStore, clock: &ManualWallClock, queue: Queue) -> DurableTimer<MemoryStore> {
+    let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
+    builder.queue(queue).build().expect("start")
+}
+
+fn email(clock: &ManualWallClock, id: &str) -> NewTimeout {
+    NewTimeout::new(id, clock.now(), b"").and_then(|new| new.queue("email")).expect("valid")
+}
+
+fn ids(deliveries: &Receiver<Delivery>) -> Vec<String> {
+    let acknowledge = |delivery: Delivery| {
+        let id = delivery.id().to_string();
+        delivery.acknowledge();
+        id
+    };
+    deliveries.try_iter().map(acknowledge).collect()
+}
+
+#[test]
+fn a_timeout_waits_for_a_worker_that_knows_its_queue() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (invoices, other) = queue("invoices");
+    let producer = timer(&store, &clock, invoices);
+    producer.schedule_new(email(&clock, "a")).wait().expect("schedule");
+    clock.advance(90_000 * SECOND);
+    assert!(ids(&other).is_empty());
+    assert_eq!((producer.stats().claims, store.records()[0].attempt), (2, 0), "no claim for it");
+    let (emails, seen) = queue("email");
+    let _worker = timer(&store, &clock, emails);
+    clock.advance(SECOND);
+    assert_eq!(ids(&seen), ["a"]);
+    let names = |names: [&str; 2]| {
+        let queues = names.map(|name| queue(name).0).into_iter();
+        let builder = DurableTimer::builder(MemoryStore::new());
+        queues.fold(builder, DurableTimerBuilder::queue).build().expect_err("refused")
+    };
+    for wrong in [["a", "a"], ["a", &"b".repeat(65)]] {
+        assert!(matches!(names(wrong), BuildError::Setting("queue")));
+    }
+}
+
+/// The worker holds eight timeouts of a long backlog when others come.
+#[test]
+fn priority_goes_before_time_and_waits_for_no_backlog() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (emails, seen) = queue("email");
+    let builder = DurableTimer::builder(store.clone()).clock(clock.clone()).window_capacity(8, 999);
+    let timer = builder.queue(emails.max_deliveries(1)).build().expect("start");
+    let schedule = |name: &str, count: u32, priority| {
+        let new = |number| email(&clock, &format!("{name}{number}")).priority(priority);
+        timer.schedule_batch((0..count).map(new).collect()).wait().expect("schedule");
+        clock.advance(SECOND);
+    };
+    schedule("low", 2, Priority::Low);
+    schedule("normal", 40, Priority::Normal);
+    schedule("high", 2, Priority::High);
+    let mut order = Vec::new();
+    while let Ok(delivery) = seen.try_recv() {
+        order.push(delivery.id().to_string());
+        delivery.acknowledge();
+        clock.advance(Duration::ZERO);
+    }
+    assert_eq!(order.len(), 44);
+    let place = |id: &str| order.iter().position(|other| other == id).expect("delivered");
+    assert_eq!(place("low0"), 0, "it had begun");
+    assert!(place("high1") < 8, "{order:?}");
+    assert_eq!(place("low1"), 43, "{order:?}");
+}
+
+#[test]
+fn at_most_so_many_deliveries_of_a_key_run_at_once_and_other_keys_go_on() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let limited = || {
+        let (emails, seen) = queue("email");
+        (timer(&store, &clock, emails.max_deliveries(4).key_limit(NonZeroUsize::MIN)), seen)
+    };
+    let workers = [limited(), limited()];
+    let keyed = |id: String, key: &str| email(&clock, &id).key(key).expect("valid");
+    let mut batch: Vec<_> = (0..50).map(|number| keyed(format!("a{number}"), "a")).collect();
+    batch.push(keyed("b".to_owned(), "b"));
+    workers[0].0.schedule_batch(batch).wait().expect("schedule");
+    let (mut done, mut under_way) = (0, Vec::new());
+    for round in 0..400 {
+        clock.advance(SECOND / 10);
+        under_way.extend(workers.iter().flat_map(|(_, seen)| seen.try_iter()));
+        let of_a = under_way.iter().filter(|delivery| delivery.id().as_str() != "b").count();
+        assert!(of_a <= 1, "{under_way:?}");
+        assert!(round > 0 || under_way.len() == 2, "{under_way:?}");
+        done += under_way.len();
+        under_way.drain(..).for_each(Delivery::acknowledge);
+    }
+    assert_eq!(done, 51);
+}
+
+#[test]
+fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let limited = || {
+        let (emails, seen) = queue("email");
+        (timer(&store, &clock, emails.rate(NonZeroU32::new(20).expect("20"))), seen)
+    };
+    let workers = [limited(), limited()];
+    let count = || workers.iter().map(|(_, seen)| ids(seen).len()).sum::<usize>();
+    let batch = (0..200).map(|number| email(&clock, &format!("{number}")));
+    workers[0].0.schedule_batch(batch.collect()).wait().expect("schedule");
+    let mut counts = Vec::new();
+    for second in 0..8 {
+        if second == 3 {
+            workers[0].0.pause("email").expect("pause");
+        } else if second == 5 {
+            workers[1].0.resume("email").expect("resume");
+        }
+        (0..100).for_each(|_| clock.advance(SECOND / 100));
+        counts.push(count());
+    }
+    // A tenth of the rate is kept.
+    assert_eq!(counts, [22, 20, 20, 0, 0, 22, 20, 20]);
+}

@@ -145,9 +145,10 @@ impl Comparison<'_> {
         let (id, time) = (self.id(), self.time());
         let command = match self.rng.u8(..10) {
             0..4 => {
-                let conflict = [Conflict::Replace, Conflict::Refuse, Conflict::Keep];
-                let payload = vec![7; self.rng.usize(..20)].into();
-                let conflict = conflict[self.rng.usize(..3)];
+                let payload = vec![7; [0, 19, self.rng.usize(..20)][self.rng.usize(..3)]].into();
+                let conflict =
+                    [Conflict::Replace, Conflict::Refuse, Conflict::Keep, Conflict::ReplaceChanged]
+                        [self.rng.usize(..4)];
                 let second = Repeat::every(Duration::from_secs(1)).ok();
                 let repeat = second.filter(|_| self.rng.u8(..4) == 0);
                 let (queue, key) = (self.queue(), self.key());

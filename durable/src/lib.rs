@@ -152,7 +152,7 @@ pub use self::{
     time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
     timer::{
         Backoff, CatchUp, Delivery, DeliveryFuture, DurableStats, DurableTimer,
-        DurableTimerBuilder, Latency, Queue, Receipt,
+        DurableTimerBuilder, Latency, Queue, Receipt, StopToken,
     },
 };
 

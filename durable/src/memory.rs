@@ -130,9 +130,9 @@ impl Store for MemoryStore {
             }
             answer
         });
-        let answers = answers.collect();
+        let answers: Vec<_> = answers.collect();
         drop(state);
-        self.listeners.tell_of(commands);
+        self.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
 

@@ -328,7 +328,8 @@ impl Store for SqliteStore {
         drop(writer);
         let is_doubtful = |error: &StoreError| error.reason() == StoreErrorReason::OutcomeUnknown;
         if result.as_ref().err().is_none_or(is_doubtful) {
-            self.shared.listeners.tell_of(commands);
+            let answers = result.as_deref().unwrap_or_default();
+            self.shared.listeners.tell_of(commands, answers);
         }
         result
     }

@@ -31,6 +31,9 @@ pub enum Conflict {
     Refuse,
     /// Keeps the old timeout and drops the new one.
     Keep,
+    /// Keeps the old timeout, and its time, if it differs from the new one only in that. Otherwise,
+    /// and if it is dead, replaces it.
+    ReplaceChanged,
 }
 
 /// A timeout to be scheduled.
@@ -196,6 +199,17 @@ pub enum Answer {
     Settled(bool),
 }
 
+impl Answer {
+    /// Returns whether a delivery under way has become void.
+    pub(crate) fn stops(&self) -> bool {
+        let stopped = [
+            Self::Cancelled(Cancelled::Delivering),
+            Self::Scheduled(Scheduled::ReplacedDelivering),
+        ];
+        stopped.contains(self)
+    }
+}
+
 /// A worker's name in its store. A worker that lost its lease needs a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u64);
@@ -338,7 +352,7 @@ pub struct QueueState {
 }
 
 /// Called with a time at which a new or changed record is due, and its queue if that is known; with
-/// [`WallTime::MIN`], after records of any time have become pending again.
+/// [`WallTime::MIN`], after records of any time have become pending again or deliveries void.
 pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
 /// Timers of this process that want to know of new records.
@@ -362,9 +376,12 @@ impl Listeners {
         }
     }
 
-    /// Tells of the earliest time at which commands made a record due.
-    pub(crate) fn tell_of(&self, commands: &[Command]) {
-        if let Some((queue, due)) = news(commands) {
+    /// Tells of the earliest time at which commands made a record due, or that a delivery under way
+    /// was cancelled.
+    pub(crate) fn tell_of(&self, commands: &[Command], answers: &[Answer]) {
+        if answers.iter().any(Answer::stops) {
+            self.tell_all();
+        } else if let Some((queue, due)) = news(commands) {
             self.tell(queue, due);
         }
     }
@@ -429,6 +446,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         claims: &[Claim],
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>>;
+
+    /// Returns for each claim whether it is still valid. A timer asks for the deliveries under way
+    /// when it renews its lease, and after a notice without a queue and time.
+    fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+        let is_current = |claim: &Claim| {
+            let record = self.get(&claim.id)?;
+            Ok(record.is_some_and(|record| record.token == claim.token))
+        };
+        claims.iter().map(is_current).collect()
+    }
 
     /// Takes at most `most` permits to begin deliveries of a queue, which all workers share. Returns
     /// their number, and when there is another one.

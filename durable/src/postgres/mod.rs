@@ -405,6 +405,7 @@ impl Store for PostgresStore {
         }))?;
         let told = self.notification(now, commands);
         let told = told.as_deref();
+        let stopped = self.notice(None, WallTime::MIN);
         let groups = groups(commands);
         let Shared { writer, patient, .. } = &*self.shared;
         let connection = if writer.is_free() { writer } else { patient };
@@ -415,20 +416,20 @@ impl Store for PostgresStore {
                 if copy(group, session, told)? {
                     return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
                 }
-                write_group(group, session, true, told, &mut answers)?;
+                write_group(group, session, true, told, &stopped, &mut answers)?;
                 return Ok(answers);
             }
             session.transaction(|session| {
                 groups.iter().enumerate().try_for_each(|(number, group)| {
                     let told = told.filter(|_| number == 0);
-                    write_group(group, session, false, told, &mut answers)
+                    write_group(group, session, false, told, &stopped, &mut answers)
                 })
             })?;
             Ok(answers)
         });
         let due = commands.iter().filter_map(Command::due).min();
         let answers = self.doubt(due, answers)?;
-        self.shared.listeners.tell_of(commands);
+        self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
 
@@ -597,6 +598,15 @@ impl Store for PostgresStore {
             None => Begun::Void,
         };
         Ok(ids.into_iter().map(answer).collect())
+    }
+
+    fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+        let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
+        let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
+        let current = |session: &mut Session| session.query(sql::CURRENT, &[&ids, &tokens]);
+        let rows = self.shared.worker.run(current)?;
+        let current: FxHashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        Ok(ids.iter().map(|id| current.contains(id)).collect())
     }
 
     fn permits(
@@ -829,13 +839,16 @@ fn write_group(
     session: &mut Session,
     is_alone: bool,
     told: Option<&str>,
+    stopped: &str,
     answers: &mut [Answer],
 ) -> Result<(), Error> {
     let columns = Columns::of(group);
     let Columns { kinds, ids, tokens, times, repeats, payloads, errors, .. } = &columns;
     let Columns { queues, priorities, keys, .. } = &columns;
-    let parameters: Parameters<'_> =
-        &[kinds, ids, tokens, times, repeats, payloads, errors, &told, queues, priorities, keys];
+    let parameters: Parameters<'_> = &[
+        kinds, ids, tokens, times, repeats, payloads, errors, &told, queues, priorities, keys,
+        &stopped,
+    ];
     let rows = if is_alone {
         session.commit(sql::WRITE, parameters)?
     } else {
@@ -897,7 +910,12 @@ impl<'a> Columns<'a> {
         for &(_, command) in group {
             let (kind, time, error) = match command {
                 Command::Schedule(new) => {
-                    (i16::from(new.conflict != Conflict::Replace), Some(new.due), None)
+                    let kind = match new.conflict {
+                        Conflict::Replace => 0,
+                        Conflict::Refuse | Conflict::Keep => 1,
+                        Conflict::ReplaceChanged => -1,
+                    };
+                    (kind, Some(new.due), None)
                 }
                 Command::Cancel(_) => (2, None, None),
                 Command::Settle(_, Settlement::Done) => (3, None, None),

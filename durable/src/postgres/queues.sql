@@ -43,3 +43,12 @@ CREATE FUNCTION {schema}.schedule(
         previous = CASE WHEN t.begun THEN 2 ELSE 1 END
     RETURNING (ARRAY['created', 'replaced', 'replaced_delivering'])[previous + 1]
 $$;
+
+-- Cancels a timeout within the caller's transaction. Returns 'cancelled', 'delivering' or 'not_found'. The
+-- notification tells workers that a delivery under way is void.
+CREATE OR REPLACE FUNCTION {schema}.cancel(old_id text) RETURNS text LANGUAGE sql AS $$
+    WITH gone AS (DELETE FROM {schema}.timeouts WHERE id = old_id RETURNING begun),
+    told AS MATERIALIZED (SELECT pg_notify('{schema}', '0 0') FROM gone WHERE begun)
+    SELECT coalesce((SELECT CASE WHEN begun THEN 'delivering' ELSE 'cancelled' END FROM gone), 'not_found')
+    FROM (SELECT count(*) FROM told) told
+$$;

@@ -8,8 +8,9 @@
 //! index of one state for that. Statistics from a time when no record had this state would make it
 //! read all records of the state for each id.
 
-/// Carries out commands of different ids. `$8` is the notification, or null. Kinds: 0 replace, 1
-/// keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
+/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that a
+/// delivery under way has become void. Kinds: -1 replace
+/// if it differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
 /// release. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
 /// whether a delivery was under way.
 pub(super) const WRITE: &str = "
@@ -28,13 +29,15 @@ pub(super) const WRITE: &str = "
             priority = excluded.priority, key = excluded.key, worker = NULL, attempt = 0,
             state = 0, begun = false, error = NULL,
             previous = CASE WHEN t.begun THEN 2 ELSE 1 END
-        WHERE excluded.previous = 0
+        WHERE excluded.previous = 0 OR excluded.previous = -3 AND (t.state = 3
+            OR (t.repeat, t.payload, t.queue, t.priority, t.key) IS DISTINCT FROM (excluded.repeat,
+                excluded.payload, excluded.queue, excluded.priority, excluded.key))
         RETURNING id, previous
     ), gone AS (
         DELETE FROM {schema}.timeouts t USING new
         WHERE new.kind IN (2, 3) AND t.id = new.id
             AND (new.kind = 2 OR t.token = new.token AND t.state + 0 = 1)
-        RETURNING t.id, t.begun
+        RETURNING t.id, t.begun, new.kind
     ), moved AS (
         UPDATE {schema}.timeouts t SET
             state = CASE new.kind WHEN 7 THEN 3 ELSE 0 END,
@@ -55,7 +58,12 @@ pub(super) const WRITE: &str = "
             WHEN 5 THEN t.state = 3
             ELSE t.token = new.token AND t.state = 1 END
         RETURNING t.id
-    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL)
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
+        UNION ALL SELECT pg_notify('{schema}', $12)
+        WHERE EXISTS (SELECT FROM gone WHERE begun AND kind = 2)
+            OR EXISTS (SELECT FROM put WHERE previous = 2)
+    )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
     UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
 
@@ -164,6 +172,11 @@ pub(super) const BEGIN: &str = "
         WHEN id IN (SELECT id FROM valid) THEN 2
         ELSE 1 END
     FROM held WHERE id NOT IN (SELECT id FROM free)";
+
+/// Returns the ids whose claim is valid.
+pub(super) const CURRENT: &str = "
+    SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+    JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token";
 
 /// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are kept.
 /// All are in microseconds. Returns their number, and up to when they are given out.

@@ -294,7 +294,9 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets the time after which a delivery that has not ended counts as failed, at least a
     /// millisecond; `None` for never. Default: 15 minutes.
     ///
-    /// The timer does not interrupt the handler, and ignores its end, if it comes. A blocking
+    /// As long as the handler runs within this time, the timer extends its lease. After that, the
+    /// [`StopToken`](crate::StopToken) of the delivery says so. The timer does not interrupt the
+    /// handler, and ignores its end, if it comes. A blocking
     /// handler keeps its thread until then. If as many handlers as there are
     /// [`threads`](Self::threads) never return, all deliveries stop.
     #[must_use]

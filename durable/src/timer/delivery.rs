@@ -2,14 +2,16 @@
 
 use std::{
     fmt,
+    future::{Future, poll_fn},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
-    time::Duration,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     record::{Claim, Record, TimeoutId},
@@ -60,6 +62,12 @@ impl Lease {
         until.is_some()
     }
 
+    /// Returns the time until the end; `None` for a lease without one, and zero after the end.
+    fn remaining(&self) -> Option<Duration> {
+        let until = self.0.lock().unwrap_or_default();
+        (until != Duration::MAX).then(|| until.saturating_sub(Self::now()))
+    }
+
     /// Sets a later end. Returns `false` if the lease has ended.
     pub(super) fn extend(&self, end: Duration) -> bool {
         let is_valid = self.is_valid();
@@ -87,13 +95,103 @@ pub(super) struct Run {
     driver: usize,
     /// When the handler started, in microseconds of the wall clock; 0 before that.
     pub(super) started: AtomicU64,
-    /// The handler has exceeded its limit.
-    pub(super) is_over: AtomicBool,
+    pub(super) claim: Claim,
+    /// `None` once the delivery is void; otherwise tasks that wait for that.
+    waiting: Mutex<Option<Vec<Waker>>>,
+    stopped: Condvar,
 }
 
 impl Run {
-    pub(super) fn new(lease: Arc<Lease>, driver: usize) -> Self {
-        Self { lease, driver, started: AtomicU64::new(0), is_over: AtomicBool::new(false) }
+    pub(super) fn new(lease: Arc<Lease>, driver: usize, claim: Claim) -> Self {
+        let (started, waiting) = (AtomicU64::new(0), Mutex::new(Some(Vec::new())));
+        Self { lease, driver, started, claim, waiting, stopped: Condvar::new() }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.waiting.lock().is_none() || !self.lease.is_valid()
+    }
+
+    /// The delivery is void.
+    pub(super) fn stop(&self) {
+        let waiting = self.waiting.lock().take();
+        self.stopped.notify_all();
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+/// Tells the handler of a delivery, and its helpers, that the delivery is void: its lease has ended,
+/// the handler has exceeded its limit, or the timeout was cancelled or replaced. A shutdown of the
+/// timer stops no delivery.
+///
+/// A cancel by any process stops the delivery at once if the store notifies its timers, and with
+/// the next renewal of the lease otherwise, which is a third of it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
+///
+/// let clock = ManualWallClock::new();
+/// let (sender, deliveries) = std::sync::mpsc::channel();
+/// let timer = DurableTimer::builder(MemoryStore::new())
+///     .clock(clock.clone())
+///     .build_with(move |delivery| drop(sender.send(delivery)))?;
+/// timer.schedule("video/17", Duration::ZERO, b"").wait()?;
+/// clock.advance(Duration::ZERO);
+/// let delivery = deliveries.recv()?;
+/// assert!(!delivery.stop_token().wait(Duration::ZERO));
+/// timer.cancel("video/17").wait()?;
+/// clock.advance(Duration::ZERO);
+/// assert!(delivery.stop_token().wait(Duration::ZERO));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct StopToken(Arc<Run>);
+
+impl StopToken {
+    /// Returns whether the delivery is void.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
+    }
+
+    /// Blocks until the delivery is void, at most for a time. Returns whether it is.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        let deadline = Instant::now().checked_add(limit);
+        loop {
+            let now = Instant::now();
+            let mut waiting = self.0.waiting.lock();
+            let is_over = deadline.is_some_and(|deadline| deadline <= now);
+            if waiting.is_none() || !self.0.lease.is_valid() || is_over {
+                drop(waiting);
+                return self.is_stopped();
+            }
+            // The lease may end without a notification, or be extended.
+            let lapse = self.0.lease.remaining().and_then(|remaining| now.checked_add(remaining));
+            match deadline.into_iter().chain(lapse).min() {
+                Some(until) => drop(self.0.stopped.wait_until(&mut waiting, until)),
+                None => self.0.stopped.wait(&mut waiting),
+            }
+        }
+    }
+
+    /// Waits until the delivery is void. The timer notices the end of a lease after its next call of
+    /// the store, which may wait for a server that is silent.
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let run = Arc::clone(&self.0);
+        poll_fn(move |context| {
+            if run.is_stopped() {
+                return Poll::Ready(());
+            }
+            match &mut *run.waiting.lock() {
+                None => return Poll::Ready(()),
+                Some(waiting) if waiting.iter().any(|waker| waker.will_wake(context.waker())) => (),
+                Some(waiting) => waiting.push(context.waker().clone()),
+            }
+            Poll::Pending
+        })
     }
 }
 
@@ -129,12 +227,17 @@ impl Delivery {
         }
     }
 
-    /// Returns whether this worker may still deliver the timeout: its lease has not ended, and the
-    /// handler has not exceeded its limit. Does not ask the store, and takes well under a
+    /// Returns whether this worker may still deliver the timeout: see [`StopToken`]. Does not ask the store, and takes well under a
     /// microsecond, so a long handler can call it before each effect.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.run.lease.is_valid() && !self.run.is_over.load(SeqCst)
+        !self.run.is_stopped()
+    }
+
+    /// Returns a token that tells when the delivery is void.
+    #[must_use]
+    pub fn stop_token(&self) -> StopToken {
+        StopToken(Arc::clone(&self.run))
     }
 
     /// Returns the name of the timeout.

@@ -279,6 +279,8 @@ pub(crate) struct Driver {
     full_until: Option<WallTime>,
     /// A record was noticed that is due before the end of a full window.
     must_evict: bool,
+    /// Deliveries may have become void.
+    must_check: bool,
     /// Most records to hold on a shared store, and when the last full claim ended.
     reach: usize,
     reached_at: WallTime,
@@ -322,6 +324,7 @@ impl Driver {
             recheck_at: None,
             full_until: None,
             must_evict: false,
+            must_check: false,
             reach: 0,
             reached_at: WallTime::MIN,
             begun_since: 0,
@@ -360,6 +363,7 @@ impl Driver {
             return;
         }
         if due == WallTime::MIN {
+            self.must_check |= queue.is_none();
             self.claim_soon(due);
             return;
         }
@@ -433,6 +437,9 @@ impl Driver {
             self.end_claim(&claim, claimed, &mut turn);
         }
         self.end_overruns(&mut turn);
+        if !self.lease.is_valid() {
+            self.stop_deliveries();
+        }
         if self.paused_until.is_some_and(|until| now < until) {
             return turn.step;
         }
@@ -526,7 +533,7 @@ impl Driver {
                 continue;
             }
             if let Some(run) = run {
-                run.is_over.store(true, SeqCst);
+                run.stop();
             }
             let delivering = self.delivering.remove(&claim.token);
             let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
@@ -553,6 +560,9 @@ impl Driver {
         let is_over = self.worker.is_some() && !self.lease.is_valid();
         if (self.has_held() && (is_over || self.renew_at <= turn.now)) || lapsed {
             self.renew(turn)?;
+        }
+        if std::mem::take(&mut self.must_check) {
+            self.check(turn)?;
         }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
@@ -660,11 +670,31 @@ impl Driver {
         self.rest(now);
     }
 
+    /// Tells all handlers that their lease has ended.
+    fn stop_deliveries(&self) {
+        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
+        runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
+    }
+
+    /// Tells handlers whose claim is void.
+    fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
+        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
+        let runs: Vec<_> = runs.filter(|run| !run.is_stopped()).collect();
+        if !runs.is_empty() {
+            let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
+            let current = contain(|| turn.store.are_current(&claims))?;
+            let void = runs.iter().zip(current).filter(|(_, is_current)| !is_current);
+            void.for_each(|(run, _)| run.stop());
+        }
+        Ok(())
+    }
+
     fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         if let Some(worker) = self.worker {
             let start = Lease::now();
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
                 self.extend_lease(start, turn.now);
+                self.check(turn)?;
             } else {
                 self.lose_lease(turn.now, turn.counters);
             }
@@ -716,6 +746,7 @@ impl Driver {
 
     fn drop_held(&mut self, now: WallTime) {
         self.lease.end();
+        self.stop_deliveries();
         drop(self.take_held());
         self.full_until = None;
         self.claim_soon(now);
@@ -1012,7 +1043,7 @@ impl Driver {
     fn deliver(&mut self, record: Record, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
-        let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number));
+        let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
         let key = record.key.clone().filter(|_| self.settings.queue.key_limit.is_some());
         let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
         self.delivering.insert(record.token, delivering);

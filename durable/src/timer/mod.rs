@@ -22,13 +22,14 @@ use std::{
 use self::core::Core;
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
-    delivery::Delivery,
+    delivery::{Delivery, StopToken},
     policy::{Backoff, CatchUp},
     stats::{DurableStats, Latency},
 };
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
+    repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState, Rescheduled,
         Scheduled, Store,
@@ -179,6 +180,32 @@ impl<S: Store> DurableTimer<S> {
         };
         let read = if refuses { or_exists } else { one!(Scheduled) };
         self.submit(Ok(vec![Command::Schedule(new)]), read)
+    }
+
+    /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
+    /// scheduled already with the same rule and payload, nothing changes: so a program can call this
+    /// at each start, and loses no occurrence that was due meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{DurableTimer, MemoryStore, Repeat, Scheduled};
+    ///
+    /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
+    /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
+    /// assert_eq!(timer.schedule_repeat("report", hourly.clone(), b"").wait()?, Scheduled::Created);
+    /// assert_eq!(timer.schedule_repeat("report", hourly, b"").wait()?, Scheduled::Kept);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_repeat(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        repeat: Repeat,
+        payload: impl AsRef<[u8]>,
+    ) -> Receipt<Scheduled> {
+        let new = NewTimeout::recurring(id, self.now(), repeat, payload);
+        self.submit(new.map(|new| vec![Command::Schedule(new)]), one!(Scheduled))
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
@@ -390,6 +417,23 @@ impl NewTimeout {
         })
     }
 
+    /// Creates a recurring timeout that is due at the first time of its rule after `now`, and
+    /// replaces only one that differs: see [`DurableTimer::schedule_repeat`].
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the id or the payload is not valid, or the rule has no such time.
+    pub fn recurring(
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        now: WallTime,
+        repeat: Repeat,
+        payload: impl AsRef<[u8]>,
+    ) -> Result<Self, InputError> {
+        let first = repeat.after(now, now)?.ok_or(InputError::AfterYear9999)?;
+        let new = Self::new(id, first, payload)?.repeat(repeat);
+        Ok(new.conflict(Conflict::ReplaceChanged))
+    }
+
     /// Sets the queue, whose handler gets it: see [`Queue`].
     ///
     /// # Errors
@@ -426,7 +470,7 @@ impl NewTimeout {
 
     /// Sets the rule by which it recurs. `due` is the first occurrence.
     #[must_use]
-    pub fn repeat(mut self, repeat: crate::Repeat) -> Self {
+    pub fn repeat(mut self, repeat: Repeat) -> Self {
         self.repeat = Some(repeat);
         self
     }

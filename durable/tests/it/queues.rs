@@ -8,7 +8,7 @@ use std::{
 
 use delaywheel_durable::{
     BuildError, Delivery, DurableTimer, DurableTimerBuilder, ManualWallClock, MemoryStore,
-    NewTimeout, Priority, Queue, WallClock,
+    NewTimeout, Priority, Queue, Repeat, Scheduled, WallClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -136,4 +136,59 @@ fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     }
     // A tenth of the rate is kept.
     assert_eq!(counts, [22, 20, 20, 0, 0, 22, 20, 20]);
+}
+
+/// The lease of the worker is 30 seconds.
+#[test]
+fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limit() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (emails, seen) = queue("email");
+    let first = timer(&store, &clock, emails.handler_limit(Some(1_000 * SECOND)));
+    let (emails, other) = queue("email");
+    let second = timer(&store, &clock, emails);
+    let batch = ["a", "b", "c"].map(|id| email(&clock, id));
+    first.schedule_batch(batch.to_vec()).wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let deliveries: Vec<_> = seen.try_iter().collect();
+    for _ in 0..90 {
+        clock.advance(10 * SECOND);
+    }
+    let current = || deliveries.iter().map(Delivery::is_current).collect::<Vec<_>>();
+    assert_eq!((current(), ids(&other).len()), (vec![true; 3], 0), "the lease was extended");
+    let (wake, woken) = mpsc::channel();
+    let token = deliveries[0].stop_token();
+    let waiting = std::thread::spawn(move || {
+        wake.send(()).expect("the test waits");
+        pollster::block_on(token.stopped());
+    });
+    woken.recv().expect("the thread runs");
+    second.cancel("a").wait().expect("cancel");
+    second.schedule_new(email(&clock, "b")).wait().expect("replace");
+    clock.advance(Duration::ZERO);
+    assert_eq!(current(), [false, false, true]);
+    waiting.join().expect("it was woken");
+    assert_eq!(other.try_iter().chain(seen.try_iter()).count(), 1, "the new one");
+    clock.advance(101 * SECOND);
+    assert_eq!(current(), [false; 3]);
+    assert!(deliveries[2].stop_token().wait(Duration::MAX));
+}
+
+#[test]
+fn a_program_that_schedules_a_recurring_timeout_at_each_start_loses_no_occurrence() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let schedule = |seconds: u32, payload: &str| {
+        let (reports, seen) = queue("");
+        let timer = timer(&store, &clock, reports);
+        let repeat = Repeat::every(seconds * SECOND).expect("valid");
+        let answer = timer.schedule_repeat("report", repeat, payload).wait().expect("schedule");
+        timer.shutdown();
+        (answer, store.records()[0].due.since(clock.now()), seen)
+    };
+    assert_eq!(schedule(60, "a").0, Scheduled::Created);
+    clock.advance(50 * SECOND);
+    let (answer, first, _) = schedule(60, "a");
+    assert_eq!((answer, first), (Scheduled::Kept, 10 * SECOND));
+    let (answer, first, _) = schedule(90, "a");
+    assert_eq!((answer, first), (Scheduled::Replaced, 90 * SECOND));
+    assert_eq!(schedule(90, "b").0, Scheduled::Replaced);
 }

@@ -608,6 +608,26 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
 }
 
+/// The lease is so long that only the notification can tell the handler.
+#[test]
+fn a_cancel_by_another_process_stops_a_delivery() {
+    let Some(server) = Server::start() else { return };
+    let (timer, deliveries) = held(&server, 10 * LONG);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
+    let deliveries = [(); 2].map(|()| deliveries.recv_timeout(LONG).expect("delivery"));
+    connect(&server)
+        .write(timer.now(), &[Command::Cancel("a".try_into().expect("valid"))])
+        .expect("cancel");
+    client(&server).batch_execute("SELECT delaywheel.cancel('b')").expect("cancel");
+    for delivery in deliveries {
+        assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
+        drop(delivery);
+    }
+    assert!(timer.finish(LONG));
+    assert_eq!(timer.stats().fenced, 2);
+}
+
 #[test]
 fn commits_are_durable_whatever_the_default_of_the_database() {
     let Some(server) = Server::start() else { return };

@@ -164,11 +164,12 @@ impl Comparison<'_> {
             _ => {
                 let (our, their) = self.claims[self.rng.usize(..self.claims.len())].clone();
                 let error = format!("error {}", self.rng.u8(..));
-                let settlement = match self.rng.u8(..6) {
+                let settlement = match self.rng.u8(..7) {
                     0 => Settlement::Retry { at: time, error },
                     1 => Settlement::Dead { error },
                     2 => Settlement::Again(time),
                     3 => Settlement::Release,
+                    4 => Settlement::Leave { at: time, error },
                     _ => Settlement::Done,
                 };
                 return (

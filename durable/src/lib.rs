@@ -119,11 +119,14 @@
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
+//! - `serde`: typed payloads with a version, as JSON.
 //! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
 pub mod conformance;
 mod error;
 mod memory;
+#[cfg(feature = "serde")]
+mod payload;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -136,6 +139,8 @@ mod timer;
 mod transition;
 mod workers;
 
+#[cfg(feature = "serde")]
+pub use self::payload::{Payload, PayloadError};
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]

@@ -1062,7 +1062,7 @@ fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
         token: 0,
         error: row.get(6)?,
     };
-    if checksum(&record, text) != row.get(8)? {
+    if checksum(&record, text) != row.get::<_, i64>(8)? {
         return Err(damaged("the checksum differs"));
     }
     // What only this process knows.

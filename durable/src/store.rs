@@ -92,9 +92,12 @@ impl Command {
             Self::Schedule(new) => Some(new.due),
             Self::Reschedule(_, due)
             | Self::Requeue(_, due)
-            | Self::Settle(_, Settlement::Retry { at: due, .. } | Settlement::Again(due)) => {
-                Some(*due)
-            }
+            | Self::Settle(
+                _,
+                Settlement::Retry { at: due, .. }
+                | Settlement::Leave { at: due, .. }
+                | Settlement::Again(due),
+            ) => Some(*due),
             // The time is that of the record.
             Self::Settle(_, Settlement::Release) => Some(WallTime::MIN),
             Self::Cancel(_) | Self::Settle(..) => None,
@@ -136,6 +139,14 @@ pub enum Settlement {
     Again(WallTime),
     /// The worker gives the claim back: the record is pending as it was before.
     Release,
+    /// The worker leaves the record to others, which may claim it from this time on. This was no
+    /// attempt.
+    Leave {
+        /// When it can be claimed.
+        at: WallTime,
+        /// Why it cannot be delivered here.
+        error: String,
+    },
 }
 
 /// Answer to [`Command::Schedule`].
@@ -201,12 +212,12 @@ pub enum Answer {
 
 impl Answer {
     /// Returns whether a delivery under way has become void.
-    pub(crate) fn stops(&self) -> bool {
+    pub(crate) fn stops(self) -> bool {
         let stopped = [
             Self::Cancelled(Cancelled::Delivering),
             Self::Scheduled(Scheduled::ReplacedDelivering),
         ];
-        stopped.contains(self)
+        stopped.contains(&self)
     }
 }
 
@@ -379,7 +390,7 @@ impl Listeners {
     /// Tells of the earliest time at which commands made a record due, or that a delivery under way
     /// was cancelled.
     pub(crate) fn tell_of(&self, commands: &[Command], answers: &[Answer]) {
-        if answers.iter().any(Answer::stops) {
+        if answers.iter().copied().any(Answer::stops) {
             self.tell_all();
         } else if let Some((queue, due)) = news(commands) {
             self.tell(queue, due);

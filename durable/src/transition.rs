@@ -131,6 +131,11 @@ fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
             let attempt = old.attempt - u32::from(old.state == State::Delivering);
             Change::Put(Record { attempt, ..pending(old, token) })
         }
+        Settlement::Leave { at, error } => {
+            let attempt = old.attempt - u32::from(old.state == State::Delivering);
+            let error = Some(error.clone());
+            Change::Put(Record { attempt, next: *at, error, ..pending(old, token) })
+        }
     }
 }
 

@@ -925,6 +925,7 @@ impl<'a> Columns<'a> {
                 Command::Settle(_, Settlement::Dead { error }) => (7, None, Some(error)),
                 Command::Settle(_, Settlement::Again(due)) => (8, Some(*due), None),
                 Command::Settle(_, Settlement::Release) => (9, None, None),
+                Command::Settle(_, Settlement::Leave { at, error }) => (10, Some(*at), Some(error)),
             };
             let (new, claim) = match command {
                 Command::Schedule(new) => (Some(new), None),

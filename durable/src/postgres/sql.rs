@@ -11,7 +11,7 @@
 /// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that a
 /// delivery under way has become void. Kinds: -1 replace
 /// if it differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
-/// release. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
+/// release, 10 leave. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
 /// whether a delivery was under way.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
@@ -46,10 +46,10 @@ pub(super) const WRITE: &str = "
             due = CASE WHEN new.kind IN (4, 8) THEN new.at ELSE t.due END,
             attempt = CASE
                 WHEN new.kind IN (4, 5, 8) THEN 0
-                WHEN new.kind = 9 THEN t.attempt - t.begun::integer
+                WHEN new.kind > 8 THEN t.attempt - t.begun::integer
                 ELSE t.attempt END,
             error = CASE
-                WHEN new.kind IN (6, 7) THEN new.error
+                WHEN new.kind IN (6, 7, 10) THEN new.error
                 WHEN new.kind = 8 THEN NULL
                 ELSE t.error END
         FROM new

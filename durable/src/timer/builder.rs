@@ -128,7 +128,7 @@ impl Queue {
                 let Some(delivery) = delivery.start() else { return };
                 match handler(delivery).await {
                     (delivery, Ok(())) => delivery.acknowledge(),
-                    (delivery, Err(error)) => delivery.retry(error),
+                    (delivery, Err(error)) => delivery.fail(&error),
                 }
             }));
         };

@@ -63,7 +63,7 @@ pub(super) enum Counted {
     Acknowledged,
     Retried,
     Dead,
-    /// Not at all: the record is as it was before the claim.
+    /// Not at all: the record is as it was before the claim, or left to others.
     Released,
 }
 
@@ -325,8 +325,12 @@ fn forget_texts(job: &mut Job) -> bool {
     const REFUSED: &str = "the store refused the text of the error";
     let mut has_changed = false;
     for command in &mut job.commands {
-        if let Command::Settle(_, Settlement::Retry { error, .. } | Settlement::Dead { error }) =
-            command
+        if let Command::Settle(
+            _,
+            Settlement::Retry { error, .. }
+            | Settlement::Dead { error }
+            | Settlement::Leave { error, .. },
+        ) = command
             && error != REFUSED
         {
             REFUSED.clone_into(error);

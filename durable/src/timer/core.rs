@@ -19,7 +19,9 @@ use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
-    driver::{Claimed, Driver, DriverSettings, FailedAttempt, Lane, LaneClaim, Step, following},
+    driver::{
+        Claimed, Driver, DriverSettings, FailedAttempt, LEFT, Lane, LaneClaim, Step, following,
+    },
     executor::{Handler, Threads, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
@@ -440,6 +442,10 @@ impl<S: Store> Core<S> {
                 tracing::warn!("a delivery was not started: no task, no lease, or a shutdown");
                 (Settlement::Release, Counted::Released)
             }
+            Verdict::Left(error) => {
+                let at = self.clock.now().saturating_add(LEFT);
+                (Settlement::Leave { at, error }, Counted::Released)
+            }
             Verdict::Failed(error, when) => self.failure(backoff, record.attempt, error, when),
         }
     }
@@ -486,7 +492,10 @@ impl<S: Store> Ends for Core<S> {
         }
         let backoff = self.queues[driver].settings.queue.backoff;
         let (mut settlement, counted) = self.settlement(&record, backoff, verdict);
-        if let Settlement::Retry { error, .. } | Settlement::Dead { error } = &mut settlement {
+        if let Settlement::Retry { error, .. }
+        | Settlement::Dead { error }
+        | Settlement::Leave { error, .. } = &mut settlement
+        {
             *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
         }
         let command = Command::Settle(record.claim(), settlement);

@@ -20,7 +20,8 @@ use crate::{
 
 /// A delivery that is under way.
 ///
-/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead) or
+/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead),
+/// [`leave`](Self::leave), or
 /// [`acknowledged_in_transaction`](Self::acknowledged_in_transaction). A delivery that is dropped
 /// counts as failed, as with `retry`.
 ///
@@ -202,6 +203,7 @@ pub(crate) enum Verdict {
     /// With a time if the policy is not to decide.
     Failed(String, Option<When>),
     Dead(String),
+    Left(String),
     /// The store knows already.
     Settled,
     /// No handler has seen it.
@@ -288,6 +290,15 @@ impl Delivery {
         self.end(Verdict::Done);
     }
 
+    /// Ends the delivery with the error of its handler.
+    pub(super) fn fail(self, error: &(impl fmt::Display + 'static)) {
+        #[cfg(feature = "serde")]
+        if crate::payload::is_unknown_version(error) {
+            return self.leave(error);
+        }
+        self.retry(error);
+    }
+
     /// Ends the delivery as failed. The [`Backoff`](crate::Backoff) decides when it is tried again,
     /// or that it is dead.
     pub fn retry(self, error: impl fmt::Display) {
@@ -302,6 +313,12 @@ impl Delivery {
     /// Ends the delivery as failed for good. The timeout is kept as dead.
     pub fn dead(self, error: impl fmt::Display) {
         self.end(Verdict::Dead(error.to_string()));
+    }
+
+    /// Leaves the timeout to another worker, which may know what this one does not: its payload, for
+    /// example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
+    pub fn leave(self, error: impl fmt::Display) {
+        self.end(Verdict::Left(error.to_string()));
     }
 
     /// Ends a delivery that a transaction of the handler has acknowledged already.

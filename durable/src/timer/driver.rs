@@ -79,8 +79,8 @@ const BUSY: Duration = Duration::from_millis(100);
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Delay of a timeout whose time zone this process does not know.
-const UNKNOWN_ZONE: Duration = Duration::from_secs(5);
+/// Delay of a timeout that this process leaves to others.
+pub(super) const LEFT: Duration = Duration::from_secs(5);
 
 /// Settings of one queue.
 #[derive(Debug, Clone)]
@@ -1002,10 +1002,10 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.lacks_zone = true;
-        let at = turn.now.saturating_add(UNKNOWN_ZONE);
+        let at = turn.now.saturating_add(LEFT);
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
-        let settlement = Settlement::Retry { at, error };
+        let settlement = Settlement::Leave { at, error };
         turn.step.commands.push(Command::Settle(record.claim(), settlement));
     }
 

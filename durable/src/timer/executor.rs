@@ -59,14 +59,14 @@ impl Threads {
 }
 
 /// Runs a blocking handler and ends the delivery by its result. A panic counts as a failure.
-pub(super) fn run_blocking<E: std::fmt::Display>(
+pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
     handler: &(dyn Fn(&Delivery) -> Result<(), E> + Send + Sync),
     delivery: Delivery,
 ) {
     let Some(delivery) = delivery.start() else { return };
     match catch_unwind(AssertUnwindSafe(|| handler(&delivery))) {
         Ok(Ok(())) => delivery.acknowledge(),
-        Ok(Err(error)) => delivery.retry(error),
+        Ok(Err(error)) => delivery.fail(&error),
         Err(panic) => delivery.retry(format!("the handler panicked: {}", message(&*panic))),
     }
 }

@@ -192,3 +192,41 @@ fn a_program_that_schedules_a_recurring_timeout_at_each_start_loses_no_occurrenc
     assert_eq!((answer, first), (Scheduled::Replaced, 90 * SECOND));
     assert_eq!(schedule(90, "b").0, Scheduled::Replaced);
 }
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_payload_of_an_unknown_version_waits_for_another_worker_and_is_no_attempt() {
+    use delaywheel_durable::Payload;
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Mail<const VERSION: u32>(String);
+
+    impl<const VERSION: u32> Payload for Mail<VERSION> {
+        const VERSION: u32 = VERSION;
+    }
+
+    fn worker<const VERSION: u32>(
+        store: &MemoryStore,
+        clock: &ManualWallClock,
+    ) -> (DurableTimer<MemoryStore>, Receiver<String>) {
+        let (sender, seen) = mpsc::channel();
+        let queue = Queue::blocking("", move |delivery| {
+            Ok(sender.send(delivery.decode::<Mail<VERSION>>()?.0)?)
+        });
+        (timer(store, clock, queue), seen)
+    }
+
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (old, none) = worker::<1>(&store, &clock);
+    let mail = NewTimeout::typed("a", clock.now(), &Mail::<2>("hello".to_owned())).expect("JSON");
+    old.schedule_new(mail).wait().expect("schedule");
+    clock.advance(3_600 * SECOND);
+    let record = store.records().remove(0);
+    assert_eq!((record.attempt, none.try_iter().count()), (0, 0));
+    assert_eq!(record.error.as_deref(), Some("version 2 of the payload is unknown here"));
+    let (_new, seen) = worker::<2>(&store, &clock);
+    old.shutdown();
+    clock.advance(10 * SECOND);
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["hello"]);
+    assert_eq!(store.records(), []);
+}

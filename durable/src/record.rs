@@ -1,4 +1,4 @@
-//! A timeout as a store keeps it, and its id.
+//! A timeout as a store keeps it, its id and its queue.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
@@ -85,19 +85,91 @@ impl FromStr for TimeoutId {
     }
 }
 
+/// Name of a queue, or of the group of timeouts with one key: at most 64 bytes of UTF-8 without
+/// U+0000. The default queue has the empty name.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel_durable::{InputError, Name};
+///
+/// assert_eq!(Name::new("email")?.as_str(), "email");
+/// assert_eq!(Name::default().as_str(), "");
+/// assert_eq!(Name::new("x".repeat(65)), Err(InputError::LongName(65)));
+/// # Ok::<_, InputError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// Largest length in bytes.
+    pub const MAX_LEN: usize = 64;
+
+    /// Creates a name from a string.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::LongName`] and [`InputError::NulInId`].
+    pub fn new(name: impl AsRef<str>) -> Result<Self, InputError> {
+        let name = name.as_ref();
+        match name.len() {
+            len if len > Self::MAX_LEN => Err(InputError::LongName(len)),
+            _ if name.contains('\0') => Err(InputError::NulInId),
+            _ => Ok(Self(name.into())),
+        }
+    }
+
+    /// Returns the name as a string.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// Which timeouts of a queue go first, of those that are due. Within a priority, the oldest does.
+///
+/// A timeout of a low priority waits as long as others are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// The default.
+    #[default]
+    Normal,
+    /// After all others.
+    Low,
+}
+
+impl Priority {
+    pub(crate) const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+}
+
 macro_rules! from_text {
-    ($($text:ty),*) => {$(
-        impl TryFrom<$text> for TimeoutId {
+    ($name:ident: $($text:ty),*) => {$(
+        impl TryFrom<$text> for $name {
             type Error = InputError;
 
-            fn try_from(id: $text) -> Result<Self, InputError> {
-                Self::new(id)
+            fn try_from(text: $text) -> Result<Self, InputError> {
+                Self::new(text)
             }
         }
     )*};
 }
 
-from_text!(&str, String, &String, &TimeoutId);
+from_text!(TimeoutId: &str, String, &String, &TimeoutId);
+from_text!(Name: &str, String, &String);
 
 impl Borrow<str> for TimeoutId {
     fn borrow(&self) -> &str {
@@ -144,6 +216,12 @@ pub struct Record {
     pub payload: Arc<[u8]>,
     /// Rule by which it recurs.
     pub repeat: Option<Repeat>,
+    /// Queue, whose handler gets it.
+    pub queue: Name,
+    /// Which timeouts of the queue go first.
+    pub priority: Priority,
+    /// Group within the queue, of which a limited number of deliveries run at once.
+    pub key: Option<Name>,
     /// Number of deliveries that have begun for this occurrence.
     pub attempt: u32,
     /// State.

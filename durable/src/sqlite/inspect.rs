@@ -102,10 +102,10 @@ mod tests {
         let new: Vec<_> = (0..9).map(|number| schedule(&number.to_string(), number)).collect();
         store.write(at(0), &new).expect("write");
         let worker = store.enter(at(0), Duration::from_micros(50), Some("a")).expect("enter");
-        let batch = store.claim(worker, ClaimRequest::new(at(3), at(4))).expect("claim");
+        let batch = store.claim(worker, &ClaimRequest::new(at(3), at(4))).expect("claim");
         let claims: Vec<_> =
             batch.expect("lease").records.iter().map(crate::record::Record::claim).collect();
-        store.begin(at(3), &claims[..2]).expect("begin");
+        store.begin(at(3), &claims[..2], None).expect("begin");
         let dead = Settlement::Dead { error: String::new() };
         store.write(at(3), &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
         let times = |from, until| Query::Times { from: at(from), until: at(until), after: None };

@@ -34,9 +34,9 @@ fn schedule(store: &SqliteStore, id: &str, seconds: u64, payload: &[u8]) {
 fn kill(store: &SqliteStore, until: u64, error: &str) {
     let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
     let request = ClaimRequest::new(at(until), at(until));
-    let batch = store.claim(worker, request).expect("claim").expect("lease");
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
     let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
-    store.begin(at(until), &claims).expect("begin");
+    store.begin(at(until), &claims, None).expect("begin");
     let dead = || Settlement::Dead { error: error.to_owned() };
     let settle = claims.into_iter().map(|claim| Change::Settle(claim, dead()));
     store.write(at(until), &settle.collect::<Vec<_>>()).expect("settle");

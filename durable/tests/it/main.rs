@@ -9,6 +9,7 @@ mod load;
 mod metrics;
 #[cfg(all(feature = "page", unix))]
 mod page;
+mod queues;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -32,9 +32,9 @@ fn store(clock: &ManualWallClock) -> MemoryStore {
         schedule(id, early);
     }
     let request = ClaimRequest::new(now, now);
-    let batch = store.claim(worker, request).expect("claim").expect("lease");
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
     let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
-    store.begin(now, &claims).expect("begin");
+    store.begin(now, &claims, None).expect("begin");
     let error = format!("<b>{}", "e".repeat(400));
     let dead = claims
         .into_iter()
@@ -170,7 +170,7 @@ fn a_list_of_dead_timeouts_continues_on_the_next_page() {
     let now = ManualWallClock::new().now();
     let worker = served.store.enter(now, HOUR, None).expect("enter");
     let request = ClaimRequest { limit: 58, ..ClaimRequest::new(now, WallTime::MAX) };
-    let batch = served.store.claim(worker, request).expect("claim").expect("lease");
+    let batch = served.store.claim(worker, &request).expect("claim").expect("lease");
     let dead = |record: &delaywheel_durable::Record| {
         Change::Settle(record.claim(), Settlement::Dead { error: String::new() })
     };

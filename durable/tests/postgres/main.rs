@@ -23,9 +23,9 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, NewTimeout,
-    PostgresStore, Query, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallClock,
-    WallTime, conformance,
+    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, Name, NewTimeout,
+    PostgresStore, Priority, Query, Queue, Scheduled, State, Store, StoreErrorReason, TimeoutId,
+    WallClock, WallTime, conformance,
 };
 
 use self::{
@@ -571,15 +571,63 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
         });
         let sql = format!("SELECT version FROM {schema}.version ORDER BY version");
         let rows = client(&server).query(&sql, &[]).expect("versions");
-        rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
+        rows.iter().map(|row| row.get::<_, i32>(0).cast_unsigned() as usize).collect::<Vec<_>>()
     };
     for round in 0..4 {
         let schema = format!("round_{round}");
         let versions = connect_all(&schema);
-        let known = PostgresStore::migrations(&schema).len();
-        assert_eq!(versions.len(), known);
-        assert!(versions.iter().is_sorted_by(|a, b| *a + 1 == **b), "{versions:?}");
+        let newest = PostgresStore::migrations(&schema).len();
+        assert_eq!(versions, (1..=newest).collect::<Vec<_>>());
     }
+}
+
+/// The first version had no queues.
+#[test]
+fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    client.batch_execute(&PostgresStore::migrations("delaywheel")[0]).expect("version 1");
+    let old = "SELECT delaywheel.schedule('old', now(), 'x', 'once every 3600000000')";
+    client.batch_execute(old).expect("schedule");
+    let (timer, seen) = start(&server);
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
+    timer.pause("q").expect("pause");
+    let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
+    client.batch_execute(new).expect("schedule");
+    let record = timer.get("new").expect("get").expect("scheduled");
+    let parts = (record.queue.as_str(), record.priority, record.key.as_ref().map(Name::as_str));
+    assert_eq!(parts, ("q", Priority::High, Some("k")));
+    // A worker of another process that waits for the queue hears of the end of the pause.
+    let (sender, emails) = mpsc::channel();
+    let queue = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
+    let worker = DurableTimer::builder(connect(&server)).recheck(None).queue(queue);
+    let worker = worker.build().expect("start");
+    while worker.stats().empty_claims < 2 {
+        thread::yield_now();
+    }
+    assert!(emails.try_recv().is_err());
+    timer.resume("q").expect("resume");
+    assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
+}
+
+/// The lease is so long that only the notification can tell the handler.
+#[test]
+fn a_cancel_by_another_process_stops_a_delivery() {
+    let Some(server) = Server::start() else { return };
+    let (timer, deliveries) = held(&server, 10 * LONG);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
+    let deliveries = [(); 2].map(|()| deliveries.recv_timeout(LONG).expect("delivery"));
+    connect(&server)
+        .write(timer.now(), &[Command::Cancel("a".try_into().expect("valid"))])
+        .expect("cancel");
+    client(&server).batch_execute("SELECT delaywheel.cancel('b')").expect("cancel");
+    for delivery in deliveries {
+        assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
+        drop(delivery);
+    }
+    assert!(timer.finish(LONG));
+    assert_eq!(timer.stats().fenced, 2);
 }
 
 #[test]

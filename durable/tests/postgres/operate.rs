@@ -11,17 +11,17 @@ fn fill(store: &PostgresStore, now: WallTime) {
     let claim = |until| {
         let worker = store.enter(now, 60 * SECOND, Some("node-1")).expect("enter");
         let request = delaywheel_durable::ClaimRequest::new(now, until);
-        store.claim(worker, request).expect("claim").expect("lease").records
+        store.claim(worker, &request).expect("claim").expect("lease").records
     };
     let early = now.saturating_sub(7_200 * SECOND);
     store.write(now, &[schedule("lost", early)]).expect("write");
     let claims = [claim(now)[0].claim()];
-    store.begin(now, &claims).expect("begin");
+    store.begin(now, &claims, None).expect("begin");
     let dead = delaywheel_durable::Settlement::Dead { error: "no route".to_owned() };
     store.write(now, &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
     store.write(now, &[schedule("held", early), schedule("idle", early)]).expect("write");
     let held = [claim(now)[0].claim()];
-    store.begin(now, &held).expect("begin");
+    store.begin(now, &held, None).expect("begin");
     let later = now.saturating_add(172_800 * SECOND);
     store.write(now, &[schedule("late", early), schedule("far", later)]).expect("write");
 }
@@ -47,6 +47,9 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     assert_eq!(column(&mut client, hours), ["t 1", "t 1"]);
     let leases = "SELECT concat_ws(' ', name, is_valid, held, delivering) FROM delaywheel.leases";
     assert_eq!(column(&mut client, leases), ["node-1 t 2 1"]);
+    let queues = "SELECT concat_ws(' ', queue, is_paused, pending, due, late > '2 hours')
+        FROM delaywheel.queue_states";
+    assert_eq!(column(&mut client, queues), [" f 2 1 t"]);
     // The first rows need no scan of the table.
     client.batch_execute("SET enable_seqscan = off").expect("set");
     for (view, index) in [("due", "timeouts_pending"), ("dead", "timeouts_dead")] {

@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file, one process.
 //!
-//! One table has all records of each queue and priority in the order of their times, and an index has their ids. Claims are
-//! not written: only this process can hold one, and all of them end with it. So a claim costs no
-//! commit, and after a crash every record that was not settled is pending.
+//! One table has all records of each queue and priority in the order of their times, and an index
+//! has their ids. Claims are not written: only this process can hold one, and all of them end with
+//! it. So a claim costs no commit, and after a crash every record that was not settled is pending.
 //!
 //! If a process ends without closing the file, the handler of a record may have killed it. So the
 //! next process is *wary* of the records that were due at its start: it writes their attempts

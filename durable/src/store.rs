@@ -468,8 +468,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         claims.iter().map(is_current).collect()
     }
 
-    /// Takes at most `most` permits to begin deliveries of a queue, which all workers share. Returns
-    /// their number, and when there is another one.
+    /// Takes at most `most` permits to begin deliveries of a queue, which all workers share.
+    /// Returns their number, and when there is another one.
     ///
     /// There are `rate` in a second, and those of the latest tenth of a second are kept. A crash
     /// may give these out again.
@@ -488,8 +488,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// attempts removes old ones: at most 16, and twice as many as it adds.
     fn keep_history(&self, keep: Duration);
 
-    /// Returns at most `limit` attempts of one or all timeouts with a number less than `before`, the
-    /// latest first. Those that were kept for their time at `now` are not among them.
+    /// Returns at most `limit` attempts of one or all timeouts with a number less than `before`,
+    /// the latest first. Those that were kept for their time at `now` are not among them.
     fn history(
         &self,
         now: WallTime,

@@ -8,12 +8,12 @@
 //! index of one state for that. Statistics from a time when no record had this state would make it
 //! read all records of the state for each id.
 
-/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that a
-/// delivery under way has become void. The history has the attempts until `$13`, if it is not null;
-/// `$14` is the present. Kinds: -1 replace
-/// if it differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
-/// release, 10 leave. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
-/// whether a delivery was under way.
+/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that
+/// a delivery under way has become void. The history has the attempts until `$13`, if it is not
+/// null; `$14` is the present. Kinds: -1 replace if it differs, 0 replace, 1 keep, 2 cancel, 3
+/// acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9 release, 10 leave.
+/// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
+/// delivery was under way.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
         SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
@@ -198,8 +198,8 @@ pub(super) const CURRENT: &str = "
     SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
     JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token";
 
-/// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are kept.
-/// All are in microseconds. Returns their number, and up to when they are given out.
+/// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are
+/// kept. All are in microseconds. Returns their number, and up to when they are given out.
 pub(super) const PERMITS: &str = "
     WITH old AS MATERIALIZED (
         SELECT least(greatest(allowed, $3::bigint), $4::bigint) AS start

@@ -183,8 +183,8 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
-    /// scheduled already with the same rule and payload, nothing changes: so a program can call this
-    /// at each start, and loses no occurrence that was due meanwhile.
+    /// scheduled already with the same rule and payload, nothing changes: so a program can call
+    /// this at each start, and loses no occurrence that was due meanwhile.
     ///
     /// # Examples
     ///
@@ -194,8 +194,8 @@ impl<S: Store> DurableTimer<S> {
     ///
     /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
     /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
-    /// assert_eq!(timer.schedule_repeat("report", hourly.clone(), b"").wait()?, Scheduled::Created);
-    /// assert_eq!(timer.schedule_repeat("report", hourly, b"").wait()?, Scheduled::Kept);
+    /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
+    /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn schedule_repeat(
@@ -340,9 +340,9 @@ impl<S: Store> DurableTimer<S> {
         Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, false)?)
     }
 
-    /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest first.
-    /// To continue, give the number of the last one as `before`. The store keeps them as long as
-    /// [`DurableTimerBuilder::history`] says.
+    /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
+    /// first. To continue, give the number of the last one as `before`. The store keeps them as
+    /// long as [`DurableTimerBuilder::history`] says.
     ///
     /// # Examples
     ///

@@ -20,7 +20,7 @@ use fastrand::Rng;
 
 use crate::{
     memory::MemoryStore,
-    record::{Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
@@ -234,6 +234,21 @@ impl Comparison<'_> {
         let permits = self.store.permits(&queue, now, rate, most).expect("permits");
         let expected = self.reference.permits(&queue, now, rate, most).expect("permits");
         assert_eq!(permits, expected, "{queue} {rate} {most}");
+        if self.rng.u8(..4) == 0 {
+            let keep = Duration::from_micros([0, 400, 2_000][self.rng.usize(..3)]);
+            self.store.keep_history(keep);
+            self.reference.keep_history(keep);
+        }
+        let (id, limit) = (self.id(), self.rng.usize(..9));
+        for id in [None, Some(&id)] {
+            let history = self.store.history(now, id, None, 9_999).expect("history");
+            let expected = self.reference.history(now, id, None, 9_999).expect("history");
+            assert_eq!(without_numbers(&history), without_numbers(&expected));
+            assert!(history.is_sorted_by(|a, b| a.number > b.number));
+            let before = history.first().map(|first| first.number);
+            let rest = self.store.history(now, id, before, limit).expect("history");
+            assert!(rest.iter().eq(history.iter().skip(1).take(limit)), "{rest:?}");
+        }
         let queues = self.store.queues().expect("queues");
         assert_eq!(queues, self.reference.queues().expect("queues"));
     }
@@ -293,6 +308,14 @@ impl Comparison<'_> {
         let due = records.iter().filter(is_due).count() as u64;
         assert_eq!(self.store.count_due(self.now).expect("count"), due);
     }
+}
+
+/// Commands of one transaction may end in any order.
+fn without_numbers(attempts: &[Attempt]) -> Vec<String> {
+    let text = |attempt: &Attempt| format!("{:?}", Attempt { number: 0, ..attempt.clone() });
+    let mut texts: Vec<_> = attempts.iter().map(text).collect();
+    texts.sort_unstable();
+    texts
 }
 
 fn without_tokens(records: &[Record]) -> Vec<Record> {

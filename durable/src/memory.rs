@@ -3,7 +3,7 @@
 //! For tests and simulations. Nothing survives the process.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt,
     num::{NonZeroU32, NonZeroUsize},
     sync::Arc,
@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use crate::{
     error::StoreResult,
     inspect::WorkerLease,
-    record::{Claim, Name, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        QueueState, Store, WorkerId,
+        QueueState, Settlement, Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply},
+    transition::{Change, apply, ended},
     workers::{Queues, Workers},
 };
 
@@ -39,6 +39,10 @@ struct Contents {
     workers: Workers,
     queues: Queues,
     last_token: u64,
+    keep: Duration,
+    /// Attempts, with the time until which each is kept.
+    history: VecDeque<(WallTime, Attempt)>,
+    attempts: u64,
 }
 
 #[derive(Clone)]
@@ -80,6 +84,23 @@ impl MemoryStore {
 }
 
 impl Contents {
+    /// Adds to the history, and removes at most two old entries.
+    fn note(&mut self, old: Option<&Record>, settlement: &Settlement, now: WallTime) {
+        if self.keep.is_zero() {
+            return;
+        }
+        let attempt = old.and_then(|old| ended(old, settlement, self.attempts + 1, now));
+        if let Some(attempt) = attempt {
+            self.attempts += 1;
+            self.history.push_back((now.saturating_add(self.keep), attempt));
+        }
+        for _ in 0..2 {
+            if self.history.front().is_some_and(|(until, _)| *until <= now) {
+                self.history.pop_front();
+            }
+        }
+    }
+
     fn token(&mut self) -> u64 {
         self.last_token += 1;
         self.last_token
@@ -128,7 +149,7 @@ impl Contents {
 }
 
 impl Store for MemoryStore {
-    fn write(&self, _now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut state = self.state.lock();
         let answers = commands.iter().map(|command| {
             let token = state.token();
@@ -136,7 +157,10 @@ impl Store for MemoryStore {
                 state.queues.add(&new.queue);
             }
             let old = state.records.get(command.id()).map(|entry| entry.record.clone());
-            let (change, answer) = apply(old, command, token);
+            let (change, answer) = apply(old.clone(), command, token);
+            if let (Command::Settle(_, settlement), Answer::Settled(true)) = (command, answer) {
+                state.note(old.as_ref(), settlement, now);
+            }
             match change {
                 Change::Nothing => (),
                 Change::Put(record) => {
@@ -282,6 +306,26 @@ impl Store for MemoryStore {
         self.state.lock().queues.pause(queue, is_paused);
         self.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        self.state.lock().keep = keep;
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        let state = self.state.lock();
+        let kept = state.history.iter().rev().filter(|(until, _)| *until > now);
+        let matches = |attempt: &&Attempt| {
+            let is_before = before.is_none_or(|before| attempt.number < before);
+            is_before && id.is_none_or(|id| *id == attempt.id)
+        };
+        Ok(kept.map(|(_, attempt)| attempt).filter(matches).take(limit).cloned().collect())
     }
 
     fn queues(&self) -> StoreResult<Vec<QueueState>> {

@@ -12,8 +12,8 @@ use crate::{
 
 /// A type of payloads, whose form has a version.
 ///
-/// Timeouts live for months, so a program meets payloads of its earlier versions, and a worker of an
-/// earlier version meets those of a later one. A handler that returns
+/// Timeouts live for months, so a program meets payloads of its earlier versions, and a worker of
+/// an earlier version meets those of a later one. A handler that returns
 /// [`PayloadError::UnknownVersion`] leaves the timeout to another worker.
 ///
 /// # Examples
@@ -121,8 +121,8 @@ impl NewTimeout {
 }
 
 impl Delivery {
-    /// Reads a typed payload. A handler that returns the error passes timeouts of an unknown version
-    /// to other workers.
+    /// Reads a typed payload. A handler that returns the error passes timeouts of an unknown
+    /// version to other workers.
     ///
     /// # Errors
     ///

@@ -240,6 +240,45 @@ impl Record {
     }
 }
 
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AttemptEnd {
+    /// It was acknowledged.
+    Acknowledged,
+    /// It failed, and another attempt followed.
+    Failed,
+    /// It failed, and the timeout is dead.
+    Dead,
+}
+
+impl AttemptEnd {
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) const ALL: [Self; 3] = [Self::Acknowledged, Self::Failed, Self::Dead];
+}
+
+/// An attempt that has ended, as the history of a store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Number in the history. Later ones are larger.
+    pub number: u64,
+    /// Name of the timeout.
+    pub id: TimeoutId,
+    /// Queue of the timeout.
+    pub queue: Name,
+    /// Time for which the timeout was scheduled.
+    pub due: WallTime,
+    /// Number of the attempt; the first one is 1.
+    pub attempt: u32,
+    /// When it ended.
+    pub ended: WallTime,
+    /// How it ended.
+    pub end: AttemptEnd,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
 /// Proof that a worker holds a record. It is void once the token of the record has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {

@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file, one process.
 //!
-//! One table has all records of each queue and priority in the order of their times, and an index has their ids. Claims are
-//! not written: only this process can hold one, and all of them end with it. So a claim costs no
-//! commit, and after a crash every record that was not settled is pending.
+//! One table has all records of each queue and priority in the order of their times, and an index
+//! has their ids. Claims are not written: only this process can hold one, and all of them end with
+//! it. So a claim costs no commit, and after a crash every record that was not settled is pending.
 //!
 //! If a process ends without closing the file, the handler of a record may have killed it. So the
 //! next process is *wary* of the records that were due at its start: it writes their attempts
@@ -36,14 +36,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
         QueueState, Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply},
+    transition::{Change, apply, ended},
     workers::{Queues, Workers},
 };
 
@@ -66,7 +66,14 @@ const SCHEMA: &str = "
     CREATE UNIQUE INDEX by_id ON records (id);
     CREATE TABLE queues (
         name TEXT NOT NULL PRIMARY KEY, is_paused INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;";
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE history (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, queue TEXT NOT NULL,
+        due INTEGER NOT NULL, attempt INTEGER NOT NULL, ended INTEGER NOT NULL,
+        end INTEGER NOT NULL, error TEXT, until INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX history_id ON history (id);
+    CREATE INDEX history_until ON history (until);";
 
 /// What a new file has besides.
 const COUNTS: &str = "
@@ -147,6 +154,7 @@ struct Held {
     wary_until: Option<WallTime>,
     workers: Workers,
     queues: Queues,
+    keep: Duration,
     frontiers: Vec<Frontier>,
     last_token: u64,
 }
@@ -317,7 +325,7 @@ impl Drop for Shared {
 }
 
 impl Store for SqliteStore {
-    fn write(&self, _now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
         let mut transact = || -> StoreResult<_> {
@@ -326,10 +334,11 @@ impl Store for SqliteStore {
             for queue in &effects.queues {
                 set_paused(&transaction, queue, false).map_err(store_error)?;
             }
-            let answers = commands.iter().map(|command| effects.apply(command, &transaction));
+            let answers = commands.iter().map(|command| effects.apply(command, now, &transaction));
             let answers = answers.collect::<rusqlite::Result<Vec<_>>>();
             let answers = answers.map_err(store_error)?;
             effects.count(&transaction).map_err(store_error)?;
+            effects.trim(now, &transaction).map_err(store_error)?;
             transaction.commit().map_err(commit_error)?;
             Ok(answers)
         };
@@ -551,6 +560,31 @@ impl Store for SqliteStore {
         Ok(())
     }
 
+    fn keep_history(&self, keep: Duration) {
+        self.shared.held.lock().keep = keep;
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        let condition = if id.is_some() { "id = ?1" } else { "?1 IS NULL" };
+        let sql = format!(
+            "SELECT number, id, queue, due, attempt, ended, end, error FROM history
+            WHERE {condition} AND number < ?2 AND until > ?3 ORDER BY number DESC LIMIT ?4"
+        );
+        let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.read(|reader| {
+            let mut statement = reader.prepare_cached(&sql)?;
+            let id = id.map(TimeoutId::as_str);
+            statement.query_map((id, before, now.as_micros(), limit), read_attempt)?.collect()
+        })
+    }
+
     fn queues(&self) -> StoreResult<Vec<QueueState>> {
         Ok(self.shared.held.lock().queues.list())
     }
@@ -577,14 +611,30 @@ struct Effects {
     dead: i64,
     /// New queues.
     queues: Vec<Name>,
+    /// How long attempts are kept, and how many were added.
+    keep: Duration,
+    attempts: u64,
 }
 
 impl Effects {
-    fn apply(&mut self, command: &Command, writer: &Connection) -> rusqlite::Result<Answer> {
+    fn apply(
+        &mut self,
+        command: &Command,
+        now: WallTime,
+        writer: &Connection,
+    ) -> rusqlite::Result<Answer> {
         let id = command.id();
         self.token += 1;
         let old = find(writer, id, self.holds.get(id))?;
         let (change, answer) = apply(old.clone(), command, self.token);
+        if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
+            && answer == Answer::Settled(true)
+            && !self.keep.is_zero()
+            && let Some(attempt) = ended(old, settlement, 0, now)
+        {
+            self.attempts += 1;
+            note(writer, &attempt, now.saturating_add(self.keep))?;
+        }
         let record = match change {
             Change::Nothing => return Ok(answer),
             Change::Put(record) => Some(record),
@@ -602,6 +652,17 @@ impl Effects {
         self.holds.remove(id);
         self.changes.push((id.clone(), live(old), live(record)));
         Ok(answer)
+    }
+
+    /// Removes old attempts from the history.
+    fn trim(&self, now: WallTime, writer: &Connection) -> rusqlite::Result<()> {
+        if self.attempts > 0 {
+            let sql = "DELETE FROM history WHERE number IN (
+                SELECT number FROM history WHERE until <= ? ORDER BY until LIMIT ?)";
+            let most = 2 * self.attempts.max(8);
+            writer.prepare_cached(sql)?.execute((now.as_micros(), most))?;
+        }
+        Ok(())
     }
 
     /// Writes the new numbers of records.
@@ -633,6 +694,8 @@ impl Held {
             holds: holds.collect(),
             token: self.last_token,
             dead: 0,
+            keep: self.keep,
+            attempts: 0,
             queues: queues.collect::<BTreeSet<_>>().into_iter().collect(),
         };
         self.changing.extend(ids().cloned());
@@ -969,6 +1032,35 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
 
 fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
+}
+
+/// Adds an attempt to the history.
+fn note(writer: &Connection, attempt: &Attempt, until: WallTime) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)";
+    writer.prepare_cached(sql)?.execute((
+        attempt.id.as_str(),
+        attempt.queue.as_str(),
+        attempt.due.as_micros(),
+        attempt.attempt,
+        attempt.ended.as_micros(),
+        attempt.end as u8,
+        &attempt.error,
+        until.as_micros(),
+    ))?;
+    Ok(())
+}
+
+fn read_attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
+    Ok(Attempt {
+        number: row.get(0)?,
+        id: TimeoutId::new(row.get_ref(1)?.as_str()?).map_err(damaged)?,
+        queue: Name::new(row.get_ref(2)?.as_str()?).map_err(damaged)?,
+        due: time(row, 3)?,
+        attempt: row.get(4)?,
+        ended: time(row, 5)?,
+        end: AttemptEnd::ALL[row.get::<_, usize>(6)?.min(2)],
+        error: row.get(7)?,
+    })
 }
 
 /// Pauses or resumes a queue, which may be new.

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
-    record::{Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     time::{WallClock, WallTime},
 };
@@ -468,8 +468,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         claims.iter().map(is_current).collect()
     }
 
-    /// Takes at most `most` permits to begin deliveries of a queue, which all workers share. Returns
-    /// their number, and when there is another one.
+    /// Takes at most `most` permits to begin deliveries of a queue, which all workers share.
+    /// Returns their number, and when there is another one.
     ///
     /// There are `rate` in a second, and those of the latest tenth of a second are kept. A crash
     /// may give these out again.
@@ -483,6 +483,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Pauses a queue, or resumes it. While it is paused, no delivery of it begins.
     fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()>;
+
+    /// Keeps attempts that end from now on for a time; zero keeps none. Each transaction that adds
+    /// attempts removes old ones: at most 16, and twice as many as it adds.
+    fn keep_history(&self, keep: Duration);
+
+    /// Returns at most `limit` attempts of one or all timeouts with a number less than `before`,
+    /// the latest first. Those that were kept for their time at `now` are not among them.
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>>;
 
     /// Returns the queues, in the order of their names.
     fn queues(&self) -> StoreResult<Vec<QueueState>>;

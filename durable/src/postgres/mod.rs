@@ -37,7 +37,7 @@ use self::{
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
@@ -145,6 +145,8 @@ struct Shared {
     sender: AtomicU64,
     /// Queues that have a row.
     queues: Mutex<FxHashSet<Name>>,
+    /// How long the history has attempts.
+    keep: Mutex<Duration>,
 }
 
 impl PostgresStore {
@@ -287,6 +289,7 @@ impl PostgresStore {
             is_listening: AtomicBool::new(false),
             sender: AtomicU64::new(new_sender()),
             queues: Mutex::default(),
+            keep: Mutex::default(),
             schema: schema.to_owned(),
             connect,
             config,
@@ -367,9 +370,10 @@ impl PostgresStore {
             Settlement::Again(next) => Some(next.to_system_time()),
             _ => None,
         };
-        let sql = self.own("SELECT {schema}.acknowledge($1, $2, $3)");
+        let sql = self.own("SELECT {schema}.acknowledge($1, $2, $3, $4)");
+        let until = self.keep_until(self.shared.clock.now());
         let token = record.token.cast_signed();
-        let row = client.query_one(&sql, &[&record.id.as_str(), &token, &again]);
+        let row = client.query_one(&sql, &[&record.id.as_str(), &token, &again, &until]);
         Ok(row.map_err(|error| store_error(error, false))?.get(0))
     }
 
@@ -388,6 +392,12 @@ impl PostgresStore {
     fn notice(&self, queue: Option<&Name>, due: WallTime) -> String {
         let queue = queue.map_or_else(String::new, |queue| format!(" {queue}"));
         format!("{} {}{queue}", due.as_micros(), self.shared.sender.load(SeqCst))
+    }
+
+    /// Returns until when the history has an attempt that ends now.
+    fn keep_until(&self, now: WallTime) -> Option<SystemTime> {
+        let keep = *self.shared.keep.lock();
+        (!keep.is_zero()).then(|| now.saturating_add(keep).to_system_time())
     }
 
     /// Makes sure that queues have a row.
@@ -443,6 +453,8 @@ impl Store for PostgresStore {
         let told = self.notification(now, commands);
         let told = told.as_deref();
         let stopped = self.notice(None, WallTime::MIN);
+        let extra =
+            Extra { stopped: &stopped, until: self.keep_until(now), now: now.to_system_time() };
         let groups = groups(commands);
         let Shared { writer, patient, .. } = &*self.shared;
         let connection = if writer.is_free() { writer } else { patient };
@@ -453,13 +465,13 @@ impl Store for PostgresStore {
                 if copy(group, session, told)? {
                     return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
                 }
-                write_group(group, session, true, told, &stopped, &mut answers)?;
+                write_group(group, session, true, told, &extra, &mut answers)?;
                 return Ok(answers);
             }
             session.transaction(|session| {
                 groups.iter().enumerate().try_for_each(|(number, group)| {
                     let told = told.filter(|_| number == 0);
-                    write_group(group, session, false, told, &stopped, &mut answers)
+                    write_group(group, session, false, told, &extra, &mut answers)
                 })
             })?;
             Ok(answers)
@@ -678,6 +690,27 @@ impl Store for PostgresStore {
         Ok(())
     }
 
+    fn keep_history(&self, keep: Duration) {
+        *self.shared.keep.lock() = keep;
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let now = now.to_system_time();
+        let rows = self.shared.reader.run(|session| match id {
+            None => session.query(sql::HISTORY, &[&before, &now, &limit]),
+            Some(id) => session.query(sql::HISTORY_OF, &[&before, &now, &limit, &id.as_str()]),
+        })?;
+        rows.iter().map(read_attempt).collect()
+    }
+
     fn queues(&self) -> StoreResult<Vec<QueueState>> {
         let rows = self.shared.reader.run(|session| session.query(sql::QUEUES, &[]))?;
         rows.iter()
@@ -876,21 +909,42 @@ fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<
     }
 }
 
+/// Parameters of all groups.
+struct Extra<'a> {
+    /// The notification that a delivery has become void.
+    stopped: &'a str,
+    /// Until when the history has the attempts.
+    until: Option<SystemTime>,
+    now: SystemTime,
+}
+
 /// Carries out the commands of a group, and fills in their answers.
 fn write_group(
     group: &Group<'_>,
     session: &mut Session,
     is_alone: bool,
     told: Option<&str>,
-    stopped: &str,
+    extra: &Extra<'_>,
     answers: &mut [Answer],
 ) -> Result<(), Error> {
     let columns = Columns::of(group);
     let Columns { kinds, ids, tokens, times, repeats, payloads, errors, .. } = &columns;
     let Columns { queues, priorities, keys, .. } = &columns;
     let parameters: Parameters<'_> = &[
-        kinds, ids, tokens, times, repeats, payloads, errors, &told, queues, priorities, keys,
-        &stopped,
+        kinds,
+        ids,
+        tokens,
+        times,
+        repeats,
+        payloads,
+        errors,
+        &told,
+        queues,
+        priorities,
+        keys,
+        &extra.stopped,
+        &extra.until,
+        &extra.now,
     ];
     let rows = if is_alone {
         session.commit(sql::WRITE, parameters)?
@@ -1017,6 +1071,19 @@ fn damaged(what: &'static str) -> StoreError {
 
 fn read_name(name: &str) -> StoreResult<Name> {
     Name::new(name).map_err(|_| damaged("name"))
+}
+
+fn read_attempt(row: &Row) -> StoreResult<Attempt> {
+    Ok(Attempt {
+        number: row.get::<_, i64>(0).cast_unsigned(),
+        id: TimeoutId::new(row.get::<_, &str>(1)).map_err(|_| damaged("id"))?,
+        queue: read_name(row.get(2))?,
+        due: WallTime::now_of(row.get(3)),
+        attempt: row.get::<_, i32>(4).cast_unsigned(),
+        ended: WallTime::now_of(row.get(5)),
+        end: AttemptEnd::ALL[usize::from(row.get::<_, i16>(6).cast_unsigned().min(2))],
+        error: row.get(7),
+    })
 }
 
 fn read_row(row: &Row) -> StoreResult<Record> {

@@ -1,4 +1,4 @@
--- Version 2: queues, priorities and keys.
+-- Version 2: queues, priorities, keys and a history.
 -- allowed: microseconds since 1970 up to which the permits of the queue are given out.
 CREATE TABLE {schema}.queues (
     name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) <= 64),
@@ -51,4 +51,41 @@ CREATE OR REPLACE FUNCTION {schema}.cancel(old_id text) RETURNS text LANGUAGE sq
     told AS MATERIALIZED (SELECT pg_notify('{schema}', '0 0') FROM gone WHERE begun)
     SELECT coalesce((SELECT CASE WHEN begun THEN 'delivering' ELSE 'cancelled' END FROM gone), 'not_found')
     FROM (SELECT count(*) FROM told) told
+$$;
+
+-- Attempts that have ended. ended_as: 0 acknowledged, 1 failed, 2 dead.
+CREATE TABLE {schema}.history (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    due timestamptz NOT NULL,
+    attempt integer NOT NULL,
+    ended timestamptz NOT NULL,
+    ended_as smallint NOT NULL,
+    error text,
+    until timestamptz NOT NULL
+);
+CREATE INDEX history_id ON {schema}.history (id, number);
+CREATE INDEX history_until ON {schema}.history (until);
+
+-- Acknowledges a delivery within the caller's transaction; with a time, schedules the next occurrence.
+-- Returns false if the claim is void: then the caller must roll back. With a last time, the history has
+-- the attempt until then.
+DROP FUNCTION {schema}.acknowledge(text, bigint, timestamptz);
+CREATE FUNCTION {schema}.acknowledge(
+    old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL
+) RETURNS boolean LANGUAGE sql AS $$
+    INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, until)
+    SELECT id, queue, due, attempt, clock_timestamp(), 0, keep_until FROM {schema}.timeouts
+    WHERE keep_until IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1;
+    WITH gone AS (
+        DELETE FROM {schema}.timeouts
+        WHERE again IS NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+    ), moved AS (
+        UPDATE {schema}.timeouts SET
+            due = again, next_at = again, token = nextval('{schema}.token'), worker = NULL, attempt = 0,
+            state = 0, begun = false, error = NULL
+        WHERE again IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+    )
+    SELECT EXISTS (SELECT FROM gone) OR EXISTS (SELECT FROM moved)
 $$;

@@ -8,11 +8,12 @@
 //! index of one state for that. Statistics from a time when no record had this state would make it
 //! read all records of the state for each id.
 
-/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that a
-/// delivery under way has become void. Kinds: -1 replace
-/// if it differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
-/// release, 10 leave. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
-/// whether a delivery was under way.
+/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that
+/// a delivery under way has become void. The history has the attempts until `$13`, if it is not
+/// null; `$14` is the present. Kinds: -1 replace if it differs, 0 replace, 1 keep, 2 cancel, 3
+/// acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9 release, 10 leave.
+/// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
+/// delivery was under way.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
         SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
@@ -63,6 +64,17 @@ pub(super) const WRITE: &str = "
         UNION ALL SELECT pg_notify('{schema}', $12)
         WHERE EXISTS (SELECT FROM gone WHERE begun AND kind = 2)
             OR EXISTS (SELECT FROM put WHERE previous = 2)
+    ), noted AS (
+        INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
+        SELECT t.id, t.queue, t.due, t.attempt, $14, CASE new.kind WHEN 6 THEN 1 WHEN 7 THEN 2 ELSE 0 END,
+            new.error, $13
+        FROM new JOIN {schema}.timeouts t ON t.id = new.id
+        WHERE $13::timestamptz IS NOT NULL AND new.kind IN (3, 6, 7, 8) AND (t.begun OR new.kind = 7)
+            AND (new.id IN (SELECT id FROM gone) OR new.id IN (SELECT id FROM moved))
+    ), trimmed AS (
+        DELETE FROM {schema}.history WHERE $13 IS NOT NULL AND number IN (
+            SELECT number FROM {schema}.history WHERE until <= $14
+            ORDER BY until LIMIT 2 * greatest(8, cardinality($1)) FOR UPDATE SKIP LOCKED)
     )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
     UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
@@ -173,13 +185,21 @@ pub(super) const BEGIN: &str = "
         ELSE 1 END
     FROM held WHERE id NOT IN (SELECT id FROM free)";
 
+pub(super) const HISTORY: &str = "
+    SELECT number, id, queue, due, attempt, ended, ended_as, error FROM {schema}.history
+    WHERE number < $1 AND until > $2 ORDER BY number DESC LIMIT $3";
+
+pub(super) const HISTORY_OF: &str = "
+    SELECT number, id, queue, due, attempt, ended, ended_as, error FROM {schema}.history
+    WHERE number < $1 AND until > $2 AND id = $4 ORDER BY number DESC LIMIT $3";
+
 /// Returns the ids whose claim is valid.
 pub(super) const CURRENT: &str = "
     SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
     JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token";
 
-/// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are kept.
-/// All are in microseconds. Returns their number, and up to when they are given out.
+/// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are
+/// kept. All are in microseconds. Returns their number, and up to when they are given out.
 pub(super) const PERMITS: &str = "
     WITH old AS MATERIALIZED (
         SELECT least(greatest(allowed, $3::bigint), $4::bigint) AS start

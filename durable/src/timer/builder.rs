@@ -60,6 +60,7 @@ pub struct DurableTimerBuilder<S: Store> {
     clock: Option<Arc<dyn WallClock>>,
     driver: DriverSettings,
     queues: Vec<Queue>,
+    history: Duration,
 }
 
 /// A queue that a timer serves: its name, its handler and its limits.
@@ -218,7 +219,7 @@ impl fmt::Debug for Queue {
 impl<S: Store> DurableTimerBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         let driver = DriverSettings { recheck: store.recheck(), ..DriverSettings::default() };
-        Self { store, clock: None, driver, queues: Vec::new() }
+        Self { store, clock: None, driver, queues: Vec::new(), history: Duration::ZERO }
     }
 
     /// Sets the wall clock. Default: that of the store if it has one, or the system's.
@@ -409,6 +410,17 @@ impl<S: Store> DurableTimerBuilder<S> {
         self.build_queue(Queue::with("", handler))
     }
 
+    /// Sets for how long the store keeps attempts that have ended, for
+    /// [`DurableTimer::history`]. Default: zero, which keeps none.
+    ///
+    /// All timers of a store should have the same. An attempt costs one more row. Errors have at
+    /// most 1,000 characters. Commits that add attempts remove old ones.
+    #[must_use]
+    pub fn history(mut self, keep: Duration) -> Self {
+        self.history = keep;
+        self
+    }
+
     /// Adds a queue for the timer to serve. The settings `threads`, `max_deliveries`, `backoff` and
     /// `handler_limit` of this builder hold for the default queue only, which
     /// [`build_blocking`](Self::build_blocking), [`build_async`](Self::build_async) and
@@ -483,6 +495,7 @@ impl<S: Store> DurableTimerBuilder<S> {
             }
             queues.push(Served { settings, handler, threads });
         }
+        self.store.keep_history(self.history);
         let core = Core::new(self.store, clock, alarm, queues);
         let weak = Arc::downgrade(&core);
         core.store.listen(Arc::new(move |queue, due| {

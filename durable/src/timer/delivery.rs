@@ -120,9 +120,9 @@ impl Run {
     }
 }
 
-/// Tells the handler of a delivery, and its helpers, that the delivery is void: its lease has ended,
-/// the handler has exceeded its limit, or the timeout was cancelled or replaced. A shutdown of the
-/// timer stops no delivery.
+/// Tells the handler of a delivery, and its helpers, that the delivery is void: its lease has
+/// ended, the handler has exceeded its limit, or the timeout was cancelled or replaced. A shutdown
+/// of the timer stops no delivery.
 ///
 /// A cancel by any process stops the delivery at once if the store notifies its timers, and with
 /// the next renewal of the lease otherwise, which is a third of it.
@@ -178,8 +178,8 @@ impl StopToken {
         }
     }
 
-    /// Waits until the delivery is void. The timer notices the end of a lease after its next call of
-    /// the store, which may wait for a server that is silent.
+    /// Waits until the delivery is void. The timer notices the end of a lease after its next call
+    /// of the store, which may wait for a server that is silent.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let run = Arc::clone(&self.0);
         poll_fn(move |context| {
@@ -229,8 +229,9 @@ impl Delivery {
         }
     }
 
-    /// Returns whether this worker may still deliver the timeout: see [`StopToken`]. Does not ask the store, and takes well under a
-    /// microsecond, so a long handler can call it before each effect.
+    /// Returns whether this worker may still deliver the timeout: see [`StopToken`]. Does not ask
+    /// the store, and takes well under a microsecond, so a long handler can call it before each
+    /// effect.
     #[must_use]
     pub fn is_current(&self) -> bool {
         !self.run.is_stopped()
@@ -315,8 +316,8 @@ impl Delivery {
         self.end(Verdict::Dead(error.to_string()));
     }
 
-    /// Leaves the timeout to another worker, which may know what this one does not: its payload, for
-    /// example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
+    /// Leaves the timeout to another worker, which may know what this one does not: its payload,
+    /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
     pub fn leave(self, error: impl fmt::Display) {
         self.end(Verdict::Left(error.to_string()));
     }

@@ -626,8 +626,8 @@ impl Driver {
         self.unpark(key);
     }
 
-    /// Makes the first parked record of a key due again. After the last one, claims do not pass over
-    /// the key any more.
+    /// Makes the first parked record of a key due again. After the last one, claims do not pass
+    /// over the key any more.
     fn unpark(&mut self, key: &Name) {
         let Some(parked) = self.parked.get_mut(key) else { return };
         if let Some((rank, record)) = parked.pop_first() {

@@ -28,7 +28,7 @@ pub use self::{
 };
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
+    record::{Attempt, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState, Rescheduled,
@@ -183,8 +183,8 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
-    /// scheduled already with the same rule and payload, nothing changes: so a program can call this
-    /// at each start, and loses no occurrence that was due meanwhile.
+    /// scheduled already with the same rule and payload, nothing changes: so a program can call
+    /// this at each start, and loses no occurrence that was due meanwhile.
     ///
     /// # Examples
     ///
@@ -194,8 +194,8 @@ impl<S: Store> DurableTimer<S> {
     ///
     /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
     /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
-    /// assert_eq!(timer.schedule_repeat("report", hourly.clone(), b"").wait()?, Scheduled::Created);
-    /// assert_eq!(timer.schedule_repeat("report", hourly, b"").wait()?, Scheduled::Kept);
+    /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
+    /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn schedule_repeat(
@@ -338,6 +338,37 @@ impl<S: Store> DurableTimer<S> {
         queue: impl TryInto<Name, Error: Into<InputError>>,
     ) -> Result<(), DurableError> {
         Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, false)?)
+    }
+
+    /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
+    /// first. To continue, give the number of the last one as `before`. The store keeps them as
+    /// long as [`DurableTimerBuilder::history`] says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{AttemptEnd, DurableTimer, ManualWallClock, MemoryStore};
+    ///
+    /// let clock = ManualWallClock::new();
+    /// let timer = DurableTimer::builder(MemoryStore::new())
+    ///     .clock(clock.clone())
+    ///     .history(Duration::from_secs(86_400))
+    ///     .build_blocking(|_| Err("the printer is off".into()))?;
+    /// timer.schedule("report", Duration::ZERO, b"").wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let attempts = timer.history(Some(&"report".try_into()?), None, 10)?;
+    /// assert_eq!(attempts[0].end, AttemptEnd::Failed);
+    /// assert_eq!(attempts[0].error.as_deref(), Some("the printer is off"));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn history(
+        &self,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, DurableError> {
+        Ok(self.core().store.history(self.now(), id, before, limit)?)
     }
 
     /// Returns the queues of the store: those that had a timeout or a pause.

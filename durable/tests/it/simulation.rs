@@ -16,7 +16,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
+    Answer, Attempt, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
     Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Name, NewTimeout, Notice,
     Priority, Query, Queue, QueueState, Record, Rescheduled, Scheduled, Settlement, State, Store,
     StoreError, StoreErrorReason, StoreResult, TimeoutId, WallClock, WallTime, WorkerId,
@@ -290,6 +290,20 @@ impl Store for RemoteStore {
 
     fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         self.call(|| self.store.pause(queue, is_paused))
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        self.store.keep_history(keep);
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        self.call(|| self.store.history(now, id, before, limit))
     }
 
     fn queues(&self) -> StoreResult<Vec<QueueState>> {

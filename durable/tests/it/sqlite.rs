@@ -10,8 +10,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    ClaimRequest, Command, Name, NewTimeout, Query, SqliteStore, Store, StoreErrorReason,
-    StoreResult, TimeoutId, WallTime,
+    ClaimRequest, Command, Name, NewTimeout, Query, Settlement, SqliteStore, Store,
+    StoreErrorReason, StoreResult, TimeoutId, WallTime,
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -60,6 +60,30 @@ fn a_file_of_the_first_version_is_migrated() {
     Connection::open(&path).and_then(|file| file.execute_batch(change)).expect("change");
     let error = SqliteStore::open_checked(&path).expect_err("the checksum covers the queue");
     assert_eq!(error.reason(), StoreErrorReason::Corrupt);
+}
+
+#[test]
+fn commits_that_add_to_the_history_remove_old_attempts() {
+    let (_folder, path) = file();
+    let at = |micros| WallTime::from_micros(micros).expect("in range");
+    let store = SqliteStore::open(&path).expect("open");
+    store.keep_history(Duration::from_micros(10));
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    for number in 0..100 {
+        let new = NewTimeout::new("a", at(number), b"").expect("valid");
+        store.write(at(number), &[Command::Schedule(new)]).expect("write");
+        let request = ClaimRequest::new(at(number), WallTime::MAX);
+        let batch = store.claim(worker, &request).expect("claim").expect("lease");
+        let claim = batch.records[0].claim();
+        store.begin(at(number), std::slice::from_ref(&claim), None).expect("begin");
+        let done = Command::Settle(claim, Settlement::Done);
+        store.write(at(number), &[done]).expect("write");
+    }
+    assert_eq!(store.history(at(99), None, None, 999).expect("history").len(), 10);
+    let count = Connection::open(&path).and_then(|file| {
+        file.query_row("SELECT count(*) FROM history", (), |row| row.get::<_, usize>(0))
+    });
+    assert_eq!(count, Ok(10));
 }
 
 #[test]

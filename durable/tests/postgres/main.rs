@@ -135,7 +135,8 @@ fn a_transaction_of_the_user_decides() {
     assert_eq!(delivery.id().as_str(), "a");
     assert_eq!(timer.get("undone").expect("get"), None);
 
-    // The handler's row and the acknowledgement, or neither.
+    // The handler's row, the acknowledgement and the history, or none.
+    store.keep_history(LONG);
     for commits in [false, true] {
         let mut transaction = client.transaction().expect("begin");
         transaction
@@ -152,6 +153,7 @@ fn a_transaction_of_the_user_decides() {
     let again = store.acknowledge_in(&mut transaction, &record).expect("acknowledge");
     assert!(!again, "the claim is void");
     drop(transaction);
+    assert_eq!(store.history(timer.now(), None, None, 9).expect("history").len(), 1);
     assert_eq!(timer.count().expect("count").live, 0);
     let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).expect("count").get(0);
     assert_eq!(paid, 1);

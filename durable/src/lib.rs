@@ -154,7 +154,7 @@ pub use self::postgres::PostgresStore;
 pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    inspect::{Inspect, Overview, WorkerLease},
+    inspect::{Inspect, Overview, QueueOverview, WorkerLease},
     memory::MemoryStore,
     record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
     repeat::{Missed, Repeat},

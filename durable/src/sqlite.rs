@@ -89,6 +89,10 @@ const FROM_1: [&str; 2] = [
     "INSERT INTO records SELECT old.*, '', 1, NULL FROM old; DROP TABLE old;",
 ];
 
+/// Records that are live and due.
+const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2)
+    AND next <= ?";
+
 const COLUMNS: &str =
     "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum, queue,
     priority, key FROM records";
@@ -308,6 +312,14 @@ impl SqliteStore {
         })
     }
 
+    /// Returns the queues. Another process may have added some to a file that is only read.
+    fn known_queues(&self, held: &mut Held) -> StoreResult<Vec<QueueState>> {
+        if self.shared.lock.is_none() {
+            self.read(|reader| read_queues(reader, &mut held.queues))?;
+        }
+        Ok(held.queues.list())
+    }
+
     /// Runs an operation that only reads.
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
@@ -370,7 +382,7 @@ impl Store for SqliteStore {
     fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         // Between the commit of a transaction and its end, the claims differ from the records.
         let _writer = self.shared.writer.lock();
-        let held = self.shared.held.lock();
+        let mut held = self.shared.held.lock();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let (dead, from, until, after) = match query {
             Query::Prefix { prefix, after } => {
@@ -388,10 +400,12 @@ impl Store for SqliteStore {
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
         let mut records = Vec::new();
-        for (queue, priority) in held.parts() {
-            let (queue, id) = (queue.as_str(), id.as_str());
-            let place = (dead, queue, priority as u8, next.as_micros(), id, until, limit);
-            records.extend(self.select(&held, condition, place)?);
+        for queue in self.known_queues(&mut held)? {
+            for priority in Priority::ALL {
+                let (queue, id) = (queue.name.as_str(), id.as_str());
+                let place = (dead, queue, priority as u8, next.as_micros(), id, until, limit);
+                records.extend(self.select(&held, condition, place)?);
+            }
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -406,19 +420,7 @@ impl Store for SqliteStore {
     }
 
     fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        // No claim waits for a connection of its own.
-        let parts = self.shared.held.lock().parts();
-        let sql = "SELECT count(*) FROM records
-            WHERE dead = 0 AND queue = ? AND priority = ? AND next <= ?";
-        let count = || {
-            let connection = self.connection()?;
-            let counts = parts.iter().map(|(queue, priority)| {
-                let place = (queue.as_str(), *priority as u8, now.as_micros());
-                connection.query_row(sql, place, |row| row.get::<_, u64>(0))
-            });
-            counts.sum::<rusqlite::Result<u64>>()
-        };
-        count().map_err(store_error)
+        self.number(&format!("SELECT count(*) FROM records WHERE {DUE}"), [now.as_micros()])
     }
 
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
@@ -467,7 +469,7 @@ impl Store for SqliteStore {
         let holders = held.holds.values().filter_map(|hold| hold.worker);
         batch.lapse = held.workers.lapse(holders, worker);
         if let Some(until) = held.wary_until.filter(|_| batch.records.is_empty())
-            && !self.read(|reader| held.has_record(until, reader))?
+            && !self.read(|reader| Held::has_record(until, reader))?
         {
             // Those that were due at the start are delivered.
             held.wary_until = None;
@@ -548,6 +550,11 @@ impl Store for SqliteStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
+        if !self.shared.held.lock().queues.is_known(queue) {
+            let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
+            let writer = self.shared.writer.lock();
+            writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;
+        }
         Ok(self.shared.held.lock().queues.permits(queue, now, rate, most))
     }
 
@@ -586,7 +593,7 @@ impl Store for SqliteStore {
     }
 
     fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        Ok(self.shared.held.lock().queues.list())
+        self.known_queues(&mut self.shared.held.lock())
     }
 
     fn listen(&self, notice: Notice) {
@@ -722,26 +729,10 @@ impl Held {
         self.frontiers.iter_mut().filter(|frontier| frontier.part == *part)
     }
 
-    /// Returns the queues with each priority.
-    fn parts(&self) -> Vec<Part> {
-        let queues = self.queues.list().into_iter();
-        queues
-            .flat_map(|queue| Priority::ALL.map(|priority| (queue.name.clone(), priority)))
-            .collect()
-    }
-
     /// Returns whether a live record was due at a time.
-    fn has_record(&self, until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM records
-            WHERE dead = 0 AND queue = ? AND priority = ? AND next <= ?)";
-        let mut statement = reader.prepare_cached(sql)?;
-        for (queue, priority) in self.parts() {
-            let place = (queue.as_str(), priority as u8, until.as_micros());
-            if statement.query_row(place, |row| row.get(0))? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    fn has_record(until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
+        let sql = format!("SELECT EXISTS (SELECT 1 FROM records WHERE {DUE})");
+        reader.prepare_cached(&sql)?.query_row([until.as_micros()], |row| row.get(0))
     }
 
     fn is_wary(&self, next: WallTime) -> bool {

@@ -13,7 +13,8 @@ use std::{
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Inspect, Query, Record, State, StoreError, TimeoutId, WallTime,
+    Answer, Cancelled, Command, Inspect, Name, Query, QueueOverview, Record, State, StoreError,
+    TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -110,15 +111,30 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Dead { page } => list(&*target.read()?, Query::Dead { after: None }, &page, report),
         Action::Show { id } => {
-            let record = target.read()?.get(&id)?;
-            let found = record.map(|record| report.record(&record)).transpose()?;
-            Ok(found.is_some() || missing(&id))
+            let store = target.read()?;
+            let record = store.get(&id)?;
+            let history = store.history(now(&*store), Some(&id), None, PAGE)?;
+            if record.is_none() && history.is_empty() {
+                return Ok(missing(&id));
+            }
+            report.record(&id, record.as_ref(), &history)?;
+            Ok(true)
         }
         Action::Cancel { id } => cancel(&*target.write()?, &id, report),
         Action::Requeue(requeue) => match &requeue.id {
             Some(id) => requeue_one(&*target.write()?, id.clone(), &requeue, report),
             None => requeue_all(&target, &requeue, report),
         },
+        Action::Queues => {
+            let store = target.read()?;
+            let now = now(&*store);
+            let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX);
+            let queues: Result<Vec<_>, _> = store.queues()?.into_iter().map(count).collect();
+            report.queues(&queues?)?;
+            Ok(true)
+        }
+        Action::Pause { queue } => pause(&target, &queue, true, report),
+        Action::Resume { queue } => pause(&target, &queue, false, report),
         Action::Backup { file } => {
             let bar = spinner("writing the copy");
             let bytes = target.backup(&file)?;
@@ -261,6 +277,12 @@ fn requeue_all(target: &Target, requeue: &Requeue, report: Report) -> Outcome {
     Ok(requeued > 0)
 }
 
+fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
+    target.write()?.pause(queue, is_paused)?;
+    report.paused(queue, is_paused)?;
+    Ok(true)
+}
+
 fn spinner(text: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(text);
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
@@ -271,6 +293,7 @@ impl Filter {
     fn fits(&self, record: &Record) -> bool {
         let has = |part: &String| record.error.as_ref().is_some_and(|error| error.contains(part));
         self.prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
+            && self.queue.as_ref().is_none_or(|queue| record.queue == *queue)
             && self.error.as_ref().is_none_or(has)
     }
 }

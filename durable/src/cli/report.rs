@@ -5,7 +5,9 @@ use std::{
     io::{self, Write as _},
 };
 
-use delaywheel_durable::{Cancelled, Counts, Record, Repeat, TimeoutId, WallTime};
+use delaywheel_durable::{
+    Attempt, Cancelled, Counts, Name, QueueOverview, Record, Repeat, TimeoutId, WallTime,
+};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +53,9 @@ impl Report {
             let state = state(record);
             let (id, attempt) = (plain(record.id.as_str()), record.attempt);
             let _ = write!(text, "{:27} {state:10} {attempt:>3}  {id}", record.next.to_string());
+            if !record.queue.as_str().is_empty() {
+                let _ = write!(text, "  queue {}", plain(record.queue.as_str()));
+            }
             if let Some(error) = &record.error {
                 let _ = write!(text, "  {}", plain(error));
             }
@@ -66,24 +71,38 @@ impl Report {
         self.print(&json!({"timeouts": records, "next": next}), &text)
     }
 
-    pub(crate) fn record(self, record: &Record) -> io::Result<()> {
-        let mut json = summary(record);
-        let payload = std::str::from_utf8(&record.payload).ok();
-        json["payload"] = payload.into();
-        json["payload_hex"] = hex(&record.payload).into();
-        let payload = payload.map_or_else(|| hex(&record.payload), plain);
-        let repeat = record.repeat.as_ref().map_or_else(|| "-".to_owned(), Repeat::to_text);
-        let text = format!(
-            "id       {}\nstate    {}\ndue      {}\nnext     {}\nattempt  {}\nrepeat   {}\n\
-            error    {}\npayload  {payload}",
-            plain(record.id.as_str()),
-            state(record),
-            record.due,
-            record.next,
-            record.attempt,
-            plain(&repeat),
-            plain(record.error.as_deref().unwrap_or("-")),
+    /// Prints a timeout, if the store has it still, and its attempts.
+    pub(crate) fn record(
+        self,
+        id: &TimeoutId,
+        record: Option<&Record>,
+        history: &[Attempt],
+    ) -> io::Result<()> {
+        let (mut json, mut text) = record.map_or_else(
+            || {
+                let text = format!("id       {}\nstate    not in the store\n", plain(id.as_str()));
+                (json!({"id": id.as_str(), "state": null}), text)
+            },
+            whole,
         );
+        for attempt in history {
+            let (time, end) = (attempt.ended.to_string(), lower(attempt.end));
+            let _ = write!(text, "attempt  {:>3}  {time:27} {end}", attempt.attempt);
+            if let Some(error) = &attempt.error {
+                let _ = write!(text, "  {}", plain(error));
+            }
+            text.push('\n');
+        }
+        let attempt = |attempt: &Attempt| {
+            json!({
+                "attempt": attempt.attempt,
+                "due": attempt.due.to_string(),
+                "ended": attempt.ended.to_string(),
+                "end": lower(attempt.end),
+                "error": attempt.error,
+            })
+        };
+        json["history"] = history.iter().map(attempt).collect();
         self.print(&json, &text)
     }
 
@@ -110,6 +129,25 @@ impl Report {
         self.print(&json!({"requeued": count, "dry_run": is_dry}), &text)
     }
 
+    pub(crate) fn queues(self, queues: &[QueueOverview]) -> io::Result<()> {
+        let mut text = String::new();
+        for QueueOverview { queue, live, due, .. } in queues {
+            let state = if queue.is_paused { "paused" } else { "" };
+            let name = plain(queue.name.as_str());
+            let _ = writeln!(text, "{live:>9} live {due:>9} due  {state:6}  '{name}'");
+        }
+        let queue = |seen: &QueueOverview| {
+            let (name, is_paused) = (seen.queue.name.as_str(), seen.queue.is_paused);
+            json!({"queue": name, "paused": is_paused, "live": seen.live, "due": seen.due})
+        };
+        self.print(&json!({"queues": queues.iter().map(queue).collect::<Vec<_>>()}), &text)
+    }
+
+    pub(crate) fn paused(self, queue: &Name, is_paused: bool) -> io::Result<()> {
+        let text = if is_paused { "paused" } else { "resumed" };
+        self.print(&json!({"queue": queue.as_str(), "paused": is_paused}), text)
+    }
+
     pub(crate) fn backup(self, file: &std::path::Path, bytes: u64) -> io::Result<()> {
         let file = file.display().to_string();
         self.print(&json!({"file": file, "bytes": bytes}), &format!("{bytes} bytes written"))
@@ -121,6 +159,31 @@ impl Report {
     }
 }
 
+/// Returns all of a timeout, as JSON and as text.
+fn whole(record: &Record) -> (Value, String) {
+    let mut json = summary(record);
+    let payload = std::str::from_utf8(&record.payload).ok();
+    json["payload"] = payload.into();
+    json["payload_hex"] = hex(&record.payload).into();
+    let payload = payload.map_or_else(|| hex(&record.payload), plain);
+    let repeat = record.repeat.as_ref().map_or_else(|| "-".to_owned(), Repeat::to_text);
+    let text = format!(
+        "id       {}\nstate    {}\ndue      {}\nnext     {}\nattempt  {}\nrepeat   {}\n\
+        queue    {}\npriority {}\nkey      {}\nerror    {}\npayload  {payload}\n",
+        plain(record.id.as_str()),
+        state(record),
+        record.due,
+        record.next,
+        record.attempt,
+        plain(&repeat),
+        plain(record.queue.as_str()),
+        lower(record.priority),
+        plain(record.key.as_ref().map_or("-", Name::as_str)),
+        plain(record.error.as_deref().unwrap_or("-")),
+    );
+    (json, text)
+}
+
 fn summary(record: &Record) -> Value {
     json!({
         "id": record.id.as_str(),
@@ -129,13 +192,20 @@ fn summary(record: &Record) -> Value {
         "next_attempt": record.next.to_string(),
         "attempt": record.attempt,
         "repeat": record.repeat.as_ref().map(Repeat::to_text),
+        "queue": record.queue.as_str(),
+        "priority": lower(record.priority),
+        "key": record.key.as_ref().map(Name::as_str),
         "error": record.error,
         "payload_bytes": record.payload.len(),
     })
 }
 
 fn state(record: &Record) -> String {
-    format!("{:?}", record.state).to_lowercase()
+    lower(record.state)
+}
+
+fn lower(name: impl std::fmt::Debug) -> String {
+    format!("{name:?}").to_lowercase()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -307,17 +307,20 @@ pub(super) const COUNT_DUE: &str = "
             JOIN {schema}.timeouts ON state = 0 AND queue = name AND priority = level AND next_at <= $1)
         + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL AND next_at <= $1)";
 
-pub(super) const COUNT_TIMES: &str = "
+/// Counts at most `$3` live records, of all queues or of `$4`.
+pub(super) const COUNT_LIVE: &str = "
     SELECT count(*) FROM (
         (SELECT FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
             CROSS JOIN LATERAL (
                 SELECT FROM {schema}.timeouts
                 WHERE state = 0 AND queue = name AND priority = level
                     AND next_at >= $1 AND next_at < $2
-                ORDER BY next_at LIMIT $3) t)
+                ORDER BY next_at LIMIT $3) t
+            WHERE $4::text IS NULL OR name = $4)
         UNION ALL
         (SELECT FROM {schema}.timeouts
-         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2 LIMIT $3)
+         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2
+            AND ($4::text IS NULL OR queue = $4) LIMIT $3)
         LIMIT $3) found";
 
 pub(super) const COUNT_DEAD: &str = "

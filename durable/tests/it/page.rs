@@ -178,12 +178,12 @@ fn a_list_of_dead_timeouts_continues_on_the_next_page() {
     served.store.write(now, &dead).expect("settle");
     let rows = |body: &str| body.matches(r#"<td class="number">"#).count();
     let first = served.get("/").1;
-    // Two workers have two numbers each.
-    assert_eq!(rows(&first), 50 + 4);
+    // Two workers and a queue have two numbers each.
+    assert_eq!(rows(&first), 50 + 6);
     let (_, cursor) = first.split_once(r#"name="after" value=""#).expect("there are more");
     let cursor = cursor.split('"').next().expect("it ends").replace('/', "%2F");
     let second = served.get(&format!("/?after={cursor}")).1;
-    assert_eq!(rows(&second), 10 + 4);
+    assert_eq!(rows(&second), 10 + 6);
     assert!(!second.contains(r#"name="after""#));
 }
 
@@ -219,6 +219,33 @@ fn requeue_needs_permission_and_the_origin_of_the_page() {
     assert!(served.get("/?notice=not-dead").1.contains("not dead any more"));
     assert_eq!(served.send("POST /requeue", &[&own], "id=").0, 400);
     assert_eq!(served.send("POST /requeue", &[&own], &format!("id={}", "x".repeat(20_000))).0, 413);
+}
+
+#[test]
+fn queues_are_shown_paused_and_resumed() {
+    let read_only = Served::start(|page| page);
+    let pause = |served: &Served, body: &str| {
+        let (status, head, _) = served.send("POST /pause", &[&served.own()], body);
+        let is_paused = |(queue, is_paused)| {
+            let queues = served.store.queues().expect("queues");
+            queues.iter().any(|q| q.name.as_str() == queue && q.is_paused == is_paused)
+        };
+        assert!(status != 303 || head.contains("location: /?notice="), "{head}");
+        (status, is_paused(("", true)), is_paused(("a/b", true)))
+    };
+    assert_eq!(pause(&read_only, "queue="), (403, false, false));
+    assert!(!read_only.get("/").1.contains("/pause"));
+    let served = Served::start(Page::allow_changes);
+    let (status, _, _) = served.send("POST /pause", &["Origin: http://evil.example"], "queue=");
+    assert_eq!(status, 403);
+    assert_eq!(pause(&served, "queue=a%2Fb"), (303, false, true));
+    assert_eq!(pause(&served, "queue="), (303, true, true));
+    assert_eq!(pause(&served, "queue=a%2Fb&resume="), (303, true, false));
+    assert_eq!(pause(&served, &format!("queue={}", "x".repeat(65))).0, 400);
+    let body = served.get("/?notice=resumed").1;
+    for part in ["The queue is resumed", "(default)</td><td>paused</td>", ">a/b</td><td>-</td>"] {
+        assert!(body.contains(part), "{part} in {body}");
+    }
 }
 
 #[test]
@@ -324,7 +351,7 @@ fn a_browser_shows_the_page() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let dom = open("--dump-dom");
-    assert_eq!((dom.matches("<rect").count(), dom.matches("<button").count()), (24, 2), "{dom}");
+    assert_eq!((dom.matches("<rect").count(), dom.matches("<button").count()), (24, 3), "{dom}");
     assert!(dom.contains(">order/1</td>") && !dom.contains("<script"), "{dom}");
     // What an element that is not closed contains would not be drawn.
     assert_eq!(dom.matches("></line><text").count(), 4, "{dom}");

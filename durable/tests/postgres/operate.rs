@@ -1,6 +1,6 @@
 //! What operators use on PostgreSQL: the program, the views, and the list of workers.
 
-use delaywheel_durable::{Inspect, Overview};
+use delaywheel_durable::{Inspect, Overview, QueueOverview};
 
 use super::*;
 
@@ -70,6 +70,13 @@ fn the_store_tells_operators_bounded_counts_and_workers() {
     let hours = overview.by_hour.iter().enumerate().filter(|&(_, &count)| count > 0);
     assert_eq!(hours.collect::<Vec<_>>(), [(48, &1)]);
     assert_eq!(Overview::of(&store, now, 1, 1).expect("overview").due, 1);
+    let new = NewTimeout::new("mail", now, b"").expect("valid").queue("mail").expect("valid");
+    store.write(now, &[Command::Schedule(new)]).expect("write");
+    let counts = store.queues().expect("queues").into_iter().map(|queue| {
+        let seen = QueueOverview::of(&store, queue, now, 100).expect("counts");
+        (seen.queue.name.to_string(), seen.live, seen.due)
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [(String::new(), 4, 3), ("mail".to_owned(), 1, 1)]);
     let workers = store.workers(9).expect("read").expect("it knows them");
     let [node] = &workers[..] else { panic!("{workers:?}") };
     assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 2, 1));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use delaywheel_durable::{
     Begun, Claim, ClaimRequest, Command, Inspect, NewTimeout, Overview, PostgresStore, Query,
-    Record, Settlement, Store, TimeoutId, WallTime,
+    QueueOverview, Record, Settlement, Store, TimeoutId, WallTime,
 };
 
 use crate::{client, server::Server};
@@ -75,6 +75,8 @@ fn use_store(store: &PostgresStore, now: WallTime) {
         store.count().expect("count");
         assert_eq!(Overview::of(store, now, 1, LIMIT).expect("counts").due, LIMIT);
         store.workers(LIMIT).expect("workers");
+        let queue = store.queues().expect("queues").remove(0);
+        assert_eq!(QueueOverview::of(store, queue, now, LIMIT).expect("counts").due, LIMIT);
         store.count_due(now).expect("count");
         assert!(store.renew(worker, now, Duration::from_secs(60)).expect("renew"));
     }

@@ -257,8 +257,8 @@ pub(crate) struct Driver {
     bytes: usize,
     /// Due records that wait for a delivery of their key to end.
     parked: FxHashMap<Name, Due>,
-    /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try, and
-    /// the delay before it.
+    /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
+    /// and the delay before it.
     busy: FxHashMap<Name, usize>,
     blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
     /// No delivery begins before this, because of the rate.

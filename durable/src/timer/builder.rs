@@ -167,7 +167,8 @@ impl Queue {
     /// Sets the most deliveries of one key under way, of all workers. Default: no limit.
     ///
     /// All workers of the queue must have the same limit. A worker that could deliver a timeout,
-    /// but for one that another worker delivers, tries again each 100 milliseconds.
+    /// but for one that another worker delivers, tries again after 100 milliseconds, and then less
+    /// often: each 2 seconds at least.
     #[must_use]
     pub fn key_limit(mut self, limit: NonZeroUsize) -> Self {
         self.settings.key_limit = Some(limit);

@@ -73,8 +73,9 @@ const EVICTED: usize = 64;
 /// Time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
-/// Time until the next try if another worker delivers as many timeouts of a key as may run at once.
-const BUSY: Duration = Duration::from_millis(100);
+/// Least and most time until the next try if another worker delivers as many timeouts of a key as
+/// may run at once.
+const BUSY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -256,9 +257,10 @@ pub(crate) struct Driver {
     bytes: usize,
     /// Due records that wait for a delivery of their key to end.
     parked: FxHashMap<Name, Due>,
-    /// Numbers of deliveries by key, and keys that are busy elsewhere, until a time.
+    /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
+    /// and the delay before it.
     busy: FxHashMap<Name, usize>,
-    blocked: FxHashMap<Name, WallTime>,
+    blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
     /// No delivery begins before this, because of the rate.
     permit_at: WallTime,
     /// Deliveries under way, by token.
@@ -461,7 +463,7 @@ impl Driver {
         }
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let due = (has_due && self.free() > 0).then_some(self.last.max(self.permit_at));
-        let unblock = self.blocked.values().min().copied();
+        let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
         let claims = [
@@ -592,8 +594,9 @@ impl Driver {
             debug_assert!(record.next <= now, "a record is early");
             self.window.due.insert(rank(&record), record);
         }
-        let over = self.blocked.extract_if(|_, until| *until <= now).map(|(key, _)| key);
-        for key in over.collect::<Vec<_>>() {
+        let over = |(until, _): &mut (Option<_>, _)| until.take_if(|until| *until <= now).is_some();
+        let keys = self.blocked.iter_mut().filter_map(|(key, state)| over(state).then_some(key));
+        for key in keys.cloned().collect::<Vec<_>>() {
             self.unpark(&key);
         }
     }
@@ -605,7 +608,8 @@ impl Driver {
             return Some(record);
         };
         let count = self.busy.entry(key.clone()).or_default();
-        if *count < limit.get() && !self.blocked.contains_key(key) {
+        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
+        if *count < limit.get() && !is_blocked {
             *count += 1;
             return Some(record);
         }
@@ -938,6 +942,9 @@ impl Driver {
             self.abandon(turn.now);
         })?;
         for (mut record, begun) in records.into_iter().zip(begun) {
+            if let (Some(key), true) = (&record.key, begun != Begun::Busy) {
+                self.blocked.remove(key);
+            }
             if begun != Begun::Begun {
                 self.free_key(record.key.as_ref());
             }
@@ -953,7 +960,9 @@ impl Driver {
                 Begun::Locked => self.hold(record, turn.now.saturating_add(LOCKED)),
                 Begun::Busy => {
                     let key = record.key.clone().unwrap_or_default();
-                    self.blocked.insert(key, turn.now.saturating_add(BUSY));
+                    let (until, delay) = self.blocked.entry(key).or_default();
+                    *delay = (*delay * 2).clamp(BUSY[0], BUSY[1]);
+                    *until = Some(turn.now.saturating_add(*delay));
                     drop(self.park(record));
                 }
                 Begun::Paused => {

@@ -34,6 +34,7 @@ fn a_file_of_the_first_version_is_migrated() {
     let records = store.list(&all(), 9).expect("list");
     drop(store);
     let old = "ALTER TABLE records RENAME TO new; DROP INDEX by_id; DROP TABLE queues;
+        DROP TABLE history;
         CREATE TABLE records (
             dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
             attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,

@@ -65,18 +65,6 @@ impl TimeoutId {
     }
 }
 
-impl fmt::Display for TimeoutId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for TimeoutId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 impl FromStr for TimeoutId {
     type Err = InputError;
 
@@ -126,18 +114,6 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 /// Which timeouts of a queue go first, of those that are due. Within a priority, the oldest does.
 ///
 /// A timeout of a low priority waits as long as others are due.
@@ -156,8 +132,21 @@ impl Priority {
     pub(crate) const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 }
 
-macro_rules! from_text {
-    ($name:ident: $($text:ty),*) => {$(
+macro_rules! text {
+    ($name:ident: $($text:ty),*) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        $(
         impl TryFrom<$text> for $name {
             type Error = InputError;
 
@@ -165,11 +154,12 @@ macro_rules! from_text {
                 Self::new(text)
             }
         }
-    )*};
+        )*
+    };
 }
 
-from_text!(TimeoutId: &str, String, &String, &TimeoutId);
-from_text!(Name: &str, String, &String);
+text!(TimeoutId: &str, String, &String, &TimeoutId);
+text!(Name: &str, String, &String);
 
 impl Borrow<str> for TimeoutId {
     fn borrow(&self) -> &str {

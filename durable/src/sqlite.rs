@@ -67,6 +67,7 @@ const SCHEMA: &str = "
     CREATE TABLE queues (
         name TEXT NOT NULL PRIMARY KEY, is_paused INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+    INSERT INTO queues VALUES ('', 0);
     CREATE TABLE history (
         number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, queue TEXT NOT NULL,
         due INTEGER NOT NULL, attempt INTEGER NOT NULL, ended INTEGER NOT NULL,
@@ -228,7 +229,7 @@ impl SqliteStore {
     fn open_locked(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
-        let mut writer = connect(&path, CACHE).map_err(store_error)?;
+        let mut writer = connect(&path, CACHE, false).map_err(store_error)?;
         let (epoch, was_killed) = prepare(&mut writer, is_checked)?;
         let mut held = Held { was_killed, last_token: epoch << TOKENS, ..Held::default() };
         read_queues(&writer, &mut held.queues).map_err(store_error)?;
@@ -241,7 +242,7 @@ impl SqliteStore {
         path: PathBuf,
         lock: Option<File>,
     ) -> StoreResult<Self> {
-        let reader = connect_as(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
+        let reader = connect(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
@@ -949,11 +950,7 @@ fn lock_beside(path: &Path) -> StoreResult<File> {
 
 /// Random times touch a page for each record, and a commit writes each whole page to the log. So
 /// pages are small, and the log is long: a page that changes often is copied to its place rarely.
-fn connect(path: &Path, cache_kib: u32) -> rusqlite::Result<Connection> {
-    connect_as(path, cache_kib, false)
-}
-
-fn connect_as(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<Connection> {
     let connection = if is_read_only {
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?
     } else {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Params, types::FromSql};
 
-use super::{CACHE, Held, SMALL_CACHE, SqliteStore, VERSION, connect_as, file_error, number};
+use super::{CACHE, Held, SMALL_CACHE, SqliteStore, VERSION, connect, file_error, number};
 use super::{real_path, store_error};
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
@@ -38,7 +38,7 @@ impl SqliteStore {
     /// not exist is an error.
     pub fn open_read_only(path: impl AsRef<Path>) -> StoreResult<Self> {
         let path = real_path(path.as_ref()).map_err(file_error)?;
-        let writer = connect_as(&path, CACHE, true).map_err(store_error)?;
+        let writer = connect(&path, CACHE, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
             VERSION => Self::with(writer, Held::default(), path, None),
             version if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
@@ -58,7 +58,7 @@ impl SqliteStore {
 
     /// Opens a connection of its own, so that no claim waits for it.
     pub(super) fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
-        connect_as(&self.shared.path, SMALL_CACHE, self.shared.lock.is_none())
+        connect(&self.shared.path, SMALL_CACHE, self.shared.lock.is_none())
     }
 }
 

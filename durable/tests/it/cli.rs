@@ -7,8 +7,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Claim, ClaimRequest, Command as Change, Name, NewTimeout, Repeat, Settlement, SqliteStore,
-    Store, WallTime,
+    Command as Change, Name, NewTimeout, Repeat, Settlement, SqliteStore, Store, WallTime,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,15 +31,8 @@ fn schedule(store: &SqliteStore, id: &str, seconds: u64, payload: &[u8]) {
 
 /// Ends the last attempts of all timeouts that are due by a time.
 fn kill(store: &SqliteStore, until: u64, error: &str) {
-    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
-    let request = ClaimRequest::new(at(until), at(until));
-    let batch = store.claim(worker, &request).expect("claim").expect("lease");
-    let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
-    store.begin(at(until), &claims, None).expect("begin");
-    let dead = || Settlement::Dead { error: error.to_owned() };
-    let settle = claims.into_iter().map(|claim| Change::Settle(claim, dead()));
-    store.write(at(until), &settle.collect::<Vec<_>>()).expect("settle");
-    store.leave(worker).expect("leave");
+    let dead = Settlement::Dead { error: error.to_owned() };
+    crate::settle_all(store, at(until), at(until), &dead);
 }
 
 impl File {

@@ -11,8 +11,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Claim, ClaimRequest, Command as Change, ManualWallClock, MemoryStore, NewTimeout, Page,
-    Settlement, State, Store, WallClock, WallTime,
+    Command as Change, ManualWallClock, MemoryStore, NewTimeout, Page, Settlement, State, Store,
+    WallClock, WallTime,
 };
 use tokio::sync::oneshot;
 
@@ -26,20 +26,13 @@ fn store(clock: &ManualWallClock) -> MemoryStore {
         let new = NewTimeout::new(id, due, b"").expect("valid");
         store.write(now, &[Change::Schedule(new)]).expect("write");
     };
-    let worker = store.enter(now, HOUR, Some("node <1>")).expect("enter");
+    store.enter(now, HOUR, Some("node <1>")).expect("enter");
     let early = now.saturating_sub(3 * HOUR);
     for id in ["order/1", SCRIPT] {
         schedule(id, early);
     }
-    let request = ClaimRequest::new(now, now);
-    let batch = store.claim(worker, &request).expect("claim").expect("lease");
-    let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
-    store.begin(now, &claims, None).expect("begin");
     let error = format!("<b>{}", "e".repeat(400));
-    let dead = claims
-        .into_iter()
-        .map(|claim| Change::Settle(claim, Settlement::Dead { error: error.clone() }));
-    store.write(now, &dead.collect::<Vec<_>>()).expect("settle");
+    crate::settle_all(&store, now, now, &Settlement::Dead { error });
     schedule("late", now.saturating_sub(2 * HOUR));
     for (hours, count) in [(0, 9), (3, 1_234), (4, 700), (5, 300), (12, 40), (23, 611), (30, 5)] {
         for number in 0..count {
@@ -168,22 +161,18 @@ fn every_text_is_escaped_and_long_errors_are_cut() {
 fn a_list_of_dead_timeouts_continues_on_the_next_page() {
     let served = Served::start(|page| page);
     let now = ManualWallClock::new().now();
-    let worker = served.store.enter(now, HOUR, None).expect("enter");
-    let request = ClaimRequest { limit: 58, ..ClaimRequest::new(now, WallTime::MAX) };
-    let batch = served.store.claim(worker, &request).expect("claim").expect("lease");
-    let dead = |record: &delaywheel_durable::Record| {
-        Change::Settle(record.claim(), Settlement::Dead { error: String::new() })
-    };
-    let dead: Vec<_> = batch.records.iter().map(dead).collect();
-    served.store.write(now, &dead).expect("settle");
+    let new = |number| NewTimeout::new(format!("dead/{number}"), now.saturating_sub(HOUR), b"");
+    let new = (0..57).map(|number| Change::Schedule(new(number).expect("valid")));
+    served.store.write(now, &new.collect::<Vec<_>>()).expect("write");
+    crate::settle_all(&served.store, now, now, &Settlement::Dead { error: String::new() });
     let rows = |body: &str| body.matches(r#"<td class="number">"#).count();
     let first = served.get("/").1;
-    // Two workers and a queue have two numbers each.
-    assert_eq!(rows(&first), 50 + 6);
+    // A worker and a queue have two numbers each.
+    assert_eq!(rows(&first), 50 + 4);
     let (_, cursor) = first.split_once(r#"name="after" value=""#).expect("there are more");
     let cursor = cursor.split('"').next().expect("it ends").replace('/', "%2F");
     let second = served.get(&format!("/?after={cursor}")).1;
-    assert_eq!(rows(&second), 10 + 6);
+    assert_eq!(rows(&second), 10 + 4);
     assert!(!second.contains(r#"name="after""#));
 }
 

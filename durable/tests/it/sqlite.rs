@@ -69,16 +69,10 @@ fn commits_that_add_to_the_history_remove_old_attempts() {
     let at = |micros| WallTime::from_micros(micros).expect("in range");
     let store = SqliteStore::open(&path).expect("open");
     store.keep_history(Duration::from_micros(10));
-    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
     for number in 0..100 {
         let new = NewTimeout::new("a", at(number), b"").expect("valid");
         store.write(at(number), &[Command::Schedule(new)]).expect("write");
-        let request = ClaimRequest::new(at(number), WallTime::MAX);
-        let batch = store.claim(worker, &request).expect("claim").expect("lease");
-        let claim = batch.records[0].claim();
-        store.begin(at(number), std::slice::from_ref(&claim), None).expect("begin");
-        let done = Command::Settle(claim, Settlement::Done);
-        store.write(at(number), &[done]).expect("write");
+        crate::settle_all(&store, at(number), WallTime::MAX, &Settlement::Done);
     }
     assert_eq!(store.history(at(99), None, None, 999).expect("history").len(), 10);
     let count = Connection::open(&path).and_then(|file| {

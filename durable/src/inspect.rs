@@ -44,8 +44,9 @@ pub struct WorkerLease {
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub trait Inspect: Store {
-    /// Returns the number of live records of all queues or of one whose next attempt lies in a range
-    /// of time, the end not included; `limit` if there are more. The default reads all of them.
+    /// Returns the number of live records of all queues or of one whose next attempt lies in a
+    /// range of time, the end not included; `limit` if there are more. The default reads all of
+    /// them.
     fn count_live(
         &self,
         from: WallTime,

@@ -168,43 +168,6 @@ fn a_transaction_of_the_user_decides() {
     assert!(timer.finish(LONG));
 }
 
-#[test]
-fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
-    let Some(server) = Server::start() else { return };
-    let direct = connect(&server);
-    for cut in [Cut::Request, Cut::Answer] {
-        let proxy = Arc::new(Proxy::start(&server.parameters()));
-        let store = PostgresStore::connect(proxy.parameters()).expect("connect");
-        let (sender, seen) = mpsc::channel();
-        let armed = Arc::clone(&proxy);
-        let timer = DurableTimer::builder(store)
-            .build_blocking(move |delivery| {
-                // The acknowledgement that follows is cut.
-                armed.arm("cut-me", cut);
-                Ok(sender.send(delivery.id().to_string())?)
-            })
-            .expect("start");
-        proxy.arm("cut-me", cut);
-        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").wait().expect_err("cut");
-        let DurableError::Store(error) = error else { panic!("{error}") };
-        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{cut:?}");
-        let id = TimeoutId::new("cut-me").expect("valid");
-        let is_there = direct.get(&id).expect("get").is_some();
-        assert_eq!(is_there, cut == Cut::Answer);
-        // Scheduling again is safe, whatever had happened.
-        let expected = if is_there { Scheduled::Replaced } else { Scheduled::Created };
-        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").wait().expect("again"), expected);
-        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "cut-me");
-        assert!(timer.finish(LONG));
-        assert!(proxy.has_cut());
-        // The settlement is tried again; if the first try took effect the second is void.
-        let stats = timer.stats();
-        let expected = if cut == Cut::Answer { (1, 0, 1) } else { (1, 1, 0) };
-        assert_eq!((stats.deliveries, stats.acknowledged, stats.fenced), expected, "{cut:?}");
-        assert_eq!(direct.get(&id).expect("get"), None);
-    }
-}
-
 /// The clock of the server, and by how much this one is ahead of it.
 #[derive(Debug)]
 struct Ahead {

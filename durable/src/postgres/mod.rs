@@ -63,13 +63,17 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
 /// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
 /// the table was empty may be a scan of the whole table.
 ///
+/// It makes one plan for each statement: all are found by an index, and planning takes longer than
+/// many of them.
+///
 /// A statement waits only a moment for a row that another transaction has locked.
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
-    -c lock_timeout=100 -c statement_timeout=30000 -c application_name=delaywheel";
+    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
+    -c application_name=delaywheel";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;

@@ -23,8 +23,8 @@ use crate::{
     record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
-        WorkerId,
+        Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
+        Store, WorkerId,
     },
     time::WallTime,
 };
@@ -37,6 +37,7 @@ use crate::{
 /// Panics if a check fails.
 pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_ids_payloads_and_times(&open());
+    limits_of_deliveries_by_key(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -75,6 +76,21 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
     let empty = NewTimeout { payload: [].into(), ..new("empty", at(0)) };
     write(store, Command::Schedule(empty));
     assert!(store.get(&id("empty")).expect("get").expect("kept").payload.is_empty());
+}
+
+fn limits_of_deliveries_by_key(store: &dyn Store) {
+    for name in ["a", "b", "c"] {
+        write(store, Command::Schedule(new(name, at(0)).key("k").expect("valid")));
+    }
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let request = ClaimRequest::new(at(0), at(1));
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
+    let begin = |claims: &[Claim]| store.begin(at(0), claims, NonZeroUsize::new(2)).expect("begin");
+    assert_eq!(begin(&claims), [Begun::Begun, Begun::Begun, Begun::Busy]);
+    assert_eq!(begin(&claims[2..]), [Begun::Busy]);
+    write(store, Command::Settle(claims[0].clone(), Settlement::Done));
+    assert_eq!(begin(&claims[2..]), [Begun::Begun]);
 }
 
 /// Random operations on a store and on the reference.

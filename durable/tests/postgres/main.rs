@@ -582,14 +582,16 @@ fn a_cancel_by_another_process_stops_a_delivery() {
     let (timer, deliveries) = held(&server, 10 * LONG);
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
-    let deliveries = [(); 2].map(|()| deliveries.recv_timeout(LONG).expect("delivery"));
-    connect(&server)
-        .write(timer.now(), &[Command::Cancel("a".try_into().expect("valid"))])
-        .expect("cancel");
-    client(&server).batch_execute("SELECT delaywheel.cancel('b')").expect("cancel");
-    for delivery in deliveries {
+    for id in ["a", "b"] {
+        let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+        if id == "a" {
+            let cancel = Command::Cancel(delivery.id().clone());
+            connect(&server).write(timer.now(), &[cancel]).expect("cancel");
+        } else {
+            let cancel = "SELECT delaywheel.cancel($1)";
+            client(&server).query(cancel, &[&delivery.id().as_str()]).expect("cancel");
+        }
         assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
-        drop(delivery);
     }
     assert!(timer.finish(LONG));
     assert_eq!(timer.stats().fenced, 2);

@@ -126,6 +126,10 @@ fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
             assert!(!plan.contains("Scan on timeouts"), "without an index: {plan}");
             let is_passed_over = plan.contains("starts_with") && plan.contains("Rows Removed");
             assert!(!is_passed_over, "a list by prefix reads others: {plan}");
+            if plan.contains(") found") {
+                let read = entries(plan, "timeouts_");
+                assert!(read <= 2 * LIMIT, "{read} entries for a bounded count: {plan}");
+            }
             // The server may believe that no record is held, and that to read them all costs
             // nothing.
             if plan.contains("unnest($1") {

@@ -10,17 +10,21 @@
 //! conformance::check(MemoryStore::new, 300);
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
 
 use fastrand::Rng;
 
 use crate::{
     memory::MemoryStore,
-    record::{Claim, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
-        WorkerId,
+        Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
+        Store, WorkerId,
     },
     time::WallTime,
 };
@@ -33,6 +37,7 @@ use crate::{
 /// Panics if a check fails.
 pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_ids_payloads_and_times(&open());
+    limits_of_deliveries_by_key(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -47,13 +52,7 @@ fn id(name: &str) -> TimeoutId {
 }
 
 fn new(name: &str, due: WallTime) -> NewTimeout {
-    NewTimeout {
-        id: id(name),
-        due,
-        payload: name.as_bytes().into(),
-        repeat: None,
-        conflict: Conflict::Replace,
-    }
+    NewTimeout::new(name, due, name).expect("valid")
 }
 
 fn write(store: &dyn Store, command: Command) -> Answer {
@@ -67,7 +66,9 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
         [(long.as_str(), WallTime::MAX), ("\u{1}", WallTime::MIN), (" '\\\"%", at(0))]
     {
         let payload = vec![0xff; crate::record::MAX_PAYLOAD].into();
-        let command = Command::Schedule(NewTimeout { payload, ..new(name, due) });
+        let queue = Name::new("\u{10ffff}".repeat(16)).expect("valid");
+        let key = Some(queue.clone());
+        let command = Command::Schedule(NewTimeout { payload, queue, key, ..new(name, due) });
         assert_eq!(write(store, command), Answer::Scheduled(Scheduled::Created));
         let record = store.get(&id(name)).expect("get").expect("kept");
         assert_eq!((record.due, record.payload.len()), (due, crate::record::MAX_PAYLOAD));
@@ -75,6 +76,21 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
     let empty = NewTimeout { payload: [].into(), ..new("empty", at(0)) };
     write(store, Command::Schedule(empty));
     assert!(store.get(&id("empty")).expect("get").expect("kept").payload.is_empty());
+}
+
+fn limits_of_deliveries_by_key(store: &dyn Store) {
+    for name in ["a", "b", "c"] {
+        write(store, Command::Schedule(new(name, at(0)).key("k").expect("valid")));
+    }
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let request = ClaimRequest::new(at(0), at(1));
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
+    let begin = |claims: &[Claim]| store.begin(at(0), claims, NonZeroUsize::new(2)).expect("begin");
+    assert_eq!(begin(&claims), [Begun::Begun, Begun::Begun, Begun::Busy]);
+    assert_eq!(begin(&claims[2..]), [Begun::Busy]);
+    write(store, Command::Settle(claims[0].clone(), Settlement::Done));
+    assert_eq!(begin(&claims[2..]), [Begun::Begun]);
 }
 
 /// Random operations on a store and on the reference.
@@ -110,11 +126,12 @@ impl Comparison<'_> {
         if self.rng.u8(..4) == 0 {
             self.now = self.now.saturating_add(Duration::from_micros(self.rng.u64(..400)));
         }
-        match self.rng.u8(..12) {
+        match self.rng.u8(..13) {
             0..6 => self.write(),
             6 | 7 => self.claim(),
             8 | 9 => self.begin(),
             10 => self.work(),
+            11 => self.manage(),
             _ => self.list(),
         }
     }
@@ -144,12 +161,17 @@ impl Comparison<'_> {
         let (id, time) = (self.id(), self.time());
         let command = match self.rng.u8(..10) {
             0..4 => {
-                let conflict = [Conflict::Replace, Conflict::Refuse, Conflict::Keep];
-                let payload = vec![7; self.rng.usize(..20)].into();
-                let conflict = conflict[self.rng.usize(..3)];
+                let payload = vec![7; [0, 19, self.rng.usize(..20)][self.rng.usize(..3)]].into();
+                let conflict =
+                    [Conflict::Replace, Conflict::Refuse, Conflict::Keep, Conflict::ReplaceChanged]
+                        [self.rng.usize(..4)];
                 let second = Repeat::every(Duration::from_secs(1)).ok();
                 let repeat = second.filter(|_| self.rng.u8(..4) == 0);
-                Command::Schedule(NewTimeout { id, due: time, payload, repeat, conflict })
+                let (queue, key) = (self.queue(), self.key());
+                let priority = Priority::ALL[self.rng.usize(..3)];
+                let new =
+                    NewTimeout { id, due: time, payload, repeat, conflict, queue, priority, key };
+                Command::Schedule(new)
             }
             4 => Command::Cancel(id),
             5 => Command::Reschedule(id, time),
@@ -158,11 +180,12 @@ impl Comparison<'_> {
             _ => {
                 let (our, their) = self.claims[self.rng.usize(..self.claims.len())].clone();
                 let error = format!("error {}", self.rng.u8(..));
-                let settlement = match self.rng.u8(..6) {
+                let settlement = match self.rng.u8(..7) {
                     0 => Settlement::Retry { at: time, error },
                     1 => Settlement::Dead { error },
                     2 => Settlement::Again(time),
                     3 => Settlement::Release,
+                    4 => Settlement::Leave { at: time, error },
                     _ => Settlement::Done,
                 };
                 return (
@@ -179,9 +202,10 @@ impl Comparison<'_> {
         let from = if self.rng.bool() { WallTime::MIN } else { self.now };
         let (limit, max_bytes) = (self.rng.usize(1..6), self.rng.usize(1..60));
         let request = ClaimRequest::new(self.now, self.time());
-        let request = ClaimRequest { from, limit, max_bytes, ..request };
-        let batch = self.store.claim(our, request).expect("claim");
-        let expected = self.reference.claim(their, request).expect("claim");
+        let (queue, busy) = (self.queue(), self.key().into_iter().collect());
+        let request = ClaimRequest { from, limit, max_bytes, queue, busy, ..request };
+        let batch = self.store.claim(our, &request).expect("claim");
+        let expected = self.reference.claim(their, &request).expect("claim");
         assert_eq!(batch.is_some(), expected.is_some(), "{request:?}");
         let (Some(batch), Some(expected)) = (batch, expected) else { return };
         assert_eq!(without_tokens(&batch.records), without_tokens(&expected.records));
@@ -200,8 +224,49 @@ impl Comparison<'_> {
             }
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_values().unzip();
-        let begun = self.store.begin(self.now, &ours).expect("begin");
-        assert_eq!(begun, self.reference.begin(self.now, &theirs).expect("begin"), "{ours:?}");
+        let limit = NonZeroUsize::new(self.rng.usize(..3));
+        let begun = self.store.begin(self.now, &ours, limit).expect("begin");
+        let expected = self.reference.begin(self.now, &theirs, limit).expect("begin");
+        assert_eq!(begun, expected, "{ours:?}");
+    }
+
+    fn queue(&mut self) -> Name {
+        Name::new(["", "q"][self.rng.usize(..2)]).expect("valid")
+    }
+
+    fn key(&mut self) -> Option<Name> {
+        let key = ["k", "l"][self.rng.usize(..2)];
+        Name::new(key).ok().filter(|_| self.rng.bool())
+    }
+
+    fn manage(&mut self) {
+        let (queue, rate) = (self.queue(), NonZeroU32::MIN.saturating_add(self.rng.u32(..9_000)));
+        if self.rng.u8(..4) == 0 {
+            let is_paused = self.rng.u8(..4) == 0;
+            self.store.pause(&queue, is_paused).expect("pause");
+            self.reference.pause(&queue, is_paused).expect("pause");
+        }
+        let (now, most) = (self.now, self.rng.usize(..9));
+        let permits = self.store.permits(&queue, now, rate, most).expect("permits");
+        let expected = self.reference.permits(&queue, now, rate, most).expect("permits");
+        assert_eq!(permits, expected, "{queue} {rate} {most}");
+        if self.rng.u8(..4) == 0 {
+            let keep = Duration::from_micros([0, 400, 2_000][self.rng.usize(..3)]);
+            self.store.keep_history(keep);
+            self.reference.keep_history(keep);
+        }
+        let (id, limit) = (self.id(), self.rng.usize(..9));
+        for id in [None, Some(&id)] {
+            let history = self.store.history(now, id, None, 9_999).expect("history");
+            let expected = self.reference.history(now, id, None, 9_999).expect("history");
+            assert_eq!(without_numbers(&history), without_numbers(&expected));
+            assert!(history.is_sorted_by(|a, b| a.number > b.number));
+            let before = history.first().map(|first| first.number);
+            let rest = self.store.history(now, id, before, limit).expect("history");
+            assert!(rest.iter().eq(history.iter().skip(1).take(limit)), "{rest:?}");
+        }
+        let queues = self.store.queues().expect("queues");
+        assert_eq!(queues, self.reference.queues().expect("queues"));
     }
 
     fn work(&mut self) {
@@ -259,6 +324,14 @@ impl Comparison<'_> {
         let due = records.iter().filter(is_due).count() as u64;
         assert_eq!(self.store.count_due(self.now).expect("count"), due);
     }
+}
+
+/// Commands of one transaction may end in any order.
+fn without_numbers(attempts: &[Attempt]) -> Vec<String> {
+    let text = |attempt: &Attempt| format!("{:?}", Attempt { number: 0, ..attempt.clone() });
+    let mut texts: Vec<_> = attempts.iter().map(text).collect();
+    texts.sort_unstable();
+    texts
 }
 
 fn without_tokens(records: &[Record]) -> Vec<Record> {

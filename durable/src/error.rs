@@ -12,8 +12,11 @@ pub enum InputError {
     /// The id has more than [`TimeoutId::MAX_LEN`](crate::TimeoutId::MAX_LEN) bytes.
     #[error("id has {0} bytes, at most 255 are allowed")]
     LongId(usize),
-    /// The id contains the character U+0000, which PostgreSQL cannot store.
-    #[error("id contains a NUL character")]
+    /// The name of a queue or a key has more than [`Name::MAX_LEN`](crate::Name::MAX_LEN) bytes.
+    #[error("name has {0} bytes, at most 64 are allowed")]
+    LongName(usize),
+    /// The id or name contains the character U+0000, which PostgreSQL cannot store.
+    #[error("id or name contains a NUL character")]
     NulInId,
     /// The payload has more than [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) bytes.
     #[error("payload has {0} bytes, at most 1048576 are allowed")]

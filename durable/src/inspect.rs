@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::{
     error::StoreResult,
     memory::MemoryStore,
-    store::{Query, Store, WorkerId},
+    record::{Name, Record},
+    store::{Query, QueueState, Store, WorkerId},
     time::WallTime,
 };
 
@@ -43,10 +44,24 @@ pub struct WorkerLease {
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub trait Inspect: Store {
-    /// Returns the number of records of a list, or `limit` if there are more. Reads no more than
-    /// that. The default reads whole records.
-    fn count_up_to(&self, query: &Query, limit: usize) -> StoreResult<usize> {
-        Ok(self.list(query, limit)?.len())
+    /// Returns the number of live records of all queues or of one whose next attempt lies in a
+    /// range of time, the end not included; `limit` if there are more. The default reads all of
+    /// them.
+    fn count_live(
+        &self,
+        from: WallTime,
+        until: WallTime,
+        queue: Option<&Name>,
+        limit: usize,
+    ) -> StoreResult<usize> {
+        let records = self.list(&Query::Times { from, until, after: None }, usize::MAX)?;
+        let fits = |record: &&Record| queue.is_none_or(|queue| record.queue == *queue);
+        Ok(records.iter().filter(fits).take(limit).count())
+    }
+
+    /// Returns the number of dead records, or `limit` if there are more. The default reads them.
+    fn count_dead(&self, limit: usize) -> StoreResult<usize> {
+        Ok(self.list(&Query::Dead { after: None }, limit)?.len())
     }
 
     /// Returns at most `limit` workers; `None` if the store cannot tell, which is the default.
@@ -96,22 +111,51 @@ impl Overview {
         limit: usize,
     ) -> StoreResult<Self> {
         const HOUR: u64 = 3_600_000_000;
-        let times = |from, until| Query::Times { from, until, after: None };
         let later = now.saturating_add(Duration::from_micros(1));
-        let due = times(WallTime::MIN, later);
+        let due = Query::Times { from: WallTime::MIN, until: later, after: None };
         let hour = now.saturating_sub(Duration::from_micros(now.as_micros() % HOUR));
         let start = |number: u64| hour.saturating_add(Duration::from_micros(number * HOUR));
         let by_hour = (0..hours as u64).map(|number| {
-            store.count_up_to(&times(start(number).max(later), start(number + 1)), limit)
+            store.count_live(start(number).max(later), start(number + 1), None, limit)
         });
         Ok(Self {
             now,
             limit,
-            due: store.count_up_to(&due, limit)?,
+            due: store.count_live(WallTime::MIN, later, None, limit)?,
             oldest_due: store.list(&due, 1)?.first().map(|record| record.next),
-            dead: store.count_up_to(&Query::Dead { after: None }, limit)?,
+            dead: store.count_dead(limit)?,
             hour,
             by_hour: by_hour.collect::<StoreResult<_>>()?,
         })
+    }
+}
+
+/// A queue with bounded counts. A count that equals the limit means "at least".
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueOverview {
+    /// Name and state of the queue.
+    pub queue: QueueState,
+    /// Records that are not dead.
+    pub live: usize,
+    /// Those of them that are due.
+    pub due: usize,
+}
+
+impl QueueOverview {
+    /// Counts the records of a queue, with two statements.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError).
+    pub fn of<S: Inspect + ?Sized>(
+        store: &S,
+        queue: QueueState,
+        now: WallTime,
+        limit: usize,
+    ) -> StoreResult<Self> {
+        let count = |until| store.count_live(WallTime::MIN, until, Some(&queue.name), limit);
+        let due = count(now.saturating_add(Duration::from_micros(1)))?;
+        Ok(Self { live: count(WallTime::MAX)?, due, queue })
     }
 }

@@ -86,6 +86,15 @@
 //! also claims at once after its own machine was suspended or the clock there was set. On other
 //! systems it notices both within that minute.
 //!
+//! # Queues
+//!
+//! A timeout belongs to a queue; the default one has the empty name. A timer claims only from
+//! queues that it serves: see [`Queue`]. For each of them it is a worker of its own. Those of other
+//! queues wait for another worker. A claim takes what is due in the order of priority and time.
+//! A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as may run
+//! at once, whoever runs them. Pauses and keys are exact; permits of a rate can be lost if a
+//! delivery does not begin after all.
+//!
 //! # Waiting
 //!
 //! A worker sleeps until the first of these times: a due time in its wheel, half a window before
@@ -96,12 +105,12 @@
 //!
 //! # Limits
 //!
-//! Ids have 1 to 255 bytes, payloads at most 1 MiB, times lie between 1970 and 9999 and are rounded
-//! up to a microsecond. A recurring timeout whose occurrence is dead does not recur until it is
-//! requeued. PostgreSQL counts an attempt when it begins. The embedded store counts it when it is
-//! settled. After a crash, it counts the attempts of timeouts that were due at the next start when
-//! they begin. So a timeout whose handler always ends the process is attempted once more than the
-//! limit says.
+//! Ids have 1 to 255 bytes, queues and keys at most 64, payloads at most 1 MiB, times lie between
+//! 1970 and 9999 and are rounded up to a microsecond. A recurring timeout whose occurrence is dead
+//! does not recur until it is requeued. PostgreSQL counts an attempt when it begins. The embedded
+//! store counts it when it is settled. After a crash, it counts the attempts of timeouts that were
+//! due at the next start when they begin. So a timeout whose handler always ends the process is
+//! attempted once more than the limit says.
 //!
 //! # Features
 //!
@@ -112,6 +121,7 @@
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
 //! - `cli`: the program `delaywheel-durable`; the README describes it.
 //! - `page`: [`Page`](struct@Page), which shows a store to operators in a browser.
+//! - `serde`: typed payloads with a version, as JSON.
 //! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
 pub mod conformance;
@@ -120,6 +130,8 @@ mod inspect;
 mod memory;
 #[cfg(feature = "page")]
 mod page;
+#[cfg(feature = "serde")]
+mod payload;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -134,24 +146,26 @@ mod workers;
 
 #[cfg(feature = "page")]
 pub use self::page::Page;
+#[cfg(feature = "serde")]
+pub use self::payload::{Payload, PayloadError};
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    inspect::{Inspect, Overview, WorkerLease},
+    inspect::{Inspect, Overview, QueueOverview, WorkerLease},
     memory::MemoryStore,
-    record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
+    record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
     store::{
         Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
-        NewTimeout, Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+        NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
     },
     time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
     timer::{
         Backoff, CatchUp, Delivery, DeliveryFuture, DurableStats, DurableTimer,
-        DurableTimerBuilder, Latency, Receipt,
+        DurableTimerBuilder, Latency, Queue, Receipt, StopToken,
     },
 };
 

@@ -2,21 +2,27 @@
 //!
 //! For tests and simulations. Nothing survives the process.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
-    record::{Claim, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        Store, WorkerId,
+        QueueState, Settlement, Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply},
-    workers::Workers,
+    transition::{Change, apply, ended},
+    workers::{Queues, Workers},
 };
 
 /// A store in memory, for tests. Clones are the same store.
@@ -30,7 +36,12 @@ pub struct MemoryStore {
 struct Contents {
     records: BTreeMap<TimeoutId, Entry>,
     workers: Workers,
+    queues: Queues,
     last_token: u64,
+    keep: Duration,
+    /// Attempts, with the time until which each is kept.
+    history: VecDeque<(WallTime, Attempt)>,
+    attempts: u64,
 }
 
 #[derive(Clone)]
@@ -72,6 +83,23 @@ impl MemoryStore {
 }
 
 impl Contents {
+    /// Adds to the history, and removes at most two old entries.
+    fn note(&mut self, old: Option<&Record>, settlement: &Settlement, now: WallTime) {
+        if self.keep.is_zero() {
+            return;
+        }
+        let attempt = old.and_then(|old| ended(old, settlement, self.attempts + 1, now));
+        if let Some(attempt) = attempt {
+            self.attempts += 1;
+            self.history.push_back((now.saturating_add(self.keep), attempt));
+        }
+        for _ in 0..2 {
+            if self.history.front().is_some_and(|(until, _)| *until <= now) {
+                self.history.pop_front();
+            }
+        }
+    }
+
     fn token(&mut self) -> u64 {
         self.last_token += 1;
         self.last_token
@@ -90,25 +118,48 @@ impl Contents {
         self.last_token = token;
     }
 
-    /// Returns the ids of pending records from a time on, in the order of their next attempts.
-    fn pending_from(&self, from: WallTime) -> Vec<(WallTime, TimeoutId)> {
+    /// Returns the ids of the pending records of a claim: first those that are due, in the order of
+    /// priority.
+    fn pending(&self, request: &ClaimRequest) -> Vec<(WallTime, TimeoutId)> {
+        if self.queues.is_paused(&request.queue) {
+            return Vec::new();
+        }
+        let matches = |record: &&Record| {
+            let is_busy = record.key.as_ref().is_some_and(|key| request.busy.contains(key));
+            let is_cron = record.repeat.as_ref().is_some_and(Repeat::is_cron);
+            let is_pending = record.state == State::Pending && record.next >= request.from;
+            is_pending && record.queue == request.queue && !is_busy && (request.cron || !is_cron)
+        };
         let records = self.records.values().map(|entry| &entry.record);
-        let mut ids: Vec<_> = records
-            .filter(|record| record.state == State::Pending && record.next >= from)
-            .map(|record| (record.next, record.id.clone()))
-            .collect();
-        ids.sort_unstable();
-        ids
+        let mut records: Vec<_> = records.filter(matches).collect();
+        records.sort_unstable_by_key(|record| request.rank(record));
+        records.into_iter().map(|record| (record.next, record.id.clone())).collect()
+    }
+
+    /// Returns the number of deliveries of a queue and key that are under way.
+    fn count_delivering(&self, queue: &Name, key: &Name) -> usize {
+        let records = self.records.values().map(|entry| &entry.record);
+        let is_counted = |record: &&Record| {
+            let is_delivering = record.state == State::Delivering && record.queue == *queue;
+            is_delivering && record.key.as_ref() == Some(key)
+        };
+        records.filter(is_counted).count()
     }
 }
 
 impl Store for MemoryStore {
-    fn write(&self, _now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut state = self.state.lock();
         let answers = commands.iter().map(|command| {
             let token = state.token();
+            if let Command::Schedule(new) = command {
+                state.queues.add(&new.queue);
+            }
             let old = state.records.get(command.id()).map(|entry| entry.record.clone());
-            let (change, answer) = apply(old, command, token);
+            let (change, answer) = apply(old.clone(), command, token);
+            if let (Command::Settle(_, settlement), Answer::Settled(true)) = (command, answer) {
+                state.note(old.as_ref(), settlement, now);
+            }
             match change {
                 Change::Nothing => (),
                 Change::Put(record) => {
@@ -120,9 +171,9 @@ impl Store for MemoryStore {
             }
             answer
         });
-        let answers = answers.collect();
+        let answers: Vec<_> = answers.collect();
         drop(state);
-        self.listeners.tell_of(commands);
+        self.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
 
@@ -171,33 +222,30 @@ impl Store for MemoryStore {
         }
         drop(state);
         if !lapsed.is_empty() {
-            self.listeners.tell(WallTime::MIN);
+            self.listeners.tell_all();
         }
         Ok(is_known)
     }
 
     fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.state.lock().take_from(worker);
-        self.listeners.tell(WallTime::MIN);
+        self.listeners.tell_all();
         Ok(())
     }
 
-    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let mut state = self.state.lock();
         if !state.workers.is_known(worker) {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
         let mut bytes = 0;
-        for (next, id) in state.pending_from(request.from) {
-            let room = batch.records.len() < request.limit && bytes < request.max_bytes;
-            let is_cron = |record: &Record| record.repeat.as_ref().is_some_and(Repeat::is_cron);
-            if !request.cron && state.records.get(&id).is_some_and(|entry| is_cron(&entry.record)) {
+        let mut has_room = true;
+        for (next, id) in state.pending(request) {
+            has_room &= batch.records.len() < request.limit && bytes < request.max_bytes;
+            if !has_room || next >= request.until {
+                batch.next = batch.next.into_iter().chain([next]).min();
                 continue;
-            }
-            if next >= request.until || !room {
-                batch.next = Some(next);
-                break;
             }
             let token = state.token();
             let entry = state.records.get_mut(&id).expect("the record was listed");
@@ -207,26 +255,80 @@ impl Store for MemoryStore {
             bytes += entry.record.payload.len();
             batch.records.push(entry.record.clone());
         }
+        batch.records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let holders = state.records.values().filter_map(|entry| entry.worker);
         batch.lapse = state.workers.lapse(holders, worker);
         Ok(Some(batch))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
+    fn begin(
+        &self,
+        now: WallTime,
+        claims: &[Claim],
+        key_limit: Option<NonZeroUsize>,
+    ) -> StoreResult<Vec<Begun>> {
         let mut state = self.state.lock();
         let begun = claims.iter().map(|claim| {
-            let entry = state.records.get_mut(&claim.id).filter(|entry| {
-                entry.record.token == claim.token
-                    && entry.record.state == State::Claimed
-                    && entry.record.next <= now
-            });
-            entry.map_or(Begun::Void, |entry| {
-                entry.record.state = State::Delivering;
-                entry.record.attempt += 1;
-                Begun::Begun
-            })
+            let Some(Entry { record, .. }) = state.records.get(&claim.id) else {
+                return Begun::Void;
+            };
+            if record.token != claim.token || record.state != State::Claimed || record.next > now {
+                return Begun::Void;
+            }
+            if state.queues.is_paused(&record.queue) {
+                return Begun::Paused;
+            }
+            if let (Some(limit), Some(key)) = (key_limit, &record.key)
+                && state.count_delivering(&record.queue, key) >= limit.get()
+            {
+                return Begun::Busy;
+            }
+            let record = &mut state.records.get_mut(&claim.id).expect("it was found").record;
+            record.state = State::Delivering;
+            record.attempt += 1;
+            Begun::Begun
         });
         Ok(begun.collect())
+    }
+
+    fn permits(
+        &self,
+        queue: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> StoreResult<(usize, WallTime)> {
+        Ok(self.state.lock().queues.permits(queue, now, rate, most))
+    }
+
+    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        self.state.lock().queues.pause(queue, is_paused);
+        self.listeners.tell(Some(queue), WallTime::MIN);
+        Ok(())
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        self.state.lock().keep = keep;
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        let state = self.state.lock();
+        let kept = state.history.iter().rev().filter(|(until, _)| *until > now);
+        let matches = |attempt: &&Attempt| {
+            let is_before = before.is_none_or(|before| attempt.number < before);
+            is_before && id.is_none_or(|id| *id == attempt.id)
+        };
+        Ok(kept.map(|(_, attempt)| attempt).filter(matches).take(limit).cloned().collect())
+    }
+
+    fn queues(&self) -> StoreResult<Vec<QueueState>> {
+        Ok(self.state.lock().queues.list())
     }
 
     fn listen(&self, notice: Notice) {

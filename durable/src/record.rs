@@ -1,4 +1,4 @@
-//! A timeout as a store keeps it, and its id.
+//! A timeout as a store keeps it, its id and its queue.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
@@ -65,18 +65,6 @@ impl TimeoutId {
     }
 }
 
-impl fmt::Display for TimeoutId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for TimeoutId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 impl FromStr for TimeoutId {
     type Err = InputError;
 
@@ -85,19 +73,93 @@ impl FromStr for TimeoutId {
     }
 }
 
-macro_rules! from_text {
-    ($($text:ty),*) => {$(
-        impl TryFrom<$text> for TimeoutId {
-            type Error = InputError;
+/// Name of a queue, or of the group of timeouts with one key: at most 64 bytes of UTF-8 without
+/// U+0000. The default queue has the empty name.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel_durable::{InputError, Name};
+///
+/// assert_eq!(Name::new("email")?.as_str(), "email");
+/// assert_eq!(Name::default().as_str(), "");
+/// assert_eq!(Name::new("x".repeat(65)), Err(InputError::LongName(65)));
+/// # Ok::<_, InputError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Name(Arc<str>);
 
-            fn try_from(id: $text) -> Result<Self, InputError> {
-                Self::new(id)
-            }
+impl Name {
+    /// Largest length in bytes.
+    pub const MAX_LEN: usize = 64;
+
+    /// Creates a name from a string.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::LongName`] and [`InputError::NulInId`].
+    pub fn new(name: impl AsRef<str>) -> Result<Self, InputError> {
+        let name = name.as_ref();
+        match name.len() {
+            len if len > Self::MAX_LEN => Err(InputError::LongName(len)),
+            _ if name.contains('\0') => Err(InputError::NulInId),
+            _ => Ok(Self(name.into())),
         }
-    )*};
+    }
+
+    /// Returns the name as a string.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
-from_text!(&str, String, &String, &TimeoutId);
+/// Which timeouts of a queue go first, of those that are due. Within a priority, the oldest does.
+///
+/// A timeout of a low priority waits as long as others are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// The default.
+    #[default]
+    Normal,
+    /// After all others.
+    Low,
+}
+
+impl Priority {
+    pub(crate) const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+}
+
+macro_rules! text {
+    ($name:ident: $($text:ty),*) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        $(
+        impl TryFrom<$text> for $name {
+            type Error = InputError;
+
+            fn try_from(text: $text) -> Result<Self, InputError> {
+                Self::new(text)
+            }
+        }
+        )*
+    };
+}
+
+text!(TimeoutId: &str, String, &String, &TimeoutId);
+text!(Name: &str, String, &String);
 
 impl Borrow<str> for TimeoutId {
     fn borrow(&self) -> &str {
@@ -144,6 +206,12 @@ pub struct Record {
     pub payload: Arc<[u8]>,
     /// Rule by which it recurs.
     pub repeat: Option<Repeat>,
+    /// Queue, whose handler gets it.
+    pub queue: Name,
+    /// Which timeouts of the queue go first.
+    pub priority: Priority,
+    /// Group within the queue, of which a limited number of deliveries run at once.
+    pub key: Option<Name>,
     /// Number of deliveries that have begun for this occurrence.
     pub attempt: u32,
     /// State.
@@ -160,6 +228,45 @@ impl Record {
     pub fn claim(&self) -> Claim {
         Claim { id: self.id.clone(), token: self.token }
     }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AttemptEnd {
+    /// It was acknowledged.
+    Acknowledged,
+    /// It failed, and another attempt followed.
+    Failed,
+    /// It failed, and the timeout is dead.
+    Dead,
+}
+
+impl AttemptEnd {
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) const ALL: [Self; 3] = [Self::Acknowledged, Self::Failed, Self::Dead];
+}
+
+/// An attempt that has ended, as the history of a store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Number in the history. Later ones are larger.
+    pub number: u64,
+    /// Name of the timeout.
+    pub id: TimeoutId,
+    /// Queue of the timeout.
+    pub queue: Name,
+    /// Time for which the timeout was scheduled.
+    pub due: WallTime,
+    /// Number of the attempt; the first one is 1.
+    pub attempt: u32,
+    /// When it ended.
+    pub ended: WallTime,
+    /// How it ended.
+    pub end: AttemptEnd,
+    /// Why it failed.
+    pub error: Option<String>,
 }
 
 /// Proof that a worker holds a record. It is void once the token of the record has changed.

@@ -1,15 +1,16 @@
 //! The embedded store: one SQLite file, one process.
 //!
-//! One table has all records in the order of their times, and an index has their ids. Claims are
-//! not written: only this process can hold one, and all of them end with it. So a claim costs no
-//! commit, and after a crash every record that was not settled is pending.
+//! One table has all records of each queue and priority in the order of their times, and an index
+//! has their ids. Claims are not written: only this process can hold one, and all of them end with
+//! it. So a claim costs no commit, and after a crash every record that was not settled is pending.
 //!
 //! If a process ends without closing the file, the handler of a record may have killed it. So the
 //! next process is *wary* of the records that were due at its start: it writes their attempts
 //! before it begins their deliveries. All other attempts are written when they are settled.
 //!
-//! A claim must not look at the records that are held already. For each range that is claimed from,
-//! a [`Frontier`] remembers how far it has been claimed, and which records below are not held.
+//! A claim must not look at the records that are held already. For each queue, priority and range
+//! that is claimed from, a [`Frontier`] remembers how far it has been claimed, and which records
+//! below are not held.
 
 mod inspect;
 
@@ -19,6 +20,8 @@ use std::{
     fmt,
     fs::{File, TryLockError},
     io, mem,
+    num::{NonZeroU32, NonZeroUsize},
+    ops::Bound::{Excluded, Unbounded},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -33,22 +36,23 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Record, State, TimeoutId},
+    record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        Store, WorkerId,
+        QueueState, Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply},
-    workers::Workers,
+    transition::{Change, apply, ended},
+    workers::{Queues, Workers},
 };
 
 /// Version of the tables, and the mark of a file of this crate.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const APPLICATION: u32 = 0x6477_6c64;
 
-/// The key is the order of live records by time, and then that of dead ones.
+/// The key is the order of the live records of each queue and priority by time, and then that of
+/// the dead ones.
 ///
 /// SQLite has no checksums of pages, so each row has one.
 const SCHEMA: &str = "
@@ -56,30 +60,57 @@ const SCHEMA: &str = "
         dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
         attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,
         checksum INTEGER NOT NULL,
-        PRIMARY KEY (dead, next, id)
+        queue TEXT NOT NULL, priority INTEGER NOT NULL, key TEXT,
+        PRIMARY KEY (dead, queue, priority, next, id)
     ) STRICT, WITHOUT ROWID;
     CREATE UNIQUE INDEX by_id ON records (id);
+    CREATE TABLE queues (
+        name TEXT NOT NULL PRIMARY KEY, is_paused INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO queues VALUES ('', 0);
+    CREATE TABLE history (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, queue TEXT NOT NULL,
+        due INTEGER NOT NULL, attempt INTEGER NOT NULL, ended INTEGER NOT NULL,
+        end INTEGER NOT NULL, error TEXT, until INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX history_id ON history (id);
+    CREATE INDEX history_until ON history (until);";
+
+/// What a new file has besides.
+const COUNTS: &str = "
     CREATE TABLE store (
         epoch INTEGER NOT NULL, is_open INTEGER NOT NULL,
         live INTEGER NOT NULL, dead INTEGER NOT NULL
     ) STRICT;
     INSERT INTO store VALUES (0, 0, 0, 0);";
 
+/// Leads from version 1 to 2, around the new tables.
+const FROM_1: [&str; 2] = [
+    "ALTER TABLE records RENAME TO old; DROP INDEX by_id;",
+    "INSERT INTO records SELECT old.*, '', 1, NULL FROM old; DROP TABLE old;",
+];
+
+/// Records that are live and due.
+const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2)
+    AND next <= ?";
+
 const COLUMNS: &str =
-    "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum FROM records";
+    "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum, queue,
+    priority, key FROM records";
 
 /// Tokens of one epoch.
 const TOKENS: u32 = 40;
 
-/// Ranges of claims: overdue records, and the window.
-const FRONTIERS: usize = 2;
+/// Ranges of claims that are remembered: overdue records and the window, for each queue and
+/// priority.
+const FRONTIERS: usize = 96;
 
 /// Memory of the writing connection for pages, in KiB, and of others.
 const CACHE: u32 = 48_000;
 const SMALL_CACHE: u32 = 8_000;
 
 /// Loose places of a frontier that are remembered.
-const MAX_LOOSE: usize = 1 << 16;
+const MAX_LOOSE: usize = 1 << 14;
 
 /// A store in one file, for one process. Clones are the same store.
 ///
@@ -127,11 +158,13 @@ struct Held {
     /// Attempts of records that were due by then are written before their deliveries begin.
     wary_until: Option<WallTime>,
     workers: Workers,
+    queues: Queues,
+    keep: Duration,
     frontiers: Vec<Frontier>,
     last_token: u64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Hold {
     /// `None` after the worker lost its lease; then only the number of attempts counts.
     worker: Option<WorkerId>,
@@ -139,12 +172,22 @@ struct Hold {
     next: WallTime,
     begun: bool,
     attempt: u32,
+    queue: Name,
+    key: Option<Name>,
 }
+
+/// A queue and a priority.
+type Part = (Name, Priority);
+
+/// Where a live record is.
+type Spot = (Part, WallTime);
 
 type Place = (WallTime, TimeoutId);
 
-/// Every live record with a place after `from` and up to `to` is either held or in `loose`.
+/// Every live record of the part with a place after `from` and up to `to` is either held or in
+/// `loose`.
 struct Frontier {
+    part: Part,
     from: WallTime,
     to: Place,
     loose: BTreeSet<Place>,
@@ -186,9 +229,10 @@ impl SqliteStore {
     fn open_locked(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
-        let mut writer = connect(&path, CACHE).map_err(store_error)?;
+        let mut writer = connect(&path, CACHE, false).map_err(store_error)?;
         let (epoch, was_killed) = prepare(&mut writer, is_checked)?;
-        let held = Held { was_killed, last_token: epoch << TOKENS, ..Held::default() };
+        let mut held = Held { was_killed, last_token: epoch << TOKENS, ..Held::default() };
+        read_queues(&writer, &mut held.queues).map_err(store_error)?;
         Self::with(writer, held, path, Some(lock))
     }
 
@@ -198,7 +242,7 @@ impl SqliteStore {
         path: PathBuf,
         lock: Option<File>,
     ) -> StoreResult<Self> {
-        let reader = connect_as(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
+        let reader = connect(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
@@ -269,6 +313,14 @@ impl SqliteStore {
         })
     }
 
+    /// Returns the queues. Another process may have added some to a file that is only read.
+    fn known_queues(&self, held: &mut Held) -> StoreResult<Vec<QueueState>> {
+        if self.shared.lock.is_none() {
+            self.read(|reader| read_queues(reader, &mut held.queues))?;
+        }
+        Ok(held.queues.list())
+    }
+
     /// Runs an operation that only reads.
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
@@ -286,16 +338,20 @@ impl Drop for Shared {
 }
 
 impl Store for SqliteStore {
-    fn write(&self, _now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
         let mut transact = || -> StoreResult<_> {
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = transaction.map_err(store_error)?;
-            let answers = commands.iter().map(|command| effects.apply(command, &transaction));
+            for queue in &effects.queues {
+                set_paused(&transaction, queue, false).map_err(store_error)?;
+            }
+            let answers = commands.iter().map(|command| effects.apply(command, now, &transaction));
             let answers = answers.collect::<rusqlite::Result<Vec<_>>>();
             let answers = answers.map_err(store_error)?;
             effects.count(&transaction).map_err(store_error)?;
+            effects.trim(now, &transaction).map_err(store_error)?;
             transaction.commit().map_err(commit_error)?;
             Ok(answers)
         };
@@ -310,7 +366,8 @@ impl Store for SqliteStore {
         drop(writer);
         let is_doubtful = |error: &StoreError| error.reason() == StoreErrorReason::OutcomeUnknown;
         if result.as_ref().err().is_none_or(is_doubtful) {
-            self.shared.listeners.tell_of(commands);
+            let answers = result.as_deref().unwrap_or_default();
+            self.shared.listeners.tell_of(commands, answers);
         }
         result
     }
@@ -326,7 +383,7 @@ impl Store for SqliteStore {
     fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         // Between the commit of a transaction and its end, the claims differ from the records.
         let _writer = self.shared.writer.lock();
-        let held = self.shared.held.lock();
+        let mut held = self.shared.held.lock();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let (dead, from, until, after) = match query {
             Query::Prefix { prefix, after } => {
@@ -341,8 +398,19 @@ impl Store for SqliteStore {
         };
         let start = (from, TimeoutId::lowest());
         let (next, id) = after.clone().map_or(start.clone(), |after| after.max(start));
-        let condition = "dead = ? AND (next, id) > (?, ?) AND next < ? ORDER BY next, id LIMIT ?";
-        self.select(&held, condition, (dead, next.as_micros(), id.as_str(), until, limit))
+        let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
+            AND next < ? ORDER BY next, id LIMIT ?";
+        let mut records = Vec::new();
+        for queue in self.known_queues(&mut held)? {
+            for priority in Priority::ALL {
+                let (queue, id) = (queue.name.as_str(), id.as_str());
+                let place = (dead, queue, priority as u8, next.as_micros(), id, until, limit);
+                records.extend(self.select(&held, condition, place)?);
+            }
+        }
+        records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(records)
     }
 
     fn count(&self) -> StoreResult<Counts> {
@@ -353,10 +421,7 @@ impl Store for SqliteStore {
     }
 
     fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        // No claim waits for a connection of its own.
-        let sql = "SELECT count(*) FROM records WHERE dead = 0 AND next <= ?";
-        let count = || self.connection()?.query_row(sql, [now.as_micros()], |row| row.get(0));
-        count().map_err(store_error)
+        self.number(&format!("SELECT count(*) FROM records WHERE {DUE}"), [now.as_micros()])
     }
 
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
@@ -382,32 +447,33 @@ impl Store for SqliteStore {
         }
         drop(held);
         if !lapsed.is_empty() {
-            self.shared.listeners.tell(WallTime::MIN);
+            self.shared.listeners.tell_all();
         }
         Ok(is_known)
     }
 
     fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.shared.held.lock().take_from(worker);
-        self.shared.listeners.tell(WallTime::MIN);
+        self.shared.listeners.tell_all();
         Ok(())
     }
 
-    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let mut held = self.shared.held.lock();
         if !held.workers.is_known(worker) {
             return Ok(None);
         }
-        // If the claim fails, the next one reads from the start.
-        let mut frontier = held.take_frontier(request.from);
-        let mut batch = self.read(|reader| held.find_free(&mut frontier, request, reader))?;
-        held.frontiers.insert(0, frontier);
-        held.frontiers.truncate(FRONTIERS);
+        let mut batch = ClaimedBatch::default();
+        if !held.queues.is_paused(&request.queue) {
+            self.read(|reader| held.claim(&mut batch, request, reader))?;
+        }
         let holders = held.holds.values().filter_map(|hold| hold.worker);
         batch.lapse = held.workers.lapse(holders, worker);
-        if batch.records.is_empty() && request.from == WallTime::MIN && batch.next.is_none() {
-            // Those that were due at the start are delivered, or being delivered.
-            held.wary_until = held.wary_until.filter(|_| !held.holds.is_empty());
+        if let Some(until) = held.wary_until.filter(|_| batch.records.is_empty())
+            && !self.read(|reader| Held::has_record(until, reader))?
+        {
+            // Those that were due at the start are delivered.
+            held.wary_until = None;
         }
         for record in &mut batch.records {
             held.hold(record, worker);
@@ -415,7 +481,12 @@ impl Store for SqliteStore {
         Ok(Some(batch))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
+    fn begin(
+        &self,
+        now: WallTime,
+        claims: &[Claim],
+        key_limit: Option<NonZeroUsize>,
+    ) -> StoreResult<Vec<Begun>> {
         let is_wary = |state: &Held| {
             let mut holds = claims.iter().filter_map(|claim| state.holds.get(&claim.id));
             holds.any(|hold| state.is_wary(hold.next))
@@ -434,23 +505,96 @@ impl Store for SqliteStore {
             let is_held = hold.worker.is_some() && hold.token == claim.token;
             is_held && !hold.begun && hold.next <= now
         };
+        let mut running = FxHashMap::<_, usize>::default();
+        for hold in state.holds.values().filter(|hold| hold.begun && hold.worker.is_some()) {
+            if let (true, Some(key)) = (key_limit.is_some(), &hold.key) {
+                *running.entry((hold.queue.clone(), key.clone())).or_default() += 1;
+            }
+        }
+        let answers = claims.iter().map(|claim| {
+            let hold = state.holds.get(&claim.id).filter(|hold| may_begin(hold, claim));
+            let Some(hold) = hold else { return Begun::Void };
+            if state.queues.is_paused(&hold.queue) {
+                return Begun::Paused;
+            }
+            if let (Some(limit), Some(key)) = (key_limit, &hold.key) {
+                let running = running.entry((hold.queue.clone(), key.clone())).or_default();
+                if *running >= limit.get() {
+                    return Begun::Busy;
+                }
+                *running += 1;
+            }
+            Begun::Begun
+        });
+        let answers: Vec<_> = answers.collect();
+        let begun = claims.iter().zip(&answers).filter(|(_, answer)| **answer == Begun::Begun);
         if let Some(writer) = &mut writer {
-            let attempts = claims.iter().filter_map(|claim| {
-                let hold = state.holds.get(&claim.id).filter(|hold| may_begin(hold, claim))?;
+            let attempts = begun.clone().filter_map(|(claim, _)| {
+                let hold = state.holds.get(&claim.id)?;
                 state.is_wary(hold.next).then_some((&claim.id, hold.attempt + 1))
             });
             let attempts: Vec<_> = attempts.collect();
             count_attempts(writer, &attempts).map_err(store_error)?;
         }
-        let begun = claims.iter().map(|claim| {
-            let hold = state.holds.get_mut(&claim.id);
-            hold.filter(|hold| may_begin(hold, claim)).map_or(Begun::Void, |hold| {
-                hold.begun = true;
-                hold.attempt += 1;
-                Begun::Begun
-            })
-        });
-        Ok(begun.collect())
+        for (claim, _) in begun {
+            if let Some(hold) = state.holds.get_mut(&claim.id) {
+                (hold.begun, hold.attempt) = (true, hold.attempt + 1);
+            }
+        }
+        Ok(answers)
+    }
+
+    fn permits(
+        &self,
+        queue: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> StoreResult<(usize, WallTime)> {
+        if !self.shared.held.lock().queues.is_known(queue) {
+            let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
+            let writer = self.shared.writer.lock();
+            writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;
+        }
+        Ok(self.shared.held.lock().queues.permits(queue, now, rate, most))
+    }
+
+    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        let writer = self.shared.writer.lock();
+        set_paused(&writer, queue, is_paused).map_err(commit_error)?;
+        self.shared.held.lock().queues.pause(queue, is_paused);
+        drop(writer);
+        self.shared.listeners.tell(Some(queue), WallTime::MIN);
+        Ok(())
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        self.shared.held.lock().keep = keep;
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        let condition = if id.is_some() { "id = ?1" } else { "?1 IS NULL" };
+        let sql = format!(
+            "SELECT number, id, queue, due, attempt, ended, end, error FROM history
+            WHERE {condition} AND number < ?2 AND until > ?3 ORDER BY number DESC LIMIT ?4"
+        );
+        let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.read(|reader| {
+            let mut statement = reader.prepare_cached(&sql)?;
+            let id = id.map(TimeoutId::as_str);
+            statement.query_map((id, before, now.as_micros(), limit), read_attempt)?.collect()
+        })
+    }
+
+    fn queues(&self) -> StoreResult<Vec<QueueState>> {
+        self.known_queues(&mut self.shared.held.lock())
     }
 
     fn listen(&self, notice: Notice) {
@@ -466,39 +610,67 @@ impl fmt::Debug for SqliteStore {
 
 /// Changes by a transaction, to take effect once it has committed.
 struct Effects {
-    /// Id, and times before and after the change if the record is live.
-    changes: Vec<(TimeoutId, Option<WallTime>, Option<WallTime>)>,
+    /// Id, and the places before and after the change if the record is live.
+    changes: Vec<(TimeoutId, Option<Spot>, Option<Spot>)>,
     /// Holds of the records before the transaction. A change takes the hold away.
     holds: FxHashMap<TimeoutId, Hold>,
     token: u64,
     /// Change of the number of dead records.
     dead: i64,
+    /// New queues.
+    queues: Vec<Name>,
+    /// How long attempts are kept, and how many were added.
+    keep: Duration,
+    attempts: u64,
 }
 
 impl Effects {
-    fn apply(&mut self, command: &Command, writer: &Connection) -> rusqlite::Result<Answer> {
+    fn apply(
+        &mut self,
+        command: &Command,
+        now: WallTime,
+        writer: &Connection,
+    ) -> rusqlite::Result<Answer> {
         let id = command.id();
         self.token += 1;
         let old = find(writer, id, self.holds.get(id))?;
-        let place = |record: &Record| (record.state == State::Dead, record.next);
-        let before = old.as_ref().map(place);
-        let (change, answer) = apply(old, command, self.token);
+        let (change, answer) = apply(old.clone(), command, self.token);
+        if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
+            && answer == Answer::Settled(true)
+            && !self.keep.is_zero()
+            && let Some(attempt) = ended(old, settlement, 0, now)
+        {
+            self.attempts += 1;
+            note(writer, &attempt, now.saturating_add(self.keep))?;
+        }
         let record = match change {
             Change::Nothing => return Ok(answer),
             Change::Put(record) => Some(record),
             Change::Remove => None,
         };
-        replace(writer, id, before, record.as_ref())?;
-        let after = record.as_ref().map(place);
-        let is_dead =
-            |place: Option<(bool, WallTime)>| i64::from(place.is_some_and(|(dead, _)| dead));
-        self.dead += is_dead(after) - is_dead(before);
-        let live = |place: Option<(bool, WallTime)>| {
-            place.filter(|&(dead, _)| !dead).map(|(_, next)| next)
+        replace(writer, old.as_ref(), record.as_ref())?;
+        let is_dead = |record: Option<&Record>| {
+            i64::from(record.is_some_and(|record| record.state == State::Dead))
+        };
+        self.dead += is_dead(record.as_ref()) - is_dead(old.as_ref());
+        let live = |record: Option<Record>| {
+            let record = record.filter(|record| record.state != State::Dead)?;
+            Some(((record.queue, record.priority), record.next))
         };
         self.holds.remove(id);
-        self.changes.push((id.clone(), live(before), live(after)));
+        self.changes.push((id.clone(), live(old), live(record)));
         Ok(answer)
+    }
+
+    /// Removes old attempts from the history.
+    fn trim(&self, now: WallTime, writer: &Connection) -> rusqlite::Result<()> {
+        if self.attempts > 0 {
+            let sql = "DELETE FROM history WHERE number IN (
+                SELECT number FROM history WHERE until <= ? ORDER BY until LIMIT ?)";
+            let most = 2 * self.attempts.max(8);
+            writer.prepare_cached(sql)?.execute((now.as_micros(), most))?;
+        }
+        Ok(())
     }
 
     /// Writes the new numbers of records.
@@ -520,12 +692,19 @@ impl Held {
     /// Marks the records of commands as changing, and reserves a token for each command.
     fn mark(&mut self, commands: &[Command]) -> Effects {
         let ids = || commands.iter().map(Command::id);
-        let holds = ids().filter_map(|id| Some((id.clone(), *self.holds.get(id)?)));
+        let holds = ids().filter_map(|id| Some((id.clone(), self.holds.get(id)?.clone())));
+        let queues = commands.iter().filter_map(|command| match command {
+            Command::Schedule(new) if !self.queues.is_known(&new.queue) => Some(new.queue.clone()),
+            _ => None,
+        });
         let effects = Effects {
             changes: Vec::new(),
             holds: holds.collect(),
             token: self.last_token,
             dead: 0,
+            keep: self.keep,
+            attempts: 0,
+            queues: queues.collect::<BTreeSet<_>>().into_iter().collect(),
         };
         self.changing.extend(ids().cloned());
         self.last_token += commands.len() as u64;
@@ -533,17 +712,28 @@ impl Held {
     }
 
     fn take_effect(&mut self, effects: &Effects) {
+        effects.queues.iter().for_each(|queue| self.queues.add(queue));
         for (id, before, after) in &effects.changes {
             self.holds.remove(id);
-            for frontier in &mut self.frontiers {
-                if let Some(before) = before {
-                    frontier.loose.remove(&(*before, id.clone()));
-                }
-                if let Some(after) = after {
-                    frontier.loosen((*after, id.clone()));
-                }
+            if let Some((part, next)) = before {
+                self.of_part(part).for_each(|frontier| {
+                    frontier.loose.remove(&(*next, id.clone()));
+                });
+            }
+            if let Some((part, next)) = after {
+                self.of_part(part).for_each(|frontier| frontier.loosen((*next, id.clone())));
             }
         }
+    }
+
+    fn of_part<'a>(&'a mut self, part: &'a Part) -> impl Iterator<Item = &'a mut Frontier> {
+        self.frontiers.iter_mut().filter(|frontier| frontier.part == *part)
+    }
+
+    /// Returns whether a live record was due at a time.
+    fn has_record(until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
+        let sql = format!("SELECT EXISTS (SELECT 1 FROM records WHERE {DUE})");
+        reader.prepare_cached(&sql)?.query_row([until.as_micros()], |row| row.get(0))
     }
 
     fn is_wary(&self, next: WallTime) -> bool {
@@ -574,53 +764,108 @@ impl Held {
             next: record.next,
             begun: false,
             attempt: record.attempt,
+            queue: record.queue.clone(),
+            key: record.key.clone(),
         };
         self.holds.insert(record.id.clone(), hold);
-        for frontier in &mut self.frontiers {
-            frontier.loose.remove(&(record.next, record.id.clone()));
-        }
+        let place = (record.next, record.id.clone());
+        self.of_part(&(record.queue.clone(), record.priority)).for_each(|frontier| {
+            frontier.loose.remove(&place);
+        });
     }
 
-    fn take_frontier(&mut self, from: WallTime) -> Frontier {
-        match self.frontiers.iter().position(|frontier| frontier.from == from) {
+    /// Finds the records of a claim in each priority, and keeps those that go first.
+    fn claim(
+        &mut self,
+        batch: &mut ClaimedBatch,
+        request: &ClaimRequest,
+        reader: &Connection,
+    ) -> rusqlite::Result<()> {
+        let mut found = Vec::new();
+        for priority in Priority::ALL {
+            // If the claim fails, the next one reads from the start.
+            let mut frontier = self.take_frontier((request.queue.clone(), priority), request.from);
+            let (mut records, next) = self.find_free(&mut frontier, request, reader)?;
+            self.frontiers.insert(0, frontier);
+            found.append(&mut records);
+            batch.next = batch.next.into_iter().chain(next).min();
+        }
+        self.frontiers.truncate(FRONTIERS);
+        found.sort_by_cached_key(|record| request.rank(record));
+        let mut bytes = 0;
+        let fits = |record: &&Record| {
+            let fits = bytes < request.max_bytes;
+            bytes += record.payload.len();
+            fits
+        };
+        let kept = found.iter().take(request.limit).take_while(fits).count();
+        for record in found.drain(kept..) {
+            batch.next = batch.next.into_iter().chain([record.next]).min();
+            let place = (record.next, record.id);
+            let part = (record.queue, record.priority);
+            self.of_part(&part).for_each(|frontier| frontier.loosen(place.clone()));
+        }
+        found.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        batch.records = found;
+        Ok(())
+    }
+
+    fn take_frontier(&mut self, part: Part, from: WallTime) -> Frontier {
+        let is_same = |other: &Frontier| other.from == from && other.part == part;
+        match self.frontiers.iter().position(is_same) {
             Some(index) => self.frontiers.remove(index),
-            None => Frontier { from, to: (from, TimeoutId::lowest()), loose: BTreeSet::new() },
+            None => {
+                Frontier { part, from, to: (from, TimeoutId::lowest()), loose: BTreeSet::new() }
+            }
         }
     }
 
-    /// Returns the first records that are not held, and moves the frontier past them.
+    /// Returns the first records that are not held or busy, and moves the frontier past them. Also
+    /// returns the time of the next such record.
     fn find_free(
         &self,
         frontier: &mut Frontier,
-        request: ClaimRequest,
+        request: &ClaimRequest,
         reader: &Connection,
-    ) -> rusqlite::Result<ClaimedBatch> {
-        let (mut batch, mut bytes) = (ClaimedBatch::default(), 0);
+    ) -> rusqlite::Result<(Vec<Record>, Option<WallTime>)> {
+        let (mut records, mut next_free, mut bytes) = (Vec::new(), None, 0);
+        let is_busy =
+            |record: &Record| record.key.as_ref().is_some_and(|key| request.busy.contains(key));
         let mut take = |record: Record| {
-            let has_room = batch.records.len() < request.limit && bytes < request.max_bytes;
+            let has_room = records.len() < request.limit && bytes < request.max_bytes;
             if !has_room || record.next >= request.until {
-                batch.next = Some(record.next);
+                next_free = Some(record.next);
                 return false;
             }
             bytes += record.payload.len();
-            batch.records.push(record);
+            records.push(record);
             true
         };
-        let mut has_room = true;
-        while has_room && let Some((next, id)) = frontier.loose.first() {
-            let sql = format!("{COLUMNS} WHERE dead = 0 AND next = ? AND id = ?");
+        let (mut has_room, mut after) = (true, None);
+        while has_room && let Some(place) = next_place(&frontier.loose, after.as_ref()) {
+            let sql = format!("{COLUMNS} WHERE id = ? AND dead = 0 AND next = ?");
             let mut statement = reader.prepare_cached(&sql)?;
-            let place = (next.as_micros(), id.as_str());
-            let record = statement.query_row(place, |row| self.read_row(row)).optional()?;
+            let key = (place.1.as_str(), place.0.as_micros());
+            let record = statement.query_row(key, |row| self.read_row(row)).optional()?;
+            if record.as_ref().is_some_and(is_busy) {
+                after = Some(place);
+                continue;
+            }
             has_room = record.is_none_or(&mut take);
             if has_room {
-                frontier.loose.pop_first();
+                frontier.loose.remove(&place);
             }
         }
+        let mut busy = Vec::new();
         if has_room {
-            let sql = format!("{COLUMNS} WHERE dead = 0 AND (next, id) > (?, ?) ORDER BY next, id");
+            let sql = format!(
+                "{COLUMNS} WHERE dead = 0 AND queue = ? AND priority = ? AND (next, id) > (?, ?)
+                ORDER BY next, id"
+            );
             let mut statement = reader.prepare_cached(&sql)?;
-            let mut rows = statement.query((frontier.to.0.as_micros(), frontier.to.1.as_str()))?;
+            let (part, (next, id)) = (&frontier.part, &frontier.to);
+            let start = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
+            let mut rows = statement.query(start)?;
             while has_room && let Some(row) = rows.next()? {
                 if self.is_held(row.get_ref(2)?.as_str()?) {
                     frontier.to = place(row)?;
@@ -628,19 +873,32 @@ impl Held {
                 }
                 let record = self.read_row(row)?;
                 let place = (record.next, record.id.clone());
-                has_room = take(record);
+                if is_busy(&record) {
+                    busy.push(place.clone());
+                } else {
+                    has_room = take(record);
+                }
                 if has_room {
                     frontier.to = place;
                 }
             }
         }
-        Ok(batch)
+        for place in busy {
+            frontier.loosen(place);
+        }
+        Ok((records, next_free))
     }
 
     fn read_row(&self, row: &Row<'_>) -> rusqlite::Result<Record> {
         let id = row.get_ref(2)?.as_str()?;
         read_row(row, self.holds.get(id))
     }
+}
+
+/// Returns the first place after another one.
+fn next_place(loose: &BTreeSet<Place>, after: Option<&Place>) -> Option<Place> {
+    let start = after.map_or(Unbounded, Excluded);
+    loose.range::<Place, _>((start, Unbounded)).next().cloned()
 }
 
 impl Frontier {
@@ -692,11 +950,7 @@ fn lock_beside(path: &Path) -> StoreResult<File> {
 
 /// Random times touch a page for each record, and a commit writes each whole page to the log. So
 /// pages are small, and the log is long: a page that changes often is copied to its place rarely.
-fn connect(path: &Path, cache_kib: u32) -> rusqlite::Result<Connection> {
-    connect_as(path, cache_kib, false)
-}
-
-fn connect_as(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<Connection> {
     let connection = if is_read_only {
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?
     } else {
@@ -720,7 +974,12 @@ fn connect_as(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Resu
 /// before did not close the file.
 fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)> {
     if is_checked {
-        verify(writer).map_err(store_error)?;
+        let check = "PRAGMA integrity_check";
+        let answer = writer.query_row(check, (), |row| row.get::<_, String>(0));
+        let answer = answer.map_err(store_error)?;
+        if answer != "ok" {
+            return Err(store_error(damaged(answer)));
+        }
     }
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -728,11 +987,17 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
             VERSION => (),
             0 => {
                 transaction.execute_batch(SCHEMA)?;
-                transaction.pragma_update(None, "application_id", APPLICATION)?;
-                transaction.pragma_update(None, "user_version", VERSION)?;
+                transaction.execute_batch(COUNTS)?;
+            }
+            1 => {
+                transaction.execute_batch(FROM_1[0])?;
+                transaction.execute_batch(SCHEMA)?;
+                transaction.execute_batch(FROM_1[1])?;
             }
             _ => return Ok(Err(StoreErrorReason::NewerVersion)),
         }
+        transaction.pragma_update(None, "application_id", APPLICATION)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let (epoch, was_killed) = transaction.query_row(
             "UPDATE store SET epoch = epoch + 1, is_open = is_open + 1
@@ -741,6 +1006,13 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
             read,
         )?;
         transaction.commit()?;
+        if is_checked {
+            let mut statement = writer.prepare(COLUMNS)?;
+            let mut rows = statement.query(())?;
+            while let Some(row) = rows.next()? {
+                read_row(row, None)?;
+            }
+        }
         Ok(Ok((epoch, was_killed)))
     };
     prepare().map_err(store_error)?.map_err(StoreError::new)
@@ -750,19 +1022,46 @@ fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
 }
 
-/// Reads the whole file, and all checksums.
-fn verify(connection: &Connection) -> rusqlite::Result<()> {
-    let check = "PRAGMA integrity_check";
-    let answer: String = connection.query_row(check, (), |row| row.get(0))?;
-    if answer != "ok" {
-        return Err(damaged(answer));
-    }
-    if number(connection, "user_version")? == VERSION {
-        let mut statement = connection.prepare(COLUMNS)?;
-        let mut rows = statement.query(())?;
-        while let Some(row) = rows.next()? {
-            read_row(row, None)?;
-        }
+/// Adds an attempt to the history.
+fn note(writer: &Connection, attempt: &Attempt, until: WallTime) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)";
+    writer.prepare_cached(sql)?.execute((
+        attempt.id.as_str(),
+        attempt.queue.as_str(),
+        attempt.due.as_micros(),
+        attempt.attempt,
+        attempt.ended.as_micros(),
+        attempt.end as u8,
+        &attempt.error,
+        until.as_micros(),
+    ))?;
+    Ok(())
+}
+
+fn read_attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
+    Ok(Attempt {
+        number: row.get(0)?,
+        id: TimeoutId::new(row.get_ref(1)?.as_str()?).map_err(damaged)?,
+        queue: Name::new(row.get_ref(2)?.as_str()?).map_err(damaged)?,
+        due: time(row, 3)?,
+        attempt: row.get(4)?,
+        ended: time(row, 5)?,
+        end: AttemptEnd::ALL[row.get::<_, usize>(6)?.min(2)],
+        error: row.get(7)?,
+    })
+}
+
+/// Pauses or resumes a queue, which may be new.
+fn set_paused(writer: &Connection, queue: &Name, is_paused: bool) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO queues VALUES (?, ?)";
+    writer.prepare_cached(sql)?.execute((queue.as_str(), is_paused)).map(drop)
+}
+
+fn read_queues(reader: &Connection, queues: &mut Queues) -> rusqlite::Result<()> {
+    let mut statement = reader.prepare("SELECT name, is_paused FROM queues")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        queues.pause(&Name::new(row.get_ref(0)?.as_str()?).map_err(damaged)?, row.get(1)?);
     }
     Ok(())
 }
@@ -772,8 +1071,8 @@ fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> ru
     let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for &(id, attempt) in attempts {
         if let Some(record) = find(&transaction, id, None)? {
-            let place = (record.state == State::Dead, record.next);
-            replace(&transaction, id, Some(place), Some(&Record { attempt, ..record }))?;
+            let counted = Record { attempt, ..record.clone() };
+            replace(&transaction, Some(&record), Some(&counted))?;
         }
     }
     transaction.commit()
@@ -788,35 +1087,40 @@ fn find(
     statement.query_row([id.as_str()], |row| read_row(row, hold)).optional()
 }
 
-/// Removes the row at a place, and writes another one.
+/// Removes the row of a record, and writes another one.
 fn replace(
     writer: &Connection,
-    id: &TimeoutId,
-    before: Option<(bool, WallTime)>,
+    old: Option<&Record>,
     record: Option<&Record>,
 ) -> rusqlite::Result<()> {
-    if let Some((dead, next)) = before {
-        let sql = "DELETE FROM records WHERE dead = ? AND next = ? AND id = ?";
-        writer.prepare_cached(sql)?.execute((dead, next.as_micros(), id.as_str()))?;
+    if let Some(old) = old {
+        let sql = "DELETE FROM records
+            WHERE dead = ? AND queue = ? AND priority = ? AND next = ? AND id = ?";
+        let part = (old.queue.as_str(), old.priority as u8);
+        let (is_dead, next) = (old.state == State::Dead, old.next.as_micros());
+        writer.prepare_cached(sql)?.execute((is_dead, part.0, part.1, next, old.id.as_str()))?;
     }
     let Some(record) = record else { return Ok(()) };
     let repeat = record.repeat.as_ref().map(Repeat::to_text);
-    let sql = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    let sql = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     writer.prepare_cached(sql)?.execute((
         record.state == State::Dead,
         record.next.as_micros(),
-        id.as_str(),
+        record.id.as_str(),
         record.due.as_micros(),
         record.attempt,
         &repeat,
         &record.error,
         &*record.payload,
         checksum(record, repeat.as_deref()),
+        record.queue.as_str(),
+        record.priority as u8,
+        record.key.as_ref().map(Name::as_str),
     ))?;
     Ok(())
 }
 
-/// FNV-1a of all columns.
+/// FNV-1a of all columns. A record of the default queue has the checksum that version 1 gave it.
 fn checksum(record: &Record, repeat: Option<&str>) -> i64 {
     let numbers = [
         u64::from(record.state == State::Dead),
@@ -826,12 +1130,19 @@ fn checksum(record: &Record, repeat: Option<&str>) -> i64 {
     ];
     let numbers = numbers.map(u64::to_le_bytes);
     let texts = [Some(record.id.as_str()), repeat, record.error.as_deref()];
-    // A byte that no text has marks its end, or that there is none.
-    let texts = texts.iter().flat_map(|text| text.unwrap_or_default().bytes().chain([0xff]));
-    let bytes = numbers.as_flattened().iter().copied().chain(texts);
+    let (queue, key) = (record.queue.as_str(), record.key.as_ref().map(Name::as_str));
+    let has_more = (queue, record.priority, key) != ("", Priority::Normal, None);
+    let more = [Some(queue), key, Some(["high", "normal", "low"][record.priority as usize])];
+    let bytes = numbers.as_flattened().iter().copied().chain(texts.into_iter().flat_map(marked));
     let bytes = bytes.chain(record.payload.iter().copied());
+    let bytes = bytes.chain(more.into_iter().filter(|_| has_more).flat_map(marked));
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     bytes.fold(0xcbf2_9ce4_8422_2325, step).cast_signed()
+}
+
+/// A byte that no text has marks its end, or that there is none.
+fn marked(text: Option<&str>) -> impl Iterator<Item = u8> {
+    text.unwrap_or_default().bytes().chain([0xff])
 }
 
 fn place(row: &Row<'_>) -> rusqlite::Result<Place> {
@@ -840,6 +1151,7 @@ fn place(row: &Row<'_>) -> rusqlite::Result<Place> {
 }
 
 fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
+    let name = |text: &str| Name::new(text).map_err(damaged);
     let (next, id) = place(row)?;
     let text = row.get_ref(5)?.as_str_or_null()?;
     let repeat = text.map(|text| Repeat::from_text(text).ok_or_else(|| damaged(InputError::Cron)));
@@ -849,12 +1161,15 @@ fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
         next,
         payload: row.get_ref(7)?.as_blob()?.into(),
         repeat: repeat.transpose()?,
+        queue: name(row.get_ref(9)?.as_str()?)?,
+        priority: Priority::ALL.get(row.get::<_, usize>(10)?).copied().unwrap_or_default(),
+        key: row.get_ref(11)?.as_str_or_null()?.map(name).transpose()?,
         attempt: row.get(4)?,
         state: if row.get(0)? { State::Dead } else { State::Pending },
         token: 0,
         error: row.get(6)?,
     };
-    if checksum(&record, text) != row.get(8)? {
+    if checksum(&record, text) != row.get::<_, i64>(8)? {
         return Err(damaged("the checksum differs"));
     }
     // What only this process knows.
@@ -937,7 +1252,7 @@ mod tests {
 
     fn claim(store: &SqliteStore, worker: WorkerId) -> Vec<Record> {
         let request = ClaimRequest::new(at(0), at(100));
-        store.claim(worker, request).expect("claim").expect("lease").records
+        store.claim(worker, &request).expect("claim").expect("lease").records
     }
 
     fn ids(records: &[Record]) -> Vec<&str> {
@@ -970,7 +1285,7 @@ mod tests {
         let claims = [claim(&store, worker)[0].claim()];
         let notices = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&notices);
-        store.listen(Arc::new(move |due| told.lock().push(due)));
+        store.listen(Arc::new(move |_, due| told.lock().push(due)));
         let commands = [schedule("second", 20), schedule("first", 70)];
         let fails = || store.write(at(0), &commands).expect_err("it fails").reason();
         let set = |sql: &str| {
@@ -991,7 +1306,7 @@ mod tests {
         assert_eq!(error.reason(), StoreErrorReason::Full);
         set("PRAGMA max_page_count = 1000000");
         assert_eq!(store.count().expect("count").live, 1);
-        assert_eq!(store.begin(at(60), &claims).expect("begin"), [Begun::Begun]);
+        assert_eq!(store.begin(at(60), &claims, None).expect("begin"), [Begun::Begun]);
         store.write(at(0), &commands).expect("it goes on");
         assert_eq!(ids(&claim(&store, worker)), ["second", "first"]);
     }
@@ -1019,9 +1334,9 @@ mod tests {
             let cancel =
                 scope.spawn(|| store.write(at(0), &[Command::Cancel(claims[0].id.clone())]));
             commit.recv().expect("a commit");
-            assert_eq!(store.begin(at(10), &claims[1..]).expect("begin"), [Begun::Begun]);
+            assert_eq!(store.begin(at(10), &claims[1..], None).expect("begin"), [Begun::Begun]);
             assert_eq!(ids(&claim(&store, worker)), ["c"]);
-            let begin = scope.spawn(|| store.begin(at(10), &claims[..1]));
+            let begin = scope.spawn(|| store.begin(at(10), &claims[..1], None));
             let get = scope.spawn(|| store.get(&claims[0].id));
             go.send(()).expect("the commit waits");
             cancel.join().expect("no panic").expect("write");
@@ -1035,7 +1350,8 @@ mod tests {
     fn a_frontier_with_very_many_loose_places_draws_back_and_loses_none() {
         let place = |number: usize| (at(number as u64), TimeoutId::new("a").expect("valid"));
         let to = place(2 * MAX_LOOSE);
-        let mut frontier = Frontier { from: at(0), to, loose: BTreeSet::new() };
+        let part = (Name::default(), Priority::Normal);
+        let mut frontier = Frontier { part, from: at(0), to, loose: BTreeSet::new() };
         (0..=MAX_LOOSE).for_each(|number| frontier.loosen(place(number)));
         assert_eq!(frontier.loose.len(), MAX_LOOSE / 2);
         assert_eq!(frontier.to, place(MAX_LOOSE / 2 - 1), "what follows is read again");

@@ -5,13 +5,18 @@
 //! blocking. Time is an argument: a store reads no clock, so that tests and simulations run in
 //! virtual time.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
-    record::{Claim, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     time::{WallClock, WallTime},
 };
@@ -26,6 +31,9 @@ pub enum Conflict {
     Refuse,
     /// Keeps the old timeout and drops the new one.
     Keep,
+    /// Keeps the old timeout, and its time, if it differs from the new one only in that. Otherwise,
+    /// and if it is dead, replaces it.
+    ReplaceChanged,
 }
 
 /// A timeout to be scheduled.
@@ -41,6 +49,12 @@ pub struct NewTimeout {
     pub repeat: Option<Repeat>,
     /// What to do if the id is scheduled already.
     pub conflict: Conflict,
+    /// Queue, whose handler gets it.
+    pub queue: Name,
+    /// Which timeouts of the queue go first.
+    pub priority: Priority,
+    /// Group within the queue, of which a limited number of deliveries run at once.
+    pub key: Option<Name>,
 }
 
 /// A change of one record. A store applies it in whole or not at all.
@@ -78,14 +92,30 @@ impl Command {
             Self::Schedule(new) => Some(new.due),
             Self::Reschedule(_, due)
             | Self::Requeue(_, due)
-            | Self::Settle(_, Settlement::Retry { at: due, .. } | Settlement::Again(due)) => {
-                Some(*due)
-            }
+            | Self::Settle(
+                _,
+                Settlement::Retry { at: due, .. }
+                | Settlement::Leave { at: due, .. }
+                | Settlement::Again(due),
+            ) => Some(*due),
             // The time is that of the record.
             Self::Settle(_, Settlement::Release) => Some(WallTime::MIN),
             Self::Cancel(_) | Self::Settle(..) => None,
         }
     }
+}
+
+/// Returns the earliest time at which commands make a record due, and the queue if all are of one;
+/// `None` if they make none due.
+pub(crate) fn news(commands: &[Command]) -> Option<(Option<&Name>, WallTime)> {
+    let mut dues = commands.iter().filter_map(|command| match command {
+        Command::Schedule(new) => Some((Some(&new.queue), new.due)),
+        _ => Some((None, command.due()?)),
+    });
+    let first = dues.next()?;
+    Some(dues.fold(first, |(queue, due), (other, time)| {
+        (queue.filter(|_| queue == other), due.min(time))
+    }))
 }
 
 /// How a delivery ended.
@@ -109,6 +139,14 @@ pub enum Settlement {
     Again(WallTime),
     /// The worker gives the claim back: the record is pending as it was before.
     Release,
+    /// The worker leaves the record to others, which may claim it from this time on. This was no
+    /// attempt.
+    Leave {
+        /// When it can be claimed.
+        at: WallTime,
+        /// Why it cannot be delivered here.
+        error: String,
+    },
 }
 
 /// Answer to [`Command::Schedule`].
@@ -172,12 +210,23 @@ pub enum Answer {
     Settled(bool),
 }
 
+impl Answer {
+    /// Returns whether a delivery under way has become void.
+    pub(crate) fn stops(self) -> bool {
+        let stopped = [
+            Self::Cancelled(Cancelled::Delivering),
+            Self::Scheduled(Scheduled::ReplacedDelivering),
+        ];
+        stopped.contains(&self)
+    }
+}
+
 /// A worker's name in its store. A worker that lost its lease needs a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u64);
 
 /// Request for records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRequest {
     /// Present time.
     pub now: WallTime,
@@ -192,14 +241,27 @@ pub struct ClaimRequest {
     /// Whether records with a cron expression are claimed: some worker lacks the time zones. A
     /// store of one process claims them anyway.
     pub cron: bool,
+    /// Queue of the records.
+    pub queue: Name,
+    /// Keys whose records are passed over.
+    pub busy: Vec<Name>,
 }
 
 impl ClaimRequest {
-    /// Requests all records whose next attempt is before a time.
+    /// Requests all records of the default queue whose next attempt is before a time.
     #[must_use]
     pub fn new(now: WallTime, until: WallTime) -> Self {
         let (limit, max_bytes) = (usize::MAX, usize::MAX);
-        Self { now, from: WallTime::MIN, until, limit, max_bytes, cron: true }
+        let (from, queue, busy) = (WallTime::MIN, Name::default(), Vec::new());
+        Self { now, from, until, limit, max_bytes, cron: true, queue, busy }
+    }
+
+    /// Returns the place of a record in the order of the claim.
+    pub(crate) fn rank(&self, record: &Record) -> (bool, Priority, WallTime, TimeoutId) {
+        let is_due = record.next <= self.now;
+        // Of those that are not due, the earliest ones go first.
+        let priority = if is_due { record.priority } else { Priority::Low };
+        (!is_due, priority, record.next, record.id.clone())
     }
 }
 
@@ -208,7 +270,8 @@ impl ClaimRequest {
 pub struct ClaimedBatch {
     /// Records, in the order of their next attempt.
     pub records: Vec<Record>,
-    /// Least time at or after `from` at which a record is pending still.
+    /// Least time at or after `from` at which a record of the queue that is not passed over is
+    /// pending still; `None` if the queue is paused.
     pub next: Option<WallTime>,
     /// Least time at which the lease of another worker that holds records ends.
     pub lapse: Option<WallTime>,
@@ -223,6 +286,10 @@ pub enum Begun {
     Void,
     /// Another transaction has locked the record. Nothing was changed.
     Locked,
+    /// As many deliveries of its key are under way as may run at once. Nothing was changed.
+    Busy,
+    /// Its queue is paused. Nothing was changed.
+    Paused,
 }
 
 /// Records for a list.
@@ -285,9 +352,19 @@ pub struct Counts {
     pub dead: u64,
 }
 
-/// Called with a time at which a new or changed record is due; with [`WallTime::MIN`], after
-/// records of any time have become pending again.
-pub type Notice = Arc<dyn Fn(WallTime) + Send + Sync>;
+/// A queue of a store: the default one, or one that had a timeout, a permit or a pause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueState {
+    /// Name of the queue.
+    pub name: Name,
+    /// No delivery of it begins.
+    pub is_paused: bool,
+}
+
+/// Called with a time at which a new or changed record is due, and its queue if that is known; with
+/// [`WallTime::MIN`], after records of any time have become pending again or deliveries void.
+pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
 /// Timers of this process that want to know of new records.
 #[derive(Default)]
@@ -298,17 +375,25 @@ impl Listeners {
         self.0.lock().push(notice);
     }
 
-    pub(crate) fn tell(&self, due: WallTime) {
+    /// Tells of records of any time.
+    pub(crate) fn tell_all(&self) {
+        self.tell(None, WallTime::MIN);
+    }
+
+    pub(crate) fn tell(&self, queue: Option<&Name>, due: WallTime) {
         let listeners = self.0.lock().clone();
         for notice in listeners {
-            notice(due);
+            notice(queue, due);
         }
     }
 
-    /// Tells of the earliest time at which commands made a record due.
-    pub(crate) fn tell_of(&self, commands: &[Command]) {
-        if let Some(due) = commands.iter().filter_map(Command::due).min() {
-            self.tell(due);
+    /// Tells of the earliest time at which commands made a record due, or that a delivery under way
+    /// was cancelled.
+    pub(crate) fn tell_of(&self, commands: &[Command], answers: &[Answer]) {
+        if answers.iter().copied().any(Answer::stops) {
+            self.tell_all();
+        } else if let Some((queue, due)) = news(commands) {
+            self.tell(queue, due);
         }
     }
 }
@@ -358,13 +443,63 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes a worker. Its claims become void, and its records pending.
     fn leave(&self, worker: WorkerId) -> StoreResult<()>;
 
-    /// Claims the pending records of a window with the earliest next attempts, and gives each a new
-    /// token. `None` if the worker has lost its lease.
-    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>>;
+    /// Claims pending records of a queue and a window, and gives each a new token: first those that
+    /// are due, in the order of priority and time, and then the earliest others. None if the queue
+    /// is paused. `None` if the worker has lost its lease.
+    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>>;
 
     /// Begins the deliveries of claimed records that are due at `now`, and counts an attempt for
-    /// each that may proceed.
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>>;
+    /// each that may proceed. Of each queue and key, at most `key_limit` deliveries of all workers
+    /// are under way at once.
+    fn begin(
+        &self,
+        now: WallTime,
+        claims: &[Claim],
+        key_limit: Option<NonZeroUsize>,
+    ) -> StoreResult<Vec<Begun>>;
+
+    /// Returns for each claim whether it is still valid. A timer asks for the deliveries under way
+    /// when it renews its lease, and after a notice without a queue and time.
+    fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+        let is_current = |claim: &Claim| {
+            let record = self.get(&claim.id)?;
+            Ok(record.is_some_and(|record| record.token == claim.token))
+        };
+        claims.iter().map(is_current).collect()
+    }
+
+    /// Takes at most `most` permits to begin deliveries of a queue, which all workers share.
+    /// Returns their number, and when there is another one.
+    ///
+    /// There are `rate` in a second, and those of the latest tenth of a second are kept. A crash
+    /// may give these out again.
+    fn permits(
+        &self,
+        queue: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> StoreResult<(usize, WallTime)>;
+
+    /// Pauses a queue, or resumes it. While it is paused, no delivery of it begins.
+    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()>;
+
+    /// Keeps attempts that end from now on for a time; zero keeps none. Each transaction that adds
+    /// attempts removes old ones: at most 16, and twice as many as it adds.
+    fn keep_history(&self, keep: Duration);
+
+    /// Returns at most `limit` attempts of one or all timeouts with a number less than `before`,
+    /// the latest first. Those that were kept for their time at `now` are not among them.
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>>;
+
+    /// Returns the queues, in the order of their names.
+    fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
     /// Asks the store to call `notice` when a record becomes due, also by another process.
     ///

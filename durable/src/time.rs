@@ -28,7 +28,7 @@ use crate::error::InputError;
 /// assert!(WallTime::try_from(UNIX_EPOCH - Duration::from_secs(1)).is_err());
 /// # Ok::<_, delaywheel_durable::InputError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct WallTime(u64);
 
 impl WallTime {

@@ -1,7 +1,7 @@
 //! How a command changes a record: the one place for stores that keep records in this process.
 
 use crate::{
-    record::{Record, State},
+    record::{Attempt, AttemptEnd, Record, State},
     store::{Answer, Cancelled, Command, Conflict, NewTimeout, Rescheduled, Scheduled, Settlement},
     time::WallTime,
 };
@@ -61,12 +61,37 @@ fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Sche
     let answer = match (old, new.conflict) {
         (None, _) => Scheduled::Created,
         (Some(_), Conflict::Refuse | Conflict::Keep) => return (Change::Nothing, Scheduled::Kept),
-        (Some(old), Conflict::Replace) if old.state == State::Delivering => {
-            Scheduled::ReplacedDelivering
+        (Some(old), Conflict::ReplaceChanged) if old.state != State::Dead && is_same(old, new) => {
+            return (Change::Nothing, Scheduled::Kept);
         }
-        (Some(_), Conflict::Replace) => Scheduled::Replaced,
+        (Some(old), _) if old.state == State::Delivering => Scheduled::ReplacedDelivering,
+        (Some(_), _) => Scheduled::Replaced,
     };
     (Change::Put(pending_record(new, token)), answer)
+}
+
+/// Returns the attempt that a settlement ends, for the history; `None` if no handler has run.
+pub(crate) fn ended(
+    old: &Record,
+    settlement: &Settlement,
+    number: u64,
+    now: WallTime,
+) -> Option<Attempt> {
+    let (end, error) = match settlement {
+        Settlement::Done | Settlement::Again(_) => (AttemptEnd::Acknowledged, None),
+        Settlement::Retry { error, .. } => (AttemptEnd::Failed, Some(error.clone())),
+        Settlement::Dead { error } => (AttemptEnd::Dead, Some(error.clone())),
+        Settlement::Release | Settlement::Leave { .. } => return None,
+    };
+    let (id, queue, due, attempt) = (old.id.clone(), old.queue.clone(), old.due, old.attempt);
+    let is_attempt = old.state == State::Delivering || end == AttemptEnd::Dead;
+    is_attempt.then_some(Attempt { number, id, queue, due, attempt, ended: now, end, error })
+}
+
+/// Returns whether a record differs from a new timeout at most in its time.
+fn is_same(old: &Record, new: &NewTimeout) -> bool {
+    let part = (&new.repeat, &new.payload, &new.queue, new.priority, &new.key);
+    (&old.repeat, &old.payload, &old.queue, old.priority, &old.key) == part
 }
 
 /// Returns the record of a new timeout.
@@ -77,6 +102,9 @@ pub(crate) fn pending_record(new: &NewTimeout, token: u64) -> Record {
         next: new.due,
         payload: new.payload.clone(),
         repeat: new.repeat.clone(),
+        queue: new.queue.clone(),
+        priority: new.priority,
+        key: new.key.clone(),
         attempt: 0,
         state: State::Pending,
         token,
@@ -120,6 +148,11 @@ fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
             // If the delivery had begun, no handler has seen it.
             let attempt = old.attempt - u32::from(old.state == State::Delivering);
             Change::Put(Record { attempt, ..pending(old, token) })
+        }
+        Settlement::Leave { at, error } => {
+            let attempt = old.attempt - u32::from(old.state == State::Delivering);
+            let error = Some(error.clone());
+            Change::Put(Record { attempt, next: *at, error, ..pending(old, token) })
         }
     }
 }

@@ -1,8 +1,12 @@
-//! Workers and their leases: the one place for stores that keep claims in this process.
+//! Workers with their leases, and queues: the one place for stores that keep them in this process.
 
-use std::{collections::BTreeMap, mem, time::Duration};
+use std::{collections::BTreeMap, mem, num::NonZeroU32, time::Duration};
 
-use crate::{store::WorkerId, time::WallTime};
+use crate::{
+    record::Name,
+    store::{QueueState, WorkerId},
+    time::WallTime,
+};
 
 #[derive(Default)]
 pub(crate) struct Workers {
@@ -67,4 +71,64 @@ impl Workers {
         let others = holders.filter(|&holder| holder != except);
         others.filter_map(|holder| self.leases.get(&holder).copied()).min()
     }
+}
+
+/// The queues of a store, with whether each is paused, and the time up to which its permits are
+/// given out.
+pub(crate) struct Queues(BTreeMap<Name, (bool, WallTime)>);
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self(BTreeMap::from([<_>::default()]))
+    }
+}
+
+impl Queues {
+    pub(crate) fn add(&mut self, name: &Name) {
+        if !self.is_known(name) {
+            self.0.insert(name.clone(), <_>::default());
+        }
+    }
+
+    pub(crate) fn is_known(&self, name: &Name) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub(crate) fn pause(&mut self, name: &Name, is_paused: bool) {
+        self.0.entry(name.clone()).or_default().0 = is_paused;
+    }
+
+    pub(crate) fn is_paused(&self, name: &Name) -> bool {
+        self.0.get(name).is_some_and(|&(is_paused, _)| is_paused)
+    }
+
+    pub(crate) fn list(&self) -> Vec<QueueState> {
+        let state =
+            |(name, &(is_paused, _)): (&Name, &_)| QueueState { name: name.clone(), is_paused };
+        self.0.iter().map(state).collect()
+    }
+
+    pub(crate) fn permits(
+        &mut self,
+        name: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> (usize, WallTime) {
+        let (interval, burst) = interval(rate);
+        let (_, given) = self.0.entry(name.clone()).or_default();
+        // The clock may have stepped back.
+        let start = (*given).clamp(now.saturating_sub(interval * burst), now);
+        let free = now.since(start).as_micros() / interval.as_micros();
+        let count = u32::try_from(free).unwrap_or(u32::MAX);
+        let count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
+        *given = start.saturating_add(interval * count);
+        (count as usize, given.saturating_add(interval))
+    }
+}
+
+/// Returns the time between permits, and how many are kept.
+pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
+    let micros = (1_000_000 / u64::from(rate.get())).max(1);
+    (Duration::from_micros(micros), (rate.get() / 10).max(1))
 }

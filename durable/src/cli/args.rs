@@ -1,7 +1,7 @@
 //! The arguments of the program.
 
 use clap::{Args as Group, Parser, Subcommand};
-use delaywheel_durable::{TimeoutId, WallTime};
+use delaywheel_durable::{InputError, Name, TimeoutId, WallTime};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::Failure;
@@ -52,12 +52,24 @@ pub(crate) enum Action {
         #[command(flatten)]
         page: Page,
     },
-    /// Prints one timeout with its payload
+    /// Prints one timeout with its payload, and its attempts that the store keeps
     Show { id: TimeoutId },
     /// Cancels a timeout
     Cancel { id: TimeoutId },
     /// Makes dead timeouts due again
     Requeue(Requeue),
+    /// Lists the queues, whether they are paused, and their numbers of timeouts
+    Queues,
+    /// Pauses a queue: no delivery of it begins until it is resumed
+    Pause {
+        #[arg(value_parser = queue)]
+        queue: Name,
+    },
+    /// Resumes a queue
+    Resume {
+        #[arg(value_parser = queue)]
+        queue: Name,
+    },
     /// Copies a SQLite store to a new file, also while a process uses it
     Backup { file: std::path::PathBuf },
     /// Makes the file of a SQLite store smaller
@@ -75,6 +87,9 @@ pub(crate) struct Filter {
     /// Only timeouts whose latest error contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
+    /// Only timeouts of this queue; the default one has an empty name
+    #[arg(long, value_parser = queue)]
+    pub(crate) queue: Option<Name>,
 }
 
 #[derive(Debug, Group)]
@@ -90,11 +105,11 @@ pub(crate) struct Page {
 }
 
 #[derive(Debug, Group)]
-#[command(group = clap::ArgGroup::new("which").args(["id", "all", "prefix", "error"])
+#[command(group = clap::ArgGroup::new("which").args(["id", "all", "prefix", "error", "queue"])
     .required(true).multiple(true))]
 pub(crate) struct Requeue {
     /// One timeout
-    #[arg(conflicts_with_all = ["all", "prefix", "error", "limit"])]
+    #[arg(conflicts_with_all = ["all", "prefix", "error", "queue", "limit"])]
     pub(crate) id: Option<TimeoutId>,
     /// All dead timeouts
     #[arg(long)]
@@ -118,7 +133,7 @@ pub(crate) struct Serve {
     /// Address and port; one that is not of this machine only needs a token
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) listen: std::net::SocketAddr,
-    /// Shows buttons that requeue dead timeouts
+    /// Shows buttons that requeue dead timeouts, and pause and resume queues
     #[arg(long)]
     pub(crate) allow_changes: bool,
     /// Secret of at least 16 characters; the environment hides it from other users
@@ -154,6 +169,10 @@ impl Time {
             }
         }
     }
+}
+
+fn queue(name: &str) -> Result<Name, InputError> {
+    Name::new(name)
 }
 
 /// Reads a cursor: microseconds since 1970, a colon, and an id.

@@ -13,7 +13,8 @@ use std::{
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Inspect, Query, Record, State, StoreError, TimeoutId, WallTime,
+    Answer, Cancelled, Command, Inspect, Name, Query, QueueOverview, Record, State, StoreError,
+    TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -111,10 +112,20 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Dead { page } => list(&*target.read()?, Query::Dead { after: None }, &page, report),
         Action::Show { id } => {
-            let Some(record) = target.read()?.get(&id)? else { return Ok(missing(&id)) };
-            let mut object = report::summary(&record);
-            object["payload"] = std::str::from_utf8(&record.payload).ok().into();
-            object["payload_hex"] = report::hex(&record.payload).into();
+            let store = target.read()?;
+            let record = store.get(&id)?;
+            let history = store.history(now(&*store), Some(&id), None, PAGE)?;
+            if record.is_none() && history.is_empty() {
+                return Ok(missing(&id));
+            }
+            let absent = json!({"id": id.as_str(), "state": null});
+            let mut object = record.as_ref().map_or(absent, |record| {
+                let mut object = report::summary(record);
+                object["payload"] = std::str::from_utf8(&record.payload).ok().into();
+                object["payload_hex"] = report::hex(&record.payload).into();
+                object
+            });
+            object["history"] = history.iter().map(report::attempt).collect();
             print(report, &object)
         }
         Action::Cancel { id } => cancel(&*target.write()?, &id, report),
@@ -125,6 +136,16 @@ fn run(args: Args, report: Report) -> Outcome {
                 None => requeue_all(&*store, &requeue, report),
             }
         }
+        Action::Queues => {
+            let store = target.read()?;
+            let now = now(&*store);
+            let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX);
+            let queues: Result<Vec<_>, _> = store.queues()?.into_iter().map(count).collect();
+            let queues: Vec<_> = queues?.iter().map(report::queue).collect();
+            print(report, &json!({"queues": queues}))
+        }
+        Action::Pause { queue } => pause(&target, &queue, true, report),
+        Action::Resume { queue } => pause(&target, &queue, false, report),
         Action::Backup { file } => {
             let bar = spinner("writing the copy");
             let bytes = target.backup(&file)?;
@@ -270,6 +291,11 @@ fn requeue_all(store: &dyn Inspect, requeue: &Requeue, report: Report) -> Outcom
     Ok(requeued > 0)
 }
 
+fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
+    target.write()?.pause(queue, is_paused)?;
+    print(report, &json!({"queue": queue.as_str(), "paused": is_paused}))
+}
+
 fn spinner(text: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(text);
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
@@ -280,6 +306,7 @@ impl Filter {
     fn fits(&self, record: &Record) -> bool {
         let has = |part: &String| record.error.as_ref().is_some_and(|error| error.contains(part));
         self.prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
+            && self.queue.as_ref().is_none_or(|queue| record.queue == *queue)
             && self.error.as_ref().is_none_or(has)
     }
 }

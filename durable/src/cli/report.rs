@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use delaywheel_durable::{Record, Repeat};
+use delaywheel_durable::{Attempt, Name, QueueOverview, Record, Repeat};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy)]
@@ -14,16 +14,18 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Prints an object; as text, each field in a line.
+    /// Prints an object; as text, each field in a line, and so each object of a list.
     pub(crate) fn fields(self, object: &Value) -> io::Result<()> {
         if self.is_json {
             return writeln!(io::stdout(), "{object}");
         }
         let fields = object.as_object().into_iter().flatten();
-        let text = fields.fold(String::new(), |mut text, (name, value)| {
-            let _ = writeln!(text, "{name:14} {}", show(value));
-            text
-        });
+        let mut text = String::new();
+        for (name, value) in fields {
+            for value in value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice) {
+                let _ = writeln!(text, "{name:14} {}", show(value));
+            }
+        }
         write!(io::stdout(), "{text}")
     }
 
@@ -36,10 +38,11 @@ impl Report {
         }
         let mut text = String::new();
         for timeout in &timeouts {
-            let [next, state, attempt, id, error] =
-                ["next_attempt", "state", "attempt", "id", "error"]
+            let [next, state, attempt, id, queue, error] =
+                ["next_attempt", "state", "attempt", "id", "queue", "error"]
                     .map(|name| show(&timeout[name]));
-            let _ = writeln!(text, "{next:27} {state:10} {attempt:>3}  {id}  {error}");
+            let queue = if queue.is_empty() { queue } else { format!("  queue {queue}") };
+            let _ = writeln!(text, "{next:27} {state:10} {attempt:>3}  {id}{queue}  {error}");
         }
         if let Some(next) = &next {
             let _ = writeln!(text, "more: --after '{}'", plain(next));
@@ -52,14 +55,36 @@ impl Report {
 pub(crate) fn summary(record: &Record) -> Value {
     json!({
         "id": record.id.as_str(),
-        "state": format!("{:?}", record.state).to_lowercase(),
+        "state": lower(record.state),
         "due": record.due.to_string(),
         "next_attempt": record.next.to_string(),
         "attempt": record.attempt,
         "repeat": record.repeat.as_ref().map(Repeat::to_text),
+        "queue": record.queue.as_str(),
+        "priority": lower(record.priority),
+        "key": record.key.as_ref().map(Name::as_str),
         "error": record.error,
         "payload_bytes": record.payload.len(),
     })
+}
+
+pub(crate) fn attempt(attempt: &Attempt) -> Value {
+    json!({
+        "attempt": attempt.attempt,
+        "due": attempt.due.to_string(),
+        "ended": attempt.ended.to_string(),
+        "end": lower(attempt.end),
+        "error": attempt.error,
+    })
+}
+
+pub(crate) fn queue(seen: &QueueOverview) -> Value {
+    let (name, is_paused) = (seen.queue.name.as_str(), seen.queue.is_paused);
+    json!({"queue": name, "paused": is_paused, "live": seen.live, "due": seen.due})
+}
+
+fn lower(name: impl std::fmt::Debug) -> String {
+    format!("{name:?}").to_lowercase()
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -73,6 +98,10 @@ fn show(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => plain(text),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| format!("{name} {}", show(value)));
+            fields.collect::<Vec<_>>().join("  ")
+        }
         other => other.to_string(),
     }
 }

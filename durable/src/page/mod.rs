@@ -29,7 +29,8 @@ use tokio::sync::Semaphore;
 use self::view::Snapshot;
 use crate::{
     error::StoreResult,
-    inspect::{Inspect, Overview},
+    inspect::{Inspect, Overview, QueueOverview},
+    record::Name,
     store::{Answer, Command, Query},
     time::{SystemWallClock, WallClock, WallTime},
 };
@@ -49,7 +50,8 @@ const READERS: usize = 4;
 /// Fewest characters of a token.
 const TOKEN: usize = 16;
 
-/// A page for browsers that shows a store: counts, what is due by the hour, dead timeouts, workers.
+/// A page for browsers that shows a store: counts, what is due by the hour, queues, dead timeouts,
+/// workers.
 ///
 /// It needs no script. It is read-only, unless [`allow_changes`](Self::allow_changes) says
 /// otherwise. Without a [`token`](Self::token) it serves only the machine on which it runs. It
@@ -107,7 +109,7 @@ impl Page {
         self
     }
 
-    /// Shows a button that requeues a dead timeout.
+    /// Shows buttons that requeue a dead timeout, and pause and resume a queue.
     #[must_use]
     pub fn allow_changes(mut self) -> Self {
         self.allows_changes = true;
@@ -159,6 +161,7 @@ impl Page {
         Router::new()
             .route("/", get(show))
             .route("/requeue", post(requeue))
+            .route("/pause", post(pause))
             .route_layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_token))
             .route("/login", post(guard::log_in))
             .route("/style.css", get(style))
@@ -188,6 +191,17 @@ impl Page {
             Ok(Err(error)) => Err(self.say(StatusCode::BAD_GATEWAY, &error.to_string())),
             Err(_) => Err(self.say(StatusCode::BAD_GATEWAY, "store failed")),
         }
+    }
+
+    /// Runs an operation that changes the store, if the page allows that.
+    async fn change<R: Send + 'static>(
+        self: Arc<Self>,
+        run: impl FnOnce(&Self) -> StoreResult<R> + Send + 'static,
+    ) -> Result<R, Response> {
+        if !self.allows_changes {
+            return Err(self.say(StatusCode::FORBIDDEN, "This page is read-only."));
+        }
+        self.with_store(run).await
     }
 
     fn say(&self, status: StatusCode, text: &str) -> Response {
@@ -223,8 +237,12 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
         let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1)?;
         let has_more = dead.len() > ROWS;
         dead.truncate(ROWS);
+        let (store, now) = (&*page.store, page.clock.now());
+        let queues = store.queues()?.into_iter().take(ROWS);
+        let queues = queues.map(|queue| QueueOverview::of(store, queue, now, COUNTED));
         Ok(Snapshot {
-            overview: Overview::of(&*page.store, page.clock.now(), HOURS, COUNTED)?,
+            overview: Overview::of(store, now, HOURS, COUNTED)?,
+            queues: queues.collect::<StoreResult<_>>()?,
             dead,
             has_more,
             workers: page.store.workers(ROWS)?,
@@ -241,9 +259,6 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
 }
 
 async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Response {
-    if !page.allows_changes {
-        return page.say(StatusCode::FORBIDDEN, "This page is read-only.");
-    }
     let Some(id) = field(&fields, "id").and_then(|id| id.try_into().ok()) else {
         return page.say(StatusCode::BAD_REQUEST, "The id is not valid.");
     };
@@ -251,11 +266,23 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
         let now = page.clock.now();
         page.store.write(now, &[Command::Requeue(id, now)])
     };
-    match page.with_store(write).await {
+    match page.change(write).await {
         Ok(answers) if answers == [Answer::Requeued(true)] => {
             Redirect::to("/?notice=requeued").into_response()
         }
         Ok(_) => Redirect::to("/?notice=not-dead").into_response(),
+        Err(response) => response,
+    }
+}
+
+/// Pauses a queue, or resumes it.
+async fn pause(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Response {
+    let Some(Ok(queue)) = field(&fields, "queue").map(Name::new) else {
+        return page.say(StatusCode::BAD_REQUEST, "The name is not valid.");
+    };
+    let notice = if field(&fields, "resume").is_some() { "resumed" } else { "paused" };
+    match page.change(move |page| page.store.pause(&queue, notice == "paused")).await {
+        Ok(()) => Redirect::to(&format!("/?notice={notice}")).into_response(),
         Err(response) => response,
     }
 }

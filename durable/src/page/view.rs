@@ -5,7 +5,7 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::{
-    inspect::{Overview, WorkerLease},
+    inspect::{Overview, QueueOverview, WorkerLease},
     record::Record,
     time::WallTime,
 };
@@ -13,6 +13,7 @@ use crate::{
 /// What one request has read.
 pub(super) struct Snapshot {
     pub(super) overview: Overview,
+    pub(super) queues: Vec<QueueOverview>,
     pub(super) dead: Vec<Record>,
     pub(super) has_more: bool,
     pub(super) workers: Option<Vec<WorkerLease>>,
@@ -58,6 +59,8 @@ pub(super) fn login(title: &str, is_wrong: bool) -> Markup {
 pub(super) fn page(title: &str, seen: &Snapshot, buttons: bool, notice: Option<&str>) -> Markup {
     let notice = match notice {
         Some("requeued") => Some("The timeout is due again."),
+        Some("paused") => Some("The queue is paused."),
+        Some("resumed") => Some("The queue is resumed."),
         Some("not-dead") => Some("The timeout is not dead any more. Nothing was changed."),
         _ => None,
     };
@@ -70,6 +73,8 @@ pub(super) fn page(title: &str, seen: &Snapshot, buttons: bool, notice: Option<&
             (cards(overview))
             h2 { "Due in the next " (overview.by_hour.len()) " hours, by the hour" }
             (plot(overview))
+            h2 { "Queues" }
+            (queues(seen, buttons))
             h2 #dead { "Dead timeouts" }
             (dead(seen, buttons))
             h2 { "Workers" }
@@ -140,16 +145,40 @@ fn scale(least: usize) -> usize {
         .unwrap_or(1)
 }
 
+fn queues(seen: &Snapshot, buttons: bool) -> Markup {
+    let limit = seen.overview.limit;
+    html! {
+        div.wide { table {
+            tr { th { "Queue" } th { "State" } th.number { "Due" } th.number { "All but dead" }
+                @if buttons { th {} } }
+            @for QueueOverview { queue, live, due } in &seen.queues { tr {
+                td.id { @if queue.name.as_str().is_empty() { "(default)" } @else { (queue.name) } }
+                td { @if queue.is_paused { "paused" } @else { "-" } }
+                td.number { (count(*due, limit)) }
+                td.number { (count(*live, limit)) }
+                @if buttons { td {
+                    form method="post" action="/pause" {
+                        input type="hidden" name="queue" value=(queue.name);
+                        @if queue.is_paused { button name="resume" { "Resume" } }
+                        @else { button { "Pause" } }
+                    }
+                } }
+            } }
+        } }
+    }
+}
+
 fn dead(seen: &Snapshot, buttons: bool) -> Markup {
     let cursor = seen.dead.last().filter(|_| seen.has_more);
     let cursor = cursor.map(|last| format!("{}:{}", last.next.as_micros(), last.id));
     html! {
         @if seen.dead.is_empty() { p.none { "None." } } @else {
             div.wide { table {
-                tr { th { "Id" } th { "Due" } th { "Last attempt" } th.number { "Attempts" }
+                tr { th { "Id" } th { "Queue" } th { "Due" } th { "Last attempt" } th.number { "Attempts" }
                     th { "Error" } @if buttons { th {} } }
                 @for record in &seen.dead { tr {
                     td.id { (record.id) }
+                    td { (record.queue) }
                     td.time { (at(record.due)) }
                     td.time { (at(record.next)) }
                     td.number { (record.attempt) }

@@ -11,6 +11,7 @@ mod sql;
 
 use std::{
     fmt,
+    num::{NonZeroU32, NonZeroUsize},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -19,6 +20,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use postgres::{
     Client, Config, Error, GenericClient, NoTls, Row, Socket,
     binary_copy::BinaryCopyInWriter,
@@ -35,19 +37,24 @@ use self::{
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Record, State, TimeoutId},
+    record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
-        NewTimeout, Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+        NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+        news,
     },
     time::{WallClock, WallTime},
+    workers::interval,
 };
 
 /// Statements that lead from one version of the tables to the next, and the least version whose
 /// programs also work with that one, so that a deploy can be rolled back.
-const MIGRATIONS: &[(i32, &str)] =
-    &[(1, include_str!("schema.sql")), (1, include_str!("views.sql"))];
+const MIGRATIONS: &[(i32, &str)] = &[
+    (1, include_str!("schema.sql")),
+    (2, include_str!("queues.sql")),
+    (2, include_str!("views.sql")),
+];
 
 /// Versions of the tables, and for each the least compatible one.
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
@@ -56,13 +63,17 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
 /// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
 /// the table was empty may be a scan of the whole table.
 ///
+/// It makes one plan for each statement: all are found by an index, and planning takes longer than
+/// many of them.
+///
 /// A statement waits only a moment for a row that another transaction has locked.
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
-    -c lock_timeout=100 -c statement_timeout=30000 -c application_name=delaywheel";
+    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
+    -c application_name=delaywheel";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -105,7 +116,8 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// In `psql`, `delaywheel.due` lists the timeouts that are due and not acknowledged, oldest first;
 /// `delaywheel.dead` the dead ones; `delaywheel.by_hour` counts those that wait, by the hour of
-/// their next attempt; and `delaywheel.leases` lists the workers.
+/// their next attempt; `delaywheel.queue_states` lists the queues; and `delaywheel.leases` the
+/// workers.
 ///
 /// # Crashes of the server
 ///
@@ -136,6 +148,10 @@ struct Shared {
     is_listening: AtomicBool,
     /// Names this process in notifications, which it ignores. Changes when an outcome is unknown.
     sender: AtomicU64,
+    /// Queues that have a row.
+    queues: Mutex<FxHashSet<Name>>,
+    /// How long the history has attempts.
+    keep: Mutex<Duration>,
 }
 
 impl PostgresStore {
@@ -277,6 +293,8 @@ impl PostgresStore {
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
             sender: AtomicU64::new(new_sender()),
+            queues: Mutex::default(),
+            keep: Mutex::default(),
             schema: schema.to_owned(),
             connect,
             config,
@@ -295,10 +313,22 @@ impl PostgresStore {
         client: &mut impl GenericClient,
         new: &NewTimeout,
     ) -> StoreResult<Scheduled> {
-        let sql = self.own("SELECT {schema}.schedule($1, $2, $3, $4)");
+        let sql = self.own("SELECT {schema}.schedule($1, $2, $3, $4, $5, $6, $7)");
         let repeat = new.repeat.as_ref().map(Repeat::to_text);
         let due = new.due.to_system_time();
-        let row = client.query_one(&sql, &[&new.id.as_str(), &due, &&*new.payload, &repeat]);
+        let (queue, key) = (new.queue.as_str(), new.key.as_ref().map(Name::as_str));
+        let row = client.query_one(
+            &sql,
+            &[
+                &new.id.as_str(),
+                &due,
+                &&*new.payload,
+                &repeat,
+                &queue,
+                &(new.priority as i32),
+                &key,
+            ],
+        );
         let row = row.map_err(|error| store_error(error, false))?;
         Ok(match row.get::<_, &str>(0) {
             "created" => Scheduled::Created,
@@ -345,9 +375,10 @@ impl PostgresStore {
             Settlement::Again(next) => Some(next.to_system_time()),
             _ => None,
         };
-        let sql = self.own("SELECT {schema}.acknowledge($1, $2, $3)");
+        let sql = self.own("SELECT {schema}.acknowledge($1, $2, $3, $4)");
+        let until = self.keep_until(self.shared.clock.now());
         let token = record.token.cast_signed();
-        let row = client.query_one(&sql, &[&record.id.as_str(), &token, &again]);
+        let row = client.query_one(&sql, &[&record.id.as_str(), &token, &again, &until]);
         Ok(row.map_err(|error| store_error(error, false))?.get(0))
     }
 
@@ -357,9 +388,35 @@ impl PostgresStore {
 
     /// Returns the notification of commands, if other processes need one.
     fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
-        let due = commands.iter().filter_map(Command::due).min()?;
+        let (queue, due) = news(commands)?;
         let is_near = due <= now.saturating_add(NOTICE);
-        is_near.then(|| format!("{} {}", due.as_micros(), self.shared.sender.load(SeqCst)))
+        is_near.then(|| self.notice(queue, due))
+    }
+
+    /// Returns the text of a notification: when, who, and which queue if that is known.
+    fn notice(&self, queue: Option<&Name>, due: WallTime) -> String {
+        let queue = queue.map_or_else(String::new, |queue| format!(" {queue}"));
+        format!("{} {}{queue}", due.as_micros(), self.shared.sender.load(SeqCst))
+    }
+
+    /// Returns until when the history has an attempt that ends now.
+    fn keep_until(&self, now: WallTime) -> Option<SystemTime> {
+        let keep = *self.shared.keep.lock();
+        (!keep.is_zero()).then(|| now.saturating_add(keep).to_system_time())
+    }
+
+    /// Makes sure that queues have a row.
+    fn add_queues<'a>(&self, names: impl Iterator<Item = &'a Name>) -> StoreResult<()> {
+        let new: FxHashSet<_> = {
+            let known = self.shared.queues.lock();
+            names.filter(|name| !known.contains(*name)).collect()
+        };
+        if !new.is_empty() {
+            let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
+            self.shared.writer.run(|session| session.commit(sql::ADD_QUEUES, &[&names]))?;
+            self.shared.queues.lock().extend(new.into_iter().cloned());
+        }
+        Ok(())
     }
 
     /// Ends the leases of locked workers, and makes their records pending. Returns the number of
@@ -372,7 +429,7 @@ impl PostgresStore {
         session.execute_count(sql::END_LEASES, &[&ids])?;
         let taken = session.execute_count(sql::TAKE, &[&ids])?;
         session.execute_count(sql::REMOVE, &[&ids])?;
-        session.query(sql::NOTIFY, &[&format!("0 {}", self.shared.sender.load(SeqCst))])?;
+        session.query(sql::NOTIFY, &[&self.notice(None, WallTime::MIN)])?;
         Ok(taken)
     }
 
@@ -382,7 +439,7 @@ impl PostgresStore {
         if result.as_ref().is_err_and(|error| error.reason() == StoreErrorReason::OutcomeUnknown) {
             self.shared.sender.store(new_sender(), SeqCst);
             if let Some(due) = due {
-                self.shared.listeners.tell(due);
+                self.shared.listeners.tell(None, due);
             }
         }
         result
@@ -394,8 +451,15 @@ impl Store for PostgresStore {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
+        self.add_queues(commands.iter().filter_map(|command| match command {
+            Command::Schedule(new) => Some(&new.queue),
+            _ => None,
+        }))?;
         let told = self.notification(now, commands);
         let told = told.as_deref();
+        let stopped = self.notice(None, WallTime::MIN);
+        let extra =
+            Extra { stopped: &stopped, until: self.keep_until(now), now: now.to_system_time() };
         let groups = groups(commands);
         let Shared { writer, patient, .. } = &*self.shared;
         let connection = if writer.is_free() { writer } else { patient };
@@ -406,20 +470,20 @@ impl Store for PostgresStore {
                 if copy(group, session, told)? {
                     return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
                 }
-                write_group(group, session, true, told, &mut answers)?;
+                write_group(group, session, true, told, &extra, &mut answers)?;
                 return Ok(answers);
             }
             session.transaction(|session| {
                 groups.iter().enumerate().try_for_each(|(number, group)| {
                     let told = told.filter(|_| number == 0);
-                    write_group(group, session, false, told, &mut answers)
+                    write_group(group, session, false, told, &extra, &mut answers)
                 })
             })?;
             Ok(answers)
         });
         let due = commands.iter().filter_map(Command::due).min();
         let answers = self.doubt(due, answers)?;
-        self.shared.listeners.tell_of(commands);
+        self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
 
@@ -479,7 +543,7 @@ impl Store for PostgresStore {
             })
         })?;
         if taken > 0 {
-            self.shared.listeners.tell(WallTime::MIN);
+            self.shared.listeners.tell_all();
         }
         Ok(WorkerId(id.cast_unsigned()))
     }
@@ -496,7 +560,7 @@ impl Store for PostgresStore {
         });
         let (is_known, has_taken) = self.doubt(Some(WallTime::MIN), taken)?;
         if has_taken {
-            self.shared.listeners.tell(WallTime::MIN);
+            self.shared.listeners.tell_all();
         }
         Ok(is_known)
     }
@@ -509,21 +573,26 @@ impl Store for PostgresStore {
                 self.take_from(session, &worker)
             })
         })?;
-        self.shared.listeners.tell(WallTime::MIN);
+        self.shared.listeners.tell_all();
         Ok(())
     }
 
-    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
         let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let bytes = i64::try_from(request.max_bytes).unwrap_or(i64::MAX);
-        let cron = request.cron;
+        let (cron, queue, now) =
+            (request.cron, request.queue.as_str(), request.now.to_system_time());
+        let busy: Vec<_> = request.busy.iter().map(Name::as_str).collect();
         let is_overdue = request.until <= request.now;
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
         let (rows, after) = connection.run(|session| {
-            let rows = session.commit(sql::CLAIM, &[&id, &from, &until, &limit, &bytes, &cron])?;
-            Ok((rows, session.query(sql::AFTER_CLAIM, &[&id, &from, &cron])?))
+            let parameters: Parameters<'_> =
+                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now];
+            let rows = session.commit(sql::CLAIM, parameters)?;
+            let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy];
+            Ok((rows, session.query(sql::AFTER_CLAIM, after)?))
         })?;
         let after = &after[0];
         self.shared.clock.adjust(WallTime::now_of(after.get(3)));
@@ -546,22 +615,112 @@ impl Store for PostgresStore {
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
+    fn begin(
+        &self,
+        now: WallTime,
+        claims: &[Claim],
+        key_limit: Option<NonZeroUsize>,
+    ) -> StoreResult<Vec<Begun>> {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
-        let rows = self
-            .shared
-            .starter
-            .run(|session| session.commit(sql::BEGIN, &[&ids, &tokens, &now]))?;
-        let begun: FxHashMap<&str, bool> =
-            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let limit = key_limit.map(|limit| i64::try_from(limit.get()).unwrap_or(i64::MAX));
+        let start = |session: &mut Session, busy: &[String], is_alone: bool| {
+            let parameters: Parameters<'_> = &[&ids, &tokens, &now, &limit, &busy];
+            if is_alone {
+                session.commit(sql::BEGIN, parameters)
+            } else {
+                session.query(sql::BEGIN, parameters)
+            }
+        };
+        let rows = self.shared.starter.run(|session| {
+            if limit.is_none() {
+                return start(session, &[], true);
+            }
+            session.transaction(|session| {
+                let busy = session.query(sql::LOCK_KEYS, &[&ids])?;
+                let busy: Vec<String> = busy.iter().map(|row| row.get(0)).collect();
+                start(session, &busy, false)
+            })
+        })?;
+        let begun: FxHashMap<&str, i32> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let answer = |id| match begun.get(id) {
-            Some(true) => Begun::Begun,
-            Some(false) => Begun::Locked,
+            Some(0) => Begun::Begun,
+            Some(1) => Begun::Locked,
+            Some(2) => Begun::Busy,
+            Some(_) => Begun::Paused,
             None => Begun::Void,
         };
         Ok(ids.into_iter().map(answer).collect())
+    }
+
+    fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+        let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
+        let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
+        let current = |session: &mut Session| session.query(sql::CURRENT, &[&ids, &tokens]);
+        let rows = self.shared.worker.run(current)?;
+        let current: FxHashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        Ok(ids.iter().map(|id| current.contains(id)).collect())
+    }
+
+    fn permits(
+        &self,
+        queue: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> StoreResult<(usize, WallTime)> {
+        self.add_queues([queue].into_iter())?;
+        let (interval, burst) = interval(rate);
+        let micros = |time: WallTime| time.as_micros().cast_signed();
+        let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
+        let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
+        let rows = self.shared.starter.run(|session| session.commit(sql::PERMITS, parameters))?;
+        let given = |column| rows[0].get::<_, i64>(column).cast_unsigned();
+        let next = WallTime::from_micros(given(1)).unwrap_or(WallTime::MAX);
+        Ok((usize::try_from(given(0)).unwrap_or(0), next.saturating_add(interval)))
+    }
+
+    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        self.shared.writer.run(|session| {
+            session.transaction(|session| {
+                session.query(sql::PAUSE, &[&queue.as_str(), &is_paused])?;
+                let notice = self.notice(Some(queue), WallTime::MIN);
+                session.query(sql::NOTIFY, &[&notice]).map(drop)
+            })
+        })?;
+        self.shared.listeners.tell(Some(queue), WallTime::MIN);
+        Ok(())
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        *self.shared.keep.lock() = keep;
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let now = now.to_system_time();
+        let rows = self.shared.reader.run(|session| match id {
+            None => session.query(sql::HISTORY, &[&before, &now, &limit]),
+            Some(id) => session.query(sql::HISTORY_OF, &[&before, &now, &limit, &id.as_str()]),
+        })?;
+        rows.iter().map(read_attempt).collect()
+    }
+
+    fn queues(&self) -> StoreResult<Vec<QueueState>> {
+        let rows = self.shared.reader.run(|session| session.query(sql::QUEUES, &[]))?;
+        rows.iter()
+            .map(|row| Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) }))
+            .collect()
     }
 
     fn listen(&self, notice: Notice) {
@@ -627,7 +786,7 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
         tracing::warn!("no notifications arrive, perhaps because of PgBouncer: the store polls");
         for _ in 0..DEAF_LOOKS {
             let Some(shared) = shared.upgrade() else { break };
-            shared.listeners.tell(WallTime::MIN);
+            shared.listeners.tell_all();
             drop(shared);
             thread::sleep(LISTEN_AGAIN);
         }
@@ -635,7 +794,7 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
     }
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {
-        shared.listeners.tell(WallTime::MIN);
+        shared.listeners.tell_all();
     }
     loop {
         let next = client.notifications().timeout_iter(Duration::from_secs(30)).next()?;
@@ -645,10 +804,12 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
             client.batch_execute("")?;
             continue;
         };
-        let (due, from) = notification.payload().split_once(' ').unwrap_or(("0", "0"));
-        if from.parse() != Ok(shared.sender.load(SeqCst)) {
-            let due = due.parse().ok().and_then(|micros| WallTime::from_micros(micros).ok());
-            shared.listeners.tell(due.unwrap_or(WallTime::MIN));
+        let mut parts = notification.payload().splitn(3, ' ');
+        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
+        let (due, from) = (WallTime::from_micros(number()), number());
+        if from != shared.sender.load(SeqCst) {
+            let queue = parts.next().and_then(|name| Name::new(name).ok());
+            shared.listeners.tell(queue.as_ref(), due.unwrap_or(WallTime::MIN));
         }
     }
 }
@@ -753,17 +914,43 @@ fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<
     }
 }
 
+/// Parameters of all groups.
+struct Extra<'a> {
+    /// The notification that a delivery has become void.
+    stopped: &'a str,
+    /// Until when the history has the attempts.
+    until: Option<SystemTime>,
+    now: SystemTime,
+}
+
 /// Carries out the commands of a group, and fills in their answers.
 fn write_group(
     group: &Group<'_>,
     session: &mut Session,
     is_alone: bool,
     told: Option<&str>,
+    extra: &Extra<'_>,
     answers: &mut [Answer],
 ) -> Result<(), Error> {
-    let Columns { kinds, ids, tokens, times, repeats, payloads, errors } = Columns::of(group);
-    let parameters: Parameters<'_> =
-        &[&kinds, &ids, &tokens, &times, &repeats, &payloads, &errors, &told];
+    let columns = Columns::of(group);
+    let Columns { kinds, ids, tokens, times, repeats, payloads, errors, .. } = &columns;
+    let Columns { queues, priorities, keys, .. } = &columns;
+    let parameters: Parameters<'_> = &[
+        kinds,
+        ids,
+        tokens,
+        times,
+        repeats,
+        payloads,
+        errors,
+        &told,
+        queues,
+        priorities,
+        keys,
+        &extra.stopped,
+        &extra.until,
+        &extra.now,
+    ];
     let rows = if is_alone {
         session.commit(sql::WRITE, parameters)?
     } else {
@@ -814,6 +1001,9 @@ struct Columns<'a> {
     repeats: Vec<Option<String>>,
     payloads: Vec<Option<&'a [u8]>>,
     errors: Vec<Option<&'a str>>,
+    queues: Vec<&'a str>,
+    priorities: Vec<i16>,
+    keys: Vec<Option<&'a str>>,
 }
 
 impl<'a> Columns<'a> {
@@ -822,7 +1012,12 @@ impl<'a> Columns<'a> {
         for &(_, command) in group {
             let (kind, time, error) = match command {
                 Command::Schedule(new) => {
-                    (i16::from(new.conflict != Conflict::Replace), Some(new.due), None)
+                    let kind = match new.conflict {
+                        Conflict::Replace => 0,
+                        Conflict::Refuse | Conflict::Keep => 1,
+                        Conflict::ReplaceChanged => -1,
+                    };
+                    (kind, Some(new.due), None)
                 }
                 Command::Cancel(_) => (2, None, None),
                 Command::Settle(_, Settlement::Done) => (3, None, None),
@@ -832,6 +1027,7 @@ impl<'a> Columns<'a> {
                 Command::Settle(_, Settlement::Dead { error }) => (7, None, Some(error)),
                 Command::Settle(_, Settlement::Again(due)) => (8, Some(*due), None),
                 Command::Settle(_, Settlement::Release) => (9, None, None),
+                Command::Settle(_, Settlement::Leave { at, error }) => (10, Some(*at), Some(error)),
             };
             let (new, claim) = match command {
                 Command::Schedule(new) => (Some(new), None),
@@ -845,25 +1041,57 @@ impl<'a> Columns<'a> {
             columns.repeats.push(new.and_then(|new| Some(new.repeat.as_ref()?.to_text())));
             columns.payloads.push(new.map(|new| &*new.payload));
             columns.errors.push(error.map(String::as_str));
+            columns.queues.push(new.map_or("", |new| new.queue.as_str()));
+            columns.priorities.push(new.map_or(1, |new| new.priority as i16));
+            columns.keys.push(new.and_then(|new| Some(new.key.as_ref()?.as_str())));
         }
         columns
     }
 
     /// Adds the timeouts; fails if an id is scheduled already.
     fn copy(&self, session: &mut Session, is_alone: bool) -> Result<(), Error> {
-        let types = [Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::TEXT, Type::BYTEA];
+        let times = [Type::TIMESTAMPTZ, Type::TIMESTAMPTZ];
+        let types = [
+            &[Type::TEXT],
+            &times[..],
+            &[Type::TEXT, Type::BYTEA],
+            &[Type::TEXT, Type::INT2, Type::TEXT],
+        ]
+        .concat();
         let writer = session.copy_in(sql::COPY, is_alone)?;
         let mut writer = BinaryCopyInWriter::new(writer, &types);
         for (index, id) in self.ids.iter().enumerate() {
             let (time, repeat) = (&self.times[index], &self.repeats[index]);
-            writer.write(&[id, time, time, repeat, &self.payloads[index]])?;
+            let (queue, priority) = (&self.queues[index], &self.priorities[index]);
+            let payload = &self.payloads[index];
+            writer.write(&[id, time, time, repeat, payload, queue, priority, &self.keys[index]])?;
         }
         writer.finish().map(drop)
     }
 }
 
+fn damaged(what: &'static str) -> StoreError {
+    StoreError::with_source(StoreErrorReason::Corrupt, what)
+}
+
+fn read_name(name: &str) -> StoreResult<Name> {
+    Name::new(name).map_err(|_| damaged("name"))
+}
+
+fn read_attempt(row: &Row) -> StoreResult<Attempt> {
+    Ok(Attempt {
+        number: row.get::<_, i64>(0).cast_unsigned(),
+        id: TimeoutId::new(row.get::<_, &str>(1)).map_err(|_| damaged("id"))?,
+        queue: read_name(row.get(2))?,
+        due: WallTime::now_of(row.get(3)),
+        attempt: row.get::<_, i32>(4).cast_unsigned(),
+        ended: WallTime::now_of(row.get(5)),
+        end: AttemptEnd::ALL[usize::from(row.get::<_, i16>(6).cast_unsigned().min(2))],
+        error: row.get(7),
+    })
+}
+
 fn read_row(row: &Row) -> StoreResult<Record> {
-    let damaged = |what: &'static str| StoreError::with_source(StoreErrorReason::Corrupt, what);
     let repeat = match row.get::<_, Option<&str>>(7) {
         None => None,
         Some(text) => Some(Repeat::from_text(text).ok_or_else(|| damaged("unknown rule"))?),
@@ -880,6 +1108,9 @@ fn read_row(row: &Row) -> StoreResult<Record> {
         next: WallTime::now_of(row.get(2)),
         payload: row.get::<_, &[u8]>(9).into(),
         repeat,
+        queue: read_name(row.get(10))?,
+        priority: Priority::ALL[usize::from(row.get::<_, i16>(11).cast_unsigned().min(2))],
+        key: row.get::<_, Option<&str>>(12).map(read_name).transpose()?,
         attempt: row.get::<_, i32>(4).cast_unsigned(),
         state,
         token: row.get::<_, i64>(3).cast_unsigned(),

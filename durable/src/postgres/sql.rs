@@ -8,30 +8,37 @@
 //! index of one state for that. Statistics from a time when no record had this state would make it
 //! read all records of the state for each id.
 
-/// Carries out commands of different ids. `$8` is the notification, or null. Kinds: 0 replace, 1
-/// keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9
-/// release. Returns the ids that it changed, for a schedule with `previous` and for a cancel with
-/// whether a delivery was under way.
+/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that
+/// a delivery under way has become void. The history has the attempts until `$13`, if it is not
+/// null; `$14` is the present. Kinds: -1 replace if it differs, 0 replace, 1 keep, 2 cancel, 3
+/// acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9 release, 10 leave.
+/// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
+/// delivery was under way.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
         SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
-            $6::bytea[], $7::text[]) AS new (kind, id, token, at, repeat, payload, error)
+            $6::bytea[], $7::text[], $9::text[], $10::smallint[], $11::text[])
+            AS new (kind, id, token, at, repeat, payload, error, queue, priority, key)
     ), put AS (
-        INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload, previous)
-        SELECT id, at, at, nextval('{schema}.token'), repeat, payload, 3 * kind
+        INSERT INTO {schema}.timeouts AS t
+            (id, due, next_at, token, repeat, payload, previous, queue, priority, key)
+        SELECT id, at, at, nextval('{schema}.token'), repeat, payload, 3 * kind, queue, priority, key
         FROM new WHERE kind <= 1
         ON CONFLICT (id) DO UPDATE SET
             due = excluded.due, next_at = excluded.next_at, token = excluded.token,
-            repeat = excluded.repeat, payload = excluded.payload, worker = NULL, attempt = 0,
+            repeat = excluded.repeat, payload = excluded.payload, queue = excluded.queue,
+            priority = excluded.priority, key = excluded.key, worker = NULL, attempt = 0,
             state = 0, begun = false, error = NULL,
             previous = CASE WHEN t.begun THEN 2 ELSE 1 END
-        WHERE excluded.previous = 0
+        WHERE excluded.previous = 0 OR excluded.previous = -3 AND (t.state = 3
+            OR (t.repeat, t.payload, t.queue, t.priority, t.key) IS DISTINCT FROM (excluded.repeat,
+                excluded.payload, excluded.queue, excluded.priority, excluded.key))
         RETURNING id, previous
     ), gone AS (
         DELETE FROM {schema}.timeouts t USING new
         WHERE new.kind IN (2, 3) AND t.id = new.id
             AND (new.kind = 2 OR t.token = new.token AND t.state + 0 = 1)
-        RETURNING t.id, t.begun
+        RETURNING t.id, t.begun, new.kind
     ), moved AS (
         UPDATE {schema}.timeouts t SET
             state = CASE new.kind WHEN 7 THEN 3 ELSE 0 END,
@@ -40,10 +47,10 @@ pub(super) const WRITE: &str = "
             due = CASE WHEN new.kind IN (4, 8) THEN new.at ELSE t.due END,
             attempt = CASE
                 WHEN new.kind IN (4, 5, 8) THEN 0
-                WHEN new.kind = 9 THEN t.attempt - t.begun::integer
+                WHEN new.kind > 8 THEN t.attempt - t.begun::integer
                 ELSE t.attempt END,
             error = CASE
-                WHEN new.kind IN (6, 7) THEN new.error
+                WHEN new.kind IN (6, 7, 10) THEN new.error
                 WHEN new.kind = 8 THEN NULL
                 ELSE t.error END
         FROM new
@@ -52,38 +59,65 @@ pub(super) const WRITE: &str = "
             WHEN 5 THEN t.state = 3
             ELSE t.token = new.token AND t.state = 1 END
         RETURNING t.id
-    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL)
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
+        UNION ALL SELECT pg_notify('{schema}', $12)
+        WHERE EXISTS (SELECT FROM gone WHERE begun AND kind = 2)
+            OR EXISTS (SELECT FROM put WHERE previous = 2)
+    ), noted AS (
+        INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
+        SELECT t.id, t.queue, t.due, t.attempt, $14, CASE new.kind WHEN 6 THEN 1 WHEN 7 THEN 2 ELSE 0 END,
+            new.error, $13
+        FROM new JOIN {schema}.timeouts t ON t.id = new.id
+        WHERE $13::timestamptz IS NOT NULL AND new.kind IN (3, 6, 7, 8) AND (t.begun OR new.kind = 7)
+            AND (new.id IN (SELECT id FROM gone) OR new.id IN (SELECT id FROM moved))
+    ), trimmed AS (
+        DELETE FROM {schema}.history WHERE $13 IS NOT NULL AND number IN (
+            SELECT number FROM {schema}.history WHERE until <= $14
+            ORDER BY until LIMIT 2 * greatest(8, cardinality($1)) FOR UPDATE SKIP LOCKED)
+    )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
     UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
 
 /// Adds timeouts whose id is free; fails if one is not.
-pub(super) const COPY: &str =
-    "COPY {schema}.timeouts (id, due, next_at, repeat, payload) FROM STDIN BINARY";
+pub(super) const COPY: &str = "COPY {schema}.timeouts
+    (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";
 
 pub(super) const LIVE: &str = "SELECT id FROM {schema}.timeouts WHERE id = ANY($1) AND state < 3";
 
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 
 /// The key lock keeps the worker from being removed before the claim has committed. `$6` says
-/// whether cron expressions are claimed.
+/// whether cron expressions are claimed, `$8` has the keys to pass over, and `$9` is the present.
+///
+/// It takes the earliest of each priority, and keeps those that go first.
 pub(super) const CLAIM: &str = "
     WITH picked AS (
-        SELECT t.id, t.next_at, octet_length(t.payload) AS size
-        FROM {schema}.timeouts t
-        WHERE EXISTS (SELECT FROM {schema}.workers
-                WHERE id = $1 AND lease_until > to_timestamp(0) FOR KEY SHARE)
-            AND t.state = 0 AND t.next_at >= $2 AND t.next_at < $3
-            AND ($6 OR t.repeat IS NULL OR split_part(t.repeat, ' ', 2) <> 'cron')
-        ORDER BY t.next_at, t.id LIMIT $4 FOR UPDATE OF t SKIP LOCKED
+        SELECT t.* FROM unnest('{0,1,2}'::smallint[]) AS level
+        CROSS JOIN LATERAL (
+            SELECT id, next_at, priority, octet_length(payload) AS size
+            FROM {schema}.timeouts
+            WHERE EXISTS (SELECT FROM {schema}.workers
+                    WHERE id = $1 AND lease_until > to_timestamp(0) FOR KEY SHARE)
+                AND NOT EXISTS (SELECT FROM {schema}.queues WHERE name = $7 AND is_paused)
+                AND state = 0 AND queue = $7 AND priority = level AND next_at >= $2 AND next_at < $3
+                AND ($6 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')
+                AND (key IS NULL OR key <> ALL ($8::text[]))
+            ORDER BY next_at, id LIMIT $4 FOR UPDATE SKIP LOCKED
+        ) t
     ), fitting AS (
         SELECT id FROM (
-            SELECT id, sum(size) OVER (ORDER BY next_at, id) - size AS before FROM picked
-        ) sizes WHERE before < $5
+            SELECT id, sum(size) OVER line - size AS before, row_number() OVER line AS place
+            FROM picked
+            WINDOW line AS (ORDER BY
+                next_at > $9, CASE WHEN next_at <= $9 THEN priority END, next_at, id)
+        ) sizes WHERE before < $5 AND place <= $4
     )
     UPDATE {schema}.timeouts t SET
         state = 1, worker = $1, token = nextval('{schema}.token'), begun = false
     FROM fitting WHERE t.id = fitting.id
-    RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload";
+    RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload,
+        t.queue, t.priority, t.key";
 
 /// Makes records dead that this worker has claimed and cannot read.
 pub(super) const BURY: &str = "
@@ -94,28 +128,96 @@ pub(super) const BURY: &str = "
 
 pub(super) const AFTER_CLAIM: &str = "
     SELECT
-        (SELECT min(next_at) FROM {schema}.timeouts WHERE state = 0 AND next_at >= $2
-            AND ($3 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')),
+        (SELECT min(t.next_at) FROM unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
+            SELECT next_at FROM {schema}.timeouts
+            WHERE NOT EXISTS (SELECT FROM {schema}.queues WHERE name = $4 AND is_paused)
+                AND state = 0 AND queue = $4 AND priority = level AND next_at >= $2
+                AND ($3 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')
+                AND (key IS NULL OR key <> ALL ($5::text[]))
+            ORDER BY next_at, id LIMIT 1
+        ) t),
         (SELECT min(lease_until) FROM {schema}.workers w WHERE id <> $1
             AND EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)),
         EXISTS (SELECT FROM {schema}.workers WHERE id = $1 AND lease_until > to_timestamp(0)),
         clock_timestamp()";
 
-/// Returns the ids of deliveries that began, and of records that others have locked.
+/// Locks the keys of records for the rest of the transaction, so that no other begin counts their
+/// deliveries meanwhile. Returns the ids whose key another begin has locked.
+pub(super) const LOCK_KEYS: &str = "
+    SELECT id FROM (
+        SELECT t.id, pg_try_advisory_xact_lock(hashtextextended(t.queue || ' ' || t.key, 0)) AS is_locked
+        FROM unnest($1::text[]) AS old (id) JOIN {schema}.timeouts t ON t.id = old.id
+        WHERE t.key IS NOT NULL
+    ) keys WHERE NOT is_locked";
+
+/// Returns ids of records whose claim is valid, and: 0 the delivery began, 1 others have locked the
+/// record, 2 the key is busy, 3 the queue is paused. At most `$4` deliveries of a key may run; `$5`
+/// has ids whose key is busy.
 pub(super) const BEGIN: &str = "
-    WITH valid AS MATERIALIZED (
-        SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+    WITH held AS MATERIALIZED (
+        SELECT t.id, t.queue, t.key, old.place,
+            EXISTS (SELECT FROM {schema}.queues q WHERE q.name = t.queue AND q.is_paused) AS is_paused
+        FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS old (id, token, place)
         JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
         WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3
+    ), valid AS MATERIALIZED (
+        SELECT t.id FROM held JOIN {schema}.timeouts t ON t.id = held.id
+        WHERE NOT held.is_paused AND NOT t.begun AND held.id <> ALL ($5::text[])
         FOR NO KEY UPDATE OF t SKIP LOCKED
+    ), free AS MATERIALIZED (
+        SELECT id FROM (
+            SELECT held.id, held.queue, held.key,
+                row_number() OVER (PARTITION BY held.queue, held.key ORDER BY held.place) AS place
+            FROM held JOIN valid ON valid.id = held.id
+        ) line
+        WHERE key IS NULL OR $4::bigint IS NULL OR $4 >= place + (
+            SELECT count(*) FROM {schema}.timeouts t
+            WHERE t.queue = line.queue AND t.key = line.key AND t.worker IS NOT NULL AND t.begun)
     ), began AS (
         UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
-        FROM valid WHERE t.id = valid.id RETURNING t.id
+        FROM free WHERE t.id = free.id RETURNING t.id
     )
-    SELECT id, true FROM began UNION ALL
-    SELECT t.id, false FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
-    JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
-    WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3 AND t.id NOT IN (SELECT id FROM valid)";
+    SELECT id, 0 FROM began UNION ALL
+    SELECT id, CASE
+        WHEN is_paused THEN 3
+        WHEN id = ANY ($5) THEN 2
+        WHEN id IN (SELECT id FROM valid) THEN 2
+        ELSE 1 END
+    FROM held WHERE id NOT IN (SELECT id FROM free)";
+
+pub(super) const HISTORY: &str = "
+    SELECT number, id, queue, due, attempt, ended, ended_as, error FROM {schema}.history
+    WHERE number < $1 AND until > $2 ORDER BY number DESC LIMIT $3";
+
+pub(super) const HISTORY_OF: &str = "
+    SELECT number, id, queue, due, attempt, ended, ended_as, error FROM {schema}.history
+    WHERE number < $1 AND until > $2 AND id = $4 ORDER BY number DESC LIMIT $3";
+
+/// Returns the ids whose claim is valid.
+pub(super) const CURRENT: &str = "
+    SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+    JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token";
+
+/// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are
+/// kept. All are in microseconds. Returns their number, and up to when they are given out.
+pub(super) const PERMITS: &str = "
+    WITH old AS MATERIALIZED (
+        SELECT least(greatest(allowed, $3::bigint), $4::bigint) AS start
+        FROM {schema}.queues WHERE name = $1 FOR UPDATE
+    ), given AS (
+        SELECT start, least($2::bigint, ($4 - start) / $5::bigint) AS count FROM old
+    )
+    UPDATE {schema}.queues SET allowed = start + count * $5 FROM given WHERE name = $1
+    RETURNING count, allowed";
+
+pub(super) const PAUSE: &str = "
+    INSERT INTO {schema}.queues (name, is_paused) VALUES ($1, $2)
+    ON CONFLICT (name) DO UPDATE SET is_paused = excluded.is_paused";
+
+pub(super) const ADD_QUEUES: &str =
+    "SELECT {schema}.add_queue(name) FROM unnest($1::text[]) AS name";
+
+pub(super) const QUEUES: &str = "SELECT name, is_paused FROM {schema}.queues ORDER BY name";
 
 pub(super) const ENTER: &str =
     "INSERT INTO {schema}.workers (lease_until, name) VALUES ($1, $2) RETURNING id";
@@ -149,7 +251,9 @@ pub(super) const REMOVE: &str = "
     DELETE FROM {schema}.workers w WHERE id = ANY($1)
         AND NOT EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)";
 
-const COLUMNS: &str = "id, due, next_at, token, attempt, state, begun, repeat, error, payload";
+const COLUMNS: &str =
+    "id, due, next_at, token, attempt, state, begun, repeat, error, payload, queue,
+    priority, key";
 
 pub(super) fn get() -> String {
     format!("SELECT {COLUMNS} FROM {{schema}}.timeouts WHERE id = $1")
@@ -170,13 +274,18 @@ pub(super) fn list_prefix() -> String {
 pub(super) fn list_times() -> String {
     let part = |state| {
         format!(
-            "(SELECT {COLUMNS} FROM {{schema}}.timeouts
+            "SELECT {COLUMNS} FROM {{schema}}.timeouts
              WHERE {state} AND (next_at, id) > ($1, $2) AND next_at < $3
-             ORDER BY next_at, id LIMIT $4)"
+             ORDER BY next_at, id LIMIT $4"
         )
     };
-    let (pending, held) = (part("state = 0"), part("worker IS NOT NULL"));
-    format!("{pending} UNION ALL {held} ORDER BY next_at, id LIMIT $4")
+    let pending = part("state = 0 AND queue = name AND priority = level");
+    let held = part("worker IS NOT NULL");
+    format!(
+        "SELECT t.* FROM {{schema}}.queues CROSS JOIN unnest('{{0,1,2}}'::smallint[]) AS level
+             CROSS JOIN LATERAL ({pending}) t
+         UNION ALL ({held}) ORDER BY next_at, id LIMIT $4"
+    )
 }
 
 /// Lists dead records after `($1, $2)`.
@@ -194,16 +303,24 @@ pub(super) const COUNT: &str = "
         (SELECT count(*) FROM {schema}.timeouts WHERE state = 3)";
 
 pub(super) const COUNT_DUE: &str = "
-    SELECT (SELECT count(*) FROM {schema}.timeouts WHERE state = 0 AND next_at <= $1)
+    SELECT (SELECT count(*) FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
+            JOIN {schema}.timeouts ON state = 0 AND queue = name AND priority = level AND next_at <= $1)
         + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL AND next_at <= $1)";
 
-pub(super) const COUNT_TIMES: &str = "
+/// Counts at most `$3` live records, of all queues or of `$4`.
+pub(super) const COUNT_LIVE: &str = "
     SELECT count(*) FROM (
-        (SELECT FROM {schema}.timeouts
-         WHERE state = 0 AND next_at >= $1 AND next_at < $2 ORDER BY next_at LIMIT $3)
+        (SELECT FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
+            CROSS JOIN LATERAL (
+                SELECT FROM {schema}.timeouts
+                WHERE state = 0 AND queue = name AND priority = level
+                    AND next_at >= $1 AND next_at < $2
+                ORDER BY next_at LIMIT $3) t
+            WHERE $4::text IS NULL OR name = $4)
         UNION ALL
         (SELECT FROM {schema}.timeouts
-         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2 LIMIT $3)
+         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2
+            AND ($4::text IS NULL OR queue = $4) LIMIT $3)
         LIMIT $3) found";
 
 pub(super) const COUNT_DEAD: &str = "

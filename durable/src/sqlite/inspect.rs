@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use super::{CACHE, Held, SMALL_CACHE, SqliteStore, VERSION, connect_as, file_error, number};
+use rusqlite::{Params, types::FromSql};
+
+use super::{CACHE, Held, SMALL_CACHE, SqliteStore, VERSION, connect, file_error, number};
 use super::{real_path, store_error};
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
     inspect::{Inspect, WorkerLease},
-    store::{Query, Store},
+    record::Name,
     time::WallTime,
 };
 
@@ -36,33 +38,49 @@ impl SqliteStore {
     /// not exist is an error.
     pub fn open_read_only(path: impl AsRef<Path>) -> StoreResult<Self> {
         let path = real_path(path.as_ref()).map_err(file_error)?;
-        let writer = connect_as(&path, CACHE, true).map_err(store_error)?;
+        let writer = connect(&path, CACHE, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
             VERSION => Self::with(writer, Held::default(), path, None),
             version if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
-            _ => Err(StoreError::new(StoreErrorReason::Corrupt)),
+            0 => Err(StoreError::new(StoreErrorReason::Corrupt)),
+            _ => {
+                let message = "an earlier version of this crate wrote the file: open it first";
+                Err(StoreError::with_source(StoreErrorReason::Other, message))
+            }
         }
+    }
+
+    /// Reads one number.
+    pub(super) fn number<R: FromSql>(&self, sql: &str, parameters: impl Params) -> StoreResult<R> {
+        let read = || self.connection()?.query_row(sql, parameters, |row| row.get(0));
+        read().map_err(store_error)
     }
 
     /// Opens a connection of its own, so that no claim waits for it.
     pub(super) fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
-        connect_as(&self.shared.path, SMALL_CACHE, self.shared.lock.is_none())
+        connect(&self.shared.path, SMALL_CACHE, self.shared.lock.is_none())
     }
 }
 
 impl Inspect for SqliteStore {
-    fn count_up_to(&self, query: &Query, limit: usize) -> StoreResult<usize> {
-        let (is_dead, from, until) = match query {
-            Query::Times { from, until, after: None } => (false, *from, until.as_micros()),
-            Query::Dead { after: None } => (true, WallTime::MIN, u64::MAX >> 1),
-            _ => return Ok(self.list(query, limit)?.len()),
-        };
-        let sql = "SELECT count(*) FROM (
-            SELECT 1 FROM records WHERE dead = ? AND next >= ? AND next < ? LIMIT ?)";
+    fn count_live(
+        &self,
+        from: WallTime,
+        until: WallTime,
+        queue: Option<&Name>,
+        limit: usize,
+    ) -> StoreResult<usize> {
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 0
+            AND queue IN (SELECT name FROM queues WHERE ?1 IS NULL OR name = ?1)
+            AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let parameters = (is_dead, from.as_micros(), until, limit);
-        let count = || self.connection()?.query_row(sql, parameters, |row| row.get(0));
-        count().map_err(store_error)
+        let queue = queue.map(Name::as_str);
+        self.number(sql, (queue, from.as_micros(), until.as_micros(), limit))
+    }
+
+    fn count_dead(&self, limit: usize) -> StoreResult<usize> {
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 1 LIMIT ?)";
+        self.number(sql, [i64::try_from(limit).unwrap_or(i64::MAX)])
     }
 
     fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
@@ -85,7 +103,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{ClaimRequest, Command, NewTimeout, Settlement};
+    use crate::{
+        record::{Priority, Record},
+        store::{ClaimRequest, Command, NewTimeout, Query, Settlement, Store},
+    };
 
     fn at(micros: u64) -> WallTime {
         WallTime::from_micros(micros).expect("in range")
@@ -101,21 +122,30 @@ mod tests {
         let store = SqliteStore::open(folder.path().join("timeouts.db")).expect("open");
         let new: Vec<_> = (0..9).map(|number| schedule(&number.to_string(), number)).collect();
         store.write(at(0), &new).expect("write");
+        for (number, priority) in Priority::ALL.into_iter().enumerate() {
+            let new = NewTimeout::new(format!("mail {number}"), at(4), b"").expect("valid");
+            let new = new.queue("mail").expect("valid").priority(priority);
+            store.write(at(0), &[Command::Schedule(new)]).expect("write");
+        }
         let worker = store.enter(at(0), Duration::from_micros(50), Some("a")).expect("enter");
-        let batch = store.claim(worker, ClaimRequest::new(at(3), at(4))).expect("claim");
-        let claims: Vec<_> =
-            batch.expect("lease").records.iter().map(crate::record::Record::claim).collect();
-        store.begin(at(3), &claims[..2]).expect("begin");
+        let batch = store.claim(worker, &ClaimRequest::new(at(3), at(4))).expect("claim");
+        let claims: Vec<_> = batch.expect("lease").records.iter().map(Record::claim).collect();
+        store.begin(at(3), &claims[..2], None).expect("begin");
         let dead = Settlement::Dead { error: String::new() };
         store.write(at(3), &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
-        let times = |from, until| Query::Times { from: at(from), until: at(until), after: None };
-        let prefix = Query::Prefix { prefix: String::new(), after: None };
-        for query in [times(0, 9), times(2, 5), times(5, 5), prefix, Query::Dead { after: None }] {
-            for limit in [0, 1, 3, 100] {
-                let listed = store.list(&query, limit).expect("list").len();
-                assert_eq!(store.count_up_to(&query, limit).expect("count"), listed, "{query:?}");
+        for (from, until) in [(0, 9), (2, 5), (5, 5)] {
+            let query = Query::Times { from: at(from), until: at(until), after: None };
+            let listed = store.list(&query, 100).expect("list");
+            for (queue, limit) in [(None, 100), (None, 3), (Some("mail"), 100), (Some(""), 1)] {
+                let queue = queue.map(|queue| Name::new(queue).expect("valid"));
+                let fits = |record: &&Record| queue.as_ref().is_none_or(|q| *q == record.queue);
+                let count = store.count_live(at(from), at(until), queue.as_ref(), limit);
+                let expected = listed.iter().filter(fits).count().min(limit);
+                assert_eq!(count.expect("count"), expected, "{from} {until} {queue:?} {limit}");
             }
         }
+        let dead = [0, 1, 3].map(|limit| store.count_dead(limit).expect("count"));
+        assert_eq!(dead, [0, 1, 1]);
         let lease = |worker, name, held, delivering| WorkerLease {
             worker,
             name,

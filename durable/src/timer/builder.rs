@@ -4,7 +4,7 @@ use std::{
     error::Error,
     fmt,
     future::Future,
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     pin::Pin,
     sync::{Arc, Weak},
     thread,
@@ -14,15 +14,16 @@ use std::{
 use super::{
     DurableTimer,
     alarm::Alarm,
-    core::Core,
+    core::{Core, Served},
     delivery::Delivery,
-    driver::DriverSettings,
-    executor::{Handler, Queue, run_blocking},
+    driver::{DriverSettings, QueueSettings},
+    executor::{Handler, Threads, run_blocking},
     policy::{Backoff, CatchUp},
 };
 use crate::{
     error::BuildError,
     memory::MemoryStore,
+    record::Name,
     store::Store,
     time::{SystemWallClock, WallClock},
 };
@@ -57,14 +58,169 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct DurableTimerBuilder<S: Store> {
     store: S,
     clock: Option<Arc<dyn WallClock>>,
-    threads: usize,
     driver: DriverSettings,
+    queues: Vec<Queue>,
+    history: Duration,
+}
+
+/// A queue that a timer serves: its name, its handler and its limits.
+///
+/// A timer claims only the timeouts of queues that it serves. Others wait for a timer that serves
+/// theirs.
+///
+/// # Examples
+///
+/// ```
+/// # use std::{num::{NonZeroU32, NonZeroUsize}, time::Duration};
+/// use delaywheel_durable::{DurableTimer, MemoryStore, NewTimeout, Priority, Queue};
+///
+/// let email = Queue::blocking("email", |delivery| {
+///     println!("to {}", delivery.id());
+///     Ok(())
+/// });
+/// let timer = DurableTimer::builder(MemoryStore::new())
+///     .queue(email.threads(2).rate(NonZeroU32::MIN).key_limit(NonZeroUsize::MIN))
+///     .build()?;
+/// let mail = NewTimeout::new("welcome/17", timer.now(), b"")?.queue("email")?;
+/// timer.schedule_new(mail.key("customer/17")?.priority(Priority::High)).wait()?;
+/// timer.pause("email")?;
+/// assert!(timer.queues()?[1].is_paused);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct Queue {
+    settings: QueueSettings,
+    is_name: bool,
+    handler: Handler,
+    is_blocking: bool,
+}
+
+impl Queue {
+    fn new(name: impl TryInto<Name>, handler: Handler, is_blocking: bool) -> Self {
+        let name = name.try_into();
+        let is_name = name.is_ok();
+        let name = name.unwrap_or_default();
+        let settings = QueueSettings { name, ..QueueSettings::default() };
+        Self { settings, is_name, handler, is_blocking }
+    }
+
+    /// Creates a queue with a blocking handler, like
+    /// [`build_blocking`](DurableTimerBuilder::build_blocking). A name that is not valid is an
+    /// error of [`build`](DurableTimerBuilder::build).
+    pub fn blocking<F>(name: impl TryInto<Name>, handler: F) -> Self
+    where
+        F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    {
+        Self::new(name, Arc::new(move |delivery| run_blocking(&handler, delivery)), true)
+    }
+
+    /// Creates a queue with an asynchronous handler, like
+    /// [`build_async`](DurableTimerBuilder::build_async).
+    pub fn asynchronous<P, F, R, E>(name: impl TryInto<Name>, spawn: P, handler: F) -> Self
+    where
+        P: Fn(DeliveryFuture) + Send + Sync + 'static,
+        F: Fn(Delivery) -> R + Send + Sync + 'static,
+        R: Future<Output = (Delivery, Result<(), E>)> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let pass_on = move |delivery: Delivery| {
+            let handler = Arc::clone(&handler);
+            spawn(Box::pin(async move {
+                let Some(delivery) = delivery.start() else { return };
+                match handler(delivery).await {
+                    (delivery, Ok(())) => delivery.acknowledge(),
+                    (delivery, Err(error)) => delivery.fail(&error),
+                }
+            }));
+        };
+        Self::new(name, Arc::new(pass_on), false)
+    }
+
+    /// Creates a queue whose handler passes deliveries on, like
+    /// [`build_with`](DurableTimerBuilder::build_with).
+    pub fn with<F>(name: impl TryInto<Name>, handler: F) -> Self
+    where
+        F: Fn(Delivery) + Send + Sync + 'static,
+    {
+        let pass_on = move |delivery: Delivery| {
+            if let Some(delivery) = delivery.start() {
+                handler(delivery);
+            }
+        };
+        Self::new(name, Arc::new(pass_on), false)
+    }
+
+    /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.settings.threads = threads;
+        self
+    }
+
+    /// Sets the most deliveries under way, at least 1. Default: 1024.
+    #[must_use]
+    pub fn max_deliveries(mut self, max: usize) -> Self {
+        self.settings.max_deliveries = max;
+        self
+    }
+
+    /// Sets the most deliveries of one key under way, of all workers. Default: no limit.
+    ///
+    /// All workers of the queue must have the same limit. A worker that could deliver a timeout,
+    /// but for one that another worker delivers, tries again after 100 milliseconds, and then less
+    /// often: each 2 seconds at least.
+    #[must_use]
+    pub fn key_limit(mut self, limit: NonZeroUsize) -> Self {
+        self.settings.key_limit = Some(limit);
+        self
+    }
+
+    /// Sets how many deliveries of all workers begin in a second. Default: no limit.
+    ///
+    /// A tenth of this number may begin at once. All workers of the queue must have the same rate.
+    #[must_use]
+    pub fn rate(mut self, per_second: NonZeroU32) -> Self {
+        self.settings.rate = Some(per_second);
+        self
+    }
+
+    /// Sets when failed deliveries are tried again.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.settings.backoff = backoff;
+        self
+    }
+
+    /// Sets the time limit of the handler, like
+    /// [`DurableTimerBuilder::handler_limit`]. Default: 15 minutes.
+    #[must_use]
+    pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
+        self.settings.handler_limit = limit;
+        self
+    }
+
+    fn wrong_setting(&self) -> Option<&'static str> {
+        let short = Duration::from_millis(1);
+        let settings = [
+            ("queue", self.is_name),
+            ("max_deliveries", self.settings.max_deliveries > 0),
+            ("threads", self.settings.threads > 0),
+            ("handler_limit", self.settings.handler_limit.is_none_or(|limit| limit >= short)),
+        ];
+        settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name)
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 impl<S: Store> DurableTimerBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         let driver = DriverSettings { recheck: store.recheck(), ..DriverSettings::default() };
-        Self { store, clock: None, threads: 4, driver }
+        Self { store, clock: None, driver, queues: Vec::new(), history: Duration::ZERO }
     }
 
     /// Sets the wall clock. Default: that of the store if it has one, or the system's.
@@ -94,7 +250,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets the most deliveries under way, at least 1. Default: 1024.
     #[must_use]
     pub fn max_deliveries(mut self, max: usize) -> Self {
-        self.driver.max_deliveries = max;
+        self.driver.queue.max_deliveries = max;
         self
     }
 
@@ -133,19 +289,21 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets when failed deliveries are tried again.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.driver.backoff = backoff;
+        self.driver.queue.backoff = backoff;
         self
     }
 
     /// Sets the time after which a delivery that has not ended counts as failed, at least a
     /// millisecond; `None` for never. Default: 15 minutes.
     ///
-    /// The timer does not interrupt the handler, and ignores its end, if it comes. A blocking
+    /// As long as the handler runs within this time, the timer extends its lease. After that, the
+    /// [`StopToken`](crate::StopToken) of the delivery says so. The timer does not interrupt the
+    /// handler, and ignores its end, if it comes. A blocking
     /// handler keeps its thread until then. If as many handlers as there are
     /// [`threads`](Self::threads) never return, all deliveries stop.
     #[must_use]
     pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
-        self.driver.handler_limit = limit;
+        self.driver.queue.handler_limit = limit;
         self
     }
 
@@ -167,7 +325,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.driver.queue.threads = threads;
         self
     }
 
@@ -182,20 +340,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     where
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
-        self.check()?;
-        let run = move |delivery| run_blocking(&handler, delivery);
-        let clock = self.choose_clock();
-        if is_virtual(&clock) {
-            return self.start(clock, None, Arc::new(run));
-        }
-        let mut this = self;
-        this.driver.threads = Some(this.threads);
-        let (queue, mut threads) = Queue::start(this.threads, run)?;
-        let pass_on = Arc::clone(&queue);
-        let pass_on: Handler = Arc::new(move |delivery| pass_on.push(delivery));
-        let timer = this.start(clock, Some(queue), pass_on)?;
-        timer.core().threads.lock().append(&mut threads);
-        Ok(timer)
+        self.build_queue(Queue::blocking("", handler))
     }
 
     /// Starts a timer with an asynchronous handler. `spawn` runs each of its futures, on any
@@ -248,19 +393,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         R: Future<Output = (Delivery, Result<(), E>)> + Send + 'static,
         E: fmt::Display + Send + 'static,
     {
-        self.check()?;
-        let (clock, handler) = (self.choose_clock(), Arc::new(handler));
-        let pass_on: Handler = Arc::new(move |delivery: Delivery| {
-            let handler = Arc::clone(&handler);
-            spawn(Box::pin(async move {
-                let Some(delivery) = delivery.start() else { return };
-                match handler(delivery).await {
-                    (delivery, Ok(())) => delivery.acknowledge(),
-                    (delivery, Err(error)) => delivery.retry(error),
-                }
-            }));
-        });
-        self.start(clock, None, pass_on)
+        self.build_queue(Queue::asynchronous("", spawn, handler))
     }
 
     /// Starts a timer that passes each delivery on to `handler`, on the thread of the driver.
@@ -275,32 +408,65 @@ impl<S: Store> DurableTimerBuilder<S> {
     where
         F: Fn(Delivery) + Send + Sync + 'static,
     {
+        self.build_queue(Queue::with("", handler))
+    }
+
+    /// Sets for how long the store keeps attempts that have ended, for
+    /// [`DurableTimer::history`]. Default: zero, which keeps none.
+    ///
+    /// All timers of a store should have the same. An attempt costs one more row. Errors have at
+    /// most 1,000 characters. Commits that add attempts remove old ones.
+    #[must_use]
+    pub fn history(mut self, keep: Duration) -> Self {
+        self.history = keep;
+        self
+    }
+
+    /// Adds a queue for the timer to serve. The settings `threads`, `max_deliveries`, `backoff` and
+    /// `handler_limit` of this builder hold for the default queue only, which
+    /// [`build_blocking`](Self::build_blocking), [`build_async`](Self::build_async) and
+    /// [`build_with`](Self::build_with) add. The others hold for each queue.
+    #[must_use]
+    pub fn queue(mut self, queue: Queue) -> Self {
+        self.queues.push(queue);
+        self
+    }
+
+    /// Starts a timer that serves the queues which were added. Without any, it delivers nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if a setting is out of range, two queues have one name, or the threads cannot
+    /// be started.
+    pub fn build(self) -> Result<DurableTimer<S>, BuildError> {
         self.check()?;
-        let clock = self.choose_clock();
-        let pass_on = move |delivery: Delivery| {
-            if let Some(delivery) = delivery.start() {
-                handler(delivery);
-            }
-        };
-        self.start(clock, None, Arc::new(pass_on))
+        self.start()
+    }
+
+    /// Starts a timer that also serves the default queue.
+    fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer<S>, BuildError> {
+        queue.settings = self.driver.queue.clone();
+        self.queues.push(queue);
+        self.build()
     }
 
     fn check(&self) -> Result<(), BuildError> {
         let short = Duration::from_millis(1);
-        let is_long = |time: Option<Duration>| time.is_none_or(|time| time >= short);
         let driver = &self.driver;
         let capacity = (1..=1 << 24).contains(&driver.window_capacity) && driver.window_bytes > 0;
+        let mut names: Vec<_> = self.queues.iter().map(|queue| &queue.settings.name).collect();
+        names.sort_unstable();
+        names.dedup();
         let settings = [
             ("window", driver.window >= short),
             ("window_capacity", capacity),
-            ("max_deliveries", driver.max_deliveries > 0),
             ("lease", driver.lease >= 3 * short),
-            ("recheck", is_long(driver.recheck)),
-            ("handler_limit", is_long(driver.handler_limit)),
-            ("threads", self.threads > 0),
+            ("recheck", driver.recheck.is_none_or(|time| time >= short)),
+            ("queue", names.len() == self.queues.len()),
         ];
-        let wrong = settings.into_iter().find(|(_, is_right)| !is_right);
-        wrong.map_or(Ok(()), |(name, _)| Err(BuildError::Setting(name)))
+        let wrong = settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name);
+        let wrong = wrong.or_else(|| self.queues.iter().find_map(Queue::wrong_setting));
+        wrong.map_or(Ok(()), |name| Err(BuildError::Setting(name)))
     }
 
     fn choose_clock(&self) -> Arc<dyn WallClock> {
@@ -308,25 +474,39 @@ impl<S: Store> DurableTimerBuilder<S> {
         given.or_else(|| self.store.clock()).unwrap_or_else(|| Arc::new(SystemWallClock))
     }
 
-    fn start(
-        mut self,
-        clock: Arc<dyn WallClock>,
-        executor: Option<Arc<Queue>>,
-        handler: Handler,
-    ) -> Result<DurableTimer<S>, BuildError> {
+    fn start(mut self) -> Result<DurableTimer<S>, BuildError> {
+        let clock = self.choose_clock();
         let is_virtual = is_virtual(&clock);
         let alarm = (!is_virtual).then(Alarm::new);
         self.driver.is_virtual = is_virtual;
         self.driver.is_shared = self.store.recheck().is_some();
-        let core = Core::new(self.store, clock, self.driver, alarm, executor, handler);
+        let (mut queues, mut handles) = (Vec::new(), Vec::new());
+        for (number, queue) in self.queues.into_iter().enumerate() {
+            let Queue { settings: queue, mut handler, is_blocking, .. } = queue;
+            let mut settings = DriverSettings { queue, number, ..self.driver.clone() };
+            let mut threads = None;
+            if is_blocking && !is_virtual {
+                settings.threads = Some(settings.queue.threads);
+                let run = move |delivery| handler(delivery);
+                let (started, mut more) = Threads::start(settings.queue.threads, run)?;
+                handles.append(&mut more);
+                let pass_on = Arc::clone(&started);
+                handler = Arc::new(move |delivery| pass_on.push(delivery));
+                threads = Some(started);
+            }
+            queues.push(Served { settings, handler, threads });
+        }
+        self.store.keep_history(self.history);
+        let core = Core::new(self.store, clock, alarm, queues);
         let weak = Arc::downgrade(&core);
-        core.store.listen(Arc::new(move |due| {
+        core.store.listen(Arc::new(move |queue, due| {
             if let Some(core) = weak.upgrade() {
-                core.notice(due);
+                core.notice(queue, due);
             }
         }));
         // From here on, the timer ends the threads when it is dropped.
         let timer = DurableTimer::new(Arc::clone(&core));
+        core.threads.lock().append(&mut handles);
         if is_virtual {
             let weak: Weak<Core<S>> = Arc::downgrade(&core);
             core.clock.adopt(weak);

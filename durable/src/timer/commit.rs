@@ -22,8 +22,8 @@ use rustc_hash::FxHashMap;
 use super::{executor::contain, stats::Counters};
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
-    record::{MAX_PAYLOAD, TimeoutId},
-    store::{Answer, Command, Settlement, Store},
+    record::{MAX_PAYLOAD, Name, TimeoutId},
+    store::{Answer, Command, Settlement, Store, news},
     time::WallTime,
 };
 
@@ -63,7 +63,7 @@ pub(super) enum Counted {
     Acknowledged,
     Retried,
     Dead,
-    /// Not at all: the record is as it was before the claim.
+    /// Not at all: the record is as it was before the claim, or left to others.
     Released,
 }
 
@@ -72,8 +72,9 @@ pub(super) enum Counted {
 pub(super) struct Outcome {
     /// Tokens of deliveries that have ended.
     pub(super) ended: Vec<u64>,
-    /// Earliest time at which a record became due.
-    pub(super) due: Option<WallTime>,
+    /// Earliest time at which a record became due, for each transaction, and its queue if that is
+    /// known.
+    pub(super) due: Vec<(Option<Name>, WallTime)>,
 }
 
 /// Jobs that wait for a transaction.
@@ -273,8 +274,7 @@ pub(super) fn write_group(
         Ok(answers) => {
             counters.commits.add(1);
             counters.commands.add(commands.len());
-            let due = commands.iter().filter_map(Command::due).min();
-            outcome.due = outcome.due.into_iter().chain(due).min();
+            outcome.due.extend(news(&commands).map(|(queue, due)| (queue.cloned(), due)));
             let mut answers = answers.into_iter();
             for (job, count) in group.into_iter().zip(counts) {
                 let answers: Vec<_> = answers.by_ref().take(count).collect();
@@ -325,8 +325,12 @@ fn forget_texts(job: &mut Job) -> bool {
     const REFUSED: &str = "the store refused the text of the error";
     let mut has_changed = false;
     for command in &mut job.commands {
-        if let Command::Settle(_, Settlement::Retry { error, .. } | Settlement::Dead { error }) =
-            command
+        if let Command::Settle(
+            _,
+            Settlement::Retry { error, .. }
+            | Settlement::Dead { error }
+            | Settlement::Leave { error, .. },
+        ) = command
             && error != REFUSED
         {
             REFUSED.clone_into(error);

@@ -1,8 +1,8 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
-//! Locks: `driver` is held while the store is called, except for claims, so only the thread of the
+//! Locks: `drivers` is held while the store is called, except for claims, so only the thread of the
 //! driver waits for it without a limit. `inbox` and `phase` are held only for a moment. A thread
-//! that holds `driver` may take `inbox`, `phase` and those of the store, and never the other way
+//! that holds `drivers` may take `inbox`, `phase` and those of the store, and never the other way
 //! round. No lock is held while a handler runs.
 
 use std::{
@@ -13,19 +13,22 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
 
 use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
-    driver::{Claimed, Driver, DriverSettings, FailedAttempt, Lane, LaneClaim, following},
-    executor::{Handler, Queue, contain, run_contained},
+    driver::{
+        Claimed, Driver, DriverSettings, FailedAttempt, LEFT, Lane, LaneClaim, Step, following,
+    },
+    executor::{Handler, Threads, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
 };
 use crate::{
     error::DurableError,
-    record::Record,
+    record::{Name, Record},
     store::{Answer, Command, Settlement, Store},
     time::{Driven, WallClock, WallTime, When},
 };
@@ -42,14 +45,16 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// News for the driver.
+/// News for the drivers.
 #[derive(Debug, Default)]
 struct Inbox {
     /// Handlers cannot be started: a spawner panics, or its runtime has ended.
     must_rest: bool,
-    returned: Vec<u64>,
+    /// Drivers and tokens.
+    returned: Vec<(usize, u64)>,
     ended: Vec<u64>,
-    due: Option<WallTime>,
+    /// Earliest due times of queues; without a name, of any queue.
+    due: FxHashMap<Option<Name>, WallTime>,
     claimed: Vec<(LaneClaim, Claimed)>,
     /// Settlements to be tried again, in virtual time.
     postponed: Vec<Job>,
@@ -58,21 +63,27 @@ struct Inbox {
 impl Inbox {
     fn has_news(&self) -> bool {
         let is_empty = self.returned.is_empty() && self.ended.is_empty() && self.claimed.is_empty();
-        !is_empty || self.due.is_some()
+        !is_empty || !self.due.is_empty()
     }
+}
+
+/// A queue that the timer serves.
+pub(super) struct Served {
+    pub(super) settings: DriverSettings,
+    pub(super) handler: Handler,
+    pub(super) threads: Option<Arc<Threads>>,
 }
 
 pub(super) struct Core<S: Store> {
     pub(super) store: S,
     pub(super) clock: Arc<dyn WallClock>,
-    pub(super) backoff: Backoff,
     pub(super) counters: Counters,
     /// `None` in virtual time, when no thread sleeps.
     pub(super) alarm: Option<Alarm>,
     pub(super) commits: CommitQueue,
-    pub(super) executor: Option<Arc<Queue>>,
-    handler: Handler,
-    driver: Mutex<Driver>,
+    queues: Vec<Served>,
+    /// One for each queue.
+    drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
     phase: Mutex<Phase>,
     /// Notified when the phase changes, or a delivery has ended.
@@ -86,21 +97,18 @@ impl<S: Store> Core<S> {
     pub(super) fn new(
         store: S,
         clock: Arc<dyn WallClock>,
-        settings: DriverSettings,
         alarm: Option<Alarm>,
-        executor: Option<Arc<Queue>>,
-        handler: Handler,
+        queues: Vec<Served>,
     ) -> Arc<Self> {
+        let drivers = queues.iter().map(|queue| Driver::new(queue.settings.clone())).collect();
         Arc::new_cyclic(|itself| Self {
             store,
             clock,
-            backoff: settings.backoff,
             counters: Counters::default(),
             alarm,
             commits: CommitQueue::default(),
-            executor,
-            handler,
-            driver: Mutex::new(Driver::new(settings)),
+            queues,
+            drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             progress: Condvar::new(),
@@ -111,8 +119,8 @@ impl<S: Store> Core<S> {
 
     pub(super) fn stats(&self) -> DurableStats {
         // The driver may be waiting for the store.
-        if let Some(driver) = self.driver.try_lock() {
-            self.counters.hold(driver.held());
+        if let Some(drivers) = self.drivers.try_lock() {
+            self.counters.hold(held(&drivers));
         }
         self.counters.read()
     }
@@ -168,19 +176,22 @@ impl<S: Store> Core<S> {
 
     /// Passes the effects of a transaction to the driver.
     fn take_in(&self, outcome: Outcome) {
-        if outcome.ended.is_empty() && outcome.due.is_none() {
+        if outcome.ended.is_empty() && outcome.due.is_empty() {
             return;
         }
         let mut inbox = self.inbox.lock();
         inbox.ended.extend(outcome.ended);
-        inbox.due = inbox.due.into_iter().chain(outcome.due).min();
+        for (queue, due) in outcome.due {
+            let earliest = inbox.due.entry(queue).or_insert(due);
+            *earliest = due.min(*earliest);
+        }
         drop(inbox);
         self.ring();
     }
 
     /// Handles a notice of the store that a record became due.
-    pub(super) fn notice(&self, due: WallTime) {
-        self.take_in(Outcome { ended: Vec::new(), due: Some(due) });
+    pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
+        self.take_in(Outcome { ended: Vec::new(), due: vec![(queue.cloned(), due)] });
     }
 
     fn ring(&self) {
@@ -198,66 +209,83 @@ impl<S: Store> Core<S> {
             self.commit(job);
         }
         loop {
-            let (step, next) = {
-                let mut driver = self.driver.lock();
-                // A record that a claim brings after the shutdown is given back, not delivered.
-                let commands =
-                    if *self.phase.lock() >= Phase::Closing { driver.close() } else { Vec::new() };
+            let (steps, next) = {
+                let mut drivers = self.drivers.lock();
+                let is_closing = *self.phase.lock() >= Phase::Closing;
                 let Inbox { must_rest, returned, ended, due, claimed, .. } = {
                     let mut inbox = self.inbox.lock();
                     let postponed = mem::take(&mut inbox.postponed);
                     mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
                 };
                 let has_ended = !ended.is_empty();
-                for token in returned {
-                    driver.returned(token);
-                }
-                for token in ended {
-                    driver.ended(token);
-                }
-                if let Some(due) = due {
-                    driver.notice(due);
+                for (driver, token) in returned {
+                    drivers[driver].returned(token);
                 }
                 if has_ended {
                     self.progress.notify_all();
                 }
-                if must_rest {
-                    driver.rest(self.clock.now());
+                let mut claims: Vec<_> = drivers.iter().map(|_| Vec::new()).collect();
+                for (claim, claimed) in claimed {
+                    claims[claim.driver].push((claim, claimed));
                 }
-                let mut step = driver.step(&self.store, self.clock.now(), &self.counters, claimed);
-                step.commands.extend(commands);
-                self.counters.hold(driver.held());
-                (step, driver.next_step())
-            };
-            step.claims.into_iter().for_each(claim);
-            for command in step.commands {
-                let reply = match &command {
-                    Command::Settle(claim, Settlement::Release) => {
-                        Reply::Settled(claim.token, Counted::Released)
+                let steps = drivers.iter_mut().zip(claims).map(|(driver, claimed)| {
+                    // A record that a claim brings after the shutdown is given back.
+                    let commands = if is_closing { driver.close() } else { Vec::new() };
+                    for &token in &ended {
+                        driver.ended(token);
                     }
-                    _ => Reply::None,
-                };
-                self.commit(Job { commands: vec![command], reply });
+                    for (queue, due) in &due {
+                        driver.notice(queue.as_ref(), *due);
+                    }
+                    let now = self.clock.now();
+                    if must_rest {
+                        driver.rest(now);
+                    }
+                    let mut step = driver.step(&self.store, now, &self.counters, claimed);
+                    step.commands.extend(commands);
+                    step
+                });
+                let steps: Vec<_> = steps.collect();
+                self.counters.hold(held(&drivers));
+                (steps, drivers.iter().filter_map(Driver::next_step).min())
+            };
+            let again = steps.iter().any(|step| step.again);
+            for (queue, step) in self.queues.iter().zip(steps) {
+                self.carry_out(queue, step, claim);
             }
-            for FailedAttempt { claim, attempt, error } in step.failed {
-                let (settlement, counted) = self.failure(attempt, error.to_owned(), None);
-                let reply = Reply::Settled(claim.token, counted);
-                self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
-            }
-            for (record, run) in step.begun {
-                let Some(ends) = self.itself.upgrade() else { continue };
-                let delivery = Delivery::new(record, run, ends);
-                run_contained(|| (self.handler)(delivery));
-            }
-            if !step.again && !self.inbox.lock().has_news() {
+            if !again && !self.inbox.lock().has_news() {
                 return next;
             }
         }
     }
 
+    fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
+        step.claims.into_iter().for_each(claim);
+        for command in step.commands {
+            let reply = match &command {
+                Command::Settle(claim, Settlement::Release) => {
+                    Reply::Settled(claim.token, Counted::Released)
+                }
+                _ => Reply::None,
+            };
+            self.commit(Job { commands: vec![command], reply });
+        }
+        for FailedAttempt { claim, attempt, error } in step.failed {
+            let backoff = queue.settings.queue.backoff;
+            let (settlement, counted) = self.failure(backoff, attempt, error.to_owned(), None);
+            let reply = Reply::Settled(claim.token, counted);
+            self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
+        }
+        for (record, run) in step.begun {
+            let Some(ends) = self.itself.upgrade() else { continue };
+            let delivery = Delivery::new(record, run, ends);
+            run_contained(|| (queue.handler)(delivery));
+        }
+    }
+
     /// Claims, and tells the driver.
     fn claim(&self, claim: LaneClaim) {
-        let claimed = contain(|| self.store.claim(claim.worker, claim.request));
+        let claimed = contain(|| self.store.claim(claim.worker, &claim.request));
         self.inbox.lock().claimed.push((claim, claimed));
         self.ring();
     }
@@ -275,16 +303,14 @@ impl<S: Store> Core<S> {
                 thread.ok().map(|_| sender)
             });
             let claim = |claim: LaneClaim| match &lanes[claim.lane as usize] {
-                Some(sender) if sender.send(claim).is_ok() => (),
+                Some(sender) => drop(sender.send(claim)),
                 // Without a thread, the driver waits for its claims.
-                _ => self.claim(claim),
+                None => self.claim(claim),
             };
             self.run_turns(alarm, &claim);
         });
         self.commits.close();
-        if let Some(executor) = &self.executor {
-            executor.close();
-        }
+        self.queues.iter().filter_map(|queue| queue.threads.as_ref()).for_each(|t| t.close());
         *self.phase.lock() = Phase::Ended;
         self.progress.notify_all();
     }
@@ -311,20 +337,20 @@ impl<S: Store> Core<S> {
         self.counters.clock_steps.add(1);
         #[cfg(feature = "tracing")]
         tracing::info!("wall clock was set");
-        self.notice(WallTime::MIN);
+        self.notice(None, WallTime::MIN);
     }
 
     /// Gives the held records back. Returns whether no delivery is under way.
     fn close(&self) -> bool {
-        let commands = self.driver.lock().close();
+        let commands: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
         if !commands.is_empty() {
             self.commit(Job { commands, reply: Reply::None });
         }
-        let mut driver = self.driver.lock();
-        if driver.held().2 > 0 {
+        let mut drivers = self.drivers.lock();
+        if held(&drivers).2 > 0 {
             return false;
         }
-        for worker in driver.leave() {
+        for worker in drivers.iter_mut().flat_map(Driver::leave) {
             // If this fails, the lease ends by itself.
             let _ = contain(|| self.store.leave(worker));
         }
@@ -397,15 +423,21 @@ impl<S: Store> Core<S> {
     /// Returns whether nothing is due or being delivered, and the driver has taken all news.
     fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
-        let driver = match deadline {
-            None => Some(self.driver.lock()),
-            Some(deadline) => self.driver.try_lock_until(deadline),
+        let drivers = match deadline {
+            None => Some(self.drivers.lock()),
+            Some(deadline) => self.drivers.try_lock_until(deadline),
         };
-        let Some(driver) = driver else { return false };
-        !self.inbox.lock().has_news() && driver.is_idle(self.clock.now())
+        let Some(drivers) = drivers else { return false };
+        let now = self.clock.now();
+        !self.inbox.lock().has_news() && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
-    fn settlement(&self, record: &Record, verdict: Verdict) -> (Settlement, Counted) {
+    fn settlement(
+        &self,
+        record: &Record,
+        backoff: Backoff,
+        verdict: Verdict,
+    ) -> (Settlement, Counted) {
         match verdict {
             Verdict::Done | Verdict::Settled => {
                 (following(record, self.clock.now()), Counted::Acknowledged)
@@ -416,15 +448,24 @@ impl<S: Store> Core<S> {
                 tracing::warn!("a delivery was not started: no task, no lease, or a shutdown");
                 (Settlement::Release, Counted::Released)
             }
-            Verdict::Failed(error, when) => self.failure(record.attempt, error, when),
+            Verdict::Left(error) => {
+                let at = self.clock.now().saturating_add(LEFT);
+                (Settlement::Leave { at, error }, Counted::Released)
+            }
+            Verdict::Failed(error, when) => self.failure(backoff, record.attempt, error, when),
         }
     }
 
     /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
     /// says so.
-    fn failure(&self, attempt: u32, error: String, when: Option<When>) -> (Settlement, Counted) {
-        let delay = self.backoff.delay(attempt);
-        match delay {
+    fn failure(
+        &self,
+        backoff: Backoff,
+        attempt: u32,
+        error: String,
+        when: Option<When>,
+    ) -> (Settlement, Counted) {
+        match backoff.delay(attempt) {
             None => (Settlement::Dead { error }, Counted::Dead),
             Some(delay) => {
                 let now = self.clock.now();
@@ -441,27 +482,37 @@ impl<S: Store> Ends for Core<S> {
         (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
     }
 
-    fn end(&self, record: Record, verdict: Verdict) {
+    fn end(&self, record: Record, driver: usize, verdict: Verdict) {
         // A thread is free before the settlement is durable.
         let mut inbox = self.inbox.lock();
-        inbox.returned.push(record.token);
+        inbox.returned.push((driver, record.token));
         inbox.must_rest |= verdict == Verdict::Released;
         drop(inbox);
         self.ring();
         if verdict == Verdict::Settled {
             self.counters.acknowledged.add(1);
             // The next occurrence may be of the other lane than this one.
-            let due = record.repeat.map(|_| WallTime::MIN);
-            self.take_in(Outcome { ended: vec![record.token], due });
+            let due = record.repeat.map(|_| (Some(record.queue), WallTime::MIN));
+            self.take_in(Outcome { ended: vec![record.token], due: Vec::from_iter(due) });
             return;
         }
-        let (mut settlement, counted) = self.settlement(&record, verdict);
-        if let Settlement::Retry { error, .. } | Settlement::Dead { error } = &mut settlement {
+        let backoff = self.queues[driver].settings.queue.backoff;
+        let (mut settlement, counted) = self.settlement(&record, backoff, verdict);
+        if let Settlement::Retry { error, .. }
+        | Settlement::Dead { error }
+        | Settlement::Leave { error, .. } = &mut settlement
+        {
             *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
         }
         let command = Command::Settle(record.claim(), settlement);
         self.commit(Job { commands: vec![command], reply: Reply::Settled(record.token, counted) });
     }
+}
+
+/// Returns the numbers of records that drivers hold.
+fn held(drivers: &[Driver]) -> (usize, usize, usize) {
+    let held = drivers.iter().map(Driver::held);
+    held.fold((0, 0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1, sum.2 + held.2))
 }
 
 /// Characters of an error that a record keeps.
@@ -475,7 +526,10 @@ impl<S: Store> Driven for Core<S> {
     }
 
     fn next_turn(&self) -> Option<WallTime> {
-        if *self.phase.lock() == Phase::Ended { None } else { self.driver.lock().next_step() }
+        if *self.phase.lock() == Phase::Ended {
+            return None;
+        }
+        self.drivers.lock().iter().filter_map(Driver::next_step).min()
     }
 }
 
@@ -508,15 +562,16 @@ mod tests {
         let mut settings = DriverSettings::default();
         set(&mut settings);
         let (clock, alarm) = (Arc::new(ManualWallClock::new()), Alarm::new());
-        Core::new(store.clone(), clock, settings, Some(alarm), None, handler)
+        let queue = Served { settings, handler, threads: None };
+        Core::new(store.clone(), clock, Some(alarm), vec![queue])
     }
 
     fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
         let (core, deliveries) = deaf_core(store);
         let notified = Arc::downgrade(&core);
-        store.listen(Arc::new(move |due| {
+        store.listen(Arc::new(move |queue, due| {
             if let Some(core) = notified.upgrade() {
-                core.notice(due);
+                core.notice(queue, due);
             }
         }));
         (core, deliveries)

@@ -2,14 +2,16 @@
 
 use std::{
     fmt,
+    future::{Future, poll_fn},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
-    time::Duration,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     record::{Claim, Record, TimeoutId},
@@ -18,7 +20,8 @@ use crate::{
 
 /// A delivery that is under way.
 ///
-/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead) or
+/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead),
+/// [`leave`](Self::leave), or
 /// [`acknowledged_in_transaction`](Self::acknowledged_in_transaction). A delivery that is dropped
 /// counts as failed, as with `retry`.
 ///
@@ -35,7 +38,8 @@ pub struct Delivery {
 pub(super) trait Ends: Send + Sync {
     /// Returns the present time if the timer still starts handlers.
     fn start(&self) -> Option<WallTime>;
-    fn end(&self, record: Record, verdict: Verdict);
+    /// `driver` is the number of its driver.
+    fn end(&self, record: Record, driver: usize, verdict: Verdict);
 }
 
 /// The lease of a worker, by the monotonic clock. Once it has ended, it stays ended.
@@ -57,6 +61,12 @@ impl Lease {
         let mut until = self.0.lock();
         *until = until.filter(|&until| until == Duration::MAX || Self::now() < until);
         until.is_some()
+    }
+
+    /// Returns the time until the end; `None` for a lease without one, and zero after the end.
+    fn remaining(&self) -> Option<Duration> {
+        let until = self.0.lock().unwrap_or_default();
+        (until != Duration::MAX).then(|| until.saturating_sub(Self::now()))
     }
 
     /// Sets a later end. Returns `false` if the lease has ended.
@@ -82,15 +92,107 @@ impl Default for Lease {
 #[derive(Debug)]
 pub(super) struct Run {
     lease: Arc<Lease>,
+    /// Number of its driver.
+    driver: usize,
     /// When the handler started, in microseconds of the wall clock; 0 before that.
     pub(super) started: AtomicU64,
-    /// The handler has exceeded its limit.
-    pub(super) is_over: AtomicBool,
+    pub(super) claim: Claim,
+    /// `None` once the delivery is void; otherwise tasks that wait for that.
+    waiting: Mutex<Option<Vec<Waker>>>,
+    stopped: Condvar,
 }
 
 impl Run {
-    pub(super) fn new(lease: Arc<Lease>) -> Self {
-        Self { lease, started: AtomicU64::new(0), is_over: AtomicBool::new(false) }
+    pub(super) fn new(lease: Arc<Lease>, driver: usize, claim: Claim) -> Self {
+        let (started, waiting) = (AtomicU64::new(0), Mutex::new(Some(Vec::new())));
+        Self { lease, driver, started, claim, waiting, stopped: Condvar::new() }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.waiting.lock().is_none() || !self.lease.is_valid()
+    }
+
+    /// The delivery is void.
+    pub(super) fn stop(&self) {
+        let waiting = self.waiting.lock().take();
+        self.stopped.notify_all();
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+/// Tells the handler of a delivery, and its helpers, that the delivery is void: its lease has
+/// ended, the handler has exceeded its limit, or the timeout was cancelled or replaced. A shutdown
+/// of the timer stops no delivery.
+///
+/// A cancel by any process stops the delivery at once if the store notifies its timers, and with
+/// the next renewal of the lease otherwise, which is a third of it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
+///
+/// let clock = ManualWallClock::new();
+/// let (sender, deliveries) = std::sync::mpsc::channel();
+/// let timer = DurableTimer::builder(MemoryStore::new())
+///     .clock(clock.clone())
+///     .build_with(move |delivery| drop(sender.send(delivery)))?;
+/// timer.schedule("video/17", Duration::ZERO, b"").wait()?;
+/// clock.advance(Duration::ZERO);
+/// let delivery = deliveries.recv()?;
+/// assert!(!delivery.stop_token().wait(Duration::ZERO));
+/// timer.cancel("video/17").wait()?;
+/// clock.advance(Duration::ZERO);
+/// assert!(delivery.stop_token().wait(Duration::ZERO));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct StopToken(Arc<Run>);
+
+impl StopToken {
+    /// Returns whether the delivery is void.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
+    }
+
+    /// Blocks until the delivery is void, at most for a time. Returns whether it is.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        let deadline = Instant::now().checked_add(limit);
+        loop {
+            let now = Instant::now();
+            let mut waiting = self.0.waiting.lock();
+            let is_over = deadline.is_some_and(|deadline| deadline <= now);
+            if waiting.is_none() || !self.0.lease.is_valid() || is_over {
+                drop(waiting);
+                return self.is_stopped();
+            }
+            // The lease may end without a notification, or be extended.
+            let lapse = self.0.lease.remaining().and_then(|remaining| now.checked_add(remaining));
+            match deadline.into_iter().chain(lapse).min() {
+                Some(until) => drop(self.0.stopped.wait_until(&mut waiting, until)),
+                None => self.0.stopped.wait(&mut waiting),
+            }
+        }
+    }
+
+    /// Waits until the delivery is void. The timer notices the end of a lease after its next call
+    /// of the store, which may wait for a server that is silent.
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let run = Arc::clone(&self.0);
+        poll_fn(move |context| {
+            if run.is_stopped() {
+                return Poll::Ready(());
+            }
+            match &mut *run.waiting.lock() {
+                None => return Poll::Ready(()),
+                Some(waiting) if waiting.iter().any(|waker| waker.will_wake(context.waker())) => (),
+                Some(waiting) => waiting.push(context.waker().clone()),
+            }
+            Poll::Pending
+        })
     }
 }
 
@@ -101,6 +203,7 @@ pub(crate) enum Verdict {
     /// With a time if the policy is not to decide.
     Failed(String, Option<When>),
     Dead(String),
+    Left(String),
     /// The store knows already.
     Settled,
     /// No handler has seen it.
@@ -126,12 +229,18 @@ impl Delivery {
         }
     }
 
-    /// Returns whether this worker may still deliver the timeout: its lease has not ended, and the
-    /// handler has not exceeded its limit. Does not ask the store, and takes well under a
-    /// microsecond, so a long handler can call it before each effect.
+    /// Returns whether this worker may still deliver the timeout: see [`StopToken`]. Does not ask
+    /// the store, and takes well under a microsecond, so a long handler can call it before each
+    /// effect.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.run.lease.is_valid() && !self.run.is_over.load(SeqCst)
+        !self.run.is_stopped()
+    }
+
+    /// Returns a token that tells when the delivery is void.
+    #[must_use]
+    pub fn stop_token(&self) -> StopToken {
+        StopToken(Arc::clone(&self.run))
     }
 
     /// Returns the name of the timeout.
@@ -182,6 +291,15 @@ impl Delivery {
         self.end(Verdict::Done);
     }
 
+    /// Ends the delivery with the error of its handler.
+    pub(super) fn fail(self, error: &(impl fmt::Display + 'static)) {
+        #[cfg(feature = "serde")]
+        if crate::payload::is_unknown_version(error) {
+            return self.leave(error);
+        }
+        self.retry(error);
+    }
+
     /// Ends the delivery as failed. The [`Backoff`](crate::Backoff) decides when it is tried again,
     /// or that it is dead.
     pub fn retry(self, error: impl fmt::Display) {
@@ -198,6 +316,12 @@ impl Delivery {
         self.end(Verdict::Dead(error.to_string()));
     }
 
+    /// Leaves the timeout to another worker, which may know what this one does not: its payload,
+    /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
+    pub fn leave(self, error: impl fmt::Display) {
+        self.end(Verdict::Left(error.to_string()));
+    }
+
     /// Ends a delivery that a transaction of the handler has acknowledged already.
     pub fn acknowledged_in_transaction(self) {
         self.end(Verdict::Settled);
@@ -205,7 +329,7 @@ impl Delivery {
 
     fn end(mut self, verdict: Verdict) {
         if let Some(ends) = self.ends.take() {
-            ends.end(self.record.clone(), verdict);
+            ends.end(self.record.clone(), self.run.driver, verdict);
         }
     }
 }
@@ -219,7 +343,7 @@ impl Drop for Delivery {
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };
-            ends.end(self.record.clone(), verdict);
+            ends.end(self.record.clone(), self.run.driver, verdict);
         }
     }
 }

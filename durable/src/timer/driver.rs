@@ -16,13 +16,16 @@
 //! share, a worker holds only as many records as it delivers in a moment, so claims follow free
 //! handlers.
 //!
+//! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
+//! as may run at once are *parked*, and claims pass over further ones of that key.
+//!
 //! The caller carries out the claims, at most one for each lane at a time. A driver that meanwhile
 //! became another worker drops the records of the claim: the store has taken them from the old
 //! worker, or will.
 
 use std::{
     collections::BTreeMap,
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
@@ -41,7 +44,7 @@ use super::{
 };
 use crate::{
     error::{StoreError, StoreResult},
-    record::{Claim, Record},
+    record::{Claim, Name, Priority, Record},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
     time::WallTime,
@@ -70,20 +73,53 @@ const EVICTED: usize = 64;
 /// Time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
+/// Least and most time until the next try if another worker delivers as many timeouts of a key as
+/// may run at once.
+const BUSY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Delay of a timeout whose time zone this process does not know.
-const UNKNOWN_ZONE: Duration = Duration::from_secs(5);
+/// Delay of a timeout that this process leaves to others.
+pub(super) const LEFT: Duration = Duration::from_secs(5);
+
+/// Settings of one queue.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueSettings {
+    pub(crate) name: Name,
+    pub(crate) max_deliveries: usize,
+    /// Threads of a blocking handler.
+    pub(crate) threads: usize,
+    pub(crate) handler_limit: Option<Duration>,
+    pub(crate) backoff: Backoff,
+    pub(crate) rate: Option<NonZeroU32>,
+    pub(crate) key_limit: Option<NonZeroUsize>,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self {
+            name: Name::default(),
+            max_deliveries: 1_024,
+            threads: 4,
+            handler_limit: Some(Duration::from_secs(15 * 60)),
+            backoff: Backoff::default(),
+            rate: None,
+            key_limit: None,
+        }
+    }
+}
 
 /// Settings of a driver.
 #[derive(Debug, Clone)]
 pub(crate) struct DriverSettings {
+    pub(crate) queue: QueueSettings,
+    /// Number of the driver within its timer.
+    pub(crate) number: usize,
     pub(crate) window: Duration,
     pub(crate) window_capacity: usize,
     pub(crate) window_bytes: usize,
-    pub(crate) max_deliveries: usize,
-    /// Threads of a blocking handler.
+    /// Threads that run the handler, if threads of the timer do.
     pub(crate) threads: Option<usize>,
     /// Other processes claim from the store as well.
     pub(crate) is_shared: bool,
@@ -91,8 +127,6 @@ pub(crate) struct DriverSettings {
     pub(crate) is_virtual: bool,
     pub(crate) worker: Option<String>,
     pub(crate) lease: Duration,
-    pub(crate) handler_limit: Option<Duration>,
-    pub(crate) backoff: Backoff,
     pub(crate) catch_up: CatchUp,
     pub(crate) catch_up_rate: Option<NonZeroU32>,
     pub(crate) recheck: Option<Duration>,
@@ -101,17 +135,16 @@ pub(crate) struct DriverSettings {
 impl Default for DriverSettings {
     fn default() -> Self {
         Self {
+            queue: QueueSettings::default(),
+            number: 0,
             window: Duration::from_secs(60),
             window_capacity: 16_384,
             window_bytes: 64 << 20,
-            max_deliveries: 1_024,
             threads: None,
             is_shared: false,
             is_virtual: true,
             worker: None,
             lease: Duration::from_secs(30),
-            handler_limit: Some(Duration::from_secs(15 * 60)),
-            backoff: Backoff::default(),
             catch_up: CatchUp::All,
             catch_up_rate: None,
             recheck: None,
@@ -150,8 +183,10 @@ pub(crate) struct FailedAttempt {
 }
 
 /// A claim for the caller to carry out. The next step takes its outcome.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct LaneClaim {
+    /// Number of the driver.
+    pub(crate) driver: usize,
     pub(crate) lane: Lane,
     pub(crate) worker: WorkerId,
     pub(crate) request: ClaimRequest,
@@ -168,8 +203,8 @@ struct Turn<'a> {
     step: Step,
 }
 
-/// Claimed records that are due, oldest first.
-type Due = BTreeMap<(WallTime, u64), Record>;
+/// Claimed records that are due, by priority and oldest first.
+type Due = BTreeMap<(Priority, WallTime, u64), Record>;
 
 /// The records of a lane, and its claims.
 #[derive(Debug)]
@@ -202,6 +237,7 @@ struct Delivering {
     run: Option<Arc<Run>>,
     limit: Option<Key>,
     is_running: bool,
+    key: Option<Name>,
 }
 
 /// One worker's view of its store.
@@ -219,6 +255,14 @@ pub(crate) struct Driver {
     is_turn_of_backlog: bool,
     /// Payload of the wheel and of both lanes.
     bytes: usize,
+    /// Due records that wait for a delivery of their key to end.
+    parked: FxHashMap<Name, Due>,
+    /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
+    /// and the delay before it.
+    busy: FxHashMap<Name, usize>,
+    blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
+    /// No delivery begins before this, because of the rate.
+    permit_at: WallTime,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
     /// Handlers that have not returned, those that exceeded their limit included.
@@ -237,6 +281,8 @@ pub(crate) struct Driver {
     full_until: Option<WallTime>,
     /// A record was noticed that is due before the end of a full window.
     must_evict: bool,
+    /// Deliveries may have become void.
+    must_check: bool,
     /// Most records to hold on a shared store, and when the last full claim ended.
     reach: usize,
     reached_at: WallTime,
@@ -264,6 +310,10 @@ impl Driver {
             backlog: LaneState::default(),
             is_turn_of_backlog: true,
             bytes: 0,
+            parked: FxHashMap::default(),
+            busy: FxHashMap::default(),
+            blocked: FxHashMap::default(),
+            permit_at: WallTime::MIN,
             delivering: FxHashMap::default(),
             running: 0,
             ahead: 1,
@@ -276,6 +326,7 @@ impl Driver {
             recheck_at: None,
             full_until: None,
             must_evict: false,
+            must_check: false,
             reach: 0,
             reached_at: WallTime::MIN,
             begun_since: 0,
@@ -291,7 +342,12 @@ impl Driver {
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        (self.wheel.len(), self.window.due.len() + self.backlog.due.len(), self.delivering.len())
+        let due = self.window.due.len() + self.backlog.due.len() + self.parked();
+        (self.wheel.len(), due, self.delivering.len())
+    }
+
+    fn parked(&self) -> usize {
+        self.parked.values().map(Due::len).sum()
     }
 
     /// Returns whether nothing is due or being delivered.
@@ -302,9 +358,14 @@ impl Driver {
         is_waiting && !has_backlog && due + delivering + self.running == 0 && !self.is_claiming()
     }
 
-    /// A record may have become due at this time; at [`WallTime::MIN`], any records.
-    pub(crate) fn notice(&mut self, due: WallTime) {
+    /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
+    /// records.
+    pub(crate) fn notice(&mut self, queue: Option<&Name>, due: WallTime) {
+        if queue.is_some_and(|queue| *queue != self.settings.queue.name) {
+            return;
+        }
         if due == WallTime::MIN {
+            self.must_check |= queue.is_none();
             self.claim_soon(due);
             return;
         }
@@ -339,6 +400,7 @@ impl Driver {
         if let Some(key) = delivering.limit {
             self.limits.cancel(key);
         }
+        self.free_key(delivering.key.as_ref());
     }
 
     /// Claims no more. Returns commands that give back the held records that are not being
@@ -353,7 +415,8 @@ impl Driver {
         self.bytes = 0;
         let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
         let held = self.wheel.drain().map(|(_, _, record)| record);
-        held.chain(due.into_iter().flat_map(Due::into_values)).collect()
+        let parked = std::mem::take(&mut self.parked).into_values();
+        held.chain(due.into_iter().chain(parked).flat_map(Due::into_values)).collect()
     }
 
     /// Returns the worker and the earlier ones, to be removed from the store once no delivery is
@@ -376,6 +439,9 @@ impl Driver {
             self.end_claim(&claim, claimed, &mut turn);
         }
         self.end_overruns(&mut turn);
+        if !self.lease.is_valid() {
+            self.stop_deliveries();
+        }
         if self.paused_until.is_some_and(|until| now < until) {
             return turn.step;
         }
@@ -396,7 +462,8 @@ impl Driver {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
-        let due = (has_due && self.free() > 0).then_some(self.last);
+        let due = (has_due && self.free() > 0).then_some(self.last.max(self.permit_at));
+        let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
         let claims = [
@@ -406,14 +473,16 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| !self.is_closing);
-        let others = [limit, due, renew, self.wheel.next_expiration().map(time)];
+        let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
         others.into_iter().flatten().chain(claims).min()
     }
 
     /// Notices that the clock has stepped back: records that were due may not be due any more.
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
-            counters.clock_steps.add(1);
+            counters.clock_steps.add(usize::from(self.settings.number == 0));
+            self.permit_at = WallTime::MIN;
+            self.blocked.clear();
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
             for record in held {
@@ -460,16 +529,17 @@ impl Driver {
                 self.delivering.get(&claim.token).and_then(|delivering| delivering.run.clone());
             let started = run.as_ref().map_or(0, |run| run.started.load(SeqCst));
             let start = if started == 0 { turn.now } else { time(Tick::new(started)) };
-            let limit = self.settings.handler_limit.unwrap_or_default();
+            let limit = self.settings.queue.handler_limit.unwrap_or_default();
             if start.saturating_add(limit) > turn.now {
                 self.watch(claim, attempt, start);
                 continue;
             }
             if let Some(run) = run {
-                run.is_over.store(true, SeqCst);
+                run.stop();
             }
             let delivering = self.delivering.remove(&claim.token);
-            let was_running = delivering.is_some_and(|delivering| delivering.is_running);
+            let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
+            self.free_key(delivering.and_then(|delivering| delivering.key).as_ref());
             if was_running && self.settings.threads.is_none() {
                 self.running -= 1;
             }
@@ -492,6 +562,9 @@ impl Driver {
         let is_over = self.worker.is_some() && !self.lease.is_valid();
         if (self.has_held() && (is_over || self.renew_at <= turn.now)) || lapsed {
             self.renew(turn)?;
+        }
+        if std::mem::take(&mut self.must_check) {
+            self.check(turn)?;
         }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
@@ -519,7 +592,54 @@ impl Driver {
         for expired in self.wheel.advance(tick(now)) {
             let record = expired.value;
             debug_assert!(record.next <= now, "a record is early");
-            self.window.due.insert((record.next, record.token), record);
+            self.window.due.insert(rank(&record), record);
+        }
+        let over = |(until, _): &mut (Option<_>, _)| until.take_if(|until| *until <= now).is_some();
+        let keys = self.blocked.iter_mut().filter_map(|(key, state)| over(state).then_some(key));
+        for key in keys.cloned().collect::<Vec<_>>() {
+            self.unpark(&key);
+        }
+    }
+
+    /// Holds a record back if as many deliveries of its key are under way as may run at once.
+    /// Otherwise returns it, and counts it as one of them.
+    fn park(&mut self, record: Record) -> Option<Record> {
+        let (Some(limit), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
+            return Some(record);
+        };
+        let count = self.busy.entry(key.clone()).or_default();
+        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
+        if *count < limit.get() && !is_blocked {
+            *count += 1;
+            return Some(record);
+        }
+        self.bytes += record.payload.len();
+        self.parked.entry(key.clone()).or_default().insert(rank(&record), record);
+        None
+    }
+
+    /// A record that was counted is not being delivered any more.
+    fn free_key(&mut self, key: Option<&Name>) {
+        let Some(key) = key else { return };
+        if let Some(count) = self.busy.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.busy.remove(key);
+            }
+        }
+        self.unpark(key);
+    }
+
+    /// Makes the first parked record of a key due again. After the last one, claims do not pass
+    /// over the key any more.
+    fn unpark(&mut self, key: &Name) {
+        let Some(parked) = self.parked.get_mut(key) else { return };
+        if let Some((rank, record)) = parked.pop_first() {
+            self.window.due.insert(rank, record);
+        }
+        if parked.is_empty() {
+            self.parked.remove(key);
+            self.claim_soon(self.last);
         }
     }
 
@@ -541,7 +661,7 @@ impl Driver {
 
     /// Gives a record back. The worker stays until that is written.
     fn wait_for_release(&mut self, record: &Record, turn: &mut Turn<'_>) {
-        let waiting = Delivering { run: None, limit: None, is_running: false };
+        let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
         self.delivering.insert(record.token, waiting);
         turn.step.commands.push(release(record));
     }
@@ -554,11 +674,31 @@ impl Driver {
         self.rest(now);
     }
 
+    /// Tells all handlers that their lease has ended.
+    fn stop_deliveries(&self) {
+        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
+        runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
+    }
+
+    /// Tells handlers whose claim is void.
+    fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
+        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
+        let runs: Vec<_> = runs.filter(|run| !run.is_stopped()).collect();
+        if !runs.is_empty() {
+            let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
+            let current = contain(|| turn.store.are_current(&claims))?;
+            let void = runs.iter().zip(current).filter(|(_, is_current)| !is_current);
+            void.for_each(|(run, _)| run.stop());
+        }
+        Ok(())
+    }
+
     fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         if let Some(worker) = self.worker {
             let start = Lease::now();
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
                 self.extend_lease(start, turn.now);
+                self.check(turn)?;
             } else {
                 self.lose_lease(turn.now, turn.counters);
             }
@@ -568,8 +708,14 @@ impl Driver {
 
     fn enter(&mut self, turn: &Turn<'_>) -> StoreResult<WorkerId> {
         let start = Lease::now();
-        let name = self.settings.worker.as_deref();
-        let worker = contain(|| turn.store.enter(turn.now, self.settings.lease, name))?;
+        // Each queue of a timer has a worker of its own.
+        let queue = &self.settings.queue.name;
+        let name = self.settings.worker.as_ref().map(|name| match queue.as_str() {
+            "" => name.clone(),
+            queue => format!("{name}/{queue}"),
+        });
+        let lease = self.settings.lease;
+        let worker = contain(|| turn.store.enter(turn.now, lease, name.as_deref()))?;
         self.extend_lease(start, turn.now);
         Ok(*self.worker.insert(worker))
     }
@@ -604,6 +750,7 @@ impl Driver {
 
     fn drop_held(&mut self, now: WallTime) {
         self.lease.end();
+        self.stop_deliveries();
         drop(self.take_held());
         self.full_until = None;
         self.claim_soon(now);
@@ -622,7 +769,8 @@ impl Driver {
         // Notices during the claim set the floor anew, and its end sets it as well.
         let state = self.lane(lane);
         (state.is_claiming, state.at, state.floor) = (true, None, WallTime::MAX);
-        turn.step.claims.push(LaneClaim { lane, worker, request });
+        let driver = self.settings.number;
+        turn.step.claims.push(LaneClaim { driver, lane, worker, request });
         Ok(())
     }
 
@@ -683,14 +831,22 @@ impl Driver {
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
         let request = ClaimRequest {
-            now: turn.now,
             from,
             until: turn.now.max(from).saturating_add(window),
             limit: self.capacity().saturating_sub(self.wheel.len() + self.window.due.len()),
-            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
-            cron: !self.lacks_zone,
+            ..self.request(turn.now)
         };
         self.claim(Lane::Window, request, turn)
+    }
+
+    fn request(&self, now: WallTime) -> ClaimRequest {
+        ClaimRequest {
+            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
+            cron: !self.lacks_zone,
+            queue: self.settings.queue.name.clone(),
+            busy: self.parked.keys().cloned().collect(),
+            ..ClaimRequest::new(now, WallTime::MAX)
+        }
     }
 
     /// Sets when the window lane claims again. A notice during the claim may have set an earlier
@@ -720,7 +876,7 @@ impl Driver {
     /// Holds a claimed record. One without an attempt left is dead: the process of its last attempt
     /// ended before the attempt.
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
-        if self.settings.backoff.is_last(record.attempt) {
+        if self.settings.queue.backoff.is_last(record.attempt) {
             let error = "the last attempt did not end";
             let (claim, attempt) = (record.claim(), record.attempt);
             turn.step.failed.push(FailedAttempt { claim, attempt, error });
@@ -728,7 +884,7 @@ impl Driver {
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.bytes += record.payload.len();
-            self.lane(lane).due.insert((record.next, record.token), record);
+            self.lane(lane).due.insert(rank(&record), record);
         } else {
             let next = record.next;
             self.hold(record, next);
@@ -746,7 +902,19 @@ impl Driver {
 
     /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let count = self.free().min(BATCH);
+        let mut count = self.free().min(BATCH);
+        let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
+        if let Some(rate) = rate {
+            count = count.min(self.window.due.len() + self.backlog.due.len());
+            if count == 0 || turn.now < self.permit_at {
+                return Ok(());
+            }
+            let permits = contain(|| turn.store.permits(&name, turn.now, rate, count))?;
+            if permits.0 < count {
+                self.permit_at = permits.1;
+            }
+            count = permits.0;
+        }
         let mut records = Vec::new();
         while records.len() < count {
             let Some(record) = self.pop_due() else { break };
@@ -756,7 +924,7 @@ impl Driver {
                 turn.counters.skipped.add(1);
                 turn.step.commands.push(Command::Settle(record.claim(), settlement));
             } else {
-                records.push(record);
+                records.extend(self.park(record));
             }
         }
         if records.is_empty() {
@@ -766,17 +934,45 @@ impl Driver {
             self.adapt_ahead(turn.now);
         }
         let claims: Vec<_> = records.iter().map(Record::claim).collect();
-        let begun = contain(|| turn.store.begin(turn.now, &claims));
-        let begun = begun.inspect_err(|_| self.abandon(turn.now))?;
+        let begun = contain(|| turn.store.begin(turn.now, &claims, key_limit));
+        let begun = begun.inspect_err(|_| {
+            for record in &records {
+                self.free_key(record.key.as_ref());
+            }
+            self.abandon(turn.now);
+        })?;
         for (mut record, begun) in records.into_iter().zip(begun) {
+            if let (Some(key), true) = (&record.key, begun != Begun::Busy) {
+                self.blocked.remove(key);
+            }
+            if begun != Begun::Begun {
+                self.free_key(record.key.as_ref());
+            }
             match begun {
                 Begun::Begun => {
                     debug_assert!(record.next <= turn.now, "a delivery is early");
                     record.attempt += 1;
+                    // More deliveries of the key may be allowed.
+                    record.key.iter().for_each(|key| self.unpark(key));
                     self.deliver(record, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
                 Begun::Locked => self.hold(record, turn.now.saturating_add(LOCKED)),
+                Begun::Busy => {
+                    let key = record.key.clone().unwrap_or_default();
+                    let (until, delay) = self.blocked.entry(key).or_default();
+                    *delay = (*delay * 2).clamp(BUSY[0], BUSY[1]);
+                    *until = Some(turn.now.saturating_add(*delay));
+                    drop(self.park(record));
+                }
+                Begun::Paused => {
+                    // All of them go back, and the next notice of the queue makes the worker claim.
+                    self.wait_for_release(&record, turn);
+                    for record in self.take_held() {
+                        self.wait_for_release(&record, turn);
+                    }
+                    self.full_until = None;
+                }
             }
         }
         Ok(())
@@ -796,10 +992,15 @@ impl Driver {
 
     /// Takes out the oldest due record of the lane whose turn it is.
     fn pop_due(&mut self) -> Option<Record> {
-        let lanes = (&mut self.backlog.due, &mut self.window.due);
-        let (first, second) = if self.is_turn_of_backlog { lanes } else { (lanes.1, lanes.0) };
-        let (_, record) = first.pop_first().or_else(|| second.pop_first())?;
-        self.is_turn_of_backlog = !self.is_turn_of_backlog;
+        let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
+        let takes_backlog = match (first(&self.backlog.due), first(&self.window.due)) {
+            (Some(old), Some(new)) if old != new => old < new,
+            (Some(_), Some(_)) => self.is_turn_of_backlog,
+            (old, _) => old.is_some(),
+        };
+        let lane = if takes_backlog { &mut self.backlog } else { &mut self.window };
+        let (_, record) = lane.due.pop_first()?;
+        self.is_turn_of_backlog = !takes_backlog;
         self.bytes -= record.payload.len();
         Some(record)
     }
@@ -810,10 +1011,10 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.lacks_zone = true;
-        let at = turn.now.saturating_add(UNKNOWN_ZONE);
+        let at = turn.now.saturating_add(LEFT);
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
-        let settlement = Settlement::Retry { at, error };
+        let settlement = Settlement::Leave { at, error };
         turn.step.commands.push(Command::Settle(record.claim(), settlement));
     }
 
@@ -828,12 +1029,10 @@ impl Driver {
         let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
         let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
         let request = ClaimRequest {
-            now: turn.now,
             from: self.start_of(WallTime::MIN, self.backlog.floor).min(boundary),
             until: boundary,
             limit,
-            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
-            cron: !self.lacks_zone,
+            ..self.request(turn.now)
         };
         self.claim(Lane::Backlog, request, turn)
     }
@@ -853,8 +1052,9 @@ impl Driver {
     fn deliver(&mut self, record: Record, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
-        let run = Arc::new(Run::new(Arc::clone(&self.lease)));
-        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true };
+        let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
+        let key = record.key.clone().filter(|_| self.settings.queue.key_limit.is_some());
+        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
         self.begun_since += 1;
@@ -864,7 +1064,7 @@ impl Driver {
 
     fn watch(&mut self, claim: Claim, attempt: u32, start: WallTime) {
         let (Some(limit), Some(delivering)) =
-            (self.settings.handler_limit, self.delivering.get_mut(&claim.token))
+            (self.settings.queue.handler_limit, self.delivering.get_mut(&claim.token))
         else {
             return;
         };
@@ -874,7 +1074,7 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let permits = self.settings.max_deliveries.saturating_sub(self.delivering.len());
+        let permits = self.settings.queue.max_deliveries.saturating_sub(self.delivering.len());
         let Some(threads) = self.settings.threads else { return permits };
         let free = (threads * self.ahead).saturating_sub(self.running);
         // Quick handlers begin in batches.
@@ -883,7 +1083,8 @@ impl Driver {
 
     /// Returns the fewest records that keep all handlers of this worker busy.
     fn least_reach(&self) -> usize {
-        let DriverSettings { threads, max_deliveries, window_capacity, .. } = self.settings;
+        let DriverSettings { threads, window_capacity, .. } = self.settings;
+        let max_deliveries = self.settings.queue.max_deliveries;
         (2 * threads.unwrap_or(max_deliveries).min(max_deliveries)).min(window_capacity)
     }
 
@@ -931,6 +1132,9 @@ impl Driver {
     fn has_room(&self) -> bool {
         let held = self.wheel.len() + self.window.due.len();
         let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
+        if self.parked() >= self.settings.window_capacity {
+            return false;
+        }
         if self.full_until.is_some() {
             held <= capacity / 2 && self.bytes <= bytes / 2
         } else {
@@ -946,6 +1150,11 @@ impl Driver {
 /// Returns whether this process cannot tell the next occurrence.
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
+}
+
+/// Returns the place of a record among those that are due.
+fn rank(record: &Record) -> (Priority, WallTime, u64) {
+    (record.priority, record.next, record.token)
 }
 
 fn release(record: &Record) -> Command {
@@ -998,7 +1207,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn driver(max_deliveries: usize) -> Driver {
-        Driver::new(DriverSettings { max_deliveries, ..DriverSettings::default() })
+        let queue = QueueSettings { max_deliveries, ..QueueSettings::default() };
+        Driver::new(DriverSettings { queue, ..DriverSettings::default() })
     }
 
     /// Returns a store with timeouts that are due, one second apart and the last one at `now`.
@@ -1017,15 +1227,16 @@ mod tests {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
         let step = driver.step(&store, now, &counters, Vec::new());
-        let [window, backlog] = step.claims[..] else { panic!("{:?}", step.claims) };
-        let records = store.claim(window.worker, window.request);
+        let [window, backlog] = &step.claims[..] else { panic!("{:?}", step.claims) };
+        let records = store.claim(window.worker, &window.request);
         assert_eq!(records.as_ref().expect("claim").as_ref().expect("lease").records.len(), 1);
         // Another worker takes the records while the window's are on their way.
         store.leave(window.worker).expect("leave");
-        let lost = store.claim(backlog.worker, backlog.request);
-        let step = driver.step(&store, now, &counters, vec![(backlog, lost)]);
-        let [again] = step.claims[..] else { panic!("{:?}", step.claims) };
+        let lost = store.claim(backlog.worker, &backlog.request);
+        let step = driver.step(&store, now, &counters, vec![(backlog.clone(), lost)]);
+        let [again] = &step.claims[..] else { panic!("{:?}", step.claims) };
         assert_ne!(again.worker, window.worker);
+        let (window, again) = (window.clone(), again.clone());
         let step = driver.step(&store, now, &counters, vec![(window, records)]);
         assert!(step.begun.is_empty());
         assert_eq!(driver.held(), (0, 0, 0));
@@ -1040,8 +1251,8 @@ mod tests {
         let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
         let step = driver.step(&store, now, &counters, Vec::new());
         let claimed = step.claims.iter().map(|claim| {
-            drop(store.claim(claim.worker, claim.request));
-            (*claim, Err(StoreError::new(StoreErrorReason::OutcomeUnknown)))
+            drop(store.claim(claim.worker, &claim.request));
+            (claim.clone(), Err(StoreError::new(StoreErrorReason::OutcomeUnknown)))
         });
         let claimed = claimed.collect();
         driver.step(&store, now, &counters, claimed);
@@ -1071,7 +1282,10 @@ mod tests {
                     driver.ended(claim.token);
                 }
             }
-            let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
+            let carry_out = |claim: LaneClaim| {
+                let claimed = store.claim(claim.worker, &claim.request);
+                (claim, claimed)
+            };
             claimed = step.claims.into_iter().map(carry_out).collect();
         }
         begun
@@ -1085,7 +1299,7 @@ mod tests {
         // One is due at this moment, and not of the backlog.
         assert_eq!(begins(&mut driver, &store, now, 5), 2);
         for _ in 0..50 {
-            driver.notice(now.saturating_sub(SECOND));
+            driver.notice(None, now.saturating_sub(SECOND));
             assert_eq!(begins(&mut driver, &store, now, 1), 0, "one in ten milliseconds");
         }
         assert!(!driver.is_idle(now), "more are due");
@@ -1108,7 +1322,7 @@ mod tests {
             schedule("far", far + 50, now.saturating_add(40 * SECOND));
             assert_eq!(begins(&mut driver, &store, now, 5), 0);
             schedule("burst", 10, now);
-            driver.notice(now);
+            driver.notice(None, now);
             assert_eq!(begins(&mut driver, &store, now, 30), 10, "the others wait for room");
         }
     }
@@ -1138,7 +1352,10 @@ mod tests {
         let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(8));
         driver.settings.threads = Some(2);
         let step = driver.step(&store, now, &counters, Vec::new());
-        let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
+        let carry_out = |claim: LaneClaim| {
+            let claimed = store.claim(claim.worker, &claim.request);
+            (claim, claimed)
+        };
         let claimed = step.claims.into_iter().map(carry_out).collect();
         let step = driver.step(&store, now, &counters, claimed);
         let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();

@@ -20,9 +20,9 @@ use crate::error::{StoreError, StoreErrorReason, StoreResult};
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
-pub(super) struct Queue(Mutex<Option<Sender<Delivery>>>);
+pub(super) struct Threads(Mutex<Option<Sender<Delivery>>>);
 
-impl Queue {
+impl Threads {
     /// Starts threads that run deliveries until the queue is closed or dropped.
     pub(super) fn start(
         threads: usize,
@@ -59,14 +59,14 @@ impl Queue {
 }
 
 /// Runs a blocking handler and ends the delivery by its result. A panic counts as a failure.
-pub(super) fn run_blocking<E: std::fmt::Display>(
+pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
     handler: &(dyn Fn(&Delivery) -> Result<(), E> + Send + Sync),
     delivery: Delivery,
 ) {
     let Some(delivery) = delivery.start() else { return };
     match catch_unwind(AssertUnwindSafe(|| handler(&delivery))) {
         Ok(Ok(())) => delivery.acknowledge(),
-        Ok(Err(error)) => delivery.retry(error),
+        Ok(Err(error)) => delivery.fail(&error),
         Err(panic) => delivery.retry(format!("the handler panicked: {}", message(&*panic))),
     }
 }

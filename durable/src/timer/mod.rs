@@ -21,17 +21,18 @@ use std::{
 
 use self::core::Core;
 pub use self::{
-    builder::{DeliveryFuture, DurableTimerBuilder},
-    delivery::Delivery,
+    builder::{DeliveryFuture, DurableTimerBuilder, Queue},
+    delivery::{Delivery, StopToken},
     policy::{Backoff, CatchUp},
     stats::{DurableStats, Latency},
 };
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{MAX_PAYLOAD, Record, TimeoutId},
+    record::{Attempt, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
+    repeat::Repeat,
     store::{
-        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
-        Store,
+        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState, Rescheduled,
+        Scheduled, Store,
     },
     time::{WallTime, When},
 };
@@ -181,6 +182,32 @@ impl<S: Store> DurableTimer<S> {
         self.submit(Ok(vec![Command::Schedule(new)]), read)
     }
 
+    /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
+    /// scheduled already with the same rule and payload, nothing changes: so a program can call
+    /// this at each start, and loses no occurrence that was due meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{DurableTimer, MemoryStore, Repeat, Scheduled};
+    ///
+    /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
+    /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
+    /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
+    /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_repeat(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        repeat: Repeat,
+        payload: impl AsRef<[u8]>,
+    ) -> Receipt<Scheduled> {
+        let new = NewTimeout::recurring(id, self.now(), repeat, payload);
+        self.submit(new.map(|new| vec![Command::Schedule(new)]), one!(Scheduled))
+    }
+
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
     /// [`Conflict::Refuse`] the answer for an id that is taken is [`Scheduled::Kept`].
     ///
@@ -296,6 +323,59 @@ impl<S: Store> DurableTimer<S> {
         Ok(self.core().store.count_due(self.now())?)
     }
 
+    /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
+    /// Deliveries under way go on. The default queue is `""`.
+    pub fn pause(
+        &self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<(), DurableError> {
+        Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, true)?)
+    }
+
+    /// Resumes a queue.
+    pub fn resume(
+        &self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<(), DurableError> {
+        Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, false)?)
+    }
+
+    /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
+    /// first. To continue, give the number of the last one as `before`. The store keeps them as
+    /// long as [`DurableTimerBuilder::history`] says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{AttemptEnd, DurableTimer, ManualWallClock, MemoryStore};
+    ///
+    /// let clock = ManualWallClock::new();
+    /// let timer = DurableTimer::builder(MemoryStore::new())
+    ///     .clock(clock.clone())
+    ///     .history(Duration::from_secs(86_400))
+    ///     .build_blocking(|_| Err("the printer is off".into()))?;
+    /// timer.schedule("report", Duration::ZERO, b"").wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let attempts = timer.history(Some(&"report".try_into()?), None, 10)?;
+    /// assert_eq!(attempts[0].end, AttemptEnd::Failed);
+    /// assert_eq!(attempts[0].error.as_deref(), Some("the printer is off"));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn history(
+        &self,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, DurableError> {
+        Ok(self.core().store.history(self.now(), id, before, limit)?)
+    }
+
+    /// Returns the queues of the store: those that had a timeout or a pause.
+    pub fn queues(&self) -> Result<Vec<QueueState>, DurableError> {
+        Ok(self.core().store.queues()?)
+    }
+
     /// Returns the present time of the timer's clock.
     #[must_use]
     pub fn now(&self) -> WallTime {
@@ -344,7 +424,8 @@ impl<S: Store> DurableTimer<S> {
 }
 
 impl NewTimeout {
-    /// Creates a timeout that replaces the one of the same id, and does not recur.
+    /// Creates a timeout of the default queue that replaces the one of the same id, and does not
+    /// recur.
     ///
     /// # Errors
     ///
@@ -358,12 +439,72 @@ impl NewTimeout {
         let payload = payload.as_ref();
         check_payload(payload)?;
         let payload = payload.into();
-        Ok(Self { id, due, payload, repeat: None, conflict: Conflict::Replace })
+        Ok(Self {
+            id,
+            due,
+            payload,
+            repeat: None,
+            conflict: Conflict::Replace,
+            queue: Name::default(),
+            priority: Priority::default(),
+            key: None,
+        })
+    }
+
+    /// Creates a recurring timeout that is due at the first time of its rule after `now`, and
+    /// replaces only one that differs: see [`DurableTimer::schedule_repeat`].
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the id or the payload is not valid, or the rule has no such time.
+    pub fn recurring(
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        now: WallTime,
+        repeat: Repeat,
+        payload: impl AsRef<[u8]>,
+    ) -> Result<Self, InputError> {
+        let first = repeat.after(now, now)?.ok_or(InputError::AfterYear9999)?;
+        let new = Self::new(id, first, payload)?.repeat(repeat);
+        Ok(new.conflict(Conflict::ReplaceChanged))
+    }
+
+    /// Sets the queue, whose handler gets it: see [`Queue`].
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the name is not valid.
+    pub fn queue(
+        mut self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<Self, InputError> {
+        self.queue = queue.try_into().map_err(Into::into)?;
+        Ok(self)
+    }
+
+    /// Sets the group within the queue, of which at most [`Queue::key_limit`] deliveries run at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the name is not valid.
+    pub fn key(
+        mut self,
+        key: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<Self, InputError> {
+        self.key = Some(key.try_into().map_err(Into::into)?);
+        Ok(self)
+    }
+
+    /// Sets which timeouts of the queue go first.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
     }
 
     /// Sets the rule by which it recurs. `due` is the first occurrence.
     #[must_use]
-    pub fn repeat(mut self, repeat: crate::Repeat) -> Self {
+    pub fn repeat(mut self, repeat: Repeat) -> Self {
         self.repeat = Some(repeat);
         self
     }

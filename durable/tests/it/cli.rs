@@ -7,8 +7,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Claim, ClaimRequest, Command as Change, NewTimeout, Repeat, Settlement, SqliteStore, Store,
-    WallTime,
+    Command as Change, Name, NewTimeout, Repeat, Settlement, SqliteStore, Store, WallTime,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,15 +31,8 @@ fn schedule(store: &SqliteStore, id: &str, seconds: u64, payload: &[u8]) {
 
 /// Ends the last attempts of all timeouts that are due by a time.
 fn kill(store: &SqliteStore, until: u64, error: &str) {
-    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
-    let request = ClaimRequest::new(at(until), at(until));
-    let batch = store.claim(worker, request).expect("claim").expect("lease");
-    let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
-    store.begin(at(until), &claims).expect("begin");
-    let dead = || Settlement::Dead { error: error.to_owned() };
-    let settle = claims.into_iter().map(|claim| Change::Settle(claim, dead()));
-    store.write(at(until), &settle.collect::<Vec<_>>()).expect("settle");
-    store.leave(worker).expect("leave");
+    let dead = Settlement::Dead { error: error.to_owned() };
+    crate::settle_all(store, at(until), at(until), &dead);
 }
 
 impl File {
@@ -103,7 +95,8 @@ fn commands_that_read_work_beside_the_process_that_has_the_file_open() {
     let far = json!({
         "id": "far", "state": "pending", "due": "2100-01-01T00:00:00Z",
         "next_attempt": "2100-01-01T00:00:00Z", "attempt": 0, "repeat": "once every 3600000000",
-        "error": null, "payload_bytes": 2, "payload": null, "payload_hex": "ff00",
+        "queue": "", "priority": "normal", "key": null, "error": null, "payload_bytes": 2,
+        "payload": null, "payload_hex": "ff00", "history": [],
     });
     assert_eq!((code, shown), (0, far));
     let copy = file.folder.path().join("copy.db");
@@ -163,6 +156,39 @@ fn requeue_takes_one_or_those_that_fit() {
     assert_eq!(file.json(&["requeue", "--all"]), (1, requeued(0, false)));
     let before = file.json(&["stats"]).1;
     assert_eq!((&before["dead"], &before["due"]), (&json!(0), &json!(253)));
+}
+
+#[test]
+fn queues_are_listed_paused_and_filtered_and_a_timeout_has_its_history() {
+    let file = File::new();
+    let store = SqliteStore::open(&file.path).expect("open");
+    let queue = |name| Name::new(name).expect("valid");
+    // A queue that had no timeout when a rate was first asked for.
+    store.permits(&queue("mail"), at(0), 1.try_into().expect("not 0"), 1).expect("permits");
+    store.keep_history(Duration::MAX);
+    let new = NewTimeout::new("in mail", at(1), b"").expect("valid").queue("mail");
+    store.write(at(0), &[Change::Schedule(new.expect("valid"))]).expect("write");
+    schedule(&store, "once", 1, b"");
+    kill(&store, 2, "no route");
+    let list = file.json(&["list", "--queue", "mail"]).1;
+    assert_eq!((ids(&list), &list["timeouts"][0]["queue"]), (vec!["in mail"], &json!("mail")));
+    let row = |queue: &str, paused, live, due| json!({"queue": queue, "paused": paused, "live": live, "due": due});
+    let queues = |paused| json!({"queues": [row("", false, 2, 1), row("mail", paused, 1, 1)]});
+    assert_eq!(file.json(&["queues"]), (0, queues(false)), "beside this process");
+    let attempt = json!({
+        "attempt": 1, "due": at(1).to_string(), "ended": at(2).to_string(), "end": "dead",
+        "error": "no route",
+    });
+    assert_eq!(file.json(&["show", "once"]).1["history"], json!([attempt]));
+    drop(store);
+    assert_eq!(file.json(&["pause", "mail"]), (0, json!({"queue": "mail", "paused": true})));
+    assert_eq!(file.json(&["queues"]), (0, queues(true)));
+    assert_eq!(file.json(&["resume", "mail"]).0, 0);
+    assert_eq!(file.json(&["queues"]), (0, queues(false)));
+    assert_eq!(file.json(&["requeue", "--queue", "mail"]).1["requeued"], 0);
+    assert_eq!(file.json(&["cancel", "once"]).0, 0);
+    let gone = json!({"id": "once", "state": null, "history": [attempt]});
+    assert_eq!(file.json(&["show", "once"]), (0, gone));
 }
 
 #[test]

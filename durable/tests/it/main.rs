@@ -9,8 +9,25 @@ mod load;
 mod metrics;
 #[cfg(all(feature = "page", unix))]
 mod page;
+mod queues;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod timer;
 mod waits;
+
+use std::time::Duration;
+
+use delaywheel_durable::{ClaimRequest, Command, Settlement, Store, WallTime};
+
+/// Ends an attempt of each timeout of the default queue that is due before a time.
+fn settle_all(store: &dyn Store, now: WallTime, until: WallTime, settlement: &Settlement) {
+    let worker = store.enter(now, Duration::MAX, None).expect("enter");
+    let claimed = store.claim(worker, &ClaimRequest::new(now, until)).expect("claim");
+    let records = claimed.expect("lease").records;
+    let claims: Vec<_> = records.iter().map(delaywheel_durable::Record::claim).collect();
+    store.begin(now, &claims, None).expect("begin");
+    let settle = |claim| Command::Settle(claim, settlement.clone());
+    store.write(now, &claims.into_iter().map(settle).collect::<Vec<_>>()).expect("settle");
+    store.leave(worker).expect("leave");
+}

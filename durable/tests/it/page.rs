@@ -11,8 +11,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Claim, ClaimRequest, Command as Change, ManualWallClock, MemoryStore, NewTimeout, Page,
-    Settlement, State, Store, WallClock, WallTime,
+    Command as Change, ManualWallClock, MemoryStore, NewTimeout, Page, Settlement, State, Store,
+    WallClock, WallTime,
 };
 use tokio::sync::oneshot;
 
@@ -26,20 +26,13 @@ fn store(clock: &ManualWallClock) -> MemoryStore {
         let new = NewTimeout::new(id, due, b"").expect("valid");
         store.write(now, &[Change::Schedule(new)]).expect("write");
     };
-    let worker = store.enter(now, HOUR, Some("node <1>")).expect("enter");
+    store.enter(now, HOUR, Some("node <1>")).expect("enter");
     let early = now.saturating_sub(3 * HOUR);
     for id in ["order/1", SCRIPT] {
         schedule(id, early);
     }
-    let request = ClaimRequest::new(now, now);
-    let batch = store.claim(worker, request).expect("claim").expect("lease");
-    let claims: Vec<Claim> = batch.records.iter().map(delaywheel_durable::Record::claim).collect();
-    store.begin(now, &claims).expect("begin");
     let error = format!("<b>{}", "e".repeat(400));
-    let dead = claims
-        .into_iter()
-        .map(|claim| Change::Settle(claim, Settlement::Dead { error: error.clone() }));
-    store.write(now, &dead.collect::<Vec<_>>()).expect("settle");
+    crate::settle_all(&store, now, now, &Settlement::Dead { error });
     schedule("late", now.saturating_sub(2 * HOUR));
     for (hours, count) in [(0, 9), (3, 1_234), (4, 700), (5, 300), (12, 40), (23, 611), (30, 5)] {
         for number in 0..count {
@@ -168,17 +161,13 @@ fn every_text_is_escaped_and_long_errors_are_cut() {
 fn a_list_of_dead_timeouts_continues_on_the_next_page() {
     let served = Served::start(|page| page);
     let now = ManualWallClock::new().now();
-    let worker = served.store.enter(now, HOUR, None).expect("enter");
-    let request = ClaimRequest { limit: 58, ..ClaimRequest::new(now, WallTime::MAX) };
-    let batch = served.store.claim(worker, request).expect("claim").expect("lease");
-    let dead = |record: &delaywheel_durable::Record| {
-        Change::Settle(record.claim(), Settlement::Dead { error: String::new() })
-    };
-    let dead: Vec<_> = batch.records.iter().map(dead).collect();
-    served.store.write(now, &dead).expect("settle");
+    let new = |number| NewTimeout::new(format!("dead/{number}"), now.saturating_sub(HOUR), b"");
+    let new = (0..57).map(|number| Change::Schedule(new(number).expect("valid")));
+    served.store.write(now, &new.collect::<Vec<_>>()).expect("write");
+    crate::settle_all(&served.store, now, now, &Settlement::Dead { error: String::new() });
     let rows = |body: &str| body.matches(r#"<td class="number">"#).count();
     let first = served.get("/").1;
-    // Two workers have two numbers each.
+    // A worker and a queue have two numbers each.
     assert_eq!(rows(&first), 50 + 4);
     let (_, cursor) = first.split_once(r#"name="after" value=""#).expect("there are more");
     let cursor = cursor.split('"').next().expect("it ends").replace('/', "%2F");
@@ -219,6 +208,33 @@ fn requeue_needs_permission_and_the_origin_of_the_page() {
     assert!(served.get("/?notice=not-dead").1.contains("not dead any more"));
     assert_eq!(served.send("POST /requeue", &[&own], "id=").0, 400);
     assert_eq!(served.send("POST /requeue", &[&own], &format!("id={}", "x".repeat(20_000))).0, 413);
+}
+
+#[test]
+fn queues_are_shown_paused_and_resumed() {
+    let read_only = Served::start(|page| page);
+    let pause = |served: &Served, body: &str| {
+        let (status, head, _) = served.send("POST /pause", &[&served.own()], body);
+        let is_paused = |(queue, is_paused)| {
+            let queues = served.store.queues().expect("queues");
+            queues.iter().any(|q| q.name.as_str() == queue && q.is_paused == is_paused)
+        };
+        assert!(status != 303 || head.contains("location: /?notice="), "{head}");
+        (status, is_paused(("", true)), is_paused(("a/b", true)))
+    };
+    assert_eq!(pause(&read_only, "queue="), (403, false, false));
+    assert!(!read_only.get("/").1.contains("/pause"));
+    let served = Served::start(Page::allow_changes);
+    let (status, _, _) = served.send("POST /pause", &["Origin: http://evil.example"], "queue=");
+    assert_eq!(status, 403);
+    assert_eq!(pause(&served, "queue=a%2Fb"), (303, false, true));
+    assert_eq!(pause(&served, "queue="), (303, true, true));
+    assert_eq!(pause(&served, "queue=a%2Fb&resume="), (303, true, false));
+    assert_eq!(pause(&served, &format!("queue={}", "x".repeat(65))).0, 400);
+    let body = served.get("/?notice=resumed").1;
+    for part in ["The queue is resumed", "(default)</td><td>paused</td>", ">a/b</td><td>-</td>"] {
+        assert!(body.contains(part), "{part} in {body}");
+    }
 }
 
 #[test]
@@ -324,7 +340,7 @@ fn a_browser_shows_the_page() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let dom = open("--dump-dom");
-    assert_eq!((dom.matches("<rect").count(), dom.matches("<button").count()), (24, 2), "{dom}");
+    assert_eq!((dom.matches("<rect").count(), dom.matches("<button").count()), (24, 3), "{dom}");
     assert!(dom.contains(">order/1</td>") && !dom.contains("<script"), "{dom}");
     // What an element that is not closed contains would not be drawn.
     assert_eq!(dom.matches("></line><text").count(), 4, "{dom}");

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     env,
+    num::{NonZeroU32, NonZeroUsize},
     sync::{
         Arc,
         mpsc::{self, Receiver, Sender},
@@ -15,10 +16,11 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
-    Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Notice, Query, Record,
-    Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, StoreResult,
-    TimeoutId, WallClock, WallTime, WorkerId, conformance,
+    Answer, Attempt, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
+    Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Name, NewTimeout, Notice,
+    Priority, Query, Queue, QueueState, Record, Rescheduled, Scheduled, Settlement, State, Store,
+    StoreError, StoreErrorReason, StoreResult, TimeoutId, WallClock, WallTime, WorkerId,
+    conformance,
 };
 use fastrand::Rng;
 use parking_lot::Mutex;
@@ -45,13 +47,19 @@ enum Fault {
     LostAcknowledgement,
     /// A claim of a worker that has left takes records.
     ClaimAfterLeave,
+    /// A claim takes records of another queue.
+    WrongQueue,
+    /// Deliveries of a paused queue begin.
+    NoPause,
+    /// More deliveries of a key run at once than may.
+    NoKeyLimit,
 }
 
 /// A request that reaches the store after its sender took it for lost.
 #[derive(Debug)]
 enum Late {
     Claim(WorkerId, ClaimRequest),
-    Begin(WallTime, Vec<Claim>),
+    Begin(WallTime, Vec<Claim>, Option<NonZeroUsize>),
     Renew(WorkerId, WallTime, Duration),
     Settle(WallTime, Command),
 }
@@ -140,9 +148,15 @@ impl RemoteStore {
     fn faulty_claim(
         &self,
         worker: WorkerId,
-        request: ClaimRequest,
+        request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
-        let batch = self.store.claim(worker, request)?;
+        let mut batch = self.store.claim(worker, request)?;
+        if let (Some(batch), Some(Fault::WrongQueue)) = (&mut batch, self.fault) {
+            let queue = if request.queue == second() { Name::default() } else { second() };
+            let request = ClaimRequest { queue, limit: 1, ..request.clone() };
+            let other = self.store.claim(worker, &request)?;
+            batch.records.extend(other.into_iter().flat_map(|other| other.records));
+        }
         if batch.is_none() && self.fault == Some(Fault::ClaimAfterLeave) {
             let absent = self.store.enter(WallTime::MAX, Duration::ZERO, None)?;
             self.store.claim(absent, request)?;
@@ -153,8 +167,8 @@ impl RemoteStore {
     /// A request arrives that its sender took for lost.
     fn receive(&self, late: Late) -> StoreResult<()> {
         match late {
-            Late::Claim(worker, request) => self.faulty_claim(worker, request).map(drop),
-            Late::Begin(now, claims) => self.store.begin(now, &claims).map(drop),
+            Late::Claim(worker, request) => self.faulty_claim(worker, &request).map(drop),
+            Late::Begin(now, claims, limit) => self.store.begin(now, &claims, limit).map(drop),
             Late::Renew(worker, now, lease) => self.store.renew(worker, now, lease).map(drop),
             Late::Settle(now, command) => {
                 let answer = self.faulty_write(now, &command)?;
@@ -226,8 +240,8 @@ impl Store for RemoteStore {
         self.call(|| self.store.leave(worker))
     }
 
-    fn claim(&self, worker: WorkerId, request: ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
-        let late = || vec![Late::Claim(worker, request)];
+    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+        let late = || vec![Late::Claim(worker, request.clone())];
         self.send(late, || {
             let mut batch = self.faulty_claim(worker, request)?;
             if let (Some(Fault::Early), Some(batch)) = (self.fault, &mut batch) {
@@ -239,16 +253,61 @@ impl Store for RemoteStore {
         })
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> StoreResult<Vec<Begun>> {
-        let late = || vec![Late::Begin(now, claims.to_vec())];
+    fn begin(
+        &self,
+        now: WallTime,
+        claims: &[Claim],
+        key_limit: Option<NonZeroUsize>,
+    ) -> StoreResult<Vec<Begun>> {
+        let late = || vec![Late::Begin(now, claims.to_vec(), key_limit)];
         self.send(late, || match self.fault {
-            Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims),
+            Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims, key_limit),
             Some(Fault::BeginAnyway) => {
-                self.store.begin(now, claims)?;
+                self.store.begin(now, claims, key_limit)?;
                 Ok(vec![Begun::Begun; claims.len()])
             }
-            _ => self.store.begin(now, claims),
+            Some(Fault::NoKeyLimit) => self.store.begin(now, claims, None),
+            Some(Fault::NoPause) => {
+                let is_paused = self.store.queues()?.iter().any(|queue| queue.is_paused);
+                self.store.pause(&second(), false)?;
+                let begun = self.store.begin(now, claims, key_limit);
+                self.store.pause(&second(), is_paused)?;
+                begun
+            }
+            _ => self.store.begin(now, claims, key_limit),
         })
+    }
+
+    fn permits(
+        &self,
+        queue: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> StoreResult<(usize, WallTime)> {
+        self.call(|| self.store.permits(queue, now, rate, most))
+    }
+
+    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        self.call(|| self.store.pause(queue, is_paused))
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        self.store.keep_history(keep);
+    }
+
+    fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        self.call(|| self.store.history(now, id, before, limit))
+    }
+
+    fn queues(&self) -> StoreResult<Vec<QueueState>> {
+        self.call(|| self.store.queues())
     }
 
     fn listen(&self, notice: Notice) {
@@ -291,18 +350,25 @@ struct Known {
     token: u64,
 }
 
+/// The second queue of the store, which has a limit for each key and may be paused.
+fn second() -> Name {
+    Name::new("second").expect("valid")
+}
+
 struct World {
     rng: Rng,
     store: MemoryStore,
     fault: Option<Fault>,
     now: WallTime,
     workers: Vec<Worker>,
-    sender: Sender<(WallTime, Delivery, bool)>,
-    begun: Receiver<(WallTime, Delivery, bool)>,
+    sender: Sender<(WallTime, Delivery, bool, Name)>,
+    begun: Receiver<(WallTime, Delivery, bool, Name)>,
     /// Deliveries, and whether the worker may lose messages.
     under_way: Vec<(Delivery, bool)>,
     oracle: BTreeMap<TimeoutId, Known>,
     last_id: u32,
+    /// The second queue is paused.
+    is_paused: bool,
 }
 
 type Verdict = Result<(), String>;
@@ -323,6 +389,7 @@ impl World {
             under_way: Vec::new(),
             oracle: BTreeMap::new(),
             last_id: 0,
+            is_paused: false,
         };
         for _ in 0..3 {
             world.start_worker();
@@ -331,6 +398,12 @@ impl World {
     }
 
     fn start_worker(&mut self) {
+        let serves = self.rng.u8(..4);
+        self.start_worker_of(serves);
+    }
+
+    /// Starts a worker of both queues; of the second one for 1, and of the first one for 0.
+    fn start_worker_of(&mut self, serves: u8) {
         let clock = ManualWallClock::at(self.now);
         let network = Arc::new(Mutex::new(Network {
             rng: self.rng.fork(),
@@ -346,23 +419,41 @@ impl World {
             network: Arc::clone(&network),
             fault: self.fault,
         };
-        let (sender, time) = (self.sender.clone(), clock.clone());
-        let timer = DurableTimer::builder(store)
+        let handler = |queue: Name| {
+            let (sender, time) = (self.sender.clone(), clock.clone());
+            move |delivery| drop(sender.send((time.now(), delivery, is_lossy, queue.clone())))
+        };
+        let backoff = Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX);
+        let mut queue = Queue::with(second().as_str(), handler(second()))
+            .key_limit(NonZeroUsize::MIN)
+            .handler_limit(Some(600 * SECOND))
+            .backoff(backoff);
+        if self.rng.bool() {
+            queue = queue.rate(NonZeroU32::MIN.saturating_add(self.rng.u32(..20)));
+        }
+        let mut builder = DurableTimer::builder(store)
             .clock(clock.clone())
             .lease(LEASE)
             .window(SECOND * self.rng.u32(1..60))
             .window_capacity(self.rng.usize(1..20), 1 << 20)
             .max_deliveries(self.rng.usize(1..8))
             .handler_limit(Some(600 * SECOND))
-            .backoff(Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX))
-            .build_with(move |delivery| drop(sender.send((time.now(), delivery, is_lossy))))
-            .expect("start");
+            .backoff(backoff);
+        if serves != 0 {
+            builder = builder.queue(queue);
+        }
+        let timer = if serves == 1 {
+            builder.build()
+        } else {
+            builder.build_with(handler(Name::default()))
+        };
+        let timer = timer.expect("start");
         self.workers.push(Worker { timer, clock, network, is_paused: false });
     }
 
     fn run(&mut self, steps: usize) -> Verdict {
         for _ in 0..steps {
-            match self.rng.u8(..20) {
+            match self.rng.u8(..21) {
                 0..6 => self.schedule()?,
                 6 => self.cancel()?,
                 7 => self.reschedule()?,
@@ -374,6 +465,7 @@ impl World {
                 13..17 => self.end_delivery()?,
                 17 => self.echo()?,
                 18 => self.pause(),
+                19 => self.pause_queue(),
                 _ => self.crash(),
             }
             self.take_events()?;
@@ -398,7 +490,12 @@ impl World {
             self.last_id += 1;
             TimeoutId::new(format!("{:04}", self.last_id)).expect("valid")
         });
-        let promise = match self.workers[worker].timer.schedule(&id, due, b"").wait() {
+        let mut new = NewTimeout::new(&id, due, b"").expect("valid");
+        if self.rng.bool() {
+            new = NewTimeout { queue: second(), priority: Priority::High, ..new };
+            new = new.key(["a", "b", "c"][self.rng.usize(..3)]).expect("valid");
+        }
+        let promise = match self.workers[worker].timer.schedule_new(new).wait() {
             Ok(_) => Promise::Kept(due),
             Err(error) if is_unknown(&error) => Promise::Unknown,
             Err(_) => return Ok(()),
@@ -521,6 +618,11 @@ impl World {
         worker.is_paused = !worker.is_paused;
     }
 
+    fn pause_queue(&mut self) {
+        self.is_paused = !self.is_paused;
+        self.store.pause(&second(), self.is_paused).expect("memory");
+    }
+
     fn crash(&mut self) {
         let worker = self.worker();
         let worker = self.workers.swap_remove(worker);
@@ -532,8 +634,15 @@ impl World {
 
     /// Compares the events with the oracle.
     fn take_events(&mut self) -> Verdict {
-        while let Ok((at, delivery, is_lossy)) = self.begun.try_recv() {
+        while let Ok((at, delivery, is_lossy, queue)) = self.begun.try_recv() {
             let id = delivery.id().clone();
+            if delivery.record().queue != queue {
+                return Err(format!("{id} was delivered to {queue:?}"));
+            }
+            if self.is_paused && queue == second() {
+                return Err(format!("{id} was delivered in spite of the pause"));
+            }
+            self.check_keys()?;
             let known = self.oracle.get_mut(&id).ok_or("a delivery of nothing")?;
             match known.promise {
                 Promise::Gone => return Err(format!("{id} was delivered though it is gone")),
@@ -558,11 +667,26 @@ impl World {
         Ok(())
     }
 
+    /// One delivery of each key is under way at most.
+    fn check_keys(&self) -> Verdict {
+        let mut keys = std::collections::BTreeSet::new();
+        let records = self.store.records().into_iter();
+        for record in records.filter(|record| record.state == State::Delivering) {
+            let key = record.key.filter(|key| !keys.insert(key.clone()));
+            key.map_or(Ok(()), |key| Err(format!("two deliveries of {key} are under way")))?;
+        }
+        Ok(())
+    }
+
     /// Ends all faults of the network and waits until everything is delivered.
     fn settle_down(&mut self) -> Verdict {
+        self.start_worker_of(2);
         for worker in &mut self.workers {
             worker.is_paused = false;
             worker.network.lock().loss = 0;
+        }
+        if self.is_paused {
+            self.pause_queue();
         }
         // In steps in which no lease ends: what a worker holds and does not know must come free.
         for _ in 0..250 {
@@ -617,6 +741,9 @@ fn every_seeded_fault_is_found() {
         Fault::LostSchedule,
         Fault::LostAcknowledgement,
         Fault::ClaimAfterLeave,
+        Fault::WrongQueue,
+        Fault::NoPause,
+        Fault::NoKeyLimit,
     ];
     for fault in faults {
         let found = (0..200).find_map(|seed| World::new(seed, Some(fault)).run(400).err());

@@ -10,8 +10,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    ClaimRequest, Command, NewTimeout, Query, SqliteStore, Store, StoreErrorReason, StoreResult,
-    TimeoutId, WallTime,
+    ClaimRequest, Command, Name, NewTimeout, Query, Settlement, SqliteStore, Store,
+    StoreErrorReason, StoreResult, TimeoutId, WallTime,
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -20,6 +20,65 @@ fn file() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
     (folder, path)
+}
+
+/// The first version had no queues.
+#[test]
+fn a_file_of_the_first_version_is_migrated() {
+    let (_folder, path) = file();
+    let store = SqliteStore::open(&path).expect("open");
+    let at = |micros| WallTime::from_micros(micros).expect("in range");
+    let new = |number: u64| NewTimeout::new(format!("{number}"), at(number), b"payload");
+    let commands = (0..3).map(|number| Command::Schedule(new(number).expect("valid")));
+    store.write(at(0), &commands.collect::<Vec<_>>()).expect("write");
+    let records = store.list(&all(), 9).expect("list");
+    drop(store);
+    let old = "ALTER TABLE records RENAME TO new; DROP INDEX by_id; DROP TABLE queues;
+        DROP TABLE history;
+        CREATE TABLE records (
+            dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
+            attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,
+            checksum INTEGER NOT NULL,
+            PRIMARY KEY (dead, next, id)
+        ) STRICT, WITHOUT ROWID;
+        CREATE UNIQUE INDEX by_id ON records (id);
+        INSERT INTO records
+        SELECT dead, next, id, due, attempt, repeat, error, payload, checksum FROM new;
+        DROP TABLE new; PRAGMA user_version = 1;";
+    Connection::open(&path).and_then(|file| file.execute_batch(old)).expect("version 1");
+    let store = SqliteStore::open_checked(&path).expect("migrate");
+    assert_eq!(store.list(&all(), 9).expect("list"), records);
+    let queue = Name::new("q").expect("valid");
+    store.pause(&queue, true).expect("pause");
+    drop(store);
+    let store = SqliteStore::open(&path).expect("open");
+    assert!(store.queues().expect("queues")[1].is_paused, "the file keeps it");
+    let new = NewTimeout { queue, ..new(0).expect("valid") };
+    store.write(at(0), &[Command::Schedule(new)]).expect("write");
+    drop(store);
+    drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
+    let change = "UPDATE records SET queue = 'r' WHERE queue = 'q'";
+    Connection::open(&path).and_then(|file| file.execute_batch(change)).expect("change");
+    let error = SqliteStore::open_checked(&path).expect_err("the checksum covers the queue");
+    assert_eq!(error.reason(), StoreErrorReason::Corrupt);
+}
+
+#[test]
+fn commits_that_add_to_the_history_remove_old_attempts() {
+    let (_folder, path) = file();
+    let at = |micros| WallTime::from_micros(micros).expect("in range");
+    let store = SqliteStore::open(&path).expect("open");
+    store.keep_history(Duration::from_micros(10));
+    for number in 0..100 {
+        let new = NewTimeout::new("a", at(number), b"").expect("valid");
+        store.write(at(number), &[Command::Schedule(new)]).expect("write");
+        crate::settle_all(&store, at(number), WallTime::MAX, &Settlement::Done);
+    }
+    assert_eq!(store.history(at(99), None, None, 999).expect("history").len(), 10);
+    let count = Connection::open(&path).and_then(|file| {
+        file.query_row("SELECT count(*) FROM history", (), |row| row.get::<_, usize>(0))
+    });
+    assert_eq!(count, Ok(10));
 }
 
 #[test]
@@ -65,7 +124,7 @@ fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     let token = |store: &SqliteStore| {
         let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
         let request = ClaimRequest { limit: 1, ..ClaimRequest::new(at(0), WallTime::MAX) };
-        store.claim(worker, request).expect("claim").expect("lease").records[0].token
+        store.claim(worker, &request).expect("claim").expect("lease").records[0].token
     };
     let first = token(&store);
     drop(store);
@@ -180,7 +239,7 @@ fn use_store(store: &SqliteStore) -> StoreResult<bool> {
     store.count()?;
     let worker = store.enter(WallTime::MIN, Duration::from_secs(1), None)?;
     let request = ClaimRequest { limit: 10, ..ClaimRequest::new(WallTime::MIN, WallTime::MAX) };
-    store.claim(worker, request)?;
+    store.claim(worker, &request)?;
     schedule(store, COUNT..COUNT + 1)?;
     let expected = (0..COUNT).map(|number| (format!("{number:04}"), payload(number)));
     Ok(found == expected.collect())

@@ -179,16 +179,16 @@ fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
     let killed = store.enter(now, 600 * SECOND, Some("node-1")).expect("enter");
     let until = now.saturating_add(SECOND);
     let request = ClaimRequest::new(now, until);
-    let batch = store.claim(killed, request).expect("claim").expect("lease");
+    let batch = store.claim(killed, &request).expect("claim").expect("lease");
     let claims = [batch.records[0].claim()];
-    assert_eq!(store.begin(now, &claims).expect("begin"), [Begun::Begun]);
+    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun]);
     let (sender, seen) = mpsc::channel();
     let timer = DurableTimer::builder(store.clone())
         .worker("node-1")
         .build_blocking(move |delivery| Ok(sender.send(delivery.attempt())?))
         .expect("start");
     assert_eq!(seen.recv_timeout(LONG / 3).expect("delivery"), 2);
-    assert!(store.claim(killed, request).expect("claim").is_none());
+    assert!(store.claim(killed, &request).expect("claim").is_none());
     assert!(!store.renew(killed, now, SECOND).expect("renew"), "its lease was taken away");
     assert!(timer.finish(LONG));
 }
@@ -215,7 +215,7 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     let store = timer.store();
     let other = store.enter(now, 60 * SECOND, None).expect("enter");
     let request = |cron| ClaimRequest { cron, ..ClaimRequest::new(now, WallTime::MAX) };
-    let claim = |cron| store.claim(other, request(cron)).expect("claim").expect("lease").records;
+    let claim = |cron| store.claim(other, &request(cron)).expect("claim").expect("lease").records;
     assert_eq!((claim(false).len(), claim(true).len()), (0, 1));
 }
 

@@ -110,7 +110,7 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
             "SELECT id FROM",
             "NOTIFY delaywheel, '253402300799999999",
             "INSERT INTO delaywheel.workers",
-            "SELECT (SELECT min(next_at)",
+            "SELECT (SELECT min(t.next_at)",
             "UPDATE delaywheel.workers SET",
             "WITH picked AS",
         ];

@@ -23,9 +23,9 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, NewTimeout,
-    PostgresStore, Query, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallClock,
-    WallTime, conformance,
+    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, Name, NewTimeout,
+    PostgresStore, Priority, Query, Queue, Scheduled, State, Store, StoreErrorReason, TimeoutId,
+    WallClock, WallTime, conformance,
 };
 
 use self::{
@@ -135,7 +135,8 @@ fn a_transaction_of_the_user_decides() {
     assert_eq!(delivery.id().as_str(), "a");
     assert_eq!(timer.get("undone").expect("get"), None);
 
-    // The handler's row and the acknowledgement, or neither.
+    // The handler's row, the acknowledgement and the history, or none.
+    store.keep_history(LONG);
     for commits in [false, true] {
         let mut transaction = client.transaction().expect("begin");
         transaction
@@ -152,6 +153,7 @@ fn a_transaction_of_the_user_decides() {
     let again = store.acknowledge_in(&mut transaction, &record).expect("acknowledge");
     assert!(!again, "the claim is void");
     drop(transaction);
+    assert_eq!(store.history(timer.now(), None, None, 9).expect("history").len(), 1);
     assert_eq!(timer.count().expect("count").live, 0);
     let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).expect("count").get(0);
     assert_eq!(paid, 1);
@@ -164,43 +166,6 @@ fn a_transaction_of_the_user_decides() {
     assert_eq!(delivery.id().as_str(), "sql");
     delivery.acknowledge();
     assert!(timer.finish(LONG));
-}
-
-#[test]
-fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
-    let Some(server) = Server::start() else { return };
-    let direct = connect(&server);
-    for cut in [Cut::Request, Cut::Answer] {
-        let proxy = Arc::new(Proxy::start(&server.parameters()));
-        let store = PostgresStore::connect(proxy.parameters()).expect("connect");
-        let (sender, seen) = mpsc::channel();
-        let armed = Arc::clone(&proxy);
-        let timer = DurableTimer::builder(store)
-            .build_blocking(move |delivery| {
-                // The acknowledgement that follows is cut.
-                armed.arm("cut-me", cut);
-                Ok(sender.send(delivery.id().to_string())?)
-            })
-            .expect("start");
-        proxy.arm("cut-me", cut);
-        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").wait().expect_err("cut");
-        let DurableError::Store(error) = error else { panic!("{error}") };
-        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{cut:?}");
-        let id = TimeoutId::new("cut-me").expect("valid");
-        let is_there = direct.get(&id).expect("get").is_some();
-        assert_eq!(is_there, cut == Cut::Answer);
-        // Scheduling again is safe, whatever had happened.
-        let expected = if is_there { Scheduled::Replaced } else { Scheduled::Created };
-        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").wait().expect("again"), expected);
-        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "cut-me");
-        assert!(timer.finish(LONG));
-        assert!(proxy.has_cut());
-        // The settlement is tried again; if the first try took effect the second is void.
-        let stats = timer.stats();
-        let expected = if cut == Cut::Answer { (1, 0, 1) } else { (1, 1, 0) };
-        assert_eq!((stats.deliveries, stats.acknowledged, stats.fenced), expected, "{cut:?}");
-        assert_eq!(direct.get(&id).expect("get"), None);
-    }
 }
 
 /// The clock of the server, and by how much this one is ahead of it.
@@ -571,15 +536,65 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
         });
         let sql = format!("SELECT version FROM {schema}.version ORDER BY version");
         let rows = client(&server).query(&sql, &[]).expect("versions");
-        rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
+        rows.iter().map(|row| row.get::<_, i32>(0).cast_unsigned() as usize).collect::<Vec<_>>()
     };
     for round in 0..4 {
         let schema = format!("round_{round}");
         let versions = connect_all(&schema);
-        let known = PostgresStore::migrations(&schema).len();
-        assert_eq!(versions.len(), known);
-        assert!(versions.iter().is_sorted_by(|a, b| *a + 1 == **b), "{versions:?}");
+        let newest = PostgresStore::migrations(&schema).len();
+        assert_eq!(versions, (1..=newest).collect::<Vec<_>>());
     }
+}
+
+/// The first version had no queues.
+#[test]
+fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    client.batch_execute(&PostgresStore::migrations("delaywheel")[0]).expect("version 1");
+    let old = "SELECT delaywheel.schedule('old', now(), 'x', 'once every 3600000000')";
+    client.batch_execute(old).expect("schedule");
+    let (timer, seen) = start(&server);
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
+    timer.pause("q").expect("pause");
+    let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
+    client.batch_execute(new).expect("schedule");
+    let record = timer.get("new").expect("get").expect("scheduled");
+    let parts = (record.queue.as_str(), record.priority, record.key.as_ref().map(Name::as_str));
+    assert_eq!(parts, ("q", Priority::High, Some("k")));
+    // A worker of another process that waits for the queue hears of the end of the pause.
+    let (sender, emails) = mpsc::channel();
+    let queue = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
+    let worker = DurableTimer::builder(connect(&server)).recheck(None).queue(queue);
+    let worker = worker.build().expect("start");
+    while worker.stats().empty_claims < 2 {
+        thread::yield_now();
+    }
+    assert!(emails.try_recv().is_err());
+    timer.resume("q").expect("resume");
+    assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
+}
+
+/// The lease is so long that only the notification can tell the handler.
+#[test]
+fn a_cancel_by_another_process_stops_a_delivery() {
+    let Some(server) = Server::start() else { return };
+    let (timer, deliveries) = held(&server, 10 * LONG);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
+    for id in ["a", "b"] {
+        let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+        if id == "a" {
+            let cancel = Command::Cancel(delivery.id().clone());
+            connect(&server).write(timer.now(), &[cancel]).expect("cancel");
+        } else {
+            let cancel = "SELECT delaywheel.cancel($1)";
+            client(&server).query(cancel, &[&delivery.id().as_str()]).expect("cancel");
+        }
+        assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
+    }
+    assert!(timer.finish(LONG));
+    assert_eq!(timer.stats().fenced, 2);
 }
 
 #[test]

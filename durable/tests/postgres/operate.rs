@@ -1,6 +1,6 @@
 //! What operators use on PostgreSQL: the program, the views, and the list of workers.
 
-use delaywheel_durable::{Inspect, Overview};
+use delaywheel_durable::{Inspect, Overview, QueueOverview};
 
 use super::*;
 
@@ -11,17 +11,17 @@ fn fill(store: &PostgresStore, now: WallTime) {
     let claim = |until| {
         let worker = store.enter(now, 60 * SECOND, Some("node-1")).expect("enter");
         let request = delaywheel_durable::ClaimRequest::new(now, until);
-        store.claim(worker, request).expect("claim").expect("lease").records
+        store.claim(worker, &request).expect("claim").expect("lease").records
     };
     let early = now.saturating_sub(7_200 * SECOND);
     store.write(now, &[schedule("lost", early)]).expect("write");
     let claims = [claim(now)[0].claim()];
-    store.begin(now, &claims).expect("begin");
+    store.begin(now, &claims, None).expect("begin");
     let dead = delaywheel_durable::Settlement::Dead { error: "no route".to_owned() };
     store.write(now, &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
     store.write(now, &[schedule("held", early), schedule("idle", early)]).expect("write");
     let held = [claim(now)[0].claim()];
-    store.begin(now, &held).expect("begin");
+    store.begin(now, &held, None).expect("begin");
     let later = now.saturating_add(172_800 * SECOND);
     store.write(now, &[schedule("late", early), schedule("far", later)]).expect("write");
 }
@@ -47,6 +47,9 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     assert_eq!(column(&mut client, hours), ["t 1", "t 1"]);
     let leases = "SELECT concat_ws(' ', name, is_valid, held, delivering) FROM delaywheel.leases";
     assert_eq!(column(&mut client, leases), ["node-1 t 2 1"]);
+    let queues = "SELECT concat_ws(' ', queue, is_paused, pending, due, late > '2 hours')
+        FROM delaywheel.queue_states";
+    assert_eq!(column(&mut client, queues), [" f 2 1 t"]);
     // The first rows need no scan of the table.
     client.batch_execute("SET enable_seqscan = off").expect("set");
     for (view, index) in [("due", "timeouts_pending"), ("dead", "timeouts_dead")] {
@@ -67,6 +70,13 @@ fn the_store_tells_operators_bounded_counts_and_workers() {
     let hours = overview.by_hour.iter().enumerate().filter(|&(_, &count)| count > 0);
     assert_eq!(hours.collect::<Vec<_>>(), [(48, &1)]);
     assert_eq!(Overview::of(&store, now, 1, 1).expect("overview").due, 1);
+    let new = NewTimeout::new("mail", now, b"").expect("valid").queue("mail").expect("valid");
+    store.write(now, &[Command::Schedule(new)]).expect("write");
+    let counts = store.queues().expect("queues").into_iter().map(|queue| {
+        let seen = QueueOverview::of(&store, queue, now, 100).expect("counts");
+        (seen.queue.name.to_string(), seen.live, seen.due)
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [(String::new(), 4, 3), ("mail".to_owned(), 1, 1)]);
     let workers = store.workers(9).expect("read").expect("it knows them");
     let [node] = &workers[..] else { panic!("{workers:?}") };
     assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 2, 1));

@@ -1,0 +1,235 @@
+//! Several queues of one store, in virtual time.
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::mpsc::{self, Receiver},
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    BuildError, Delivery, DurableTimer, DurableTimerBuilder, ManualWallClock, MemoryStore,
+    NewTimeout, Priority, Queue, Repeat, Scheduled, WallClock,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns a queue whose handler passes its deliveries to the receiver.
+fn queue(name: &str) -> (Queue, Receiver<Delivery>) {
+    let (sender, deliveries) = mpsc::channel();
+    (Queue::with(name, move |delivery| drop(sender.send(delivery))), deliveries)
+}
+
+fn timer(store: &MemoryStore, clock: &ManualWallClock, queue: Queue) -> DurableTimer<MemoryStore> {
+    let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
+    builder.queue(queue).build().expect("start")
+}
+
+fn email(clock: &ManualWallClock, id: &str) -> NewTimeout {
+    NewTimeout::new(id, clock.now(), b"").and_then(|new| new.queue("email")).expect("valid")
+}
+
+fn ids(deliveries: &Receiver<Delivery>) -> Vec<String> {
+    let acknowledge = |delivery: Delivery| {
+        let id = delivery.id().to_string();
+        delivery.acknowledge();
+        id
+    };
+    deliveries.try_iter().map(acknowledge).collect()
+}
+
+#[test]
+fn a_timeout_waits_for_a_worker_that_knows_its_queue() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (invoices, other) = queue("invoices");
+    let producer = timer(&store, &clock, invoices);
+    producer.schedule_new(email(&clock, "a")).wait().expect("schedule");
+    clock.advance(90_000 * SECOND);
+    assert!(ids(&other).is_empty());
+    assert_eq!((producer.stats().claims, store.records()[0].attempt), (2, 0), "no claim for it");
+    let (emails, seen) = queue("email");
+    let _worker = timer(&store, &clock, emails);
+    clock.advance(SECOND);
+    assert_eq!(ids(&seen), ["a"]);
+    let names = |names: [&str; 2]| {
+        let queues = names.map(|name| queue(name).0).into_iter();
+        let builder = DurableTimer::builder(MemoryStore::new());
+        queues.fold(builder, DurableTimerBuilder::queue).build().expect_err("refused")
+    };
+    for wrong in [["a", "a"], ["a", &"b".repeat(65)]] {
+        assert!(matches!(names(wrong), BuildError::Setting("queue")));
+    }
+}
+
+/// The worker holds eight timeouts of a long backlog when others come.
+#[test]
+fn priority_goes_before_time_and_waits_for_no_backlog() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (emails, seen) = queue("email");
+    let builder = DurableTimer::builder(store.clone()).clock(clock.clone()).window_capacity(8, 999);
+    let timer = builder.queue(emails.max_deliveries(1)).build().expect("start");
+    let schedule = |name: &str, count: u32, priority| {
+        let new = |number| email(&clock, &format!("{name}{number}")).priority(priority);
+        timer.schedule_batch((0..count).map(new).collect()).wait().expect("schedule");
+        clock.advance(SECOND);
+    };
+    schedule("low", 2, Priority::Low);
+    schedule("normal", 40, Priority::Normal);
+    schedule("high", 2, Priority::High);
+    let mut order = Vec::new();
+    while let Ok(delivery) = seen.try_recv() {
+        order.push(delivery.id().to_string());
+        delivery.acknowledge();
+        clock.advance(Duration::ZERO);
+    }
+    assert_eq!(order.len(), 44);
+    let place = |id: &str| order.iter().position(|other| other == id).expect("delivered");
+    assert_eq!(place("low0"), 0, "it had begun");
+    assert!(place("high1") < 8, "{order:?}");
+    assert_eq!(place("low1"), 43, "{order:?}");
+}
+
+#[test]
+fn at_most_so_many_deliveries_of_a_key_run_at_once_and_other_keys_go_on() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let limited = || {
+        let (emails, seen) = queue("email");
+        let emails = emails.max_deliveries(4).key_limit(NonZeroUsize::MIN);
+        let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
+        // Each worker holds timeouts of the same key.
+        (builder.window_capacity(8, 999).queue(emails).build().expect("start"), seen)
+    };
+    let workers = [limited(), limited()];
+    let keyed = |id: String, key: &str| email(&clock, &id).key(key).expect("valid");
+    let mut batch: Vec<_> = (0..50).map(|number| keyed(format!("a{number}"), "a")).collect();
+    batch.push(keyed("b".to_owned(), "b"));
+    workers[0].0.schedule_batch(batch).wait().expect("schedule");
+    let (mut done, mut under_way) = (0, Vec::new());
+    for round in 0..250 {
+        clock.advance(SECOND / 10);
+        under_way.extend(workers.iter().flat_map(|(_, seen)| seen.try_iter()));
+        let of_a = under_way.iter().filter(|delivery| delivery.id().as_str() != "b").count();
+        assert!(of_a <= 1, "{under_way:?}");
+        assert!(round > 0 || under_way.len() == 2, "{under_way:?}");
+        done += under_way.len();
+        under_way.drain(..).for_each(Delivery::acknowledge);
+    }
+    assert_eq!(done, 51);
+}
+
+#[test]
+fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let limited = || {
+        let (emails, seen) = queue("email");
+        (timer(&store, &clock, emails.rate(NonZeroU32::new(20).expect("20"))), seen)
+    };
+    let workers = [limited(), limited()];
+    let count = || workers.iter().map(|(_, seen)| ids(seen).len()).sum::<usize>();
+    let batch = (0..200).map(|number| email(&clock, &format!("{number}")));
+    workers[0].0.schedule_batch(batch.collect()).wait().expect("schedule");
+    let mut counts = Vec::new();
+    for second in 0..8 {
+        if second == 3 {
+            workers[0].0.pause("email").expect("pause");
+        } else if second == 5 {
+            workers[1].0.resume("email").expect("resume");
+        }
+        (0..100).for_each(|_| clock.advance(SECOND / 100));
+        counts.push(count());
+    }
+    // A tenth of the rate is kept.
+    assert_eq!(counts, [22, 20, 20, 0, 0, 22, 20, 20]);
+}
+
+/// The lease of the worker is 30 seconds.
+#[test]
+fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limit() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (emails, seen) = queue("email");
+    let first = timer(&store, &clock, emails.handler_limit(Some(1_000 * SECOND)));
+    let (emails, other) = queue("email");
+    let second = timer(&store, &clock, emails);
+    let batch = ["a", "b", "c"].map(|id| email(&clock, id));
+    first.schedule_batch(batch.to_vec()).wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let deliveries: Vec<_> = seen.try_iter().collect();
+    for _ in 0..90 {
+        clock.advance(10 * SECOND);
+    }
+    let current = || deliveries.iter().map(Delivery::is_current).collect::<Vec<_>>();
+    assert_eq!((current(), ids(&other).len()), (vec![true; 3], 0), "the lease was extended");
+    let (wake, woken) = mpsc::channel();
+    let token = deliveries[0].stop_token();
+    let waiting = std::thread::spawn(move || {
+        wake.send(()).expect("the test waits");
+        pollster::block_on(token.stopped());
+    });
+    woken.recv().expect("the thread runs");
+    second.cancel("a").wait().expect("cancel");
+    second.schedule_new(email(&clock, "b")).wait().expect("replace");
+    clock.advance(Duration::ZERO);
+    assert_eq!(current(), [false, false, true]);
+    waiting.join().expect("it was woken");
+    assert_eq!(other.try_iter().chain(seen.try_iter()).count(), 1, "the new one");
+    clock.advance(101 * SECOND);
+    assert_eq!(current(), [false; 3]);
+    assert!(deliveries[2].stop_token().wait(Duration::MAX));
+}
+
+#[test]
+fn a_program_that_schedules_a_recurring_timeout_at_each_start_loses_no_occurrence() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let schedule = |seconds: u32, payload: &str| {
+        let (reports, seen) = queue("");
+        let timer = timer(&store, &clock, reports);
+        let repeat = Repeat::every(seconds * SECOND).expect("valid");
+        let answer = timer.schedule_repeat("report", repeat, payload).wait().expect("schedule");
+        timer.shutdown();
+        (answer, store.records()[0].due.since(clock.now()), seen)
+    };
+    assert_eq!(schedule(60, "a").0, Scheduled::Created);
+    clock.advance(50 * SECOND);
+    let (answer, first, _) = schedule(60, "a");
+    assert_eq!((answer, first), (Scheduled::Kept, 10 * SECOND));
+    let (answer, first, _) = schedule(90, "a");
+    assert_eq!((answer, first), (Scheduled::Replaced, 90 * SECOND));
+    assert_eq!(schedule(90, "b").0, Scheduled::Replaced);
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_payload_of_an_unknown_version_waits_for_another_worker_and_is_no_attempt() {
+    use delaywheel_durable::Payload;
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Mail<const VERSION: u32>(String);
+
+    impl<const VERSION: u32> Payload for Mail<VERSION> {
+        const VERSION: u32 = VERSION;
+    }
+
+    fn worker<const VERSION: u32>(
+        store: &MemoryStore,
+        clock: &ManualWallClock,
+    ) -> (DurableTimer<MemoryStore>, Receiver<String>) {
+        let (sender, seen) = mpsc::channel();
+        let queue = Queue::blocking("", move |delivery| {
+            Ok(sender.send(delivery.decode::<Mail<VERSION>>()?.0)?)
+        });
+        (timer(store, clock, queue), seen)
+    }
+
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (old, none) = worker::<1>(&store, &clock);
+    let mail = NewTimeout::typed("a", clock.now(), &Mail::<2>("hello".to_owned())).expect("JSON");
+    old.schedule_new(mail).wait().expect("schedule");
+    clock.advance(3_600 * SECOND);
+    let record = store.records().remove(0);
+    assert_eq!((record.attempt, none.try_iter().count()), (0, 0));
+    assert_eq!(record.error.as_deref(), Some("version 2 of the payload is unknown here"));
+    let (_new, seen) = worker::<2>(&store, &clock);
+    old.shutdown();
+    clock.advance(10 * SECOND);
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["hello"]);
+    assert_eq!(store.records(), []);
+}

@@ -143,7 +143,7 @@ struct Shared {
     listeners: Listeners,
     path: PathBuf,
     /// Released after the connections are closed. `None` if the store is only read.
-    lock: Option<File>,
+    lock: Option<Lock>,
 }
 
 /// Claims: known to this process only.
@@ -240,7 +240,7 @@ impl SqliteStore {
         writer: Connection,
         held: Held,
         path: PathBuf,
-        lock: Option<File>,
+        lock: Option<Lock>,
     ) -> StoreResult<Self> {
         let reader = connect(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
         let shared = Shared {
@@ -933,8 +933,18 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// A locked file. A program that starts meanwhile has a copy of it for a moment, which keeps the
+/// lock if it is only closed.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 /// Locks a file beside another one. SQLite's own locks would not outlast an operation.
-fn lock_beside(path: &Path) -> StoreResult<File> {
+fn lock_beside(path: &Path) -> StoreResult<Lock> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
     let mut options = File::options();
@@ -944,7 +954,7 @@ fn lock_beside(path: &Path) -> StoreResult<File> {
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
             Err(file_error(error))
         }
-        _ => Ok(file),
+        _ => Ok(Lock(file)),
     }
 }
 
@@ -1274,6 +1284,16 @@ mod tests {
             };
             crate::conformance::check(open, steps);
         }
+    }
+
+    /// A program that is being started has a copy of the lock.
+    #[test]
+    fn a_store_that_is_dropped_frees_its_file() {
+        let (folder, store) = open();
+        let copy = store.shared.lock.as_ref().map(|lock| lock.0.try_clone().expect("copy"));
+        drop(store);
+        SqliteStore::open(folder.path().join("timeouts.db")).expect("open");
+        drop(copy);
     }
 
     /// The record is below the place up to which the worker has claimed.

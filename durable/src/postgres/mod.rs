@@ -116,8 +116,8 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// In `psql`, `delaywheel.due` lists the timeouts that are due and not acknowledged, oldest first;
 /// `delaywheel.dead` the dead ones; `delaywheel.by_hour` counts those that wait, by the hour of
-/// their next attempt; `delaywheel.queue_states` lists the queues; and `delaywheel.leases` the
-/// workers.
+/// their next attempt and by queue; `delaywheel.queue_states` lists the queues; and
+/// `delaywheel.leases` the workers.
 ///
 /// # Crashes of the server
 ///

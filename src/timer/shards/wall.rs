@@ -31,16 +31,25 @@ use std::{
 
 use foldhash::quality::FixedState;
 
-use crate::{sync::Mutex, tick::Tick, ticks::Nanos, timer::tick_clock::TickClock};
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering},
+    tick::Tick,
+    ticks::Nanos,
+    timer::tick_clock::TickClock,
+};
 
 /// The timeouts of a timer whose deadlines are times of the wall clock, by their keys.
-pub(super) struct Walls<K>(Mutex<State<K>>);
+pub(super) struct Walls<K> {
+    state: Mutex<State<K>>,
+    /// The number of looks that have begun. Clocks that step back do not tell their order.
+    looks: AtomicU64,
+}
 
 struct State<K> {
     /// The offset by which they are placed, in nanoseconds since 1970.
     offset: i128,
-    /// When the latest look began.
-    seen: Nanos,
+    /// The number of the latest look.
+    seen: u64,
     /// Whether some are placed by another offset.
     is_stale: bool,
     /// Deadlines, in nanoseconds since 1970. Some of the timeouts have ended.
@@ -59,21 +68,27 @@ pub(in crate::timer) struct Place {
 
 /// Bounds of the offset, from one look at both clocks.
 struct Look {
-    before: Nanos,
+    number: u64,
     least: i128,
     most: i128,
 }
 
 impl<K: Copy + Eq + Hash> Walls<K> {
     pub(super) fn new() -> Self {
-        let (deadlines, offset, seen) = (HashMap::default(), i128::MAX, Nanos::ZERO);
-        Self(Mutex::new(State { offset, seen, is_stale: false, deadlines, most: LEAST_KEPT }))
+        let (deadlines, offset) = (HashMap::default(), i128::MAX);
+        let state = State { offset, seen: 0, is_stale: false, deadlines, most: LEAST_KEPT };
+        Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
+    }
+
+    /// Looks at both clocks.
+    fn look(&self, clock: &TickClock) -> Look {
+        Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel))
     }
 
     /// Finds the place of a deadline. After the insert or reset, the caller [keeps](Self::keep) it.
     pub(super) fn place(&self, clock: &TickClock, deadline: SystemTime) -> Place {
-        let look = Look::at(clock);
-        let mut state = self.0.lock();
+        let look = self.look(clock);
+        let mut state = self.state.lock();
         state.follow(&look, clock);
         let (deadline, offset) = (since_1970(deadline), state.offset);
         Place { deadline, offset, tick: tick_of(clock, deadline, offset) }
@@ -81,7 +96,7 @@ impl<K: Copy + Eq + Hash> Walls<K> {
 
     /// Registers a timeout that has been placed. Returns whether a turn has to move timeouts.
     pub(super) fn keep(&self, key: K, place: Place, is_pending: impl Fn(K) -> bool) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.is_stale |= state.offset != place.offset;
         state.deadlines.insert(key, place.deadline);
         if state.deadlines.len() >= state.most {
@@ -94,8 +109,8 @@ impl<K: Copy + Eq + Hash> Walls<K> {
     /// Moves all timeouts by `reset` if the wall clock was set, and forgets those for which it
     /// returns `false`. Call it before due timeouts expire.
     pub(super) fn follow(&self, clock: &TickClock, reset: impl Fn(K, Tick) -> bool) {
-        let look = Look::at(clock);
-        let mut state = self.0.lock();
+        let look = self.look(clock);
+        let mut state = self.state.lock();
         state.follow(&look, clock);
         if mem::take(&mut state.is_stale) {
             let offset = state.offset;
@@ -106,12 +121,12 @@ impl<K: Copy + Eq + Hash> Walls<K> {
     /// Forgets a timeout, before it gets another deadline.
     #[cold]
     pub(super) fn forget(&self, key: K) {
-        self.0.lock().deadlines.remove(&key);
+        self.state.lock().deadlines.remove(&key);
     }
 
     /// Forgets all timeouts, at the end of the timer.
     pub(super) fn clear(&self) {
-        self.0.lock().deadlines = HashMap::default();
+        self.state.lock().deadlines = HashMap::default();
     }
 }
 
@@ -121,10 +136,10 @@ const LEAST_KEPT: usize = 16;
 impl<K> State<K> {
     /// Takes over the offset of a look if it has changed: back at all, or ahead by over a tick.
     fn follow(&mut self, look: &Look, clock: &TickClock) {
-        if look.before < self.seen {
+        if look.number < self.seen {
             return;
         }
-        self.seen = look.before;
+        self.seen = look.number;
         let is_behind = || self.offset + nanos(clock.ticks.tick()) < look.least;
         if self.offset > look.most || is_behind() {
             self.offset = look.least;
@@ -135,12 +150,12 @@ impl<K> State<K> {
 
 impl Look {
     /// Looks at both clocks; again if the scheduler has interrupted this thread meanwhile.
-    fn at(clock: &TickClock) -> Self {
+    fn at(clock: &TickClock, number: u64) -> Self {
         let look = || {
             let before = clock.elapsed();
             let wall = since_1970(clock.system_time());
             let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
-            Self { before, least, most }
+            Self { number, least, most }
         };
         let is_short = |look: &Self| look.most - look.least < nanos(clock.ticks.tick());
         (0..3).map(|_| look()).find(is_short).unwrap_or_else(look)

@@ -257,3 +257,20 @@ fn times_that_no_clock_shows_are_due_at_once_or_never() {
     assert_eq!(log.take(), ["past"]);
     assert!(clock.run_until_idle(99) && log.take().is_empty());
 }
+
+/// Both clocks step back, that of the timer to before the latest look, and stand still.
+#[test]
+fn a_time_is_not_early_after_both_clocks_have_stepped_back() {
+    let (clock, log) = (Set::new(), Log::new());
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    clock.show(MS / 2);
+    timer.schedule_at_time(clock.system_time() + HOUR, log.note("noon")).unwrap();
+    clock.show(Duration::ZERO);
+    *clock.0.wall.lock().unwrap() -= 2 * HOUR;
+    timer.schedule_at_time(clock.system_time() + HOUR, log.note("morning")).unwrap();
+    clock.turn();
+    assert_eq!(log.take(), [""; 0], "it is early");
+    *clock.0.wall.lock().unwrap() += HOUR;
+    clock.turn();
+    assert_eq!(log.take(), ["morning"]);
+}

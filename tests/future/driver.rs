@@ -1,8 +1,9 @@
 //! A driver in place of the reaper of the sleeps, in virtual time.
 
 use std::{
-    sync::{Arc, Mutex},
-    task::Poll,
+    sync::{Arc, Mutex, mpsc},
+    task::{Poll, Wake, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -163,6 +164,34 @@ fn a_driver_wakes_a_bounded_number_of_tasks_in_a_poll() {
         polls += 1;
     }
     assert!(polls >= SLEEPS / 64);
+}
+
+/// A waker that uses the timer.
+struct Sleeping(Timer, ManualClock);
+
+impl Wake for Sleeping {
+    fn wake(self: Arc<Self>) {
+        assert!(poll(&mut self.0.sleep_until_time(self.1.system_time() + SECOND)).is_pending());
+    }
+}
+
+#[test]
+fn the_waker_of_a_driver_may_use_the_timer_when_the_wall_clock_is_set() {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let (outer, clock) = timer();
+        let builder = Timer::builder().clock(clock.clone());
+        let (timer, mut driver) =
+            builder.build_with_driver(move |delay| outer.sleep(delay)).expect("they are valid");
+        let noon = clock.system_time() + 3600 * SECOND;
+        let mut sleep = timer.sleep_until_time(noon);
+        assert!(poll(&mut sleep).is_pending());
+        let waker = Waker::from(Arc::new(Sleeping(timer.clone(), clock.clone())));
+        assert!(poll_with(&mut driver, &waker).is_pending());
+        clock.set_system_time(noon - SECOND);
+        done.send(timer.stats().pending)
+    });
+    assert!(is_done.recv_timeout(60 * SECOND).is_ok(), "a lock is held over the waker");
 }
 
 /// A driver can be spawned on a runtime with several threads.

@@ -15,12 +15,16 @@
 //!
 //! # Why no step is missed
 //!
-//! A thread that schedules first asks for notices of steps. Then it looks, places and inserts the
-//! timeout, and registers it. If a turn has looked meanwhile, the offset may have changed. Then the
-//! thread marks the places as stale, and wakes the reaper.
+//! A thread that schedules first asks for notices of steps. Then it looks. In one hold of the lock,
+//! it places, inserts and registers the timeout, by the offset of the latest look of any thread. So
+//! no turn finds a timeout at the place of an offset that has passed. If the thread itself has
+//! noticed a step, it wakes the reaper.
 //!
-//! The lock is taken before those of shards. A thread that holds it wakes nobody: a turn has an
-//! awake reaper, and others insert without it. Clocks of the user are read without it.
+//! The latest look is the last that has begun. A turn whose look is older also uses that offset,
+//! which was valid later than the `now` of the turn.
+//!
+//! The lock is taken before those of shards. A thread that holds it wakes nobody: it does so after
+//! the release. Clocks of the user are read without it.
 
 use std::{
     collections::HashMap,
@@ -58,14 +62,6 @@ struct State<K> {
     most: usize,
 }
 
-/// The place of a deadline in the wheel.
-#[derive(Clone, Copy)]
-pub(in crate::timer) struct Place {
-    deadline: i128,
-    offset: i128,
-    pub(in crate::timer) tick: Tick,
-}
-
 /// Bounds of the offset, from one look at both clocks.
 struct Look {
     number: u64,
@@ -85,30 +81,33 @@ impl<K: Copy + Eq + Hash> Walls<K> {
         Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Finds the place of a deadline. After the insert or reset, the caller [keeps](Self::keep) it.
-    pub(super) fn place(&self, clock: &TickClock, deadline: SystemTime) -> Place {
+    /// Lets `put` insert or move a timeout at the place of its deadline, and registers it. Returns
+    /// the result of `put`, and whether a turn has to move timeouts.
+    pub(super) fn put<E>(
+        &self,
+        clock: &TickClock,
+        deadline: SystemTime,
+        is_pending: impl Fn(K) -> bool,
+        put: impl FnOnce(Tick) -> Result<K, E>,
+    ) -> (Result<K, E>, bool) {
         let look = self.look(clock);
         let mut state = self.state.lock();
         state.follow(&look, clock);
-        let (deadline, offset) = (since_1970(deadline), state.offset);
-        Place { deadline, offset, tick: tick_of(clock, deadline, offset) }
-    }
-
-    /// Registers a timeout that has been placed. Returns whether a turn has to move timeouts.
-    pub(super) fn keep(&self, key: K, place: Place, is_pending: impl Fn(K) -> bool) -> bool {
-        let mut state = self.state.lock();
-        state.is_stale |= state.offset != place.offset;
-        state.deadlines.insert(key, place.deadline);
-        if state.deadlines.len() >= state.most {
-            state.deadlines.retain(|key, _| is_pending(*key));
-            state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+        let deadline = since_1970(deadline);
+        let put = put(tick_of(clock, deadline, state.offset));
+        if let Ok(key) = &put {
+            state.deadlines.insert(*key, deadline);
+            if state.deadlines.len() >= state.most {
+                state.deadlines.retain(|key, _| is_pending(*key));
+                state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+            }
         }
-        state.is_stale
+        (put, state.is_stale)
     }
 
     /// Moves all timeouts by `reset` if the wall clock was set, and forgets those for which it
     /// returns `false`. Call it before due timeouts expire.
-    pub(super) fn follow(&self, clock: &TickClock, reset: impl Fn(K, Tick) -> bool) {
+    pub(super) fn follow(&self, clock: &TickClock, mut reset: impl FnMut(K, Tick) -> bool) {
         let look = self.look(clock);
         let mut state = self.state.lock();
         state.follow(&look, clock);
@@ -118,10 +117,15 @@ impl<K: Copy + Eq + Hash> Walls<K> {
         }
     }
 
-    /// Forgets a timeout, before it gets another deadline.
+    /// Lets `put` move a timeout. Forgets the timeout if `put` returns `true` as well.
     #[cold]
-    pub(super) fn forget(&self, key: K) {
-        self.state.lock().deadlines.remove(&key);
+    pub(super) fn leave<R>(&self, key: K, put: impl FnOnce() -> (R, bool)) -> R {
+        let mut state = self.state.lock();
+        let (result, leaves) = put();
+        if leaves {
+            state.deadlines.remove(&key);
+        }
+        result
     }
 
     /// Forgets all timeouts, at the end of the timer.

@@ -132,12 +132,18 @@ impl TickClock {
         self.source.as_ref().is_some_and(|clock| clock.may_jump())
     }
 
-    /// Tells a listener of each jump of the clocks. Only the first call has an effect.
-    pub(super) fn watch(&self, listener: Weak<dyn StepListener>) {
-        self.recheck.get_or_init(|| match &self.source {
-            None => watch_steps(listener),
-            Some(clock) => clock.watch(listener),
+    /// Tells a listener of each jump of the clocks. Only the first call has an effect. It returns
+    /// whether the clock has to be read again and again, also by a reaper that sleeps already.
+    pub(super) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
+        let mut is_first = false;
+        let recheck = self.recheck.get_or_init(|| {
+            is_first = true;
+            match &self.source {
+                None => watch_steps(listener),
+                Some(clock) => clock.watch(listener),
+            }
         });
+        is_first && recheck.is_some()
     }
 
     /// Returns the time of the user's clock, even if it has stepped back.

@@ -156,7 +156,9 @@ impl<S: ShardState> Shards<S> {
         S: Send + 'static,
     {
         let walls = self.walls.get_or_init(Walls::new);
-        self.clock.watch(Arc::<Self>::downgrade(self));
+        if self.clock.watch(Arc::<Self>::downgrade(self)) {
+            self.wakeup.wake();
+        }
         let is_pending = |key| self.deadline(key).is_some();
         let mut earlier = None;
         let put = |tick| put(tick, &mut earlier);

@@ -342,12 +342,13 @@ impl<S: ShardState> Shards<S> {
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<S::Value> {
         self.lifecycle.enter(Phase::ShutDown);
-        self.walls.get().into_iter().for_each(Walls::clear);
         let mut values = Vec::new();
         for index in 0..self.count() {
             let mut wheel = self.lock(index).shut_down();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
+        // No shard takes another one.
+        self.walls.get().into_iter().for_each(Walls::clear);
         self.wakeup.wake();
         values
     }
@@ -367,6 +368,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Frees the memory that pending timeouts do not need.
     pub(crate) fn shrink(&self) {
+        self.walls.get().into_iter().for_each(|walls| {
+            walls.shrink(|key| self.deadline(key).is_some());
+        });
         self.lock_each().for_each(|mut shard| shard.state_mut().wheel_mut().shrink());
     }
 

@@ -128,6 +128,14 @@ impl<K: Copy + Eq + Hash> Walls<K> {
         result
     }
 
+    /// Frees the memory of timeouts that have ended.
+    pub(super) fn shrink(&self, is_pending: impl Fn(K) -> bool) {
+        let mut state = self.state.lock();
+        state.deadlines.retain(|key, _| is_pending(*key));
+        state.deadlines.shrink_to_fit();
+        state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+    }
+
     /// Forgets all timeouts, at the end of the timer.
     pub(super) fn clear(&self) {
         self.state.lock().deadlines = HashMap::default();
@@ -182,4 +190,27 @@ fn since_1970(time: SystemTime) -> i128 {
 
 fn nanos(span: Duration) -> i128 {
     i128::try_from(span.as_nanos()).unwrap_or(i128::MAX)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{clock::ManualClock, timer::ValueTimer};
+
+    #[test]
+    fn a_shrink_frees_the_memory_of_times_that_have_passed() {
+        let clock = ManualClock::new();
+        let timer = crate::Timer::builder().clock(clock.clone()).build_with(drop);
+        let timer: ValueTimer<u32> = timer.expect("the settings are valid");
+        let (now, second) = (crate::Clock::system_time(&clock), Duration::from_secs(1));
+        for value in 0..10_000 {
+            timer.schedule_at_time(now + second, value).expect("the timer runs");
+        }
+        let last = timer.schedule_at_time(now + 2 * second, 0).expect("the timer runs");
+        clock.advance(second);
+        timer.shrink();
+        let state = timer.shards().walls.get().expect("it has such deadlines").state.lock();
+        assert!(state.deadlines.contains_key(&last));
+        assert!(state.deadlines.capacity() < 2 * LEAST_KEPT, "{}", state.deadlines.capacity());
+    }
 }

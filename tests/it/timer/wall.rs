@@ -278,7 +278,9 @@ fn a_time_is_not_early_after_both_clocks_have_stepped_back() {
 
 /// A clock without notices, at whose next reading but some the test does something.
 #[derive(Clone)]
-struct Interrupted(Set, Arc<Mutex<(usize, Option<Box<dyn FnOnce() + Send>>)>>);
+struct Interrupted(Set, Arc<Mutex<(usize, Option<Interrupt>)>>);
+
+type Interrupt = Box<dyn FnOnce() + Send>;
 
 impl fmt::Debug for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -292,7 +294,9 @@ impl Clock for Interrupted {
         let due = if next.0 == 0 { next.1.take() } else { None };
         next.0 = next.0.saturating_sub(1);
         drop(next);
-        due.into_iter().for_each(|interrupt| interrupt());
+        if let Some(interrupt) = due {
+            interrupt();
+        }
         self.0.now()
     }
 

@@ -224,6 +224,13 @@ impl TickClock {
         Reading { elapsed, now }
     }
 
+    /// Takes note that an instant has passed.
+    #[cfg(feature = "future")]
+    pub(crate) fn observe(&self, instant: Instant) {
+        let tick = self.ticks.floor(self.elapsed_at(instant));
+        self.latest.fetch_max(tick.get(), Ordering::Relaxed);
+    }
+
     /// Returns the first tick that begins `delay` after a reading or later.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {

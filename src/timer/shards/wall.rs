@@ -195,14 +195,17 @@ fn nanos(span: Duration) -> i128 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{clock::ManualClock, timer::ValueTimer};
+    use crate::{
+        clock::{Clock, ManualClock},
+        timer::{Timer, ValueTimer},
+    };
 
     #[test]
     fn a_shrink_frees_the_memory_of_times_that_have_passed() {
         let clock = ManualClock::new();
-        let timer = crate::Timer::builder().clock(clock.clone()).build_with(drop);
+        let timer = Timer::builder().clock(clock.clone()).build_with(drop);
         let timer: ValueTimer<u32> = timer.expect("the settings are valid");
-        let (now, second) = (crate::Clock::system_time(&clock), Duration::from_secs(1));
+        let (now, second) = (clock.system_time(), Duration::from_secs(1));
         for value in 0..10_000 {
             timer.schedule_at_time(now + second, value).expect("the timer runs");
         }

@@ -451,6 +451,7 @@ impl<V> Slab<V> {
     /// Sweeps the next segment. Returns `false` if there is none.
     #[cfg(feature = "std")]
     pub(crate) fn sweep(&mut self) -> bool {
+        debug_assert!(Self::PACKS, "a lookup of small values skips what is not swept");
         self.sweep_one(BY_ITSELF)
     }
 

@@ -64,6 +64,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             }
             let Some(next) = self.next_expiration() else { pending().await };
             self.sleep_until(next).await?;
+            self.observe(next);
         }
     }
 
@@ -192,7 +193,10 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                 match Pin::new(slept).poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Ok(())) => sleep = None,
+                    Poll::Ready(Ok(())) => {
+                        sleep = None;
+                        next.inspect(|next| self.0.lock().map.observe(*next));
+                    }
                 }
             }
         })

@@ -309,6 +309,12 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
 }
 
 impl<K, V> DelayMap<K, V> {
+    /// Takes note that the timer has seen this instant: its clock may have stepped back since.
+    #[cfg(feature = "future")]
+    pub(crate) fn observe(&self, instant: Instant) {
+        self.clock.observe(instant);
+    }
+
     fn after(&mut self, delay: Duration) -> Tick {
         let read = self.clock.read();
         self.entries.observe(read.now);

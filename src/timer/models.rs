@@ -14,6 +14,7 @@ mod receivers;
 #[cfg(feature = "future")]
 mod sleeps;
 mod wakeup;
+mod wall;
 
 #[cfg(feature = "future")]
 use std::task::{Wake, Waker};

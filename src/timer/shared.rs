@@ -272,10 +272,12 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         time: SystemTime,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let place = self.shards.place(time);
-        let key = self.insert(self.shards.clock().read(), place.tick, value)?;
-        self.shards.keep(key, place);
-        Ok(key)
+        let read = self.shards.clock().read();
+        let inserted = self.shards.put_at_time(time, read.now, |tick, earlier| {
+            self.shards.insert_quietly(read.now, tick, value, earlier)
+        });
+        self.help_if_late(read);
+        inserted
     }
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,

@@ -132,12 +132,18 @@ impl TickClock {
         self.source.as_ref().is_some_and(|clock| clock.may_jump())
     }
 
-    /// Notifies a listener of each jump of the clocks. Only the first call has an effect.
-    pub(super) fn watch(&self, listener: Weak<dyn StepListener>) {
-        self.recheck.get_or_init(|| match &self.source {
-            None => watch_steps(listener),
-            Some(clock) => clock.watch(listener),
+    /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It returns
+    /// whether the clock has to be read again and again, also by a reaper that sleeps already.
+    pub(super) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
+        let mut is_first = false;
+        let recheck = self.recheck.get_or_init(|| {
+            is_first = true;
+            match &self.source {
+                None => watch_steps(listener),
+                Some(clock) => clock.watch(listener),
+            }
         });
+        is_first && recheck.is_some()
     }
 
     /// Returns the time of the user's clock, even if it has stepped back.
@@ -216,6 +222,13 @@ impl TickClock {
         debug_assert!(now > latest, "the clock left tick {latest} for tick {now}");
         self.latest.fetch_max(now.get(), Ordering::Relaxed);
         Reading { elapsed, now }
+    }
+
+    /// Takes note that an instant has passed.
+    #[cfg(feature = "future")]
+    pub(crate) fn observe(&self, instant: Instant) {
+        let tick = self.ticks.floor(self.elapsed_at(instant));
+        self.latest.fetch_max(tick.get(), Ordering::Relaxed);
     }
 
     /// Returns the first tick that begins `delay` after a reading or later.

@@ -290,8 +290,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
     /// A timer keeps the memory of its largest number of timeouts. Keys stay valid. A pending
-    /// timeout keeps its segment of 1024 slots, unless its value is larger than 24 bytes: those move
-    /// together. A shutdown frees all memory without this call.
+    /// timeout keeps its segment of 1024 slots, unless its value has more than 24 bytes: those
+    /// move together. A shutdown frees all memory without this call.
     ///
     /// # Examples
     ///

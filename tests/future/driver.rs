@@ -1,13 +1,14 @@
 //! A driver in place of the reaper of the sleeps, in virtual time.
 
 use std::{
-    sync::{Arc, Mutex},
-    task::Poll,
+    sync::{Arc, Mutex, Weak, mpsc},
+    task::{Poll, Wake, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleErrorKind, Timer,
+    Clock, ManualClock, ScheduleErrorKind, StepListener, Timer,
     future::{Driver, Sleep},
 };
 
@@ -163,6 +164,72 @@ fn a_driver_wakes_a_bounded_number_of_tasks_in_a_poll() {
         polls += 1;
     }
     assert!(polls >= SLEEPS / 64);
+}
+
+/// A waker that uses the timer.
+struct Sleeping(Timer, ManualClock);
+
+impl Wake for Sleeping {
+    fn wake(self: Arc<Self>) {
+        assert!(poll(&mut self.0.sleep_until_time(self.1.system_time() + SECOND)).is_pending());
+    }
+}
+
+#[test]
+fn the_waker_of_a_driver_may_use_the_timer_when_the_wall_clock_is_set() {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let (outer, clock) = timer();
+        let builder = Timer::builder().clock(clock.clone());
+        let (timer, mut driver) =
+            builder.build_with_driver(move |delay| outer.sleep(delay)).expect("they are valid");
+        let noon = clock.system_time() + 3600 * SECOND;
+        let mut sleep = timer.sleep_until_time(noon);
+        assert!(poll(&mut sleep).is_pending());
+        let waker = Waker::from(Arc::new(Sleeping(timer.clone(), clock.clone())));
+        assert!(poll_with(&mut driver, &waker).is_pending());
+        clock.set_system_time(noon - SECOND);
+        done.send(timer.stats().pending)
+    });
+    assert!(is_done.recv_timeout(60 * SECOND).is_ok(), "a lock is held over the waker");
+}
+
+/// A clock that does not tell of steps.
+#[derive(Debug)]
+struct Untold(Instant);
+
+impl Clock for Untold {
+    fn now(&self) -> Instant {
+        self.0
+    }
+
+    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+        Some(SECOND)
+    }
+}
+
+#[test]
+fn a_driver_that_sleeps_begins_to_read_clocks_that_do_not_tell_of_steps() {
+    let (outer, _) = timer();
+    let delays = Delays::default();
+    let asked = Arc::clone(&delays);
+    let make_sleep = move |delay| {
+        asked.lock().expect("no test panics").push(delay);
+        outer.sleep(delay)
+    };
+    let clock = Untold(Instant::now());
+    let shown = clock.system_time();
+    let built = Timer::builder().clock(clock).build_with_driver(make_sleep);
+    let (timer, mut driver) = built.expect("the settings are valid");
+    let (woken, waker) = Wakes::new();
+    let mut first = timer.sleep(60 * SECOND);
+    assert!(poll(&mut first).is_pending() && poll_with(&mut driver, &waker).is_pending());
+    assert_eq!((taken(&delays), woken.count()), (vec![60], 0));
+    let mut sleep = timer.sleep_until_time(shown + 7200 * SECOND);
+    assert!(poll(&mut sleep).is_pending());
+    assert_eq!(woken.count(), 1, "it would notice a step after a minute");
+    assert!(poll_with(&mut driver, &waker).is_pending());
+    assert_eq!(taken(&delays), [1]);
 }
 
 /// A driver can be spawned on a runtime with several threads.

@@ -4,15 +4,22 @@ use std::{
     collections::BTreeMap,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     task::{Context, Poll, Wake, Waker},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
-use delaywheel::future::{SharedDelayMap, SleepError};
+use delaywheel::{
+    Clock, Timer,
+    future::{SharedDelayMap, SleepError},
+    time::DelayMap,
+};
 use fastrand::Rng;
+use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, timer};
 
@@ -127,4 +134,42 @@ fn a_map_whose_timer_is_shut_down_keeps_its_entries() {
     assert!(matches!(poll(&mut next), Poll::Ready(Err(_))));
     clock.advance(SECOND);
     assert_eq!(map.lock().pop_expired(), Some((1, 1)));
+}
+
+/// A clock that the test sets.
+#[derive(Debug, Clone)]
+struct Set(Instant, Arc<Mutex<Duration>>);
+
+impl Set {
+    fn show(&self, since: Duration) {
+        *self.1.lock().unwrap() = since;
+    }
+}
+
+impl Clock for Set {
+    fn now(&self) -> Instant {
+        self.0 + *self.1.lock().unwrap()
+    }
+}
+
+/// The timer has seen the deadline, and the map has not.
+#[test]
+fn a_task_gets_an_entry_whose_time_was_seen_before_the_clock_stepped_back() {
+    for is_shared in [false, true] {
+        let clock = Set(Instant::now(), Arc::default());
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (map, mut own) = (SharedDelayMap::on(&timer), DelayMap::on(&timer));
+        map.lock().insert(1, 2, 8 * SECOND).unwrap();
+        own.insert(1, 2, 8 * SECOND).unwrap();
+        clock.show(10 * SECOND);
+        drop(timer.sleep(SECOND));
+        clock.show(5 * SECOND);
+        let (taken, entries) = mpsc::channel();
+        thread::spawn(move || {
+            let entry =
+                if is_shared { block_on(map.next()).ok() } else { block_on(own.next()).unwrap() };
+            taken.send(entry)
+        });
+        assert_eq!(entries.recv_timeout(60 * SECOND), Ok(Some((1, 2))), "shared: {is_shared}");
+    }
 }

@@ -21,15 +21,21 @@ use crossbeam::utils::CachePadded;
 
 use self::{
     shard::{Permits, Shard, ShardGuard, ShardState},
-    wakeup::Wakeup,
-    wall::{Place, Walls},
+    wakeup::{Earlier, Wakeup},
+    wall::Walls,
 };
 use super::{
+    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
     tick_clock::TickClock,
 };
-use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
+use crate::{
+    clock::StepListener,
+    sync::Unparker,
+    tick::Tick,
+    wheel::{Key, TimingWheel},
+};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -118,45 +124,58 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to `delay` from now. Returns whether it was pending.
     pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.leave_wall_clock(key);
         let read = self.clock.read();
-        self.reset_to(key, read.now, self.clock.deadline(read, delay))
+        self.leave_wall_clock(key, read.now, self.clock.deadline(read, delay))
     }
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
     pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.leave_wall_clock(key);
-        self.reset_to(key, self.clock.read().now, self.clock.at(instant))
+        self.leave_wall_clock(key, self.clock.read().now, self.clock.at(instant))
     }
 
-    /// Finds the place of a deadline by the wall clock, for [`keep`](Self::keep).
-    pub(super) fn place(self: &Arc<Self>, deadline: SystemTime) -> Place
+    /// Moves a timeout to a deadline. It no longer follows the wall clock.
+    #[inline]
+    fn leave_wall_clock(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
+        let Some(walls) = self.walls.get() else { return self.reset_to(key, now, deadline) };
+        let mut earlier = None;
+        let put = || (self.reset_quietly(key, now, deadline, &mut earlier), true);
+        let is_pending = walls.leave(key, put);
+        self.wakeup.wake_if_needed(now, earlier);
+        is_pending
+    }
+
+    /// Lets `put` insert or move a timeout at the place of a deadline by the wall clock, without a
+    /// wake-up. From then on the timeout follows that clock.
+    pub(super) fn put_at_time<E>(
+        self: &Arc<Self>,
+        deadline: SystemTime,
+        now: Tick,
+        put: impl FnOnce(Tick, &mut Earlier) -> Result<TimeoutKey, E>,
+    ) -> Result<TimeoutKey, E>
     where
         S: Send + 'static,
     {
         let walls = self.walls.get_or_init(Walls::new);
-        self.clock.watch(Arc::<Self>::downgrade(self));
-        walls.place(&self.clock, deadline)
-    }
-
-    /// Makes a timeout follow the wall clock, after its insert or reset to that place.
-    pub(super) fn keep(&self, key: TimeoutKey, place: Place) {
-        let is_pending = |key| self.deadline(key).is_some();
-        if self.walls.get().is_some_and(|walls| walls.keep(key, place, is_pending)) {
+        if self.clock.watch(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
-    }
-
-    /// Ends that a timeout follows the wall clock. Call it before any other reset.
-    #[inline]
-    fn leave_wall_clock(&self, key: TimeoutKey) {
-        self.walls.get().into_iter().for_each(|walls| walls.forget(key));
+        let is_pending = |key| self.deadline(key).is_some();
+        let mut earlier = None;
+        let put = |tick| put(tick, &mut earlier);
+        let (put, is_stale) = walls.put(&self.clock, deadline, is_pending, put);
+        self.wakeup.wake_if_needed(now, earlier);
+        if is_stale {
+            self.wakeup.wake();
+        }
+        put
     }
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
     pub(super) fn follow_wall_clock(&self, now: Tick) {
         if let Some(walls) = self.walls.get() {
-            walls.follow(&self.clock, |key, tick| self.reset_to(key, now, tick));
+            let mut earlier = None;
+            walls.follow(&self.clock, |key, tick| self.reset_quietly(key, now, tick, &mut earlier));
+            self.wakeup.wake_if_needed(now, earlier);
         }
     }
 
@@ -165,25 +184,47 @@ impl<S: ShardState> Shards<S> {
     where
         S: Send + 'static,
     {
-        self.leave_wall_clock(key);
-        let place = self.place(time);
-        let is_pending = self.reset_to(key, self.clock.latest(), place.tick);
-        if is_pending {
-            self.keep(key, place);
-        }
-        is_pending
+        let now = self.clock.latest();
+        let put = |tick, earlier: &mut _| {
+            self.reset_quietly(key, now, tick, earlier).then_some(key).ok_or(())
+        };
+        self.put_at_time(time, now, put).is_ok()
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
     pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
         let read = self.clock.read();
         let deadline = self.clock.deadline(read, delay);
-        if self.walls.get().is_some() && self.deadline(key) < Some(deadline) {
-            self.leave_wall_clock(key);
-        }
-        let (Some(mut shard), key) = (self.lock_of(key), key.in_shard()) else { return false };
-        let before = shard.deadline(key);
-        before.is_some_and(|before| shard.reset(key, read.now, deadline.max(before)))
+        let mut earlier = None;
+        // Returns whether the timeout is pending, and whether it moves.
+        let mut put = || {
+            let Some(mut shard) = self.lock_of(key) else { return (false, false) };
+            let Some(before) = shard.deadline(key.in_shard()) else { return (false, false) };
+            let is_pending = shard.reset(key.in_shard(), read.now, deadline.max(before));
+            earlier = shard.unlock_quietly();
+            (is_pending, before < deadline)
+        };
+        let is_pending = match self.walls.get() {
+            Some(walls) => walls.leave(key, put),
+            None => put().0,
+        };
+        self.wakeup.wake_if_needed(read.now, earlier);
+        is_pending
+    }
+
+    /// Moves a timeout without a wake-up, which the caller owes. Returns whether it was pending.
+    fn reset_quietly(
+        &self,
+        key: TimeoutKey,
+        now: Tick,
+        deadline: Tick,
+        earlier: &mut Earlier,
+    ) -> bool {
+        let Some(mut shard) = self.lock_of(key) else { return false };
+        let is_pending = shard.reset(key.in_shard(), now, deadline);
+        let published = shard.unlock_quietly();
+        *earlier = [*earlier, published].into_iter().flatten().min();
+        is_pending
     }
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
@@ -301,12 +342,13 @@ impl<S: ShardState> Shards<S> {
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<S::Value> {
         self.lifecycle.enter(Phase::ShutDown);
-        self.walls.get().into_iter().for_each(Walls::clear);
         let mut values = Vec::new();
         for index in 0..self.count() {
             let mut wheel = self.lock(index).shut_down();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
+        // No shard takes another one.
+        self.walls.get().into_iter().for_each(Walls::clear);
         self.wakeup.wake();
         values
     }
@@ -326,6 +368,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Frees the memory that pending timeouts do not need.
     pub(crate) fn shrink(&self) {
+        self.walls.get().into_iter().for_each(|walls| {
+            walls.shrink(|key| self.deadline(key).is_some());
+        });
         self.lock_each().for_each(|mut shard| shard.state_mut().wheel_mut().shrink());
     }
 
@@ -334,6 +379,23 @@ impl<S: ShardState> Shards<S> {
         let mut sum = TimerStats::default();
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
+    }
+}
+
+impl<T: Send + 'static> Shards<TimingWheel<T>> {
+    /// Adds a timeout to a shard without a wake-up, which the caller owes.
+    pub(super) fn insert_quietly(
+        &self,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+        earlier: &mut Earlier,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let index = self.current();
+        let mut shard = self.lock(index);
+        let inserted = shard.insert(now, deadline, value);
+        *earlier = shard.unlock_quietly();
+        inserted.map(|key| TimeoutKey::new(index, key))
     }
 }
 
@@ -430,12 +492,7 @@ fn first_unlocked(count: usize, is_locked: impl Fn(usize) -> bool) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{
-        clock::ManualClock,
-        sync::Parker,
-        timer::ScheduleErrorKind,
-        wheel::{TimingWheel, WheelBuilder},
-    };
+    use crate::{clock::ManualClock, sync::Parker, timer::ScheduleErrorKind, wheel::WheelBuilder};
 
     /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.
     #[test]

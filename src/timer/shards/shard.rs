@@ -404,6 +404,14 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         pending
     }
 
+    /// Unlocks without a wake-up. Returns the expiration for which the caller has to
+    /// [wake the reaper if needed](Wakeup::wake_if_needed).
+    pub(in crate::timer) fn unlock_quietly(mut self) -> Earlier {
+        let held = self.held_mut();
+        held.now = Tick::ZERO;
+        held.earlier.take()
+    }
+
     /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]

@@ -14,12 +14,16 @@
 //!
 //! # Why no step is missed
 //!
-//! A thread that schedules first subscribes to notices of steps. Then it looks, inserts the timeout
-//! at its place, and registers it. A turn between the look and the registration may have changed
-//! the offset. The thread then marks the places as stale, and wakes the reaper.
+//! A thread that schedules first subscribes to notices of steps. Then it looks. In one hold of the
+//! lock, it places, inserts and registers the timeout, by the offset of the latest look of any
+//! thread. So no turn finds a timeout at the place of an offset that has passed. If the thread
+//! itself has noticed a step, it wakes the reaper.
 //!
-//! A thread takes this lock before those of shards. It wakes no thread and reads no clock of the
-//! user while it holds the lock.
+//! The latest look is the last that has begun. A turn whose look is older also uses that offset,
+//! which was valid later than the `now` of the turn.
+//!
+//! A thread takes this lock before those of shards. It wakes the reaper after the release, and
+//! reads no clock of the user while it holds the lock.
 
 use std::{
     collections::HashMap,
@@ -30,16 +34,25 @@ use std::{
 
 use foldhash::quality::FixedState;
 
-use crate::{sync::Mutex, tick::Tick, ticks::Nanos, timer::tick_clock::TickClock};
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering},
+    tick::Tick,
+    ticks::Nanos,
+    timer::tick_clock::TickClock,
+};
 
 /// The timeouts of a timer whose deadlines are times of the wall clock, by their keys.
-pub(super) struct Walls<K>(Mutex<State<K>>);
+pub(super) struct Walls<K> {
+    state: Mutex<State<K>>,
+    /// The number of looks that have begun. Clocks that step back do not tell their order.
+    looks: AtomicU64,
+}
 
 struct State<K> {
     /// The offset that gave the timeouts their places, in nanoseconds since 1970.
     offset: i128,
-    /// The start of the latest look.
-    seen: Nanos,
+    /// The number of the latest look.
+    seen: u64,
     /// Whether another offset gave some timeouts their places.
     is_stale: bool,
     /// Deadlines, in nanoseconds since 1970. Some of the timeouts have ended.
@@ -48,53 +61,54 @@ struct State<K> {
     most: usize,
 }
 
-/// The place of a deadline in the wheel.
-#[derive(Clone, Copy)]
-pub(in crate::timer) struct Place {
-    deadline: i128,
-    offset: i128,
-    pub(in crate::timer) tick: Tick,
-}
-
 /// Bounds of the offset, from one look at both clocks.
 struct Look {
-    before: Nanos,
+    number: u64,
     least: i128,
     most: i128,
 }
 
 impl<K: Copy + Eq + Hash> Walls<K> {
     pub(super) fn new() -> Self {
-        let (deadlines, offset, seen) = (HashMap::default(), i128::MAX, Nanos::ZERO);
-        Self(Mutex::new(State { offset, seen, is_stale: false, deadlines, most: LEAST_KEPT }))
+        let (deadlines, offset) = (HashMap::default(), i128::MAX);
+        let state = State { offset, seen: 0, is_stale: false, deadlines, most: LEAST_KEPT };
+        Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
-    /// Finds the place of a deadline. After the insert or reset, the caller [keeps](Self::keep) it.
-    pub(super) fn place(&self, clock: &TickClock, deadline: SystemTime) -> Place {
-        let look = Look::at(clock);
-        let mut state = self.0.lock();
+    /// Looks at both clocks.
+    fn look(&self, clock: &TickClock) -> Look {
+        Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// Lets `put` insert or move a timeout at the place of its deadline, and registers it. Returns
+    /// the result of `put`, and whether a turn has to move timeouts.
+    pub(super) fn put<E>(
+        &self,
+        clock: &TickClock,
+        deadline: SystemTime,
+        is_pending: impl Fn(K) -> bool,
+        put: impl FnOnce(Tick) -> Result<K, E>,
+    ) -> (Result<K, E>, bool) {
+        let look = self.look(clock);
+        let mut state = self.state.lock();
         state.follow(&look, clock);
-        let (deadline, offset) = (since_1970(deadline), state.offset);
-        Place { deadline, offset, tick: tick_of(clock, deadline, offset) }
-    }
-
-    /// Registers a timeout that has been placed. Returns whether a turn has to move timeouts.
-    pub(super) fn keep(&self, key: K, place: Place, is_pending: impl Fn(K) -> bool) -> bool {
-        let mut state = self.0.lock();
-        state.is_stale |= state.offset != place.offset;
-        state.deadlines.insert(key, place.deadline);
-        if state.deadlines.len() >= state.most {
-            state.deadlines.retain(|key, _| is_pending(*key));
-            state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+        let deadline = since_1970(deadline);
+        let put = put(tick_of(clock, deadline, state.offset));
+        if let Ok(key) = &put {
+            state.deadlines.insert(*key, deadline);
+            if state.deadlines.len() >= state.most {
+                state.deadlines.retain(|key, _| is_pending(*key));
+                state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+            }
         }
-        state.is_stale
+        (put, state.is_stale)
     }
 
     /// Moves all timeouts by `reset` if the wall clock was set, and forgets those for which it
     /// returns `false`. Call it before due timeouts expire.
-    pub(super) fn follow(&self, clock: &TickClock, reset: impl Fn(K, Tick) -> bool) {
-        let look = Look::at(clock);
-        let mut state = self.0.lock();
+    pub(super) fn follow(&self, clock: &TickClock, mut reset: impl FnMut(K, Tick) -> bool) {
+        let look = self.look(clock);
+        let mut state = self.state.lock();
         state.follow(&look, clock);
         if mem::take(&mut state.is_stale) {
             let offset = state.offset;
@@ -102,15 +116,28 @@ impl<K: Copy + Eq + Hash> Walls<K> {
         }
     }
 
-    /// Forgets a timeout, before it gets another deadline.
+    /// Lets `put` move a timeout. Forgets the timeout if `put` returns `true` as well.
     #[cold]
-    pub(super) fn forget(&self, key: K) {
-        self.0.lock().deadlines.remove(&key);
+    pub(super) fn leave<R>(&self, key: K, put: impl FnOnce() -> (R, bool)) -> R {
+        let mut state = self.state.lock();
+        let (result, leaves) = put();
+        if leaves {
+            state.deadlines.remove(&key);
+        }
+        result
+    }
+
+    /// Frees the memory of timeouts that have ended.
+    pub(super) fn shrink(&self, is_pending: impl Fn(K) -> bool) {
+        let mut state = self.state.lock();
+        state.deadlines.retain(|key, _| is_pending(*key));
+        state.deadlines.shrink_to_fit();
+        state.most = LEAST_KEPT.max(2 * state.deadlines.len());
     }
 
     /// Forgets all timeouts, at the end of the timer.
     pub(super) fn clear(&self) {
-        self.0.lock().deadlines = HashMap::default();
+        self.state.lock().deadlines = HashMap::default();
     }
 }
 
@@ -120,10 +147,10 @@ const LEAST_KEPT: usize = 16;
 impl<K> State<K> {
     /// Adopts the offset of a look if the wall clock went back, or ahead by more than a tick.
     fn follow(&mut self, look: &Look, clock: &TickClock) {
-        if look.before < self.seen {
+        if look.number < self.seen {
             return;
         }
-        self.seen = look.before;
+        self.seen = look.number;
         let is_behind = || self.offset + nanos(clock.ticks.tick()) < look.least;
         if self.offset > look.most || is_behind() {
             self.offset = look.least;
@@ -134,12 +161,12 @@ impl<K> State<K> {
 
 impl Look {
     /// Reads both clocks. Repeats a look of a tick or longer, which the scheduler has interrupted.
-    fn at(clock: &TickClock) -> Self {
+    fn at(clock: &TickClock, number: u64) -> Self {
         let look = || {
             let before = clock.elapsed();
             let wall = since_1970(clock.system_time());
             let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
-            Self { before, least, most }
+            Self { number, least, most }
         };
         let is_short = |look: &Self| look.most - look.least < nanos(clock.ticks.tick());
         (0..3).map(|_| look()).find(is_short).unwrap_or_else(look)
@@ -162,4 +189,30 @@ fn since_1970(time: SystemTime) -> i128 {
 
 fn nanos(span: Duration) -> i128 {
     i128::try_from(span.as_nanos()).unwrap_or(i128::MAX)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::{Clock, ManualClock},
+        timer::{Timer, ValueTimer},
+    };
+
+    #[test]
+    fn a_shrink_frees_the_memory_of_times_that_have_passed() {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build_with(drop);
+        let timer: ValueTimer<u32> = timer.expect("the settings are valid");
+        let (now, second) = (clock.system_time(), Duration::from_secs(1));
+        for value in 0..10_000 {
+            timer.schedule_at_time(now + second, value).expect("the timer runs");
+        }
+        let last = timer.schedule_at_time(now + 2 * second, 0).expect("the timer runs");
+        clock.advance(second);
+        timer.shrink();
+        let state = timer.shards().walls.get().expect("it has such deadlines").state.lock();
+        assert!(state.deadlines.contains_key(&last));
+        assert!(state.deadlines.capacity() < 2 * LEAST_KEPT, "{}", state.deadlines.capacity());
+    }
 }

@@ -40,19 +40,23 @@ impl TimeSleeper {
         }
         // Cloning and dropping wakers is user code, so both happen without a lock.
         let mut waker = waker.clone();
-        let place = shards.place(self.time);
-        let live = self.key.filter(|key| {
-            let (mut shard, key) = (shards.lock(key.shard()), key.in_shard());
-            let held = shard.state_mut().get_mut(key).map(|held| mem::swap(held, &mut waker));
-            held.is_some() && shard.reset(key, shards.clock().latest(), place.tick)
+        let now = shards.clock().read().now;
+        let put = shards.put_at_time(self.time, now, |tick, earlier| {
+            let live = self.key.filter(|key| {
+                let (mut shard, key) = (shards.lock(key.shard()), key.in_shard());
+                let held = shard.state_mut().get_mut(key).map(|held| mem::swap(held, &mut waker));
+                let is_live = held.is_some() && shard.reset(key, now, tick);
+                *earlier = shard.unlock_quietly();
+                is_live
+            });
+            let insert = || {
+                let waker = mem::replace(&mut waker, Waker::noop().clone());
+                shards.insert_quietly(now, tick, waker, earlier)
+            };
+            live.map_or_else(insert, Ok)
         });
-        let inserted = match live {
-            Some(key) => Ok(key),
-            None => wakers.insert(shards.clock().read(), place.tick, waker),
-        };
-        match inserted {
+        match put {
             Ok(key) => {
-                shards.keep(key, place);
                 self.key = Some(key);
                 Poll::Pending
             }

@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::mpsc,
+    fmt,
+    sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -256,4 +257,75 @@ fn times_that_no_clock_shows_are_due_at_once_or_never() {
     clock.advance(Duration::ZERO);
     assert_eq!(log.take(), ["past"]);
     assert!(clock.run_until_idle(99) && log.take().is_empty());
+}
+
+/// Both clocks step back, that of the timer to before the latest look, and stand still.
+#[test]
+fn a_time_is_not_early_after_both_clocks_have_stepped_back() {
+    let (clock, log) = (Set::new(), Log::new());
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    clock.show(MS / 2);
+    timer.schedule_at_time(clock.system_time() + HOUR, log.note("noon")).unwrap();
+    clock.show(Duration::ZERO);
+    *clock.0.wall.lock().unwrap() -= 2 * HOUR;
+    timer.schedule_at_time(clock.system_time() + HOUR, log.note("morning")).unwrap();
+    clock.turn();
+    assert_eq!(log.take(), [""; 0], "it is early");
+    *clock.0.wall.lock().unwrap() += HOUR;
+    clock.turn();
+    assert_eq!(log.take(), ["morning"]);
+}
+
+/// A clock without notices, at whose next reading but some the test does something.
+#[derive(Clone)]
+struct Interrupted(Set, Arc<Mutex<(usize, Option<Interrupt>)>>);
+
+type Interrupt = Box<dyn FnOnce() + Send>;
+
+impl fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Clock for Interrupted {
+    fn now(&self) -> Instant {
+        let mut next = self.1.lock().unwrap();
+        let due = if next.0 == 0 { next.1.take() } else { None };
+        next.0 = next.0.saturating_sub(1);
+        drop(next);
+        if let Some(interrupt) = due {
+            interrupt();
+        }
+        self.0.now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        self.0.system_time()
+    }
+}
+
+/// The thread that schedules stops after it has looked at the clocks. Meanwhile the wall clock is
+/// set back, another thread notices that, and the place of the timeout passes.
+#[test]
+fn a_step_back_while_a_timeout_is_scheduled_does_not_make_it_early() {
+    for readings in 0..4 {
+        let clock = Interrupted(Set::new(), Arc::default());
+        let timer = Timer::builder().clock(clock.clone()).shards(1).build().unwrap();
+        let (ran, runs) = mpsc::channel();
+        timer.schedule(HOUR, move || ran.send(()).unwrap()).unwrap();
+        let ended = timer.schedule(9 * HOUR, || ()).unwrap();
+        ended.cancel();
+        let (set, shown) = (clock.0.clone(), clock.system_time());
+        let interrupt = move || {
+            *set.0.wall.lock().unwrap() -= HOUR;
+            set.show(2 * HOUR);
+            // It looks at the clocks, and wakes no thread.
+            assert!(!ended.reset_at_time(shown));
+        };
+        *clock.1.lock().unwrap() = (readings, Some(Box::new(interrupt)));
+        let late = timer.schedule_at_time(shown + HOUR + HOUR / 2, || ()).unwrap();
+        runs.recv_timeout(GENEROUS).unwrap();
+        assert!(late.is_pending(), "it is early if interrupted after {readings} readings");
+    }
 }

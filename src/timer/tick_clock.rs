@@ -132,8 +132,9 @@ impl TickClock {
         self.source.as_ref().is_some_and(|clock| clock.may_jump())
     }
 
-    /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It returns
-    /// whether the clock has to be read again and again, also by a reaper that sleeps already.
+    /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It
+    /// returns whether the clock has to be read again and again, also by a reaper that sleeps
+    /// already.
     pub(super) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
         let mut is_first = false;
         let recheck = self.recheck.get_or_init(|| {

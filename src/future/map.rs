@@ -143,8 +143,8 @@ impl<K, V> SharedDelayMap<K, V> {
 
     /// Locks the map. Waits for other threads that have it locked.
     ///
-    /// Under the lock, code of yours must not use the map by another handle: `Hash` and `Eq` of the
-    /// keys, drops of values, and the clock. Do not keep the guard across an `await`: it is not
+    /// Under the lock, code of yours must not use the map by another handle: `Hash`, `Eq` and
+    /// `Debug`, drops of values, and the clock. Do not keep the guard across an `await`: it is not
     /// [`Send`]. A panic of your code unlocks the map.
     #[must_use = "the map is unlocked at once"]
     pub fn lock(&self) -> impl DerefMut<Target = DelayMap<K, V>> + '_ {

@@ -23,8 +23,10 @@ pub(crate) struct TickClock {
     /// Start of tick 0. Set lazily with a [`ManualClock`], whose target may have no [`Instant`].
     origin: OnceLock<Instant>,
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
-    /// [`Instant`] is never early. With a [`ManualClock`], since the start of that clock.
+    /// [`Instant`] is never early.
     started: Nanos,
+    /// The same since the start of a [`ManualClock`]. That may be more than 2^64 ns.
+    manual_start: Duration,
     pub(crate) ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
@@ -98,11 +100,13 @@ impl TickClock {
                 let (origin, started) = system_start();
                 (origin.into(), started)
             }
-            Some((_, Some(manual))) => (OnceLock::new(), manual.elapsed().into()),
+            Some((_, Some(_))) => (OnceLock::new(), Nanos::ZERO),
             Some((clock, None)) => (clock.now().into(), Nanos::ZERO),
         };
+        let manual = source.as_ref().and_then(|clock| clock.as_manual());
+        let manual_start = manual.map_or(Duration::ZERO, ManualClock::elapsed);
         let (latest, recheck) = (AtomicU64::new(0), OnceLock::new());
-        Self { source, origin, started, ticks, latest, recheck }
+        Self { source, origin, started, manual_start, ticks, latest, recheck }
     }
 
     fn manual(&self) -> Option<&ManualClock> {
@@ -113,7 +117,7 @@ impl TickClock {
     fn origin(&self) -> Instant {
         *self.origin.get_or_init(|| {
             let manual = self.manual().expect("only a manual clock starts without an instant");
-            manual.origin() + Duration::from(self.started)
+            manual.origin() + self.manual_start
         })
     }
 
@@ -199,7 +203,7 @@ impl TickClock {
         let elapsed = match &self.source {
             None => system_nanos().saturating_sub(self.started),
             Some(clock) => match clock.as_manual() {
-                Some(manual) => Nanos::from(manual.elapsed()).saturating_sub(self.started),
+                Some(manual) => manual.elapsed().saturating_sub(self.manual_start).into(),
                 None => self.elapsed_at(clock.now()),
             }
             .min(Nanos::LAST),
@@ -286,7 +290,7 @@ impl TickClock {
     /// clock, or if the tick never comes.
     pub(super) fn since_manual(&self, tick: Tick) -> Option<Duration> {
         self.manual()?;
-        self.started.saturating_add(self.ticks.until_start(tick)).finite()
+        self.manual_start.checked_add(self.ticks.until_start(tick).finite()?)
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.

@@ -1,11 +1,11 @@
 //! A clock that steps back or jumps ahead, and the lateness of timeouts on it.
 
 use std::{
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, Weak, mpsc},
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, Driven, Timer};
+use delaywheel::{Clock, Driven, ManualClock, Timer};
 
 use super::support::{Log, MS, SECOND, YEAR};
 
@@ -124,4 +124,17 @@ fn lateness_counts_from_the_start_of_the_tick_of_the_deadline_to_the_nanosecond(
     clock.show(62 * MS);
     let lateness = timer.stats().lateness;
     assert_eq!((lateness.count(), lateness.max()), (2, 2 * MS));
+}
+
+#[test]
+fn a_manual_clock_reaches_deadlines_beyond_2_to_the_64_ns() {
+    let (clock, (ran, runs)) = (ManualClock::new(), mpsc::channel());
+    let half = 300 * YEAR;
+    clock.advance(half);
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    timer.schedule(half, move || ran.send("after 600 years").unwrap()).unwrap();
+    clock.advance(half - MS);
+    assert!(runs.try_recv().is_err(), "early");
+    clock.advance(MS);
+    assert_eq!(runs.try_recv(), Ok("after 600 years"));
 }

@@ -154,6 +154,7 @@
 //! server reads it from a header, and sends the remaining time to the next server:
 //!
 //! ```
+//! # #[cfg(feature = "future")] {
 //! use std::time::Duration;
 //! use delaywheel::{future::default_timer, time};
 //!
@@ -168,6 +169,7 @@
 //!     if header.ends_with('H') { 0 } else { 42 }
 //! }
 //! # assert_eq!(pollster::block_on(answer("5S")).unwrap(), 42);
+//! # }
 //! ```
 //!
 //! `examples/deadlines.rs` in the repository does this with three HTTP servers.

@@ -141,7 +141,7 @@ impl<K: Copy + Eq + Hash> Walls<K> {
     }
 }
 
-/// Least number of deadlines at which [`Walls::keep`] removes those of ended timeouts.
+/// Least number of deadlines at which [`Walls::put`] removes those of ended timeouts.
 const LEAST_KEPT: usize = 16;
 
 impl<K> State<K> {

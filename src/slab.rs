@@ -628,7 +628,8 @@ mod tests {
         }
     }
 
-    /// Large values, of which all but some leave, and others come, many times.
+    /// Large values, of which all but some leave, and others come, many times. Sweeps need `std`.
+    #[cfg(feature = "std")]
     #[test]
     fn values_of_sparse_segments_keep_their_keys_and_take_little_memory() {
         type Large = [u64; 5];

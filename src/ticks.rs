@@ -16,7 +16,7 @@ impl Nanos {
     /// A time that never comes, or a span without end.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
-    #[cfg(all(feature = "std", target_os = "linux"))]
+    #[cfg(feature = "std")]
     #[inline]
     pub(crate) const fn new(count: u64) -> Self {
         Self(count)

@@ -228,7 +228,7 @@ impl WallClock for SystemWallClock {
         WallTime::now_of(SystemTime::now())
     }
 
-    /// The timer is told of steps of this clock, and of the end of a suspension.
+    /// The timer notices steps of this clock, and the end of a suspension.
     fn sleep_limit(&self) -> Option<Duration> {
         None
     }

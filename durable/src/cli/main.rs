@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            // Nobody is left to be told if this fails.
+            // If standard error fails as well, the exit code still reports the error.
             let _ = writeln!(io::stderr(), "delaywheel-durable: {failure}");
             let is_usage = matches!(failure, Failure::Usage(_));
             ExitCode::from(if is_usage { USAGE } else { FAILED })

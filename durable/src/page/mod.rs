@@ -44,7 +44,7 @@ const COUNTED: usize = 100_000;
 /// Rows of a table.
 const ROWS: usize = 50;
 
-/// Requests that use the store at once. Others are told to try again.
+/// Requests that use the store at once. The page asks others to try again.
 const READERS: usize = 4;
 
 /// Fewest characters of a token.

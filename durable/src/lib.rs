@@ -92,7 +92,7 @@
 //! queues that it serves: see [`Queue`]. For each of them it is a worker of its own. Those of other
 //! queues wait for another worker. A claim takes what is due in the order of priority and time.
 //! A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as may run
-//! at once, whoever runs them. Pauses and keys are exact; permits of a rate can be lost if a
+//! at once on all workers together. Pauses and keys are exact; permits of a rate can be lost if a
 //! delivery does not begin after all.
 //!
 //! # Waiting

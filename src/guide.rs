@@ -37,7 +37,8 @@
 //!     .name("requests")
 //!     .build()?;
 //! Timer::builder().inline().build()?; // runs short callbacks on the reaper
-//! Timer::builder().executor(|task| drop(thread::spawn(task))).build()?; // or `rayon::spawn(task)`
+//! // Or on a pool of yours, such as `rayon::spawn(task)`:
+//! Timer::builder().executor(|task| drop(thread::spawn(task))).build()?;
 //!
 //! // One timer for the whole program:
 //! static TIMER: LazyLock<Timer> = LazyLock::new(Timer::new);
@@ -338,7 +339,8 @@
 //!     }
 //! }
 //!
-//! // A test in virtual time needs no runtime. While the task waits, let time pass to its deadline.
+//! // A test in virtual time needs no runtime. While the task waits, let time pass to its
+//! // deadline.
 //! let clock = ManualClock::new();
 //! let timer = Timer::builder().clock(clock.clone()).build()?;
 //! let mut attempts = 0;

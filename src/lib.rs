@@ -36,7 +36,7 @@
 //! | timeouts by your own ids: sessions, a cache | [`time::DelayMap`] |
 //! | a time limit for a chain of calls | [`time::Deadline`] |
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
-//! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
+//! | futures that sleep or have a time limit | [`future::sleep`], [`future::timeout`] |
 //! | an event loop, no threads, or no `std` | [`wheel::TimingWheel`] |
 //! | delays that include the time of a suspension | [`BootClock`] |
 //! | a time of day | [`Timer::schedule_at_time`] |
@@ -44,7 +44,7 @@
 //!
 //! The module [`guide`] has recipes, and the module [`contract`] the guarantees. The root has the
 //! types of timers, clocks and the purgatory. A bare wheel and its parts are in [`wheel`], and
-//! futures in `future`.
+//! futures in [`future`].
 //!
 //! # Features
 //!
@@ -56,6 +56,19 @@
 //!
 //! The packages `delaywheel-fastimer`, `delaywheel-hyper`, `delaywheel-metrics`, `delaywheel-quinn`
 //! and `delaywheel-tower` connect timers to the crates of these names.
+//!
+#![cfg_attr(
+    not(feature = "future"),
+    doc = "[`future`]: guide#async-programs\n[`future::sleep`]: guide#async-programs\n\
+    [`future::timeout`]: guide#async-programs"
+)]
+//!
+//! # How it works
+//!
+//! A timing wheel has levels of buckets. The reaper, the one thread that waits, sleeps until the
+//! first bucket with timeouts is due. The [`guide`] explains this picture:
+//!
+#![doc = include_str!("../docs/figures/wheel.svg")]
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -68,11 +81,10 @@ extern crate std;
 
 #[cfg(feature = "std")]
 mod clock;
+/// What the crate promises, and the tests that show it.
 #[doc = include_str!("../docs/contract.md")]
 pub mod contract {}
 mod error;
-#[cfg(feature = "future")]
-pub mod future;
 #[cfg(feature = "std")]
 pub mod guide;
 #[cfg(feature = "std")]
@@ -91,6 +103,10 @@ pub mod time;
 #[cfg(feature = "std")]
 mod timer;
 pub mod wheel;
+
+// Last, so that the pages of `Timer`, `DelayMap` and `Purgatory` begin with their own methods.
+#[cfg(feature = "future")]
+pub mod future;
 
 #[cfg(feature = "std")]
 #[doc(inline)]

@@ -19,9 +19,11 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 
 /// A runtime for the crate `quinn` whose timer is a [`Timer`].
 ///
-/// Pass it to `quinn::Endpoint::new`. Another runtime, such as `quinn::TokioRuntime`, runs the
-/// tasks and the sockets. The endpoint reads the clock of the timer. So on a
-/// [`ManualClock`](delaywheel::ManualClock), a test advances the idle timeouts and retransmissions.
+/// Pass it to `quinn::Endpoint::new`, with a `ServerConfig` if the endpoint accepts connections.
+/// `Endpoint::client` and `Endpoint::server` choose a runtime themselves, so they never use the
+/// timer. Another runtime, such as `quinn::TokioRuntime`, runs the tasks and the sockets. The
+/// endpoint reads the clock of the timer. So on a [`ManualClock`](delaywheel::ManualClock), a test
+/// advances the idle timeouts and retransmissions.
 ///
 /// If the timer is full or shut down, or cannot start its thread, the endpoint uses the timer of
 /// the other runtime.
@@ -33,15 +35,15 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 ///
 /// use delaywheel::Timer;
 /// use delaywheel_quinn::QuinnRuntime;
-/// use quinn::{Endpoint, EndpointConfig, Runtime};
+/// use quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig};
 ///
 /// fn endpoint(
-///     config: EndpointConfig,
-///     socket: UdpSocket,
+///     server: Option<ServerConfig>,
+///     socket: UdpSocket, // `UdpSocket::bind("0.0.0.0:0")?` for a client
 ///     runtime: Arc<dyn Runtime>,
 /// ) -> io::Result<Endpoint> {
 ///     let runtime = QuinnRuntime::new(runtime, Timer::new());
-///     Endpoint::new(config, None, socket, Arc::new(runtime))
+///     Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(runtime))
 /// }
 /// ```
 #[derive(Debug, Clone)]

@@ -321,6 +321,16 @@ pub enum Query {
 }
 
 impl Query {
+    /// Continues the list after a record, which is the last one of the page before.
+    pub(crate) fn continue_after(&mut self, last: &Record) {
+        match self {
+            Self::Times { after, .. } | Self::Dead { after } => {
+                *after = Some((last.next, last.id.clone()));
+            }
+            Self::Prefix { after, .. } => *after = Some(last.id.clone()),
+        }
+    }
+
     /// Returns whether a record belongs to the list.
     #[must_use]
     pub fn matches(&self, record: &Record) -> bool {

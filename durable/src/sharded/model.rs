@@ -39,7 +39,7 @@ fn handle(seen: &Seen, delivery: Delivery) {
     }
 }
 
-const IDS: u32 = 15;
+const IDS: u32 = 60;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Databases that grow, and the reference.
@@ -59,8 +59,8 @@ fn start(clock: &ManualWallClock, seen: &Arc<Seen>) -> Timer {
     let builder =
         DurableTimer::builder(store).clock(clock.clone()).handler_limit(None).lease(300 * SECOND);
     let handler = Arc::clone(&seen);
-    let builder =
-        builder.queue(crate::Queue::with("q", move |delivery| handle(&handler, delivery)));
+    let queue = crate::Queue::with("q", move |delivery| handle(&handler, delivery));
+    let builder = builder.queue(queue.handler_limit(None));
     builder.build_with(move |delivery| handle(&seen, delivery)).expect("start")
 }
 
@@ -98,7 +98,9 @@ impl Both {
 
     /// Makes a call to both sides.
     fn call(&self) {
-        let id = format!("id {}", self.below(IDS));
+        // Every second call is for a timeout that has to move.
+        let unmoved = self.unmoved().pop().filter(|_| self.below(2) == 0);
+        let id = unmoved.unwrap_or_else(|| format!("id {}", self.below(IDS)));
         let due = self.clock.now().saturating_add(SECOND * self.below(1_200));
         match self.below(10) {
             0..5 => {
@@ -111,6 +113,20 @@ impl Both {
             8 => self.release(&TimeoutId::new(&id).expect("valid")),
             _ => same!(self, |side| side.get(&id).map(|found| plain(found.as_slice()))),
         }
+    }
+
+    /// Returns the ids that have to move, in any order.
+    fn unmoved(&self) -> Vec<String> {
+        let old = self.sharded.timers[..self.sharded.old].iter().enumerate();
+        let mut ids: Vec<_> = old
+            .flat_map(|(shard, timer)| {
+                let records = timer.store().records().into_iter();
+                records.filter(move |record| self.sharded.home(&record.id) != shard)
+            })
+            .map(|record| record.id.to_string())
+            .collect();
+        self.rng.lock().shuffle(&mut ids);
+        ids
     }
 
     /// Ends a delivery that both sides hold.
@@ -158,13 +174,13 @@ impl Both {
         same!(self, |side| side.count_due());
     }
 
-    /// Runs the mover, with calls in between, until it dies at a call of a store. At last, runs one
-    /// that comes to the end. Returns the number of deaths.
+    /// Runs the mover, with calls in between, until it dies at a call of a store. At last, another
+    /// one recovers. Returns the number of deaths.
     fn sweep(self: &Arc<Self>) -> u32 {
         let mut deaths = 0;
         while self.below(4) > 0 {
             deaths += 1;
-            let (left, both) = (AtomicU32::new(self.below(150)), Arc::clone(self));
+            let (left, both) = (AtomicU32::new(self.below(60)), Arc::clone(self));
             self.sweep_until(Some(Box::new(move || {
                 match both.below(12) {
                     0..4 => both.call(),
@@ -182,7 +198,13 @@ impl Both {
                 break;
             }
         }
-        assert!(self.sweep_until(None));
+        let pairs = self.mover.old * (self.mover.timers.len() - self.mover.old);
+        for pair in 0..pairs {
+            *self.mover.hook.lock() = None;
+            *self.mover.sweep.lock() = Sweep::default();
+            self.mover.sweep.lock().pair = pair;
+            self.mover.move_some(1).expect("memory");
+        }
         self.advance(Duration::ZERO);
         deaths
     }
@@ -214,7 +236,7 @@ impl Both {
             for dead in self.reference.list(&Query::Dead { after: None }, 99).expect("list") {
                 same!(self, |side| side.cancel(&dead.id).wait());
             }
-            self.sweep();
+            self.sweep_until(None);
         }
         panic!("{} did not move", self.sharded.count_unmoved().expect("count"));
     }
@@ -252,8 +274,8 @@ fn databases_that_grow_are_as_one_store() {
                 seen: seen.clone(),
             };
             let both = with(Sharded::new(timers[..old].to_vec()));
-            (0..60).for_each(|_| both.call());
-            both.advance(300 * SECOND);
+            (0..150).for_each(|_| both.call());
+            both.advance(30 * SECOND);
             both.compare();
             let both = Arc::new(with(growing()));
             let (rival, rng) = (Arc::clone(&both.rival), Mutex::new(both.rng.lock().fork()));

@@ -40,7 +40,7 @@ const PAGE: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// Number of the pair of an old and a new database.
-    pair: usize,
+    pub(super) pair: usize,
     /// Queues that are left of this pair; `None` before the recovery.
     queues: Option<Vec<Name>>,
     /// Time of the next records of the last of these queues.

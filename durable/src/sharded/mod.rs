@@ -342,7 +342,7 @@ impl<S: Store> Sharded<S> {
                 left -= page.len();
                 all.append(&mut page);
                 match last {
-                    Some(last) if left > 0 => query.continue_after(&last),
+                    Some(last) if left > 0 => query.continue_after(last.next, last.id),
                     _ => break,
                 }
             }

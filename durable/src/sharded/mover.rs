@@ -115,7 +115,7 @@ fn pages<S: Store>(store: &S, mut query: Query, mut read: impl FnMut(&Record)) -
         let page = store.list(&query, PAGE)?;
         page.iter().for_each(&mut read);
         match page.last().filter(|_| page.len() == PAGE) {
-            Some(last) => query.continue_after(last),
+            Some(last) => query.continue_after(last.next, last.id.clone()),
             None => return Ok(()),
         }
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use self::mover::Sweep;
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Name, Record, State, TimeoutId},
+    record::{Name, Record, State, TimeoutId, fnv},
     repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
@@ -72,18 +72,21 @@ const MOVED: &str = "\u{1}moved to another database";
 ///
 /// # Adding databases
 ///
-/// 1. Start all processes with [`growing`](Self::growing): the old databases first, and then the
-///    new ones. From now on they look for a timeout in its old database, and then in its new one. A
-///    new timeout goes to the new one.
-/// 2. Call [`move_some`](Self::move_some) until [`count_unmoved`](Self::count_unmoved) is zero, in
-///    any one process, at any rate.
-/// 3. Start all processes with [`new`](Self::new) and all databases.
+/// 1. Stop all processes, and start them with [`growing`](Self::growing): the old databases first,
+///    and then the new ones. Now they look for a timeout in its old database, and then in its new
+///    one. A new timeout goes to the new one, where a process without it would not find it.
+/// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until
+///    [`count_unmoved`](Self::count_unmoved) is zero.
+/// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
 ///
 /// About one of `n` timeouts moves to the `n`-th database, and none between old ones. All answers
-/// stay right meanwhile. What waits for an attempt after a failure, or is dead, stays in the old
-/// database: it ends there, or moves with its next occurrence. Requeue or cancel dead timeouts
-/// before the last step. A recurring timeout whose period is shorter than the
-/// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it restarts.
+/// stay right meanwhile. A timeout that waits for another attempt, or is dead, stays in the old
+/// database. It ends there, or moves with its next occurrence. Requeue or cancel dead timeouts
+/// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
+/// it has an entry for each move.
+///
+/// A recurring timeout whose period is shorter than the
+/// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
 pub struct Sharded<S: Store> {
     timers: Vec<DurableTimer<S>>,
     /// The first ones, which have all timeouts at the start.
@@ -452,9 +455,7 @@ fn unknown(error: DurableError) -> DurableError {
     reason = "the algorithm divides numbers of 31 bits"
 )]
 fn jump(id: &TimeoutId, buckets: usize) -> usize {
-    let mut key = id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let mut key = fnv(id.as_str().bytes());
     let (mut bucket, mut next) = (0, 0);
     while next < buckets {
         bucket = next;

@@ -297,3 +297,40 @@ fn databases_that_grow_are_as_one_store() {
     }
     assert!(deaths > 100, "{deaths}");
 }
+
+/// A mover that was slow may write a copy after the timeout has ended.
+#[test]
+fn a_copy_without_a_mark_is_no_timeout() {
+    let (clock, seen) = (ManualWallClock::new(), Arc::default());
+    let sharded = Sharded::growing(vec![start(&clock, &seen), start(&clock, &seen)], 1);
+    let ids = (0..).map(|number| TimeoutId::new(format!("{number}")).expect("valid"));
+    let id = ids.into_iter().find(|id| sharded.home(id) == 1).expect("one of two");
+    let (now, hour) = (clock.now(), 3_600 * SECOND);
+    let copy = NewTimeout::new(&id, PARKED, b"old").expect("valid");
+    let new = sharded.timers[1].store();
+    new.write(now, &[Command::Schedule(copy)]).expect("write");
+    assert_eq!(sharded.get(&id).expect("get"), None);
+    assert_eq!(sharded.count_unmoved().expect("count"), 1, "the next recovery removes it");
+    assert_eq!(sharded.cancel(&id).wait().expect("cancel"), Cancelled::NotFound);
+    let moved = sharded.reschedule(&id, hour).wait().expect("reschedule");
+    assert_eq!(moved, Rescheduled::NotFound);
+    let timeout = NewTimeout::new(&id, now.saturating_add(hour), b"new").expect("valid");
+    let answer = sharded.schedule_new(timeout.conflict(Conflict::Refuse)).wait();
+    assert_eq!(answer.expect("schedule"), Scheduled::Created);
+    assert_eq!(&*sharded.get(&id).expect("get").expect("kept").payload, b"new");
+    assert_eq!(sharded.count_unmoved().expect("count"), 0);
+}
+
+#[test]
+fn the_database_of_an_id_is_fixed_and_a_new_one_takes_its_part() {
+    let id = |number: usize| TimeoutId::new(format!("invoice/{number}")).expect("valid");
+    let homes: [usize; 8] = std::array::from_fn(|number| jump(&id(number), 5));
+    assert_eq!(homes, [0, 3, 3, 3, 3, 0, 3, 2]);
+    for count in 1..9 {
+        let changed = |number: &usize| jump(&id(*number), count) != jump(&id(*number), count + 1);
+        let moved: Vec<_> = (0..1_000).filter(changed).collect();
+        assert!(moved.iter().all(|number| jump(&id(*number), count + 1) == count));
+        let part = 1_000 / (count + 1);
+        assert!((part * 2 / 3..part * 3 / 2).contains(&moved.len()), "{count}: {}", moved.len());
+    }
+}

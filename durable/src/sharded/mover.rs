@@ -27,6 +27,9 @@ use crate::{
     time::WallTime,
 };
 
+/// Name of each mover as a worker. It takes over the claims of the one before, of any pair.
+const NAME: &str = "delaywheel-move";
+
 /// Lease of a mover, after which other workers take its claims.
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -81,9 +84,8 @@ impl<S: Store> Sharded<S> {
 
     /// Returns whether the pair is done.
     fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
-        let name = format!("move {} {}", pair[0], pair[1]);
         let enter =
-            |shard: usize| self.store(shard)?.enter(self.timers[shard].now(), LEASE, Some(&name));
+            |shard: usize| self.store(shard)?.enter(self.timers[shard].now(), LEASE, Some(NAME));
         let mover = Mover { sharded: self, pair, workers: [enter(pair[0])?, enter(pair[1])?] };
         let is_done = mover.step(sweep, limit)?;
         // All records that did not move are pending again.

@@ -298,27 +298,47 @@ fn databases_that_grow_are_as_one_store() {
     assert!(deaths > 100, "{deaths}");
 }
 
+/// Returns an old and a new database, and a timeout that has to move.
+fn two() -> (Sharded<MemoryStore>, NewTimeout) {
+    let (clock, seen) = (ManualWallClock::new(), Arc::default());
+    let sharded = Sharded::growing(vec![start(&clock, &seen), start(&clock, &seen)], 1);
+    let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
+    let id = (0..).map(id).find(|id| sharded.home(id) == 1).expect("one of two");
+    let due = clock.now().saturating_add(3_600 * SECOND);
+    (sharded, NewTimeout::new(id, due, b"new").expect("valid"))
+}
+
+fn write(sharded: &Sharded<MemoryStore>, shard: usize, due: WallTime, new: &NewTimeout) {
+    let old = NewTimeout { due, payload: b"old".as_slice().into(), ..new.clone() };
+    sharded.timers[shard].store().write(due, &[Command::Schedule(old)]).expect("write");
+}
+
 /// A mover that was slow may write a copy after the timeout has ended.
 #[test]
 fn a_copy_without_a_mark_is_no_timeout() {
-    let (clock, seen) = (ManualWallClock::new(), Arc::default());
-    let sharded = Sharded::growing(vec![start(&clock, &seen), start(&clock, &seen)], 1);
-    let ids = (0..).map(|number| TimeoutId::new(format!("{number}")).expect("valid"));
-    let id = ids.into_iter().find(|id| sharded.home(id) == 1).expect("one of two");
-    let (now, hour) = (clock.now(), 3_600 * SECOND);
-    let copy = NewTimeout::new(&id, PARKED, b"old").expect("valid");
-    let new = sharded.timers[1].store();
-    new.write(now, &[Command::Schedule(copy)]).expect("write");
-    assert_eq!(sharded.get(&id).expect("get"), None);
+    let (sharded, new) = two();
+    write(&sharded, 1, PARKED, &new);
+    assert_eq!(sharded.get(&new.id).expect("get"), None);
     assert_eq!(sharded.count_unmoved().expect("count"), 1, "the next recovery removes it");
-    assert_eq!(sharded.cancel(&id).wait().expect("cancel"), Cancelled::NotFound);
-    let moved = sharded.reschedule(&id, hour).wait().expect("reschedule");
-    assert_eq!(moved, Rescheduled::NotFound);
-    let timeout = NewTimeout::new(&id, now.saturating_add(hour), b"new").expect("valid");
-    let answer = sharded.schedule_new(timeout.conflict(Conflict::Refuse)).wait();
+    assert_eq!(sharded.cancel(&new.id).wait().expect("cancel"), Cancelled::NotFound);
+    let answer = sharded.reschedule(&new.id, SECOND).wait().expect("reschedule");
+    assert_eq!(answer, Rescheduled::NotFound);
+    let answer = sharded.schedule_new(new.clone().conflict(Conflict::Refuse)).wait();
     assert_eq!(answer.expect("schedule"), Scheduled::Created);
-    assert_eq!(&*sharded.get(&id).expect("get").expect("kept").payload, b"new");
+    assert_eq!(&*sharded.get(&new.id).expect("get").expect("kept").payload, b"new");
     assert_eq!(sharded.count_unmoved().expect("count"), 0);
+}
+
+#[test]
+fn a_mover_completes_a_replace_whose_caller_has_died() {
+    let (sharded, new) = two();
+    write(&sharded, 0, new.due, &new);
+    sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
+    while sharded.count_unmoved().expect("count") > 0 {
+        sharded.move_some(8).expect("memory");
+    }
+    assert_eq!(sharded.timers[0].store().records(), []);
+    assert_eq!(&*sharded.get(&new.id).expect("get").expect("kept").payload, b"new");
 }
 
 #[test]

@@ -334,7 +334,7 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     let (sharded, new) = two();
     write(&sharded, 0, new.due, &new);
     sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
-    while sharded.count_unmoved().expect("count") > 0 {
+    for _ in 0..9 {
         sharded.move_some(8).expect("memory");
     }
     assert_eq!(sharded.timers[0].store().records(), []);

@@ -52,12 +52,12 @@ impl Workers {
         (is_known, BTreeMap::into_keys(lapsed).collect())
     }
 
-    /// Returns the first workers. `holds` has the worker of each record, and whether its delivery is
-    /// under way.
+    /// Returns the first workers. `holds` has the worker of each record, and whether its delivery
+    /// is under way.
     pub(crate) fn leases(
         &self,
         limit: usize,
-        holds: impl Iterator<Item = (Option<WorkerId>, bool)> + Clone,
+        holds: &(impl Iterator<Item = (Option<WorkerId>, bool)> + Clone),
     ) -> Vec<WorkerLease> {
         let lease = |(&worker, &until): (&WorkerId, &WallTime)| {
             let name = self.names.iter().find(|&(_, named)| *named == worker);

@@ -121,11 +121,6 @@ impl TickClock {
         })
     }
 
-    /// Returns a clock with the same source and ticks that has seen no time yet.
-    pub(crate) fn again(&self) -> Self {
-        Self::new(self.source.clone(), self.ticks.tick())
-    }
-
     /// Lets a clock that drives timers adopt one. Returns whether it does.
     pub(super) fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         self.source.as_ref().is_some_and(|clock| clock.adopt(timer))

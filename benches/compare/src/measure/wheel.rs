@@ -38,10 +38,9 @@ fn steady(bench: &mut Bench, row: &str, traffic: Traffic) {
     if !bench.is_asked(row) {
         return;
     }
-    let traffic = &traffic.repeated(bench.options.repeat_victims);
     let limit = bench.full(Duration::from_millis(50), WARM_UP);
     bench.tell(row);
-    let ready = |one: &timers::Entrant| (one.name, (one.at_work)(traffic, limit));
+    let ready = |one: &timers::Entrant| (one.name, (one.at_work)(&traffic, limit));
     let mut turns: Vec<_> = bench.of(&timers::ALL, |one| one.name).map(ready).collect();
     for _ in 0..bench.rounds() {
         for (name, at_work) in &mut turns {

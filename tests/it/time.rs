@@ -1,5 +1,4 @@
-//! The module `time`: a map whose entries expire, and deadlines. The simulation has a model of the
-//! map.
+//! The module `time`. The simulation has a model of the map.
 
 use std::{
     cell::Cell,

@@ -211,18 +211,14 @@ impl Books {
 
     /// Returns whether a turn may hand a timeout off.
     pub(crate) fn is_due(&self, number: Number, now: Time) -> bool {
-        match self.entries[number].due {
-            Due::Tick(tick) => tick <= self.now(now),
-            Due::Time(time) => time <= self.clock.wall(),
-        }
+        self.has_been_due(number, now, 0)
     }
 
-    /// Returns whether a turn must hand a timeout off. Times of the wall clock are rounded up to a
-    /// tick, and a step by less than a tick may have no effect.
-    fn is_overdue(&self, number: Number, now: Time) -> bool {
+    /// Returns the same; by the wall clock, whether it was due this number of ticks ago.
+    fn has_been_due(&self, number: Number, now: Time, ticks: u32) -> bool {
         match self.entries[number].due {
             Due::Tick(tick) => tick <= self.now(now),
-            Due::Time(time) => time + 2 * Duration::from_nanos(self.tick) <= self.clock.wall(),
+            Due::Time(time) => time + ticks * Duration::from_nanos(self.tick) <= self.clock.wall(),
         }
     }
 
@@ -301,9 +297,10 @@ impl Books {
         self.last.fill((0, 0));
     }
 
-    /// Returns the timeouts that should have been handed off by now.
+    /// Returns the timeouts that should have been handed off by now. Times of the wall clock are
+    /// rounded up to a tick, and a step by less than a tick may have no effect.
     pub(crate) fn overdue(&self, now: Time) -> Vec<Number> {
-        self.pending.iter().filter(|&&number| self.is_overdue(number, now)).copied().collect()
+        self.pending.iter().filter(|&&number| self.has_been_due(number, now, 2)).copied().collect()
     }
 
     /// Compares the counts of the timer with the books. Returns an error if they differ.

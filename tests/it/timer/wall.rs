@@ -1,5 +1,4 @@
-//! Deadlines by the wall clock: the notice of a step, and calls between two readings. The
-//! simulation has the rest.
+//! Deadlines by the wall clock: notices of steps, and calls between two readings.
 
 use std::{
     collections::BTreeSet,
@@ -73,23 +72,6 @@ fn times_that_no_clock_shows_are_due_at_once_or_never() {
     clock.advance(Duration::ZERO);
     assert_eq!(log.take(), ["past"]);
     assert!(clock.run_until_idle(99) && log.take().is_empty());
-}
-
-/// Both clocks step back, that of the timer to before the latest look, and stand still.
-#[test]
-fn a_time_is_not_early_after_both_clocks_have_stepped_back() {
-    let (clock, log) = (Set::new(), Log::new());
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    clock.show(MS / 2);
-    timer.schedule_at_time(clock.system_time() + HOUR, log.note("noon")).unwrap();
-    clock.show(Duration::ZERO);
-    *clock.0.wall.lock().unwrap() -= 2 * HOUR;
-    timer.schedule_at_time(clock.system_time() + HOUR, log.note("morning")).unwrap();
-    clock.turn();
-    assert_eq!(log.take(), [""; 0], "it is early");
-    *clock.0.wall.lock().unwrap() += HOUR;
-    clock.turn();
-    assert_eq!(log.take(), ["morning"]);
 }
 
 /// A clock without notices, at whose next reading but some the test does something.

@@ -232,7 +232,7 @@ impl Ticks {
             return Tick::new(first);
         }
         // The highest bit that a tick before the span does not share with its end.
-        let bit = (first.saturating_sub(1) ^ last).ilog2();
+        let bit = (first.wrapping_sub(1) ^ last).ilog2();
         Tick::new(last >> bit << bit)
     }
 

@@ -64,15 +64,13 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             }
             let Some(next) = self.next_expiration() else { pending().await };
             self.sleep_until(next).await?;
-            self.observe(next);
+            // The sleeps of the timer have seen it, and the clock may have stepped back since.
+            self.clock().observe(next);
         }
     }
 
     fn sleep_until(&self, instant: Instant) -> Sleep {
-        match self.timer() {
-            Some(timer) => timer.sleep_until(instant),
-            None => sleep_until(instant),
-        }
+        self.timer.as_ref().map_or_else(|| sleep_until(instant), |timer| timer.sleep_until(instant))
     }
 }
 
@@ -109,19 +107,11 @@ pub struct SharedDelayMap<K, V>(Arc<Mutex<Shared<K, V>>>);
 /// one wakes the task. So no task sleeps longer than until the next expiration.
 struct Shared<K, V> {
     map: DelayMap<K, V>,
-    /// By the numbers of their futures.
-    waiting: BTreeMap<u64, WaitingTask>,
+    /// By the numbers of their futures: when the task wakes up by itself, and its waker, unless it
+    /// was woken.
+    waiting: BTreeMap<u64, (Option<Instant>, Option<Waker>)>,
     /// The number of futures so far.
     futures: u64,
-}
-
-/// A task that waits for an entry.
-#[derive(Default)]
-struct WaitingTask {
-    /// `None` once woken.
-    waker: Option<Waker>,
-    /// When it wakes up by itself.
-    until: Option<Instant>,
 }
 
 impl<K, V> SharedDelayMap<K, V> {
@@ -178,9 +168,9 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                         return Ok(expired);
                     }
                     next = shared.map.next_expiration();
-                    let waiting = shared.waiting.entry(waiter.number).or_default();
-                    waiting.until = next;
-                    Err(&mut waiting.waker)
+                    let (until, waker) = shared.waiting.entry(waiter.number).or_default();
+                    *until = next;
+                    Err(waker)
                 });
                 if let Poll::Ready(expired) = entry {
                     return Poll::Ready(Ok(expired));
@@ -195,7 +185,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) => {
                         sleep = None;
-                        next.inspect(|next| self.0.lock().map.observe(*next));
+                        next.inspect(|next| self.0.lock().map.clock().observe(*next));
                     }
                 }
             }
@@ -215,19 +205,13 @@ impl<K, V> Deref for Guard<'_, K, V> {
     type Target = DelayMap<K, V>;
 
     fn deref(&self) -> &Self::Target {
-        match &self.0 {
-            Some(shared) => &shared.map,
-            None => unreachable!("the guard is dropped"),
-        }
+        &self.0.as_ref().expect("it holds the lock").map
     }
 }
 
 impl<K, V> DerefMut for Guard<'_, K, V> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        match &mut self.0 {
-            Some(shared) => &mut shared.map,
-            None => unreachable!("the guard is dropped"),
-        }
+        &mut self.0.as_mut().expect("it holds the lock").map
     }
 }
 
@@ -239,8 +223,8 @@ impl<K, V> Drop for Guard<'_, K, V> {
         }
         let Some(next) = shared.map.next_expiration() else { return };
         let late = shared.waiting.values_mut();
-        let late = late.filter(|task| task.until.is_none_or(|until| next < until));
-        let wakers: Vec<_> = late.filter_map(|task| task.waker.take()).collect();
+        let late = late.filter(|(until, _)| until.is_none_or(|until| next < until));
+        let wakers: Vec<_> = late.filter_map(|(_, waker)| waker.take()).collect();
         drop(shared);
         wake_all(wakers);
     }

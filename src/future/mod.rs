@@ -224,7 +224,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 ///
 /// See [`TimeSleep`].
 pub fn sleep_until_time(time: impl Into<SystemTime>) -> TimeSleep {
-    TimeSleep::new(handle(), time.into())
+    default_timer().sleep_until_time(time)
 }
 
 /// [`Timer::timeout`] on the [default timer](default_timer).

@@ -165,14 +165,7 @@ impl fmt::Debug for Sleep {
 ///
 /// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
 #[must_use = "futures do nothing unless awaited"]
-pub struct TimeSleep(TimeSleeper);
-
-impl TimeSleep {
-    /// Makes a sleep that ends at `time`.
-    pub(super) fn new(handle: SleepHandle, time: SystemTime) -> Self {
-        Self(TimeSleeper::new(handle, time))
-    }
-}
+pub struct TimeSleep(pub(super) TimeSleeper);
 
 impl Future for TimeSleep {
     type Output = Result<(), SleepError>;
@@ -239,7 +232,7 @@ impl Timer {
     ///
     /// See [`TimeSleep`].
     pub fn sleep_until_time(&self, time: impl Into<SystemTime>) -> TimeSleep {
-        TimeSleep::new(self.sleep_handle(), time.into())
+        TimeSleep(TimeSleeper::new(self.sleep_handle(), time.into()))
     }
 }
 

@@ -63,45 +63,33 @@ pub struct DelayMap<K, V> {
     table: HashTable<Key>,
     entries: TimingWheel<(K, V)>,
     seed: RandomState,
-    clock: TickClock,
-    /// The timer whose clock the map reads, for tasks that wait.
-    #[cfg(feature = "future")]
-    timer: Option<Timer>,
+    /// The timer whose clock the map reads, and on which tasks wait.
+    pub(crate) timer: Option<Timer>,
+    /// The clock without a timer.
+    system: TickClock,
 }
 
 impl<K, V> DelayMap<K, V> {
     /// Makes an empty map that reads the system's clock, in ticks of 1 ms.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(TickClock::new(None, Duration::from_millis(1)))
-    }
-
-    /// Makes an empty map with the clock and the tick of a timer. With the feature `future`, it
-    /// holds a clone of the timer.
-    #[must_use]
-    pub fn on(timer: &Timer) -> Self {
-        Self {
-            #[cfg(feature = "future")]
-            timer: Some(timer.clone()),
-            ..Self::with(timer.clock().restarted())
-        }
-    }
-
-    fn with(clock: TickClock) -> Self {
         Self {
             table: HashTable::new(),
             entries: TimingWheel::new(Tick::ZERO),
             seed: RandomState::default(),
-            clock,
-            #[cfg(feature = "future")]
             timer: None,
+            system: TickClock::new(None, Duration::from_millis(1)),
         }
     }
 
-    /// Returns the timer whose clock the map reads; `None` with the system's clock.
-    #[cfg(feature = "future")]
-    pub(crate) fn timer(&self) -> Option<&Timer> {
-        self.timer.as_ref()
+    /// Makes an empty map with the clock and the tick of a timer, of which it holds a clone.
+    #[must_use]
+    pub fn on(timer: &Timer) -> Self {
+        Self { timer: Some(timer.clone()), ..Self::new() }
+    }
+
+    pub(crate) fn clock(&self) -> &TickClock {
+        self.timer.as_ref().map_or(&self.system, Timer::clock)
     }
 
     /// Returns the number of entries, due ones included.
@@ -128,7 +116,7 @@ impl<K, V> DelayMap<K, V> {
     /// moved later: then that call only moves entries within the wheel.
     #[must_use]
     pub fn next_expiration(&self) -> Option<Instant> {
-        self.clock.instant(self.entries.next_expiration()?)
+        self.clock().instant(self.entries.next_expiration()?)
     }
 
     /// Removes all entries, and returns memory to the allocator.
@@ -249,19 +237,20 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.clock.instant(self.entries.deadline(self.find(key)?)?)
+        self.clock().instant(self.entries.deadline(self.find(key)?)?)
     }
 
     /// Removes the due entry with the earliest deadline and returns it; `None` if no entry is due.
     ///
     /// Never early by the clock. Entries with the deadline of one tick come in any order. If the
-    /// clock steps back, the latest time that the map has seen counts.
+    /// clock steps back, the latest time that the map or its timer has seen counts.
     ///
     /// # Complexity
     ///
     /// As [`TimingWheel::advance`].
     pub fn pop_expired(&mut self) -> Option<(K, V)> {
-        let expired = self.entries.advance(self.clock.read().now).next()?;
+        let now = self.clock().read().now;
+        let expired = self.entries.advance(now).next()?;
         let hash = self.seed.hash_one(&expired.value.0);
         if let Ok(found) = self.table.find_entry(hash, |entry| *entry == expired.key) {
             found.remove();
@@ -309,21 +298,16 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
 }
 
 impl<K, V> DelayMap<K, V> {
-    /// Takes note that the timer has seen this instant: its clock may have stepped back since.
-    #[cfg(feature = "future")]
-    pub(crate) fn observe(&self, instant: Instant) {
-        self.clock.observe(instant);
-    }
-
     fn after(&mut self, delay: Duration) -> Tick {
-        let read = self.clock.read();
+        let read = self.clock().read();
         self.entries.observe(read.now);
-        self.clock.deadline(read, delay)
+        self.clock().deadline(read, delay)
     }
 
     fn at(&mut self, instant: Instant) -> Tick {
-        self.entries.observe(self.clock.read().now);
-        self.clock.at(instant)
+        let now = self.clock().read().now;
+        self.entries.observe(now);
+        self.clock().at(instant)
     }
 }
 

@@ -213,9 +213,7 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.values
-            .schedule(delay, Task(Box::new(callback)))
-            .map(|key| TimeoutHandle::new(self.values.shared(), key))
+        self.handle_of(self.values.schedule(delay, Task(Box::new(callback))))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -228,9 +226,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.values
-            .schedule_at(instant, Task(Box::new(callback)))
-            .map(|key| TimeoutHandle::new(self.values.shared(), key))
+        self.handle_of(self.values.schedule_at(instant, Task(Box::new(callback))))
     }
 
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
@@ -282,10 +278,7 @@ impl Timer {
         time: impl Into<SystemTime>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let task = Task(Box::new(callback));
-        self.values
-            .schedule_at_time(time, task)
-            .map(|key| TimeoutHandle::new(self.values.shared(), key))
+        self.handle_of(self.values.schedule_at_time(time, Task(Box::new(callback))))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -324,10 +317,15 @@ impl Timer {
         window: RangeInclusive<Duration>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let task = Task(Box::new(callback));
-        self.values
-            .schedule_within(window, task)
-            .map(|key| TimeoutHandle::new(self.values.shared(), key))
+        self.handle_of(self.values.schedule_within(window, Task(Box::new(callback))))
+    }
+
+    #[inline]
+    fn handle_of(
+        &self,
+        scheduled: Result<TimeoutKey, ScheduleError<Task>>,
+    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
+        scheduled.map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the

@@ -121,11 +121,6 @@ impl TickClock {
         })
     }
 
-    /// Returns a clock with the same source and length of a tick, whose tick 0 starts now.
-    pub(crate) fn restarted(&self) -> Self {
-        Self::new(self.source.clone(), self.ticks.tick())
-    }
-
     /// Lets a clock that drives timers adopt one. Returns whether it does.
     pub(super) fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         self.source.as_ref().is_some_and(|clock| clock.adopt(timer))

@@ -8,12 +8,9 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer};
+use delaywheel::{Clock, MissedTicks, Repeating, Timer};
 
-use crate::timer::{
-    clock::Set,
-    support::{HookedClock, Log, MS, SECOND, manual},
-};
+use crate::timer::support::{HookedClock, Log, MS, SECOND, manual};
 
 const NANO: Duration = Duration::from_nanos(1);
 
@@ -36,7 +33,7 @@ fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
     runs.take()
 }
 
-/// The simulation tests more cases, of intervals. [`MissedTicks`] documents these.
+/// The simulation tests more cases. [`MissedTicks`] documents these.
 #[test]
 fn missed_occurrences_run_as_the_table_of_the_policies_says() {
     let after = |missed| runs_when_held_up_by(27, missed);
@@ -105,24 +102,6 @@ fn the_longest_and_the_shortest_periods_work() {
 }
 
 #[test]
-fn a_grid_can_start_before_its_timer_was_made() {
-    let runs = |missed| {
-        let clock = ManualClock::new();
-        let first = clock.now();
-        clock.advance(1_700 * MS);
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        let (log, shown) = (Log::new(), clock.clone());
-        let runs = log.clone();
-        let note = move |_: &Repeating| log.push(shown.elapsed().as_millis());
-        timer.repeat(SECOND).first_at(first).at_fixed_rate(missed, note).unwrap();
-        clock.advance(2 * SECOND);
-        runs.take()
-    };
-    assert_eq!(runs(MissedTicks::Burst), [1_700, 1_700, 2_000, 3_000]);
-    assert_eq!(runs(MissedTicks::Skip), [1_700, 2_000, 3_000]);
-}
-
-#[test]
 fn a_repetition_whose_clock_panics_after_the_callback_has_ended_and_says_so() {
     let clock = HookedClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
@@ -132,57 +111,6 @@ fn a_repetition_whose_clock_panics_after_the_callback_has_ended_and_says_so() {
     clock.clock.advance(MS);
     assert_eq!(timer.stats().panicked, 1);
     assert!(!repeating.is_running(), "no run is planned");
-}
-
-/// Number of runs after which a test stops a repetition that runs too often.
-const TOO_OFTEN: usize = 1_000;
-
-/// A repetition of 10 s on a clock that its first run moves back by some seconds, and its runs.
-fn stepping_back(seconds: u32, missed: Option<MissedTicks>) -> (Set, Timer, Log<()>) {
-    let clock = Set::new();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    let runs = Log::new();
-    let (log, shown) = (runs.clone(), clock.clone());
-    let mut count = 0;
-    let callback = move |itself: &Repeating| {
-        log.push(());
-        count += 1;
-        if count == 1 {
-            shown.step_back(seconds * SECOND);
-        }
-        if count == TOO_OFTEN {
-            itself.stop();
-        }
-    };
-    match missed {
-        Some(missed) => timer.repeat(10 * SECOND).at_fixed_rate(missed, callback).unwrap(),
-        None => timer.repeat(10 * SECOND).with_fixed_delay(callback).unwrap(),
-    };
-    (clock, timer, runs)
-}
-
-#[test]
-fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay() {
-    let (clock, _timer, runs) = stepping_back(3_600, None);
-    clock.show(10 * SECOND);
-    for seconds in 0..20 {
-        clock.show(seconds * SECOND);
-    }
-    assert_eq!(runs.take().len(), 1, "10 s have not passed since the latest time seen");
-    clock.show(20 * SECOND);
-    assert_eq!(runs.take().len(), 1);
-}
-
-#[test]
-fn a_clock_that_steps_back_does_not_hide_missed_occurrences() {
-    for (missed, next) in [(MissedTicks::Skip, 100), (MissedTicks::Delay, 105)] {
-        let (clock, _timer, runs) = stepping_back(90, Some(missed));
-        clock.show(95 * SECOND);
-        clock.show((next * 1_000 - 1) * MS);
-        assert_eq!(runs.take().len(), 1, "{missed:?}: those before 95 s were missed");
-        clock.show(next * SECOND);
-        assert_eq!(runs.take().len(), 1, "{missed:?}");
-    }
 }
 
 /// When a repetition of 10 s with a jitter of 4 s runs in 200 s, in milliseconds.
@@ -215,74 +143,6 @@ fn jitter_delays_each_occurrence_by_at_most_its_maximum_and_does_not_move_the_gr
         assert_eq!(jittered(1, missed), runs, "the same seed");
         assert_ne!(jittered(2, missed), runs, "another seed");
     }
-}
-
-#[test]
-fn jitter_is_at_most_the_period_and_causes_no_missed_occurrence() {
-    for missed in [MissedTicks::Delay, MissedTicks::Skip] {
-        let (clock, timer) = manual();
-        let runs = Log::new();
-        let (log, shown) = (runs.clone(), clock.clone());
-        let note = move |_: &Repeating| {
-            log.push(shown.elapsed().as_millis());
-            shown.advance(MS);
-        };
-        let repeat = timer.repeat(10 * MS).jitter(Duration::MAX).seed(3);
-        repeat.at_fixed_rate(missed, note).unwrap();
-        for _ in 0..1_000 {
-            clock.advance(10 * MS);
-        }
-        let runs = runs.take();
-        assert!(runs.len() >= 999, "{missed:?}: {} runs", runs.len());
-        for (index, run) in (1..).zip(runs) {
-            assert!((index * 10..=index * 10 + 11).contains(&run), "{missed:?}: {index} at {run}");
-        }
-    }
-}
-
-#[test]
-fn jitter_also_delays_a_fixed_delay_and_differs_without_a_seed() {
-    let runs = || {
-        let (clock, timer) = manual();
-        let runs = Log::new();
-        let (log, shown) = (runs.clone(), clock.clone());
-        let repeat = timer.repeat(10 * SECOND).jitter(5 * SECOND);
-        repeat.with_fixed_delay(move |_| log.push(shown.elapsed().as_millis())).unwrap();
-        clock.advance(1_000 * SECOND);
-        runs.take()
-    };
-    let all = runs();
-    let gaps: Vec<_> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(gaps.iter().all(|gap| (10_000..=15_001).contains(gap)), "{gaps:?}");
-    assert!(gaps.iter().any(|&gap| gap > 11_000), "{gaps:?}");
-    assert_ne!(all, runs());
-}
-
-#[test]
-fn the_first_occurrence_can_have_its_own_delay_or_instant() {
-    let (clock, timer) = manual();
-    let (log, shown) = (Log::new(), clock.clone());
-    let note = |name| {
-        let (log, shown) = (log.clone(), shown.clone());
-        move |_: &Repeating| log.push((name, shown.elapsed().as_secs()))
-    };
-    let repeat = || timer.repeat(10 * SECOND);
-    repeat().first(Duration::ZERO).at_fixed_rate(MissedTicks::Burst, note("rate")).unwrap();
-    repeat().first(25 * SECOND).with_fixed_delay(note("delay")).unwrap();
-    let at = clock.now() + 7 * SECOND;
-    repeat().first_at(at).at_fixed_rate(MissedTicks::Burst, note("at")).unwrap();
-    clock.advance(31 * SECOND);
-    let mut runs = log.take();
-    runs.sort_unstable();
-    let rate = [("rate", 0), ("rate", 10), ("rate", 20), ("rate", 30)];
-    assert_eq!(runs, [&[("at", 7), ("at", 17), ("at", 27), ("delay", 25)][..], &rate].concat());
-    // The grid starts in the past, so the first two are due at once.
-    let past = clock.now().checked_sub(13 * SECOND).unwrap();
-    let endless = repeat().first_at(past).at_fixed_rate(MissedTicks::Skip, note("past")).unwrap();
-    assert_eq!(endless.next_run(), Some(past));
-    clock.advance(8 * SECOND);
-    let past: Vec<_> = log.take().into_iter().filter(|run| run.0 == "past").collect();
-    assert_eq!(past, [("past", 31), ("past", 38)]);
 }
 
 #[test]

@@ -4,13 +4,16 @@
 //! timeout may or may not have been handed off. Both answers are right until the turn ends. For all
 //! other timeouts the model knows the right answer.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
 
 use delaywheel::TimerStats;
 
 use crate::{
-    clock::Time,
-    script::{Action, Back, Delay},
+    clock::{Time, WorldClock},
+    script::{Action, Back, Delay, Nanos},
 };
 
 /// A timeout, by its index in the books.
@@ -31,11 +34,18 @@ pub(crate) enum State {
     Returned,
 }
 
+/// When a timeout becomes due.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Due {
+    Tick(Tick),
+    /// When the wall clock shows this time.
+    Time(SystemTime),
+}
+
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) state: State,
-    /// The tick at which it becomes due.
-    pub(crate) deadline: Tick,
+    pub(crate) due: Due,
     /// The tick in which it was scheduled or last reset.
     pub(crate) came: Tick,
     pub(crate) action: Action,
@@ -72,6 +82,7 @@ pub(crate) struct Books {
     pub(crate) handed_off: u64,
     /// Whether no timeout may be late by a tick, because the clock stops at each deadline.
     pub(crate) is_exact: bool,
+    clock: WorldClock,
     origin: Time,
     tick: u64,
     /// The latest tick that the timer may have seen.
@@ -81,7 +92,12 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    pub(crate) fn new(origin: Time, tick: u64, max_pending: Option<u64>, threads: usize) -> Self {
+    pub(crate) fn new(
+        clock: &WorldClock,
+        tick: u64,
+        max_pending: Option<u64>,
+        threads: usize,
+    ) -> Self {
         Self {
             entries: Vec::new(),
             pending: BTreeSet::new(),
@@ -91,7 +107,8 @@ impl Books {
             max_pending,
             handed_off: 0,
             is_exact: false,
-            origin,
+            clock: clock.clone(),
+            origin: clock.now(),
             tick,
             latest: 0,
             last: vec![(0, 0); threads],
@@ -137,6 +154,16 @@ impl Books {
         self.ceil(self.elapsed(time))
     }
 
+    /// Returns the tick at which a timeout with this window becomes due.
+    pub(crate) fn within(&self, now: Time, delay: Delay, slack: Nanos) -> Tick {
+        let first = self.after(now, delay);
+        let Delay::Nanos(delay) = delay else { return first };
+        let end = self.since(now).saturating_add(delay).saturating_add(slack);
+        // The ticks with the most zeros at their ends come first.
+        let rounded = (0..64).rev().map(|bits| self.floor(end) >> bits << bits);
+        rounded.into_iter().find(|tick| *tick >= first).unwrap_or(first)
+    }
+
     /// Returns the time at which a tick begins.
     pub(crate) fn begin_of(&self, tick: Tick) -> Option<Time> {
         Some(self.origin + u128::from(tick.checked_mul(self.tick)?))
@@ -145,7 +172,7 @@ impl Books {
     /// Records a timeout that is about to be scheduled.
     pub(crate) fn enter(
         &mut self,
-        deadline: Tick,
+        due: Due,
         now: Time,
         action: Action,
         since: u64,
@@ -153,7 +180,7 @@ impl Books {
     ) -> Number {
         self.entries.push(Entry {
             state: State::Coming,
-            deadline,
+            due,
             came: self.now(now),
             action,
             since,
@@ -182,8 +209,17 @@ impl Books {
         (if is_in_turn { all - due } else { all }, all)
     }
 
+    /// Returns whether a turn may hand a timeout off.
     pub(crate) fn is_due(&self, number: Number, now: Time) -> bool {
-        self.entries[number].deadline <= self.now(now)
+        self.has_been_due(number, now, 0)
+    }
+
+    /// Returns the same; by the wall clock, whether it was due this number of ticks ago.
+    fn has_been_due(&self, number: Number, now: Time, ticks: u32) -> bool {
+        match self.entries[number].due {
+            Due::Tick(tick) => tick <= self.now(now),
+            Due::Time(time) => time + ticks * Duration::from_nanos(self.tick) <= self.clock.wall(),
+        }
     }
 
     /// Returns whether a timeout should be pending, or `None` if both answers are right.
@@ -227,7 +263,7 @@ impl Books {
     /// Records that a callback begins, or that a value is received. Returns an error if this breaks
     /// a promise.
     pub(crate) fn run(&mut self, number: Number, now: Time, turn: u64) -> Result<(), String> {
-        let tick = self.now(now);
+        let (tick, is_due) = (self.now(now), self.is_due(number, now));
         match self.entries[number].state {
             State::Pending => self.hand_off(number, turn),
             State::HandedOff => {}
@@ -236,16 +272,18 @@ impl Books {
         self.handed_off -= 1;
         let entry = &mut self.entries[number];
         entry.state = State::Ran;
-        if entry.deadline > tick {
+        if !is_due {
             return Err(format!("timeout {number} is early: {entry:?} at tick {tick}"));
         }
-        if self.is_exact && tick != entry.deadline.max(entry.came) {
+        let Due::Tick(deadline) = entry.due else { return Ok(()) };
+        // The wheel replaces a deadline that has passed with its own time.
+        let deadline = deadline.max(entry.came);
+        if self.is_exact && tick != deadline {
             return Err(format!("timeout {number} is late: {entry:?} at tick {tick}"));
         }
         // A timeout that was scheduled in the turn of its hand-off has no promised order.
         if entry.since < entry.passed {
-            // The wheel replaces a deadline that has passed with its own time.
-            let place = (entry.passed, entry.deadline.max(entry.came));
+            let place = (entry.passed, deadline);
             let last = std::mem::replace(&mut self.last[entry.thread], place);
             if last > place {
                 return Err(format!("timeout {number} is out of order: {entry:?} after {last:?}"));
@@ -259,9 +297,10 @@ impl Books {
         self.last.fill((0, 0));
     }
 
-    /// Returns the timeouts that should have been handed off by now.
+    /// Returns the timeouts that should have been handed off by now. Times of the wall clock are
+    /// rounded up to a tick, and a step by less than a tick may have no effect.
     pub(crate) fn overdue(&self, now: Time) -> Vec<Number> {
-        self.pending.iter().filter(|&&number| self.is_due(number, now)).copied().collect()
+        self.pending.iter().filter(|&&number| self.has_been_due(number, now, 2)).copied().collect()
     }
 
     /// Compares the counts of the timer with the books. Returns an error if they differ.

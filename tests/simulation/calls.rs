@@ -1,52 +1,63 @@
 //! The calls on the timers of a world, and checks of their answers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use delaywheel::{ScheduleError, ScheduleErrorKind, TimeoutHandle};
 
 use crate::{
-    books::{Number, State},
-    clock::Time,
-    fronts::{Facade, Front, Handle, duration},
-    script::{Action, Back, Delay},
+    books::{Due, Number, State},
+    fronts::{Facade, Front, Handle},
+    script::{Action, Back, When},
     world::{World, lock},
 };
 
 impl Front {
-    /// Schedules with a delay. `handle` makes the handle of a closure.
+    /// Schedules a timeout. `handle` makes the handle of a closure.
     pub(crate) fn schedule(
         self: &Arc<Self>,
         world: &Arc<World>,
-        (delay, action): (Delay, Action),
+        (when, action): (When, Action),
         handle: fn(TimeoutHandle) -> Handle,
     ) {
-        let tick = self.books().after(world.now(), delay);
-        let (number, token) = self.enter(world, tick, action);
+        let due = self.due(world, when);
+        let (number, token) = self.enter(world, due, action);
         let load = self.load(world);
-        let delay = duration(delay);
-        let result = match &self.timer {
-            Facade::Closures(timer) => {
-                answer(timer.schedule(delay, move || token.run()).map(handle))
+        let (delay, instant, time) = world.values_of(when);
+        macro_rules! schedule {
+            ($timer:ident, $value:expr) => {
+                match when {
+                    When::After(_) => $timer.schedule(delay, $value),
+                    When::At(_) => $timer.schedule_at(instant, $value),
+                    When::AtTime(_) => $timer.schedule_at_time(time, $value),
+                    When::Within(_, slack) => {
+                        let end = delay.saturating_add(Duration::from_nanos(slack));
+                        $timer.schedule_within(delay..=end, $value)
+                    }
+                }
+            };
+        }
+        let result = match (&self.timer, when) {
+            (Facade::Closures(timer), _) => {
+                answer(schedule!(timer, move || token.run()).map(handle))
             }
-            Facade::Values(timer) => answer(timer.schedule(delay, token).map(Handle::Key)),
-            Facade::Queue(queue) => answer(queue.insert(delay, token).map(Handle::Key)),
+            (Facade::Values(timer), _) => answer(schedule!(timer, token).map(Handle::Key)),
+            (Facade::Queue(queue), When::At(_)) => {
+                answer(queue.insert_at(instant, token).map(Handle::Key))
+            }
+            (Facade::Queue(queue), _) => answer(queue.insert(delay, token).map(Handle::Key)),
         };
         self.conclude(world, number, load, result);
     }
 
-    pub(crate) fn schedule_at(self: &Arc<Self>, world: &Arc<World>, time: Time, action: Action) {
-        let tick = self.books().at(time);
-        let (number, token) = self.enter(world, tick, action);
-        let load = self.load(world);
-        let instant = world.instant_of(time);
-        let result = match &self.timer {
-            Facade::Closures(timer) => {
-                answer(timer.schedule_at(instant, move || token.run()).map(Handle::Timeout))
-            }
-            Facade::Values(timer) => answer(timer.schedule_at(instant, token).map(Handle::Key)),
-            Facade::Queue(queue) => answer(queue.insert_at(instant, token).map(Handle::Key)),
-        };
-        self.conclude(world, number, load, result);
+    /// Returns when a timeout becomes due.
+    fn due(&self, world: &World, when: When) -> Due {
+        let (books, now) = (self.books(), world.now());
+        match when {
+            When::After(delay) => Due::Tick(books.after(now, delay)),
+            When::At(delay) => Due::Tick(books.at(world.time_for(delay))),
+            When::AtTime(_) => Due::Time(world.values_of(when).2),
+            When::Within(delay, slack) => Due::Tick(books.within(now, delay, slack)),
+        }
     }
 
     /// Returns the least and the greatest number of timeouts that may be pending before an
@@ -139,25 +150,33 @@ impl Front {
         }
     }
 
-    pub(crate) fn reset(&self, world: &World, back: Back, delay: Delay) {
+    pub(crate) fn reset(&self, world: &World, back: Back, when: When) {
         let Some(number) = self.books().pick(back) else { return };
         let Some(handle) = self.handle(number) else { return };
         let expected = self.expectation(world, number);
-        let span = duration(delay);
+        let due = self.due(world, when);
+        let (span, instant, time) = world.values_of(when);
         let is_reset = match (&self.timer, &*handle) {
-            (Facade::Values(timer), Handle::Key(key)) => timer.reset(*key, span),
+            (Facade::Values(timer), Handle::Key(key)) => match when {
+                When::At(_) => timer.reset_at(*key, instant),
+                When::AtTime(_) => timer.reset_at_time(*key, time),
+                _ => timer.reset(*key, span),
+            },
             (Facade::Queue(queue), Handle::Key(key)) => queue.reset(*key, span),
-            (_, handle) => handle.timeout().is_some_and(|timeout| timeout.reset(span)),
+            (_, handle) => handle.timeout().is_some_and(|timeout| match when {
+                When::At(_) => timeout.reset_at(instant),
+                When::AtTime(_) => timeout.reset_at_time(time),
+                _ => timeout.reset(span),
+            }),
         };
         if expected.is_some_and(|expected| expected != is_reset) {
             world.fault(format!("resetting timeout {number} said {is_reset}"));
         }
         let mut books = self.books();
         if is_reset {
-            let deadline = books.after(world.now(), delay);
             let came = books.now(world.now());
             let entry = &mut books.entries[number];
-            (entry.deadline, entry.came, entry.since) = (deadline, came, world.turn());
+            (entry.due, entry.came, entry.since) = (due, came, world.turn());
         } else if books.entries[number].state == State::Pending {
             books.hand_off(number, world.first_turn());
         }
@@ -182,9 +201,10 @@ impl Front {
         if expected == Some(true) {
             let books = self.books();
             let entry = &books.entries[number];
+            let Due::Tick(deadline) = entry.due else { return };
             // The wheel replaces a deadline that has passed with its own time.
-            let begin = books.begin_of(entry.deadline).map(|time| world.instant_of(time));
-            if entry.deadline > entry.came && begin != reported {
+            let begin = books.begin_of(deadline).map(|time| world.instant_of(time));
+            if deadline > entry.came && begin != reported {
                 world.fault(format!("timeout {number}: {reported:?}, not {begin:?}"));
             }
         }

@@ -2,18 +2,25 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use delaywheel::{Clock, Driven, ManualClock, TimerBuilder};
+use delaywheel::{Clock, Driven, ManualClock, Timer, TimerBuilder};
 
-use crate::script::{Drive, Nanos};
+use crate::script::{Drive, Nanos, Setup};
 
 /// The time at the beginning, late enough for steps back.
 pub(crate) const BEGIN: u128 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// Nanoseconds since the world's origin. 64 bits are too few, because a world may last longer.
 pub(crate) type Time = u128;
+
+/// Converts nanoseconds.
+pub(crate) fn span_of(time: Time) -> Duration {
+    const SECOND: Time = 1_000_000_000;
+    let seconds = u64::try_from(time / SECOND).expect("a world is shorter than 2^64 seconds");
+    Duration::new(seconds, u32::try_from(time % SECOND).expect("it is less than a second"))
+}
 
 /// The clock of a world.
 #[derive(Debug, Clone)]
@@ -33,8 +40,10 @@ impl WorldClock {
         clock
     }
 
-    /// Sets this clock in the builder of a timer. If `is_driven`, the clock also drives the timer.
-    pub(crate) fn set_up(&self, builder: TimerBuilder, is_driven: bool) -> TimerBuilder {
+    /// Returns the builder of a timer on this clock. If `is_driven`, the clock drives the timer.
+    pub(crate) fn builder(&self, setup: &Setup, is_driven: bool) -> TimerBuilder {
+        let tick = Duration::from_nanos(setup.tick);
+        let builder = Timer::builder().tick(tick).wheel_size(setup.wheel_size).shards(setup.shards);
         match &self.manual {
             Some(manual) if is_driven => builder.clock(manual.clone()),
             Some(manual) => builder.clock(View(manual.clone())),
@@ -56,6 +65,35 @@ impl WorldClock {
         }
     }
 
+    /// Returns the time of the wall clock.
+    pub(crate) fn wall(&self) -> SystemTime {
+        self.manual.as_ref().map_or_else(|| self.faulty.system_time(), Clock::system_time)
+    }
+
+    /// Moves the wall clock. Only a manual clock takes a turn.
+    pub(crate) fn set_wall(&self, by: i64) {
+        let (wall, span) = (self.wall(), Duration::from_nanos(by.unsigned_abs()));
+        let wall = if by < 0 { wall - span } else { wall + span };
+        match &self.manual {
+            Some(manual) => manual.set_system_time(wall),
+            None => *self.faulty.shared.wall_origin.lock().unwrap() = wall - self.faulty.since(),
+        }
+    }
+
+    /// Advances the time, and moves the wall clock in place of that. Beside a manual clock, it
+    /// steps afterwards.
+    pub(crate) fn set_both(&self, span: Nanos, by: i64) {
+        if let Some(manual) = &self.manual {
+            manual.advance(Duration::from_nanos(span));
+            return self.set_wall(by.saturating_sub_unsigned(span));
+        }
+        let wall = self.wall();
+        self.show_after(span);
+        *self.faulty.shared.wall_origin.lock().unwrap() = wall - self.faulty.since();
+        self.set_wall(by);
+        self.stand_still();
+    }
+
     /// Returns whether the clock stops at each deadline.
     pub(crate) fn is_exact(&self) -> bool {
         self.manual.is_some()
@@ -67,9 +105,13 @@ impl WorldClock {
             manual.advance(Duration::from_nanos(span));
             return;
         }
+        self.show_after(span);
+        self.faulty.turn();
+    }
+
+    fn show_after(&self, span: Nanos) {
         let sum = self.now() + u128::from(span);
         self.faulty.show(sum / self.grain * self.grain);
-        self.faulty.turn();
     }
 
     /// Advances the time to the next wake-up.
@@ -113,6 +155,10 @@ impl Clock for View {
     fn now(&self) -> Instant {
         self.0.now()
     }
+
+    fn system_time(&self) -> SystemTime {
+        self.0.system_time()
+    }
 }
 
 /// A clock that shows any time that is set.
@@ -127,18 +173,26 @@ struct FaultyClock {
 struct Shared {
     origin: Instant,
     shown: Mutex<Time>,
+    /// The time of the wall clock at the origin, if it has not been set since.
+    wall_origin: Mutex<SystemTime>,
     timers: Mutex<Vec<Weak<dyn Driven>>>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { origin: Instant::now(), shown: Mutex::default(), timers: Mutex::default() }
+        let (origin, wall_origin) = (Instant::now(), Mutex::new(UNIX_EPOCH));
+        Self { origin, shown: Mutex::default(), wall_origin, timers: Mutex::default() }
     }
 }
 
 impl FaultyClock {
     fn shown(&self) -> Time {
         *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time since the origin.
+    fn since(&self) -> Duration {
+        span_of(self.shown())
     }
 
     fn show(&self, time: Time) {
@@ -163,11 +217,11 @@ impl FaultyClock {
 
 impl Clock for FaultyClock {
     fn now(&self) -> Instant {
-        const SECOND: u128 = 1_000_000_000;
-        let shown = self.shown();
-        let seconds = u64::try_from(shown / SECOND).expect("a world is shorter than 2^64 seconds");
-        let nanos = u32::try_from(shown % SECOND).expect("it is less than a second");
-        self.shared.origin + Duration::new(seconds, nanos)
+        self.shared.origin + self.since()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        *self.shared.wall_origin.lock().unwrap() + self.since()
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {

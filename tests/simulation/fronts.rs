@@ -12,7 +12,7 @@ use delaywheel::{
 };
 
 use crate::{
-    books::{Books, Number, State},
+    books::{Books, Due, Number, State},
     script::{Action, Delay, THREADS},
     world::{World, is_returning, lock, this_thread, while_returning},
 };
@@ -111,7 +111,7 @@ impl Drop for Token {
 impl Front {
     pub(crate) fn new(world: &World, timer: Facade) -> Arc<Self> {
         let setup = &world.setup;
-        let mut books = Books::new(world.now(), setup.tick, setup.max_pending, THREADS);
+        let mut books = Books::new(&world.clock, setup.tick, setup.max_pending, THREADS);
         books.is_exact = world.clock.is_exact() && !matches!(timer, Facade::Queue(_));
         Arc::new(Self { timer, books: Mutex::new(books), handles: Mutex::default() })
     }
@@ -143,10 +143,10 @@ impl Front {
     pub(crate) fn enter(
         self: &Arc<Self>,
         world: &Arc<World>,
-        tick: u64,
+        due: Due,
         action: Action,
     ) -> (Number, Token) {
-        let number = self.books().enter(tick, world.now(), action, world.turn(), this_thread());
+        let number = self.books().enter(due, world.now(), action, world.turn(), this_thread());
         lock(&self.handles).push(None);
         (number, self.token(world, number))
     }

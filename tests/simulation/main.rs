@@ -16,6 +16,8 @@ mod fronts;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod ledger;
+mod map;
+mod repeats;
 mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use delaywheel::Overload;
+use delaywheel::{MissedTicks, Overload};
 
 /// Nanoseconds.
 pub(crate) type Nanos = u64;
@@ -60,8 +60,8 @@ pub(crate) type Back = usize;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
-    Schedule(Front, Delay, Action),
-    ScheduleAt(Front, Delay, Action),
+    Schedule(Front, When, Action),
+    Reset(Front, Back, When),
     Guard(Delay, Action),
     /// A call that user code may also make.
     Act(Action),
@@ -77,6 +77,12 @@ pub(crate) enum Step {
     /// Turns while the clock stands still.
     Still(u32),
     GoBack(Nanos),
+    /// Time passes, and the wall clock moves by this instead. If no time passes, the timers notice
+    /// it in their next turn.
+    SetWall(Nanos, i64),
+    Repeat(Repeat),
+    StopRepeat(Back),
+    Map(OnMap),
     Wait(Wait),
     Announce(Announce),
 }
@@ -120,6 +126,49 @@ pub(crate) enum Announce {
 pub(crate) enum Delay {
     Nanos(Nanos),
     Endless,
+}
+
+/// The way in which a call gives a deadline.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum When {
+    After(Delay),
+    /// By an instant, 50 ms before the end of the delay. So a short delay gives a past one.
+    At(Delay),
+    /// The same by the wall clock.
+    AtTime(Delay),
+    /// Within a window that begins after the delay.
+    Within(Delay, Nanos),
+}
+
+impl When {
+    pub(crate) fn delay(self) -> Delay {
+        let (Self::After(delay) | Self::At(delay) | Self::AtTime(delay) | Self::Within(delay, _)) =
+            self;
+        delay
+    }
+}
+
+/// A repetition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Repeat {
+    pub(crate) period: Nanos,
+    pub(crate) jitter: Nanos,
+    /// The first occurrence; `None` if it is anywhere within a period.
+    pub(crate) first: Option<When>,
+    /// The policy of a fixed rate; `None` with a fixed delay.
+    pub(crate) missed: Option<MissedTicks>,
+    pub(crate) seed: u64,
+}
+
+/// A call on the map.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OnMap {
+    Insert(u32, When),
+    Reset(u32, When),
+    Remove(u32),
+    Shrink,
+    /// Takes due entries, up to this number.
+    Pop(u32),
 }
 
 /// The action of a callback, of a check or of a completion.
@@ -320,9 +369,15 @@ impl Dice<'_> {
     fn step(&mut self, is_wild: bool) -> Step {
         let (front, back) = (self.front(), self.back());
         let (delay, action) = (self.delay(), self.action(is_wild));
-        match self.0.u32(0..100) {
-            0..21 => Step::Schedule(front, delay, action),
-            21..24 => Step::ScheduleAt(front, delay, action),
+        match self.0.u32(0..120) {
+            0..24 => Step::Schedule(front, self.when(front, delay), action),
+            100..104 if front < 2 => {
+                Step::Reset(front, back, self.pick(&[When::At(delay), When::AtTime(delay)]))
+            }
+            100..108 => self.set_wall(),
+            108..110 => Step::Repeat(self.repeat()),
+            110 => Step::StopRepeat(back),
+            111..120 => Step::Map(self.on_map()),
             24..26 => Step::Guard(delay, action),
             26..34 => Step::Act(Action::Cancel(front, back)),
             34..41 => Step::Act(Action::Reset(front, back, delay)),
@@ -339,6 +394,47 @@ impl Dice<'_> {
             70 => Step::Pass(YEAR),
             71..87 => Step::Wait(self.wait(is_wild)),
             _ => self.announce(),
+        }
+    }
+
+    fn when(&mut self, front: Front, delay: Delay) -> When {
+        match self.0.u32(0..12) {
+            0..3 if front < 2 => When::AtTime(delay),
+            3..6 if front < 2 => When::Within(delay, self.skewed(60)),
+            6 => When::At(delay),
+            _ => When::After(delay),
+        }
+    }
+
+    fn set_wall(&mut self) -> Step {
+        let step = i64::try_from(self.skewed(58)).unwrap_or(0);
+        let passes = if self.one_in(2) { 0 } else { self.skewed(58) };
+        Step::SetWall(passes, self.pick(&[step, -step, 0]))
+    }
+
+    fn repeat(&mut self) -> Repeat {
+        let first = Delay::Nanos(self.skewed(60));
+        let first = self.pick(&[None, Some(When::After(first)), Some(When::At(first))]);
+        let policies = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip].map(Some);
+        Repeat {
+            period: self.skewed(60),
+            // A grid that begins anywhere is known only without jitter.
+            jitter: if first.is_none() || self.one_in(2) { 0 } else { self.skewed(60) },
+            first,
+            missed: if self.one_in(4) { None } else { self.pick(&policies) },
+            seed: self.0.u64(0..u64::MAX),
+        }
+    }
+
+    fn on_map(&mut self) -> OnMap {
+        let (key, delay) = (self.key(), self.delay());
+        let when = self.pick(&[When::After(delay), When::At(delay)]);
+        match self.0.u32(0..11) {
+            10 => OnMap::Shrink,
+            0..4 => OnMap::Insert(key, when),
+            4..7 => OnMap::Reset(key, when),
+            7 => OnMap::Remove(key),
+            _ => OnMap::Pop(self.0.u32(1..10)),
         }
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Waits {
 impl Waits {
     pub(crate) fn new(world: &World) -> Arc<Self> {
         let setup = &world.setup;
-        let timer = world.set_up(true);
+        let timer = world.clock.builder(setup, true);
         let mut builder = Purgatory::builder().timer(timer);
         if let Some((max, overload)) = setup.max_delayed {
             builder = builder.max_delayed(max, overload);
@@ -49,7 +49,7 @@ impl Waits {
             builder = builder.max_delay(duration(Delay::Nanos(max)));
         }
         let purgatory = builder.build().expect("the settings are in range");
-        let books = Mutex::new(Books::new(world.now(), setup.tick, None, THREADS));
+        let books = Mutex::new(Books::new(&world.clock, setup.tick, None, THREADS));
         Arc::new(Self { purgatory, books, ledger: Mutex::default() })
     }
 

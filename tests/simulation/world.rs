@@ -16,18 +16,22 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
-
-use delaywheel::{Timer, TimerBuilder};
 
 use crate::{
     books::Number,
-    clock::{Time, WorldClock},
-    fronts::{Facade, Front, Planned, Token},
-    script::{Action, Front as Place, Setup, Step},
+    clock::{Time, WorldClock, span_of},
+    fronts::{Facade, Front, Planned, Token, duration},
+    map::Map,
+    repeats::Repeats,
+    script::{Action, Delay, Front as Place, Setup, Step, When},
     waits::Waits,
 };
+
+/// The time by which an instant for a delay is too early, and that in place of one without end.
+const BACK: Time = 50_000_000;
+const FAR: Time = 1_000_000 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// Maximum nesting of callbacks. Deeper ones do nothing.
 const DEEPEST: u32 = 6;
@@ -74,6 +78,8 @@ pub(crate) struct World {
     former: Mutex<Vec<Arc<Front>>>,
     waits: Mutex<Option<Arc<Waits>>>,
     former_waits: Mutex<Vec<Arc<Waits>>>,
+    repeats: Repeats,
+    map: Map,
     faults: Mutex<Vec<String>>,
     /// A digest of all ends so far, in order.
     digest: Mutex<DefaultHasher>,
@@ -107,14 +113,16 @@ pub(crate) struct Yield {
 
 impl World {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
+        let clock = WorldClock::new(setup.drive, setup.grain);
         let world = Arc::new_cyclic(|this| Self {
             setup,
-            clock: WorldClock::new(setup.drive, setup.grain),
             this: this.clone(),
             fronts: Mutex::default(),
             former: Mutex::default(),
             waits: Mutex::default(),
             former_waits: Mutex::default(),
+            repeats: Repeats::new(&setup, &clock),
+            map: Map::new(&setup, &clock),
             faults: Mutex::default(),
             digest: Mutex::default(),
             turn: AtomicU64::new(1),
@@ -123,23 +131,15 @@ impl World {
             acts: AtomicU32::new(0),
             is_ahead: AtomicBool::new(false),
             is_swept: Mutex::new(true),
+            clock,
         });
         *lock(&world.fronts) = (0..3).map(|place| world.front_for(place)).collect();
         *lock(&world.waits) = Some(Waits::new(&world));
         world
     }
 
-    /// Returns the builder of a timer.
-    pub(crate) fn set_up(&self, is_driven: bool) -> TimerBuilder {
-        let builder = Timer::builder()
-            .tick(Duration::from_nanos(self.setup.tick))
-            .wheel_size(self.setup.wheel_size)
-            .shards(self.setup.shards);
-        self.clock.set_up(builder, is_driven)
-    }
-
     fn front_for(&self, place: Place) -> Arc<Front> {
-        let mut builder = self.set_up(true);
+        let mut builder = self.clock.builder(&self.setup, true);
         if let Some(max) = self.setup.max_pending {
             builder = builder.max_pending(max);
         }
@@ -157,14 +157,23 @@ impl World {
 
     pub(crate) fn instant_of(&self, time: Time) -> Instant {
         let now = self.clock.instant();
-        let span = |nanos: Time| {
-            let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX / 4);
-            Duration::from_secs(seconds) + Duration::from_nanos((nanos % 1_000_000_000) as u64)
-        };
         match time.checked_sub(self.now()) {
-            Some(ahead) => now + span(ahead),
-            None => now.checked_sub(span(self.now() - time)).expect("it is after the origin"),
+            Some(ahead) => now + span_of(ahead),
+            None => now.checked_sub(span_of(self.now() - time)).expect("it is after the origin"),
         }
+    }
+
+    /// Returns a time 50 ms before the end of the delay.
+    pub(crate) fn time_for(&self, delay: Delay) -> Time {
+        (self.now() + duration(delay).as_nanos().min(FAR)).saturating_sub(BACK)
+    }
+
+    /// Returns a deadline as a delay, as an instant and as a time of the wall clock.
+    pub(crate) fn values_of(&self, when: When) -> (Duration, Instant, SystemTime) {
+        let delay = when.delay();
+        let instant = self.instant_of(self.time_for(delay));
+        let ahead = span_of(duration(delay).as_nanos().min(FAR));
+        (duration(delay), instant, self.clock.wall() + ahead - span_of(BACK))
     }
 
     pub(crate) fn turn(&self) -> u64 {
@@ -220,6 +229,10 @@ impl World {
         lock(&self.waits).clone().expect("there is one until the end")
     }
 
+    pub(crate) fn repeats(&self) -> &Repeats {
+        &self.repeats
+    }
+
     fn this(&self) -> Arc<Self> {
         self.this.upgrade().expect("a caller holds it")
     }
@@ -233,6 +246,8 @@ impl World {
             front.books().see(self.now());
         }
         self.waits().see(self);
+        self.repeats.books().see(self.now());
+        self.map.see(self);
         run();
         self.turns.fetch_sub(1, Relaxed);
         for front in &fronts {
@@ -257,6 +272,7 @@ impl World {
             if turns > 0
                 && !fronts.iter().any(|front| front.is_behind(self))
                 && !self.waits().is_behind(self)
+                && !self.repeats.is_behind(self)
             {
                 break;
             }
@@ -316,6 +332,7 @@ impl World {
         });
         self.guarded(|| self.waits().check_invariants());
         self.waits().compare(self);
+        self.repeats.compare(self);
     }
 
     /// Shuts down a timer, and replaces it with a new one.
@@ -348,6 +365,7 @@ impl World {
             self.guarded(|| self.renew_waits());
             (0..3).for_each(|place| self.guarded(|| self.renew(place)));
         }
+        self.repeats.end(self);
         let mut operations = 0;
         for front in lock(&self.former).drain(..) {
             front.check_dropped(self);

@@ -35,9 +35,6 @@ pub struct Options {
     /// Measure only delaywheel
     #[arg(long)]
     pub ours: bool,
-    /// Draw victims in advance and repeat them, as earlier commits did
-    #[arg(long)]
-    pub repeat_victims: bool,
 }
 
 impl Options {
@@ -292,8 +289,7 @@ impl Bench {
     ) -> Done {
         let (row, contestant) = (row.to_owned(), contestant.to_owned());
         let seed = self.options.seed + round as u64;
-        let repeats_victims = self.options.repeat_victims;
-        let turn = Turn { row, contestant, threads, number, millis, seed, repeats_victims };
+        let turn = Turn { row, contestant, threads, number, millis, seed };
         let turn = serde_json::to_string(&turn)?;
         self.add_from(Command::new(program).args(["--turn", &turn]))
     }

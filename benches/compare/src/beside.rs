@@ -28,39 +28,13 @@ struct Program {
     path: PathBuf,
     /// Where it writes its results.
     folder: PathBuf,
-    arguments: Vec<String>,
-    /// Whether it has the names of rows of commit 96a539a and before.
-    has_old_names: bool,
 }
 
 /// Runs both programs. Returns a report, which is also written to a folder.
 pub fn run(options: &Options, other: &Path, made: &Path) -> Result<String, Box<dyn Error>> {
-    let help = Command::new(other).arg("--help").output()?;
-    let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    let has_old_names = !help.contains("--ours");
-    let mut arguments = vec!["--rounds".to_owned(), "1".to_owned()];
-    if options.smoke {
-        arguments.push("--smoke".to_owned());
-    }
-    let ours = ["--ours"].map(str::to_owned);
-    // Like for like: both repeat victims if one of them cannot draw as it goes.
-    let repeat = if has_old_names || options.repeat_victims { "--repeat-victims" } else { "" };
-    let repeat = [repeat].into_iter().filter(|flag| !flag.is_empty()).map(str::to_owned);
-    let own_arguments: Vec<_> = arguments.iter().cloned().chain(ours).chain(repeat).collect();
-    let other_arguments = if has_old_names { arguments } else { own_arguments.clone() };
     let programs = [
-        Program {
-            path: other.to_owned(),
-            folder: made.join("beside/other"),
-            arguments: other_arguments,
-            has_old_names,
-        },
-        Program {
-            path: env::current_exe()?,
-            folder: made.join("beside/this"),
-            arguments: own_arguments,
-            has_old_names: false,
-        },
+        Program { path: other.to_owned(), folder: made.join("beside/other") },
+        Program { path: env::current_exe()?, folder: made.join("beside/this") },
     ];
     let (mut compared, mut last) = (Compared::default(), [Results::default(), Results::default()]);
     let (start, mut sections) = (Instant::now(), Vec::new());
@@ -122,11 +96,9 @@ fn asked(options: &Options, section: &[&str]) -> Vec<String> {
 impl Program {
     fn measure(&self, paths: &[String], seed: u64, smoke: bool) -> Result<Results, Box<dyn Error>> {
         let mut child = Command::new(&self.path);
-        child.args(&self.arguments).args(["--seed", &seed.to_string()]);
-        for path in paths {
-            let path = if self.has_old_names { old_path(path) } else { path };
-            child.args(["--only", path]);
-        }
+        child.args(["--rounds", "1", "--ours", "--seed", &seed.to_string()]);
+        child.args(smoke.then_some("--smoke"));
+        paths.iter().for_each(|path| _ = child.args(["--only", path]));
         // Both write their results to the target folder.
         child.env("CARGO_TARGET_DIR", &self.folder);
         let output = child.stdin(Stdio::null()).output()?;
@@ -134,39 +106,8 @@ impl Program {
             let errors = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{} failed: {errors}", self.path.display()).into());
         }
-        let mut results = Results::read(&self.folder.join("compare/results.json"))?;
-        if self.has_old_names {
-            for figure in &mut results.figures {
-                figure.row = new_row(&figure.row, if smoke { 4 } else { 16 });
-            }
-        }
-        Ok(results)
+        Ok(Results::read(&self.folder.join("compare/results.json"))?)
     }
-}
-
-/// The path of the section that commit 96a539a measures in place of ours.
-fn old_path(path: &str) -> &str {
-    let moved = [
-        ("purgatory/oversubscribed", "oversubscribed/late"),
-        ("timer/oversubscribed", "timer/oversubscribed"),
-    ];
-    moved.iter().find(|(new, _)| rows::is_under(path, new)).map_or(path, |(_, old)| old)
-}
-
-/// Our name of a row of commit 96a539a, whose `timer/oversubscribed` has so many threads.
-fn new_row(old: &str, threads: u32) -> String {
-    let of_timer = |row: &str| format!("timer/oversubscribed/{row}{threads}");
-    for (prefix, new) in [
-        ("oversubscribed/late/purgatory", "purgatory/oversubscribed".to_owned()),
-        ("oversubscribed/pair/purgatory", "purgatory/oversubscribed/pair".to_owned()),
-        ("timer/oversubscribed/pair", of_timer("pair/")),
-        ("timer/oversubscribed", of_timer("")),
-    ] {
-        if let Some(rest) = old.strip_prefix(prefix) {
-            return new + rest;
-        }
-    }
-    old.to_owned()
 }
 
 impl Compared {
@@ -198,20 +139,12 @@ impl Compared {
         let (mut lines, mut ratios) = (Vec::new(), Vec::new());
         for (row, contestant, [other, this]) in &self.rows {
             let Some(ratio) = ratio(row, other, this) else { continue };
-            let figures = [other, this].map(|figures| number(median(figures)));
-            let [other, this] = figures;
-            let unit = rows::definition(row).unit;
+            let [other, this] = [other, this].map(|figures| number(median(figures)));
+            let unit = rows::definition(row).unit.to_owned();
             let ratio_cell =
                 if ratio > LIMIT { format!("**{ratio:.2}**") } else { format!("{ratio:.2}") };
             let row = format!("`{row}`");
-            lines.push(vec![
-                row.clone(),
-                contestant.clone(),
-                unit.to_owned(),
-                other,
-                this,
-                ratio_cell,
-            ]);
+            lines.push(vec![row.clone(), contestant.clone(), unit, other, this, ratio_cell]);
             ratios.push((ratio, row, contestant));
         }
         let mut failures = String::new();
@@ -267,20 +200,6 @@ mod tests {
         assert_eq!((less, more), (Some(2.0), Some(2.0)));
         assert_eq!(ratio("timer/idle/switches", &[0.0], &[0.0]), Some(1.0));
         assert_eq!(ratio("timer/idle/threads", &[2.0], &[3.0]), None);
-    }
-
-    #[test]
-    fn rows_of_the_old_commit_have_new_names() {
-        let names =
-            ["timer/oversubscribed/p99", "timer/oversubscribed/pair/p99.9", "timer/pair/1e3"];
-        let expected =
-            ["timer/oversubscribed/16/p99", "timer/oversubscribed/pair/16/p99.9", "timer/pair/1e3"];
-        assert_eq!(names.map(|old| new_row(old, 16)), expected);
-        assert_eq!(
-            new_row("oversubscribed/late/purgatory/2/p50", 16),
-            "purgatory/oversubscribed/2/p50"
-        );
-        assert_eq!(old_path("purgatory/oversubscribed/2"), "oversubscribed/late");
     }
 
     #[test]

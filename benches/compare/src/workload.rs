@@ -72,33 +72,23 @@ fn log_uniform(rng: &mut Rng, least: u64, greatest: u64) -> u64 {
 
 /// Victims, each with the delay of its successor, drawn as they are used.
 ///
-/// Victims that repeat let the memory of timeouts settle into the order of the victims, which makes
-/// some contestants two or three times as fast as they are in a program.
+/// Victims that repeat would let the memory of timeouts settle into the order of the victims, which
+/// makes some contestants two or three times as fast as they are in a program.
 pub struct Draws<V, D> {
     draw: D,
-    /// The values of a chunk, or all those that repeat.
     drawn: Vec<V>,
-    /// The first value of the next chunk, if values repeat.
-    next: Option<usize>,
 }
 
 impl<V, D: FnMut() -> V> Draws<V, D> {
-    /// Draws from a function; if a number is given, that many values in advance, which repeat.
-    pub fn new(repeats: Option<usize>, mut draw: D) -> Self {
-        let drawn = (0..repeats.unwrap_or(0)).map(|_| draw()).collect();
-        Self { draw, drawn, next: repeats.map(|_| 0) }
+    pub fn new(draw: D) -> Self {
+        Self { draw, drawn: Vec::new() }
     }
 
-    /// The next values: so many, or fewer before they repeat.
+    /// The next values.
     pub fn chunk(&mut self, count: usize) -> &[V] {
-        let Some(start) = self.next else {
-            self.drawn.clear();
-            self.drawn.extend((0..count).map(|_| (self.draw)()));
-            return &self.drawn;
-        };
-        let end = self.drawn.len().min(start + count);
-        self.next = Some(end % self.drawn.len());
-        &self.drawn[start..end]
+        self.drawn.clear();
+        self.drawn.extend((0..count).map(|_| (self.draw)()));
+        &self.drawn
     }
 }
 

@@ -97,8 +97,7 @@ impl<K: Copy + Eq + Hash> Walls<K> {
         if let Ok(key) = &put {
             state.deadlines.insert(*key, deadline);
             if state.deadlines.len() >= state.most {
-                state.deadlines.retain(|key, _| is_pending(*key));
-                state.most = LEAST_KEPT.max(2 * state.deadlines.len());
+                state.forget_ended(is_pending);
             }
         }
         (put, state.is_stale)
@@ -130,9 +129,8 @@ impl<K: Copy + Eq + Hash> Walls<K> {
     /// Frees the memory of timeouts that have ended.
     pub(super) fn shrink(&self, is_pending: impl Fn(K) -> bool) {
         let mut state = self.state.lock();
-        state.deadlines.retain(|key, _| is_pending(*key));
+        state.forget_ended(is_pending);
         state.deadlines.shrink_to_fit();
-        state.most = LEAST_KEPT.max(2 * state.deadlines.len());
     }
 
     /// Forgets all timeouts, at the end of the timer.
@@ -144,7 +142,12 @@ impl<K: Copy + Eq + Hash> Walls<K> {
 /// Least number of deadlines at which [`Walls::put`] removes those of ended timeouts.
 const LEAST_KEPT: usize = 16;
 
-impl<K> State<K> {
+impl<K: Copy> State<K> {
+    fn forget_ended(&mut self, is_pending: impl Fn(K) -> bool) {
+        self.deadlines.retain(|key, _| is_pending(*key));
+        self.most = LEAST_KEPT.max(2 * self.deadlines.len());
+    }
+
     /// Adopts the offset of a look if the wall clock went back, or ahead by more than a tick.
     fn follow(&mut self, look: &Look, clock: &TickClock) {
         if look.number < self.seen {

@@ -42,29 +42,20 @@ impl TimeSleeper {
         let mut waker = waker.clone();
         let now = shards.clock().read().now;
         let put = shards.put_at_time(self.time, now, |tick, earlier| {
-            let live = self.key.filter(|key| {
-                let (mut shard, key) = (shards.lock(key.shard()), key.in_shard());
-                let held = shard.state_mut().get_mut(key).map(|held| mem::swap(held, &mut waker));
-                let is_live = held.is_some() && shard.reset(key, now, tick);
-                *earlier = shard.unlock_quietly();
-                is_live
-            });
-            let insert = || {
-                let waker = mem::replace(&mut waker, Waker::noop().clone());
-                shards.insert_quietly(now, tick, waker, earlier)
-            };
-            live.map_or_else(insert, Ok)
+            if let Some(key) = self.key {
+                let mut shard = shards.lock(key.shard());
+                if let Some(held) = shard.state_mut().get_mut(key.in_shard()) {
+                    mem::swap(held, &mut waker);
+                    shard.reset(key.in_shard(), now, tick);
+                    *earlier = shard.unlock_quietly();
+                    return Ok(key);
+                }
+            }
+            let waker = mem::replace(&mut waker, Waker::noop().clone());
+            shards.insert_quietly(now, tick, waker, earlier)
         });
-        match put {
-            Ok(key) => {
-                self.key = Some(key);
-                Poll::Pending
-            }
-            Err(refused) => {
-                self.key = None;
-                Poll::Ready(Err(refused.map(drop)))
-            }
-        }
+        self.key = put.as_ref().ok().copied();
+        put.map_or_else(|refused| Poll::Ready(Err(refused.map(drop))), |_| Poll::Pending)
     }
 
     fn cancel(&mut self) {

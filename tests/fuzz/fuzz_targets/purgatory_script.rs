@@ -17,6 +17,10 @@ mod clock;
 mod fronts;
 #[path = "../../simulation/ledger.rs"]
 mod ledger;
+#[path = "../../simulation/map.rs"]
+mod map;
+#[path = "../../simulation/repeats.rs"]
+mod repeats;
 #[path = "../../simulation/script.rs"]
 #[expect(dead_code, reason = "scripts are not made from seeds here")]
 mod script;

@@ -1,4 +1,4 @@
-//! A clock that steps back or jumps ahead, and the lateness of timeouts on it.
+//! A clock that the test sets, and the lateness of timeouts on it.
 
 use std::{
     sync::{Arc, Mutex, Weak, mpsc},
@@ -7,7 +7,7 @@ use std::{
 
 use delaywheel::{Clock, Driven, ManualClock, Timer};
 
-use super::support::{Log, MS, SECOND, YEAR};
+use super::support::{MS, YEAR};
 
 /// A clock that the test sets, and that drives its timers when the test calls it.
 #[derive(Debug, Clone)]
@@ -66,33 +66,6 @@ impl Clock for Set {
         self.0.timers.lock().unwrap().push(timer);
         true
     }
-}
-
-#[test]
-fn a_clock_that_steps_back_expires_nothing_early() {
-    let clock = Set::new();
-    let timer = clock.timer();
-    let log = Log::new();
-    timer.schedule(10 * SECOND, log.note("before")).unwrap();
-    clock.show(9 * SECOND);
-    clock.step_back(8 * SECOND);
-    assert_eq!(log.take(), [""; 0]);
-    timer.schedule(5 * SECOND, log.note("after")).unwrap();
-    timer.schedule(Duration::ZERO, log.note("at once")).unwrap();
-    clock.turn();
-    assert_eq!(log.take(), ["at once"], "a step back delays no due timeout");
-    clock.show(9_999 * MS);
-    assert_eq!(log.take(), [""; 0]);
-    clock.show(10 * SECOND);
-    assert_eq!(log.take(), ["before"]);
-    clock.show(13_999 * MS);
-    assert_eq!(
-        log.take(),
-        [""; 0],
-        "the delay counts from the latest time that the timer has read"
-    );
-    clock.show(14 * SECOND);
-    assert_eq!(log.take(), ["after"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, MissedTicks, Reaper, StepListener, Timer};
+use delaywheel::{Clock, Reaper, StepListener, Timer};
 
 use super::support::GENEROUS;
 
@@ -102,39 +102,5 @@ fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
             }
             assert_eq!((timer.stats().pending, timer.shutdown()), (1, vec![4]));
         }
-    }
-}
-
-#[test]
-fn after_a_resume_a_repetition_follows_its_policy_for_missed_occurrences() {
-    for (missed, count, next) in [
-        (Some(MissedTicks::Burst), 3, 4 * HOUR),
-        (Some(MissedTicks::Skip), 1, 4 * HOUR),
-        (Some(MissedTicks::Delay), 1, 4 * HOUR + HOUR / 2),
-        (None, 1, 4 * HOUR + HOUR / 2),
-    ] {
-        let clock = Jumping::new(true, None);
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        let (ran, runs) = mpsc::channel();
-        let start = clock.now();
-        let run = move |_: &_| ran.send(()).unwrap();
-        let repeat = timer.repeat(HOUR);
-        let repeating = match missed {
-            Some(missed) => repeat.at_fixed_rate(missed, run),
-            None => repeat.with_fixed_delay(run),
-        };
-        let repeating = repeating.unwrap();
-        clock.jump(3 * HOUR + HOUR / 2);
-        for _ in 0..count {
-            runs.recv_timeout(GENEROUS).expect("an occurrence was due");
-        }
-        let planned = || repeating.next_run().filter(|&next| next > clock.now());
-        let end = Instant::now() + GENEROUS;
-        while planned().is_none() {
-            assert!(Instant::now() < end, "no occurrence is planned");
-            std::thread::yield_now();
-        }
-        assert_eq!(planned().map(|next| next - start), Some(next), "{missed:?}");
-        assert_eq!(runs.try_iter().count(), 0, "{missed:?}");
     }
 }

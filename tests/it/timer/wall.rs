@@ -1,186 +1,19 @@
-//! Deadlines by the wall clock: an oracle over random scripts, and the notice of a step.
+//! Deadlines by the wall clock: notices of steps, and calls between two readings.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt,
     sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, ManualClock, TimeoutHandle, Timer};
+use delaywheel::{Clock, Timer};
 
 use super::{
     clock::Set,
     jumps::{HOUR, Jumping},
-    support::{GENEROUS, Log, MS, YEAR, manual, manual_with},
+    support::{GENEROUS, Log, MS, manual},
 };
-
-/// The deadline of a timeout.
-#[derive(Debug, Clone, Copy)]
-enum Due {
-    At(Instant),
-    Time(SystemTime),
-}
-
-struct Entry {
-    due: Due,
-    handle: TimeoutHandle,
-    has_ended: bool,
-}
-
-/// The timeouts that have run, with the clocks at that moment.
-type Runs = Log<(usize, Instant, SystemTime)>;
-
-struct World {
-    clock: ManualClock,
-    timer: Timer,
-    entries: Vec<Entry>,
-    runs: Runs,
-    random: fastrand::Rng,
-}
-
-impl World {
-    /// Returns a span from nanoseconds to a minute, short ones as often as long ones.
-    fn span(&mut self) -> Duration {
-        let most = 60_000_000_000 >> self.random.u32(..36);
-        Duration::from_nanos(self.random.u64(..most))
-    }
-
-    fn time(&mut self) -> SystemTime {
-        let (now, span) = (self.clock.system_time(), self.span());
-        if self.random.u8(..8) == 0 { now - span } else { now + span }
-    }
-
-    fn schedule(&mut self) {
-        let (number, runs, clock) = (self.entries.len(), self.runs.clone(), self.clock.clone());
-        let run = move || runs.push((number, clock.now(), clock.system_time()));
-        let (due, handle) = if self.random.u8(..4) == 0 {
-            let span = self.span();
-            (Due::At(self.clock.now() + span), self.timer.schedule(span, run))
-        } else {
-            let time = self.time();
-            (Due::Time(time), self.timer.schedule_at_time(time, run))
-        };
-        self.entries.push(Entry { due, handle: handle.unwrap(), has_ended: false });
-    }
-
-    /// Moves or cancels a timeout, which may have ended.
-    fn change(&mut self) {
-        let (change, span, time) = (self.random.u8(..5), self.span(), self.time());
-        self.take_runs();
-        let now = self.clock.now();
-        let Some(index) =
-            (!self.entries.is_empty()).then(|| self.random.usize(..self.entries.len()))
-        else {
-            return;
-        };
-        let entry = &mut self.entries[index];
-        let (due, was_pending) = match change {
-            0 => (entry.due, entry.handle.cancel()),
-            1 => (Due::At(now + span), entry.handle.reset(span)),
-            2 => (Due::At(now + span), entry.handle.reset_at(now + span)),
-            _ => (Due::Time(time), entry.handle.reset_at_time(time)),
-        };
-        assert_eq!(was_pending, !entry.has_ended, "{index}");
-        entry.due = due;
-        entry.has_ended |= change == 0;
-    }
-
-    /// Asserts that no timeout has run that the oracle forbids.
-    fn take_runs(&mut self) {
-        for (index, now, time) in self.runs.take() {
-            let Entry { due, has_ended, .. } = &mut self.entries[index];
-            assert!(!std::mem::replace(has_ended, true), "{index} ran twice, or was cancelled");
-            match *due {
-                Due::At(due) => assert!(due <= now, "{index} is early"),
-                Due::Time(due) => assert!(due <= time, "{index} is early by the wall clock"),
-            }
-        }
-    }
-
-    /// Asserts that each timeout has run that the oracle demands.
-    fn check(&mut self) {
-        self.take_runs();
-        for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.has_ended)
-        {
-            let is_late = match entry.due {
-                Due::At(due) => due + MS <= self.clock.now(),
-                // A step ahead by less than a tick may have no effect.
-                Due::Time(due) => due + 2 * MS <= self.clock.system_time(),
-            };
-            assert!(!is_late, "{index} is late");
-        }
-        self.timer.check_invariants();
-    }
-}
-
-#[test]
-fn timeouts_by_the_wall_clock_agree_with_an_oracle_while_it_steps() {
-    for seed in 0..100 {
-        println!("seed {seed}");
-        let (clock, timer) = manual_with(|builder| builder.shards(2));
-        let random = fastrand::Rng::with_seed(seed);
-        let mut world = World { clock, timer, entries: Vec::new(), runs: Log::new(), random };
-        for _ in 0..100 {
-            match world.random.u8(..8) {
-                0..3 => world.schedule(),
-                3..5 => world.change(),
-                5..7 => {
-                    let span = world.span();
-                    world.clock.advance(span);
-                }
-                _ => {
-                    let (now, span) = (world.clock.system_time(), world.span());
-                    let time = if world.random.bool() { now + span } else { now - span };
-                    world.clock.set_system_time(time);
-                }
-            }
-            if world.random.bool() {
-                world.clock.advance(Duration::ZERO);
-                world.check();
-            }
-        }
-    }
-}
-
-/// The clock of the timer stops, jumps and steps back, and so does the wall clock.
-#[test]
-fn a_timeout_follows_the_wall_clock_whatever_the_clock_of_the_timer_does() {
-    for seed in 0..100 {
-        println!("seed {seed}");
-        let mut random = fastrand::Rng::with_seed(seed);
-        let (clock, log) = (Set::new(), Log::new());
-        let timer = Timer::builder().clock(clock.clone()).shards(2).build().unwrap();
-        let (mut due, mut since) = (BTreeMap::new(), YEAR);
-        for number in 0..100 {
-            let [ahead, passed, stepped] = [(); 3].map(|()| {
-                let most = 60_000 >> random.u8(..16);
-                Duration::from_millis(random.u64(..=most))
-            });
-            match random.u8(..6) {
-                0 | 1 => {
-                    let time = clock.system_time() + ahead;
-                    let (log, shown) = (log.clone(), clock.clone());
-                    let run = move || log.push((number, shown.system_time()));
-                    timer.schedule_at_time(time, run).unwrap();
-                    due.insert(number, time);
-                }
-                2 => since += passed,
-                3 => since -= passed,
-                4 => *clock.0.wall.lock().unwrap() += stepped,
-                _ => *clock.0.wall.lock().unwrap() -= stepped,
-            }
-            clock.show(since);
-            for (number, shown) in log.take() {
-                let time = due.remove(&number).expect("it runs once");
-                assert!(time <= shown, "{number} is early");
-            }
-            let is_late = |time: &&SystemTime| **time + 2 * MS <= clock.system_time();
-            assert_eq!(due.values().find(is_late), None, "one is late");
-            timer.check_invariants();
-        }
-    }
-}
 
 #[test]
 fn a_step_of_the_wall_clock_is_noticed_without_an_insert() {
@@ -226,24 +59,6 @@ fn a_time_of_jiff_is_a_time_of_the_wall_clock() {
 }
 
 #[test]
-fn a_timeout_that_was_moved_off_the_wall_clock_does_not_follow_it() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let start = clock.system_time();
-    let timeout = timer.schedule_at_time(start + HOUR, log.note("moved")).unwrap();
-    timer.schedule_at_time(start + HOUR, log.note("noon")).unwrap();
-    assert!(timeout.reset(2 * HOUR));
-    clock.set_system_time(start + HOUR);
-    assert_eq!(log.take(), ["noon"]);
-    assert!(timeout.reset_at_time(start + 3 * HOUR));
-    clock.set_system_time(start + 3 * HOUR);
-    assert_eq!(log.take(), ["moved"]);
-    clock.set_system_time(start);
-    clock.advance(9 * HOUR);
-    assert_eq!(log.take(), [""; 0], "the time comes twice, and the timeout once");
-}
-
-#[test]
 fn times_that_no_clock_shows_are_due_at_once_or_never() {
     let (clock, timer) = manual();
     let log = Log::new();
@@ -257,23 +72,6 @@ fn times_that_no_clock_shows_are_due_at_once_or_never() {
     clock.advance(Duration::ZERO);
     assert_eq!(log.take(), ["past"]);
     assert!(clock.run_until_idle(99) && log.take().is_empty());
-}
-
-/// Both clocks step back, that of the timer to before the latest look, and stand still.
-#[test]
-fn a_time_is_not_early_after_both_clocks_have_stepped_back() {
-    let (clock, log) = (Set::new(), Log::new());
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    clock.show(MS / 2);
-    timer.schedule_at_time(clock.system_time() + HOUR, log.note("noon")).unwrap();
-    clock.show(Duration::ZERO);
-    *clock.0.wall.lock().unwrap() -= 2 * HOUR;
-    timer.schedule_at_time(clock.system_time() + HOUR, log.note("morning")).unwrap();
-    clock.turn();
-    assert_eq!(log.take(), [""; 0], "it is early");
-    *clock.0.wall.lock().unwrap() += HOUR;
-    clock.turn();
-    assert_eq!(log.take(), ["morning"]);
 }
 
 /// A clock without notices, at whose next reading but some the test does something.

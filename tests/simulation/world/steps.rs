@@ -7,9 +7,8 @@ use delaywheel::TimeoutHandle;
 use super::{World, lock};
 use crate::{
     books::Number,
-    clock::Time,
     fronts::{Front, Handle},
-    script::{Action, Delay, Kind, Step, Wait},
+    script::{Action, Delay, Kind, Step, Wait, When},
 };
 
 impl World {
@@ -19,10 +18,12 @@ impl World {
         match action {
             Action::Panic => return true,
             Action::Schedule(front, delay) => {
-                self.front(front).schedule(&this, (delay, Action::Nothing), Handle::Timeout);
+                let call = (When::After(delay), Action::Nothing);
+                self.front(front).schedule(&this, call, Handle::Timeout);
             }
             Action::ScheduleAndPanic(front, delay) => {
-                self.front(front).schedule(&this, (delay, Action::Panic), Handle::Timeout);
+                let call = (When::After(delay), Action::Panic);
+                self.front(front).schedule(&this, call, Handle::Timeout);
                 return true;
             }
             Action::Cancel(front, back) => self.front(front).cancel(self, back),
@@ -31,7 +32,9 @@ impl World {
                     front.cancel_number(self, number);
                 }
             }
-            Action::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
+            Action::Reset(front, back, delay) => {
+                self.front(front).reset(self, back, When::After(delay));
+            }
             Action::Query(front, back) => self.front(front).query(self, back),
             Action::Wait(events, delay) => self.waits().wait(&this, plain_wait(events, delay)),
             Action::Check(key) => self.waits().check(key),
@@ -63,17 +66,14 @@ impl World {
     pub(super) fn step(&self, step: Step) {
         let this = self.this();
         match step {
-            Step::Schedule(front, delay, action) => {
-                self.front(front).schedule(&this, (delay, action), Handle::Timeout);
+            Step::Schedule(front, when, action) => {
+                self.front(front).schedule(&this, (when, action), Handle::Timeout);
             }
-            Step::ScheduleAt(front, delay, action) => {
-                let time = self.instant_for(delay);
-                self.front(front).schedule_at(&this, time, action);
-            }
+            Step::Reset(front, back, when) => self.front(front).reset(self, back, when),
             Step::Guard(delay, action) => {
                 // The guard cancels the timeout when the world drops the handle.
                 let guard = |timeout: TimeoutHandle| Handle::Guard(timeout.cancel_on_drop());
-                self.front(0).schedule(&this, (delay, action), guard);
+                self.front(0).schedule(&this, (When::After(delay), action), guard);
             }
             Step::Act(action) => {
                 self.act_now(action, None);
@@ -89,17 +89,13 @@ impl World {
                 (0..count).for_each(|_| self.pass(|| self.clock.stand_still()));
             }
             Step::GoBack(span) => self.pass(|| self.clock.step_back(span)),
+            Step::SetWall(0, by) if !self.clock.is_exact() => self.clock.set_wall(by),
+            Step::SetWall(span, by) => self.pass(|| self.clock.set_both(span, by)),
+            Step::Repeat(repeat) => self.repeats.start(&this, repeat),
+            Step::StopRepeat(back) => self.repeats.stop(self, back),
+            Step::Map(call) => self.map.call(self, call),
             Step::Wait(wait) => self.waits().wait(&this, wait),
             Step::Announce(announce) => self.waits().announce(&this, announce),
-        }
-    }
-
-    /// Returns a time 50 ms before the end of the delay, so a short delay gives a past time.
-    fn instant_for(&self, delay: Delay) -> Time {
-        const BACK: Time = 50_000_000;
-        match delay {
-            Delay::Nanos(nanos) => (self.now() + Time::from(nanos)).saturating_sub(BACK),
-            Delay::Endless => self.now(),
         }
     }
 }

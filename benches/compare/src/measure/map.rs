@@ -13,6 +13,7 @@ use delay_map::HashMapDelay;
 use delaywheel::{time::DelayMap, wheel::Key};
 use futures_lite::Stream;
 use moka::sync::Cache;
+use tokio_util::time::{DelayQueue, delay_queue};
 
 use super::{Turn, memory::Heap};
 use crate::prelude::*;
@@ -125,6 +126,47 @@ impl Map for Streamed {
     }
 }
 
+/// A hash map and tokio-util's `DelayQueue`, as a program combines them: it needs the keys that the
+/// queue hands out to remove an entry.
+struct Queued(HashMap<u64, (delay_queue::Key, u64)>, DelayQueue<u64>);
+
+impl Default for Queued {
+    fn default() -> Self {
+        enter();
+        Self(HashMap::new(), DelayQueue::new())
+    }
+}
+
+impl Map for Queued {
+    const NAME: &'static str = "map and delay_queue";
+
+    fn insert(&mut self, key: u64, delay: u64) {
+        let Self(map, queue) = self;
+        let span = Duration::from_millis(delay);
+        match map.entry(key) {
+            Entry::Occupied(mut entry) => {
+                queue.reset(&entry.get().0, span);
+                entry.get_mut().1 = delay;
+            }
+            Entry::Vacant(place) => _ = place.insert((queue.insert(key, span), delay)),
+        }
+    }
+
+    fn remove(&mut self, key: u64) -> bool {
+        self.0.remove(&key).is_some_and(|(key, _)| self.1.try_remove(&key).is_some())
+    }
+
+    fn expire(&mut self, millis: u64) -> Option<usize> {
+        let Self(map, queue) = self;
+        advance_clock(millis);
+        let due = || match queue.poll_expired(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(expired) => expired,
+            Poll::Pending => None,
+        };
+        Some(iter::from_fn(due).filter(|due| map.remove(due.get_ref()).is_some()).count())
+    }
+}
+
 /// The crate `moka`, with the same time to live for each entry.
 struct Moka(Cache<u64, u64>);
 
@@ -158,8 +200,13 @@ const fn entrant<M: Map>() -> Entrant {
     (M::NAME, times::<M>, memory::<M>)
 }
 
-pub const ALL: [Entrant; 4] =
-    [entrant::<Ours>(), entrant::<ByHand>(), entrant::<Streamed>(), entrant::<Moka>()];
+pub const ALL: [Entrant; 5] = [
+    entrant::<Ours>(),
+    entrant::<ByHand>(),
+    entrant::<Streamed>(),
+    entrant::<Queued>(),
+    entrant::<Moka>(),
+];
 
 /// Nanoseconds of a remove with an insert, of an insert over an entry, and of an expiry.
 fn times<M: Map>(pending: u32, pairs: u32, seed: u64) -> [f64; 3] {
@@ -211,14 +258,22 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Returns the wake-ups of 10,000 timeouts of 30 s with this slack, scheduled within 10 s.
+/// Returns the wake-ups of 10,000 timeouts of 30 s with this slack, scheduled within 10 s. Each
+/// must run in its window.
 fn wakeups(slack: Duration) -> u64 {
     const DELAY: Duration = Duration::from_secs(30);
-    let clock = ManualClock::new();
+    let (clock, ran) = (ManualClock::new(), Arc::new(AtomicU64::new(0)));
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     for _ in 0..10_000 {
-        timer.schedule_within(DELAY..=DELAY + slack, || ()).expect("the timer has room");
+        let (ran, shown, begin) = (Arc::clone(&ran), clock.clone(), clock.elapsed() + DELAY);
+        let run = move || {
+            let is_within = (begin..=begin + slack).contains(&shown.elapsed());
+            ran.fetch_add(is_within.into(), Ordering::Relaxed);
+        };
+        timer.schedule_within(DELAY..=DELAY + slack, run).expect("the timer has room");
         clock.advance(MILLI);
     }
-    iter::from_fn(|| clock.advance_to_next()).count() as u64
+    let wakeups = iter::from_fn(|| clock.advance_to_next()).count() as u64;
+    assert_eq!(ran.load(Ordering::Relaxed), 10_000, "a timeout did not run in its window");
+    wakeups
 }

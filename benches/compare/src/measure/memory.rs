@@ -153,7 +153,7 @@ pub fn of_timers<T: Timers + Default>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     // The first one may start something that never ends, such as a runtime.
     drop(T::default());
     if turn.row == PEAK {
-        let traffic = Traffic::requests(turn.number, turn.seed).repeated(turn.repeats_victims);
+        let traffic = Traffic::requests(turn.number, turn.seed);
         let mut steady = Steady::new(T::default(), &traffic);
         (heap.reset_peak)();
         steady.ramp_up();

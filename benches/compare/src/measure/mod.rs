@@ -27,8 +27,6 @@ pub struct Turn {
     /// Length of the timed part. In virtual time, its number of ticks.
     pub millis: u32,
     pub seed: u64,
-    /// Whether victims are drawn in advance and repeat.
-    pub repeats_victims: bool,
 }
 
 impl Turn {

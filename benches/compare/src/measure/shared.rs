@@ -105,9 +105,6 @@ pub(crate) fn oversubscribed(bench: &mut Bench) -> Done {
 /// Pairs between two reads of the clock.
 const CHUNK: usize = 256;
 
-/// Pairs that repeat, if they are drawn in advance.
-const REPEATED: usize = 1 << 16;
-
 /// All threads begin together and end at the same instant.
 struct Start {
     barrier: Barrier,
@@ -115,12 +112,6 @@ struct Start {
 }
 
 impl Turn {
-    fn victims(&self, mut rng: Rng, pending: u32) -> Draws<Victim, impl FnMut() -> Victim> {
-        Draws::new(self.repeats_victims.then_some(REPEATED), move || {
-            Victim::draw(&mut rng, pending)
-        })
-    }
-
     fn pairs<S: SharedTimer>(&self, pair: Pairing<S>) -> Vec<Figure> {
         let (timer, threads) = (S::start(), self.threads);
         let start = Start { barrier: Barrier::new(threads as usize), begin: OnceLock::new() };
@@ -173,7 +164,7 @@ impl Turn {
         };
         let warm_up: Vec<_> = (0..2 * pending).map(|_| Victim::draw(&mut rng, pending)).collect();
         let mut cancelled = pairs(&warm_up);
-        let mut victims = self.victims(rng, pending);
+        let mut victims = Draws::new(|| Victim::draw(&mut rng, pending));
         timer.catch_up();
         start.barrier.wait();
         let end = *start.begin.get_or_init(Instant::now) + self.time();
@@ -325,7 +316,7 @@ impl Turn {
         let _entered = timer.enter();
         let mut rng = Rng::with_seed(self.seed + thread);
         let mut timeouts = schedule_all(timer, &delays(&mut rng, self.number));
-        let mut victims = self.victims(rng, self.number);
+        let mut victims = Draws::new(|| Victim::draw(&mut rng, self.number));
         let mut pairs = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
             for victim in victims.chunk(16) {
@@ -345,7 +336,7 @@ const LEAST: Duration = Duration::from_millis(50);
 
 /// Makes requests on three keys, and completes each by its handle. Returns the nanoseconds of each.
 fn request_until(purgatory: &Requests, thread: u64, is_over: &AtomicBool) -> Vec<u64> {
-    let demands = demands::<3>(thread, 0..100, REPEATED);
+    let demands = demands::<3>(thread, 0..100, 1 << 16);
     let [answer] = Answer::leak(1) else { unreachable!("one was made") };
     let mut requests = Vec::new();
     for demand in demands.iter().cycle() {

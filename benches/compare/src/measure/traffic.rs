@@ -9,9 +9,6 @@ use crate::prelude::*;
 /// Ticks between two reads of the clock. Their operations are drawn before, while the clock stands.
 const CHECKED: usize = 16;
 
-/// Operations that repeat, if they are drawn in advance.
-const REPEATED: usize = 1 << 20;
-
 /// The operation on a timeout whose request is answered, or whose connection receives a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -30,8 +27,6 @@ pub struct Traffic {
     delays: Vec<u64>,
     per_tick: usize,
     rng: Rng,
-    /// Whether operations are drawn in advance and repeat.
-    is_repeated: bool,
 }
 
 impl Traffic {
@@ -39,7 +34,7 @@ impl Traffic {
         let mut rng = Rng::with_seed(seed);
         let delays = spread.delays(&mut rng, pending);
         let per_tick = per_tick.max(1) as usize;
-        Self { operation, spread, is_in_order: false, delays, per_tick, rng, is_repeated: false }
+        Self { operation, spread, is_in_order: false, delays, per_tick, rng }
     }
 
     /// A request server: a delay of 2 s, and a request is answered after 100 ms on average.
@@ -70,11 +65,6 @@ impl Traffic {
         Self { operation: Operation::Reset, ..Self::churn(spread, pending, seed) }
     }
 
-    /// Draws the operations in advance if asked; then they repeat.
-    pub fn repeated(self, is_repeated: bool) -> Self {
-        Self { is_repeated, ..self }
-    }
-
     fn pending(&self) -> u32 {
         u32::try_from(self.delays.len()).expect("timeouts are counted in u32")
     }
@@ -88,10 +78,7 @@ impl Traffic {
             let victim = if is_in_order { oldest.next().unwrap_or(0) } else { random };
             Pair { victim, delay: spread.draw(&mut rng) }
         };
-        // In order, the last victim is followed by the first.
-        let repeats = REPEATED / self.delays.len() * self.delays.len();
-        let repeats = if is_in_order { repeats } else { REPEATED };
-        Draws::new(self.is_repeated.then_some(repeats), Box::new(draw))
+        Draws::new(Box::new(draw))
     }
 }
 
@@ -252,7 +239,7 @@ mod tests {
     fn every_traffic_keeps_the_number_pending_and_loses_none() {
         for traffic in [
             Traffic::requests(3_000, 1),
-            Traffic::requests_in_order(3_000, 1).repeated(true),
+            Traffic::requests_in_order(3_000, 1),
             Traffic::connections(3_000, 1),
             Traffic::resets(Spread::Minute, 3_000, 1),
             Traffic::churn(Spread::Minute, 3_000, 1),

@@ -34,11 +34,10 @@ pub fn at_work<T: Timers + Default + 'static>(traffic: &Traffic, limit: Duration
     })
 }
 
-fn steady(bench: &mut Bench, row: &str, traffic: Traffic) {
+fn steady(bench: &mut Bench, row: &str, traffic: &Traffic) {
     if !bench.is_asked(row) {
         return;
     }
-    let traffic = &traffic.repeated(bench.options.repeat_victims);
     let limit = bench.full(Duration::from_millis(50), WARM_UP);
     bench.tell(row);
     let ready = |one: &timers::Entrant| (one.name, (one.at_work)(traffic, limit));
@@ -60,12 +59,12 @@ pub(crate) fn churn(bench: &mut Bench) -> Done {
     ] {
         for &pending in bench.full(&[1_000][..], usual) {
             let row = format!("wheel/churn/{}/{}", spread.name(), size(pending));
-            steady(bench, &row, Traffic::churn(spread, pending, seed));
+            steady(bench, &row, &Traffic::churn(spread, pending, seed));
         }
     }
     for &pending in bench.full(&[1_000][..], &[1_000, 100_000]) {
         let row = format!("wheel/reset/{}", size(pending));
-        steady(bench, &row, Traffic::resets(Spread::Minute, pending, seed));
+        steady(bench, &row, &Traffic::resets(Spread::Minute, pending, seed));
     }
     Ok(())
 }
@@ -73,9 +72,9 @@ pub(crate) fn churn(bench: &mut Bench) -> Done {
 /// A request server, answered in two orders, and connections that are kept alive.
 pub(crate) fn server(bench: &mut Bench) -> Done {
     let (pending, seed) = (bench.full(1_000, 100_000), bench.options.seed);
-    steady(bench, "wheel/server/random", Traffic::requests(pending, seed));
-    steady(bench, "wheel/server/oldest", Traffic::requests_in_order(pending, seed));
-    steady(bench, "wheel/keep_alive", Traffic::connections(pending, seed));
+    steady(bench, "wheel/server/random", &Traffic::requests(pending, seed));
+    steady(bench, "wheel/server/oldest", &Traffic::requests_in_order(pending, seed));
+    steady(bench, "wheel/keep_alive", &Traffic::connections(pending, seed));
     Ok(())
 }
 

@@ -1,21 +1,51 @@
-//! Operations of the wheel and of timers.
+//! Operations of [`TimingWheel`](delaywheel::wheel::TimingWheel), [`Timer`] and
+//! [`ValueTimer`](delaywheel::ValueTimer).
+//!
+//! ```text
+//! cargo bench --bench timeouts                                # all
+//! cargo bench --bench timeouts -- timer/schedule_cancel/1e6   # one operation and size
+//! ```
+//!
+//! A path is `wheel/OPERATION/PENDING` or `timer/OPERATION/PENDING/KIND`; a kind is `value` for
+//! values of 8 bytes, or `closure`. Delays are 1 ms to 60 s, and a minute more for pairs of cancel
+//! and insert. In these, timers run on the system clock; in the others, on a manual one.
 
-#[path = "subject.rs"]
-pub(crate) mod subject;
+#![forbid(unsafe_code)]
 
-use std::time::Instant;
+#[path = "shared/subject.rs"]
+mod subject;
+
+use std::time::{Duration, Instant};
 
 use criterion::{Bencher, Criterion};
 use delaywheel::{ManualClock, Timer};
 use fastrand::Rng;
 
 use self::subject::{Operation, Setting, Subject};
-use crate::shared::{SEED, SIZES, per_operation};
+
+fn main() {
+    // Few samples, since the untimed part of a batch takes longer than the timed one.
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(500))
+        .configure_from_args();
+    run::<subject::Wheel>(&mut criterion, "wheel", "cancel_insert", "");
+    run::<subject::Values>(&mut criterion, "timer", "schedule_cancel", "/value");
+    run::<subject::Closures>(&mut criterion, "timer", "schedule_cancel", "/closure");
+    criterion.final_summary();
+}
+
+/// Seed of all random numbers.
+const SEED: u64 = 7;
+
+/// Numbers of pending timeouts or waiting operations, with their names.
+const SIZES: [(u32, &str); 3] = [(1_000, "1e3"), (100_000, "1e5"), (1_000_000, "1e6")];
 
 const MINUTE: u64 = 60_000;
 
 /// Benchmarks a kind of timeouts with every size, at the paths `LAYER/OPERATION/SIZE/KIND`.
-pub(crate) fn run<S: Subject>(criterion: &mut Criterion, layer: &str, pair: &str, kind: &str) {
+fn run<S: Subject>(criterion: &mut Criterion, layer: &str, pair: &str, kind: &str) {
     for (name, operation) in [
         ("insert", Operation::Insert),
         ("expire", Operation::Expire),
@@ -74,4 +104,19 @@ fn replace<S: Subject>(bencher: &mut Bencher<'_>, pending: u32) {
         }
         start.elapsed()
     });
+}
+
+/// Reports the time of one operation. A batch performs `count` operations and returns the time they
+/// took.
+fn per_operation(bencher: &mut Bencher<'_>, count: u32, mut batch: impl FnMut() -> Duration) {
+    bencher.iter_custom(|iterations| {
+        let batches = iterations.div_ceil(u64::from(count));
+        let total: Duration = (0..batches).map(|_| batch()).sum();
+        total.mul_f64(ratio(iterations, batches * u64::from(count)))
+    });
+}
+
+#[expect(clippy::cast_precision_loss, reason = "criterion asks for far fewer than 2^53 iterations")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
 }

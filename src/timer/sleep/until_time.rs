@@ -60,10 +60,7 @@ impl TimeSleeper {
                 self.key = Some(key);
                 Poll::Pending
             }
-            Err(refused) => {
-                self.key = None;
-                Poll::Ready(Err(refused.map(drop)))
-            }
+            Err(refused) => Poll::Ready(Err(refused.map(drop))),
         }
     }
 

@@ -449,6 +449,8 @@ fn futures_end_without_a_thread() {
         assert_eq!(error.kind(), ScheduleErrorKind::NoThread);
         assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
     }
+    let refused = block_on(timer.sleep_until_time(std::time::SystemTime::now() + HOUR));
+    assert_eq!(refused.expect_err("no thread starts").kind(), ScheduleErrorKind::NoThread);
     let limited = block_on(timer.timeout(HOUR, std::future::pending::<()>()));
     assert!(matches!(limited, Err(TimeoutError::Sleep(_))), "it has not elapsed");
     block_on(timer.timeout(HOUR, async {})).expect("it needs no thread");

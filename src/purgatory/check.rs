@@ -176,16 +176,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
         // Others were taken out by another thread after the event, which so checks them.
         let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);
-        let keys: Vec<_> = are_here.collect();
-        for &key in &keys {
-            self.lock(shard).state_mut().announce(key);
-        }
+        let mut again: Vec<_> = are_here.map(Out::announced).collect();
         self.bring_back(shard, batch, false);
-        let mut batch: Vec<_> = keys.into_iter().map(Out::announced).collect();
         let this = self.this.upgrade();
         deferral::defer_checks(move || {
             if let Some(this) = this {
-                this.check_announced(shard, &mut batch);
+                this.check_announced(shard, &mut again);
             }
         });
     }

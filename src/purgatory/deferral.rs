@@ -59,8 +59,6 @@ const DEPTH: u32 = 8;
 struct Queue {
     /// Whether a call of this kind runs.
     is_running: Cell<bool>,
-    /// Whether calls are deferred. So a call that defers none does not look at the queue.
-    is_deferred: Cell<bool>,
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
 }
 
@@ -135,16 +133,14 @@ pub(super) fn is_too_deep() -> bool {
 /// Defers checks until the outermost check has returned.
 pub(super) fn defer_checks(checks: impl FnOnce() + 'static) {
     let mut checks: Option<Box<dyn FnOnce()>> = Some(Box::new(checks));
-    // The queue is missing only during thread exit. A chain is not bounded then.
-    if CHECKS.try_with(|queue| checks.take().map(|checks| queue.push(checks))).is_err() {
+    if CHECKS.try_with(|queue| checks.take().map(|checks| queue.push(checks))).is_ok() {
+        CHECKING.with(|checking| checking.is_deferred.set(true));
+    } else if let Some(checks) = checks {
+        // The queue is missing only during thread exit. A chain is not bounded then.
         let depth = CHECKING.with(|checking| checking.depth.replace(0));
-        if let Some(checks) = checks {
-            checks();
-        }
+        checks();
         CHECKING.with(|checking| checking.depth.set(depth));
-        return;
     }
-    CHECKING.with(|checking| checking.is_deferred.set(true));
 }
 
 /// Runs the deferred checks, unless a check is running.
@@ -169,34 +165,60 @@ impl Queue {
     #[cfg(not(loom))]
     const fn new() -> Self {
         let deferred = RefCell::new(VecDeque::new());
-        Self { is_running: Cell::new(false), is_deferred: Cell::new(false), deferred }
+        Self { is_running: Cell::new(false), deferred }
     }
 
     fn push(&self, deferred: Box<dyn FnOnce()>) {
         self.deferred.borrow_mut().push_back(deferred);
-        self.is_deferred.set(true);
     }
 
     /// Runs the deferred calls, and those that they defer.
     #[inline]
     fn run(&self) {
         debug_assert!(self.is_running.get(), "two calls run one queue");
-        if self.is_deferred.get() {
-            self.run_deferred();
+        while let Some(deferred) = self.next() {
+            deferred();
         }
         debug_assert!(self.deferred.borrow().is_empty(), "a deferred call is left");
         self.is_running.set(false);
     }
 
-    #[cold]
-    fn run_deferred(&self) {
-        while let Some(deferred) = self.next() {
-            deferred();
-        }
-        self.is_deferred.set(false);
-    }
-
     fn next(&self) -> Option<Box<dyn FnOnce()>> {
         self.deferred.borrow_mut().pop_front()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    struct AtExit(mpsc::Sender<u32>);
+
+    impl Drop for AtExit {
+        fn drop(&mut self) {
+            check(|| {
+                let sender = self.0.clone();
+                let depth = || CHECKING.with(|checking| checking.depth.get());
+                defer_checks(move || sender.send(depth()).expect("the test waits"));
+                self.0.send(depth()).expect("the test waits");
+            });
+        }
+    }
+
+    #[test]
+    fn a_thread_that_exits_makes_deferred_checks_at_once() {
+        std::thread_local! {
+            static LAST: RefCell<Option<AtExit>> = const { RefCell::new(None) };
+        }
+        let (sender, depths) = mpsc::channel();
+        let run = move || {
+            // Dropped after the queue, which the thread uses later.
+            LAST.set(Some(AtExit(sender)));
+            CHECKS.with(|_| ());
+        };
+        thread::spawn(run).join().expect("it does not panic");
+        assert!(depths.try_iter().eq([0, 1]));
     }
 }

@@ -314,13 +314,6 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         };
     }
 
-    /// Marks an operation that is out for another check.
-    pub(super) fn announce(&mut self, key: Key) {
-        if let Some(place) = self.wheel.get_mut(key) {
-            place.is_announced = true;
-        }
-    }
-
     /// Decides how an operation ends, unless that is decided. If it is out, the thread that has it
     /// completes it.
     #[inline]

@@ -280,11 +280,13 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::{
         clock::ManualClock,
         timer::{
-            Timer, ValueTimer,
+            TimeoutKey, Timer, ValueTimer,
             reaper::{Clients, fall_asleep, round},
         },
     };
@@ -330,6 +332,31 @@ mod tests {
                 client.wake_up(true);
             }
             assert_eq!(fall_asleep(&mut clients), Some(Duration::from_millis(8997)));
+        }
+    }
+
+    #[test]
+    fn a_timeout_that_becomes_the_earliest_wakes_the_reaper() {
+        type Call = fn(&ValueTimer<u32>, TimeoutKey, SystemTime, Duration) -> bool;
+        let calls: [Call; 4] = [
+            |timer, _, _, delay| timer.schedule(delay, 1).is_ok(),
+            |timer, _, now, delay| timer.schedule_at_time(now + delay, 1).is_ok(),
+            |timer, key, _, delay| timer.reset(key, delay),
+            |timer, key, now, delay| timer.reset_at_time(key, now + delay),
+        ];
+        for (call, is_by_wall) in calls.into_iter().flat_map(|call| [(call, false), (call, true)]) {
+            let ([timer, _], mut clients) = two_timers();
+            let now = timer.shards().clock().system_time();
+            let later = Duration::from_secs(9);
+            let scheduled = if is_by_wall {
+                timer.schedule_at_time(now + later, 0)
+            } else {
+                timer.schedule(later, 0)
+            };
+            assert!(round(&mut clients) && fall_asleep(&mut clients).is_some());
+            assert!(is_asleep(&timer));
+            assert!(call(&timer, scheduled.expect("the timer runs"), now, later / 2));
+            assert!(!is_asleep(&timer), "not woken");
         }
     }
 

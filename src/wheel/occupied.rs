@@ -52,3 +52,28 @@ impl Occupied {
         assert_eq!(self.first, first, "the first number is another");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn it_agrees_with_a_sorted_set() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let (mut occupied, mut set) = (Occupied::new(), BTreeSet::new());
+        for _ in 0..10_000 {
+            let number = random.usize(..300);
+            if random.bool() {
+                occupied.set(number);
+                set.insert(number);
+                assert_eq!(occupied.after(number), set.range(number + 1..).next().copied());
+            } else if set.contains(&number) {
+                assert_eq!(occupied.clear(number), set.first() == Some(&number));
+                set.remove(&number);
+            }
+            assert_eq!(occupied.first(), set.first().copied());
+        }
+    }
+}

@@ -121,3 +121,17 @@ impl Hasher for LevelHasher {
         self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+    use core::hash::BuildHasher;
+
+    use super::*;
+
+    #[test]
+    fn each_level_has_another_hash() {
+        let hash = |level: u32| BuildHasherDefault::<LevelHasher>::new().hash_one(level);
+        assert_eq!((0..64).map(hash).collect::<BTreeSet<_>>().len(), 64);
+    }
+}

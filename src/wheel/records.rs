@@ -73,17 +73,20 @@ impl Records {
 
     #[inline]
     pub(super) fn get(&self, position: u32) -> Record {
-        let position = position as usize;
-        self.segments[position / (SEGMENT * CHUNK as usize)][position % (SEGMENT * CHUNK as usize)]
+        *self.record(position).expect("a position has a record")
     }
 
     /// Returns the slot of a record, live or not; 0 if there never was one.
     #[inline]
     pub(super) fn slot(&self, position: u32) -> u32 {
+        self.record(position).map_or(0, |record| record.slot)
+    }
+
+    #[inline]
+    fn record(&self, position: u32) -> Option<&Record> {
         let position = position as usize;
-        let segment = self.segments.get(position / (SEGMENT * CHUNK as usize));
-        let record = segment.and_then(|segment| segment.get(position % (SEGMENT * CHUNK as usize)));
-        record.map_or(0, |record| record.slot)
+        let segment = self.segments.get(position / (SEGMENT * CHUNK as usize))?;
+        segment.get(position % (SEGMENT * CHUNK as usize))
     }
 
     /// Takes the first free position of a chunk: its record is live from now on. `None` if the

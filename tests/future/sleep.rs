@@ -32,6 +32,16 @@ fn a_sleep_ends_at_its_deadline_and_not_before() {
     assert!(matches!(poll_with(&mut sleep, &waker), Poll::Ready(Ok(()))));
     assert!(matches!(poll_with(&mut sleep, &waker), Poll::Ready(Ok(()))), "it is ready again");
     assert_eq!(timer.stats().scheduled, 1);
+    // One that moves later leaves the wheel twice, and counts once.
+    let mut moved = timer.sleep(SECOND);
+    assert!(poll(&mut moved).is_pending());
+    moved.reset(2 * SECOND);
+    for is_ready in [false, true] {
+        clock.advance(SECOND);
+        assert_eq!(poll(&mut moved).is_ready(), is_ready);
+    }
+    let stats = timer.stats();
+    assert_eq!((stats.scheduled, stats.expired, stats.refused), (2, 2, 0));
 }
 
 #[test]

@@ -60,6 +60,7 @@ fn a_call_that_read_the_clock_first_does_not_shorten_the_quiet_period_of_a_later
             }
         });
         debounce.call().unwrap();
+        assert_eq!(timer.stats().scheduled, 1, "a call postpones the run");
         clock.clock.advance(SECOND);
         runs.take()
     });

@@ -67,7 +67,10 @@ fn values_are_dropped_by_the_caller_and_never_by_the_wheel() {
     }
     let cancelled: Vec<_> = keys[..60].iter().filter_map(|&key| wheel.cancel(key)).collect();
     let expired = drain_at(&mut wheel, 900);
-    let drained: Vec<_> = wheel.drain().collect();
+    let left = wheel.len();
+    let drained = wheel.drain();
+    assert_eq!(drained.len(), left);
+    let drained: Vec<_> = drained.collect();
     wheel.shrink();
     assert_eq!((cancelled.len(), drops.get()), (60, 0));
     assert_eq!(cancelled.len() + expired.len() + drained.len(), 200);

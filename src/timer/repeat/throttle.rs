@@ -164,9 +164,8 @@ impl Shared {
         // A task that was refused or cancelled may be dropped after another run was scheduled.
         if state.scheduled == Some(number) {
             (state.scheduled, state.is_under_way) = (None, false);
-            let timeout = state.timeout.take();
+            let _timeout = state.timeout.take();
             drop(state);
-            drop(timeout);
         }
     }
 }

@@ -512,6 +512,16 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_takes_the_first_free_shard_from_its_own_on() {
+        for locked in 0..16 {
+            let is_locked = |index: usize| locked >> index & 1 == 1;
+            let mut order = (0..4).map(|step| (own(4) + step) % 4);
+            let free = order.find(|index| !is_locked(*index)).unwrap_or(own(4));
+            assert_eq!(first_unlocked(4, is_locked), free, "{locked:04b}");
+        }
+    }
+
+    #[test]
     fn resets_publish_when_a_crowded_bucket_is_due_for_a_split() {
         let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let reaper = Parker::new().unparker().clone();

@@ -511,12 +511,9 @@ impl Permits {
         self.limit.is_some()
     }
 
-    /// Takes a permit. Returns whether one was free.
+    /// Takes a permit. Returns whether one was free. The number must be limited.
     #[inline]
     pub(crate) fn acquire(&self) -> bool {
-        if self.limit.is_none() {
-            return true;
-        }
         let take = |free: u64| free.checked_sub(1);
         self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }

@@ -247,3 +247,17 @@ impl Wakeup {
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::Parker;
+
+    #[test]
+    fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_one_thread_wakes_it() {
+        let wakeup = Wakeup::new(Parker::new().unparker().clone());
+        wakeup.announce(Tick::new(5));
+        assert!(!wakeup.is_late(Tick::new(6)) && wakeup.is_late(Tick::new(7)));
+        assert!(wakeup.must_wake_overdue() && !wakeup.must_wake_overdue());
+    }
+}

@@ -196,11 +196,28 @@ fn nanos(span: Duration) -> i128 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{
         clock::{Clock, ManualClock},
         timer::{Timer, ValueTimer},
     };
+
+    #[test]
+    fn a_newer_look_counts_if_the_wall_clock_went_back_or_ahead_by_more_than_a_tick() {
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let tick = 1_000_000;
+        for (number, step, is_followed) in
+            [(5, 0, false), (5, tick, false), (5, tick + 1, true), (5, -1, true), (4, -1, false)]
+        {
+            let deadlines = [(1, 1)].into_iter().collect();
+            let mut state = State { offset: 9, seen: 5, is_stale: false, deadlines, most: 2 };
+            state.follow(&Look { number, least: 9 + step, most: 9 + step }, &clock);
+            let offset = if is_followed { 9 + step } else { 9 };
+            assert_eq!((state.offset, state.is_stale), (offset, is_followed), "{number}, {step}");
+        }
+    }
 
     #[test]
     fn a_shrink_frees_the_memory_of_times_that_have_passed() {
@@ -211,11 +228,22 @@ mod tests {
         for value in 0..10_000 {
             timer.schedule_at_time(now + second, value).expect("the timer runs");
         }
+        let state = || timer.shards().walls.get().expect("it has such deadlines").state.lock();
+        assert!((10_001..=20_000).contains(&state().most), "{}", state().most);
         let last = timer.schedule_at_time(now + 2 * second, 0).expect("the timer runs");
         clock.advance(second);
         timer.shrink();
-        let state = timer.shards().walls.get().expect("it has such deadlines").state.lock();
-        assert!(state.deadlines.contains_key(&last));
-        assert!(state.deadlines.capacity() < 2 * LEAST_KEPT, "{}", state.deadlines.capacity());
+        assert!(state().deadlines.contains_key(&last));
+        let capacity = state().deadlines.capacity();
+        assert!(capacity < 2 * LEAST_KEPT, "{capacity}");
+        // Those that have ended are forgotten without a shrink.
+        for value in 0..1000 {
+            let key = timer.schedule_at_time(now + 3 * second, value).expect("the timer runs");
+            timer.cancel(key);
+        }
+        let len = state().deadlines.len();
+        assert!((1..LEAST_KEPT).contains(&len), "{len}");
+        timer.shutdown();
+        assert_eq!(state().deadlines.capacity(), 0);
     }
 }

@@ -14,6 +14,7 @@ use crate::timer::support::{MS, must_return};
 fn a_queue_accepts_every_delay_and_instant() {
     let clock = ManualClock::new();
     let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
+    let queue = queue.clone();
     let mut keys: Vec<_> = DELAYS.iter().map(|&delay| queue.insert(delay, 1).unwrap()).collect();
     keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
     clock.advance(MS);
@@ -45,7 +46,7 @@ fn a_queue_accepts_every_delay_and_instant() {
 #[test]
 fn a_queue_that_has_ended_refuses_values_and_receivers_get_an_error() {
     for instant in instants() {
-        let queue = DelayQueue::new();
+        let queue = DelayQueue::default();
         queue.insert(Duration::MAX, 1).unwrap();
         assert_eq!(queue.finish(Duration::ZERO), [1]);
         assert!(queue.shutdown().is_empty());

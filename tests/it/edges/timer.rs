@@ -127,7 +127,7 @@ fn of_two() -> ValueTimer<u64> {
 #[test]
 fn finish_accepts_every_delay() {
     for delay in DELAYS {
-        let idle = Timer::new();
+        let idle = Timer::default();
         assert!(must_return(move || idle.finish(delay)).is_empty());
         let values = of_two();
         assert_eq!(values.finish(delay), [2], "the value that is due is handled");

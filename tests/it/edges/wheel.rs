@@ -25,7 +25,7 @@ fn arithmetic_on_ticks_saturates_past_the_horizon() {
 #[test]
 fn settings_out_of_range_are_refused_and_a_wheel_with_a_limit_of_0_refuses_every_value() {
     for size in [0, 1, 65537, usize::MAX] {
-        let refused = WheelBuilder::new().size(size).build::<u8>();
+        let refused = WheelBuilder::default().size(size).build::<u8>();
         assert_eq!(refused.unwrap_err(), BuildError::SizeOutOfRange { size });
     }
     for (size, rounded) in [(2, 2), (3, 4), (200, 256), (65535, 65536), (65536, 65536)] {

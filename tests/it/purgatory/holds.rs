@@ -31,6 +31,8 @@ const BATCH: u64 = 32;
 #[derive(Default)]
 struct Hook {
     is_set: AtomicBool,
+    /// Whether the purgatory refuses operations.
+    is_shut_down: AtomicBool,
     purgatory: Mutex<Option<Purgatory<Key, Idle>>>,
     /// Number of waiting operations at each drop of a key.
     seen: Mutex<Vec<u64>>,
@@ -62,8 +64,10 @@ impl fmt::Debug for Key {
 impl Drop for Key {
     fn drop(&mut self) {
         if self.1.is_set.load(Ordering::Relaxed) {
-            let purgatory = self.1.purgatory.lock().unwrap().clone();
-            self.1.seen.lock().unwrap().push(purgatory.expect("it is there").delayed());
+            let purgatory = self.1.purgatory.lock().unwrap().clone().expect("it is there");
+            self.1.seen.lock().unwrap().push(purgatory.delayed());
+            let is_shut_down = self.1.is_shut_down.load(Ordering::Relaxed);
+            assert!(!is_shut_down || purgatory.watch(Idle, [], HOUR).is_err());
         }
     }
 }
@@ -94,7 +98,7 @@ fn ends_in_short_holds(
         hook.is_set.store(true, Ordering::Relaxed);
         call(&purgatory, key);
         hook.is_set.store(false, Ordering::Relaxed);
-        assert_eq!(purgatory.delayed(), 0);
+        assert_eq!((purgatory.delayed(), purgatory.stats().panicked), (0, 0));
         let seen = std::mem::take(&mut *hook.seen.lock().unwrap());
         assert!(seen.len() as u64 >= OPERATIONS, "each has a key of its own");
         let mut before = OPERATIONS;
@@ -115,7 +119,8 @@ fn an_advance_ends_a_bounded_number_in_one_hold() {
 
 #[test]
 fn a_shutdown_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(Threshold, |purgatory, _| {
+    ends_in_short_holds(Threshold, |purgatory, key| {
+        key.1.is_shut_down.store(true, Ordering::Relaxed);
         assert_eq!(purgatory.shutdown().len() as u64, OPERATIONS);
     });
 }

@@ -73,12 +73,19 @@ fn the_displaced_operation_is_the_oldest_of_all_threads() {
         |builder| builder.max_delayed(8, Overload::DisplaceOldest),
         |builder| builder.max_delayed_per_key(4, Overload::DisplaceOldest),
     ];
-    for limit in limits {
+    // Of operations on values, that with the greatest threshold is displaced, here the oldest.
+    for (limit, is_for_value) in [(limits[0], false), (limits[1], false), (limits[1], true)] {
         let world = World::with(limit);
         for name in 0..30 {
             // Threads are spread over the shards.
             std::thread::scope(|scope| {
-                let watch = || world.watch_for(name, [name % 2], YEAR);
+                let watch = || {
+                    if is_for_value {
+                        world.any(name, [Threshold(name % 2, u64::MAX - u64::from(name))]);
+                    } else {
+                        world.watch_for(name, [name % 2], YEAR);
+                    }
+                };
                 scope.spawn(watch).join().unwrap();
             });
             world.clock.advance(MS);

@@ -13,9 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ManualClock, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer};
+use delaywheel::{
+    Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
+};
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, must_return, wait_until};
+use crate::purgatory::support::Op;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -122,6 +125,25 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
     got.sort_unstable();
     assert!(got.into_iter().eq(0..40), "each once");
     assert_eq!(timer.cancel(far), Some(99));
+    drop(release);
+}
+
+#[test]
+fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_well() {
+    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let settings = || Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
+    let timer = settings().build().unwrap();
+    let purgatory = Purgatory::builder().timer(settings()).build().unwrap();
+    let (ended, ends) = mpsc::channel();
+    let expires = ended.clone();
+    timer.schedule(HOUR, move || ended.send("timeout").unwrap()).unwrap();
+    let op = Op::new().end(move |_| expires.send("operation").unwrap());
+    assert!(purgatory.watch(op, [1], HOUR).is_ok());
+    clock.jump(2 * HOUR);
+    timer.schedule_at_time(clock.system_time() + YEAR, || ()).unwrap();
+    assert_eq!(ends.recv_timeout(GENEROUS), Ok("timeout"));
+    assert!(purgatory.watch(Op::new(), [1], YEAR).is_ok());
+    assert_eq!(ends.recv_timeout(GENEROUS), Ok("operation"));
     drop(release);
 }
 

@@ -59,6 +59,29 @@ fn a_time_of_jiff_is_a_time_of_the_wall_clock() {
 }
 
 #[test]
+fn a_timeout_that_was_moved_off_the_wall_clock_does_not_follow_it() {
+    let moves: [fn(&delaywheel::TimeoutHandle) -> bool; 2] =
+        [|timeout| timeout.reset(2 * HOUR), |timeout| timeout.postpone(2 * HOUR)];
+    for move_off in moves {
+        let (clock, timer) = manual();
+        let log = Log::new();
+        let start = clock.system_time();
+        let timeout = timer.schedule_at_time(start + HOUR, log.note("moved")).unwrap();
+        let noon = timer.schedule_at_time(start + HOUR, log.note("noon")).unwrap();
+        assert!(noon.postpone(MS), "it is pending, but does not move");
+        assert!(move_off(&timeout));
+        clock.set_system_time(start + HOUR);
+        assert_eq!(log.take(), ["noon"]);
+        assert!(timeout.reset_at_time(start + 3 * HOUR));
+        clock.set_system_time(start + 3 * HOUR);
+        assert_eq!(log.take(), ["moved"]);
+        clock.set_system_time(start);
+        clock.advance(9 * HOUR);
+        assert_eq!(log.take(), [""; 0], "the time comes twice, and the timeout once");
+    }
+}
+
+#[test]
 fn times_that_no_clock_shows_are_due_at_once_or_never() {
     let (clock, timer) = manual();
     let log = Log::new();

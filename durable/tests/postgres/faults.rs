@@ -11,22 +11,22 @@ use delaywheel_durable::{
     PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
 };
 
-use crate::{LONG, SECOND, client, connect, held, server::Server, start};
+use crate::{LONG, SECOND, async_client, client, connect, held, server::Server, start};
 
 /// A user's transaction holds the row, and the timer must cancel, deliver and settle others.
-#[test]
-fn a_locked_row_delays_its_own_commands_only() {
+#[tokio::test]
+async fn a_locked_row_delays_its_own_commands_only() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = timer.store().clone();
     for id in ["x", "late"] {
         timer.schedule(id, 600 * SECOND, b"").wait().expect("schedule");
     }
-    let mut client = client(&server);
-    let mut transaction = client.transaction().expect("begin");
+    let mut client = async_client(&server).await;
+    let transaction = client.transaction().await.expect("begin");
     let id = |id| TimeoutId::new(id).expect("valid");
-    store.cancel_in(&mut transaction, &id("x")).expect("cancel");
-    store.cancel_in(&mut transaction, &id("late")).expect("cancel");
+    store.cancel_in(&transaction, &id("x")).await.expect("cancel");
+    store.cancel_in(&transaction, &id("late")).await.expect("cancel");
     let (first, second) = (timer.cancel("x"), timer.schedule("x", SECOND, b""));
     let refused = timer.cancel("late");
     let begin = Instant::now();
@@ -35,12 +35,13 @@ fn a_locked_row_delays_its_own_commands_only() {
         deliveries.recv_timeout(LONG).expect("delivery").acknowledge();
     }
     assert!(begin.elapsed() < 8 * SECOND, "{:?} for 50 others", begin.elapsed());
-    transaction.execute("DELETE FROM delaywheel.timeouts WHERE id = 'x'", &[]).expect("nothing");
+    let delete = "DELETE FROM delaywheel.timeouts WHERE id = 'x'";
+    transaction.execute(delete, &[]).await.expect("nothing");
     let DurableError::Store(error) = refused.wait().expect_err("locked") else { panic!() };
     assert_eq!(error.reason(), StoreErrorReason::Locked);
     drop((first, second));
     let last = (timer.cancel("x"), timer.schedule("x", Duration::ZERO, b""));
-    transaction.commit().expect("commit");
+    transaction.commit().await.expect("commit");
     assert!(!last.0.wait().expect("answer").is_cancelled() || last.1.wait().is_ok());
     assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
 }
@@ -63,7 +64,9 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
             let timer = timer.lock().recv()?;
             let mut client = postgres::Client::connect(&parameters, postgres::NoTls)?;
             let mut transaction = client.transaction()?;
-            assert!(timer.store().acknowledge_in(&mut transaction, delivery.record())?);
+            let (id, token) = (delivery.id().as_str(), delivery.claim().token.cast_signed());
+            let acknowledge = "SELECT delaywheel.acknowledge($1, $2)";
+            assert!(transaction.query_one(acknowledge, &[&id, &token])?.get::<_, bool>(0));
             while delivery.is_current() {
                 thread::yield_now();
             }

@@ -69,6 +69,14 @@ fn client(server: &Server) -> postgres::Client {
     postgres::Client::connect(&server.parameters(), postgres::NoTls).expect("connect")
 }
 
+/// Connects a client that the runtime drives.
+async fn async_client(server: &Server) -> tokio_postgres::Client {
+    let connected = tokio_postgres::connect(&server.parameters(), tokio_postgres::NoTls).await;
+    let (client, connection) = connected.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
 fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
     let store = connect(server);
@@ -110,27 +118,27 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     assert_eq!(error.reason(), StoreErrorReason::Unavailable);
 }
 
-#[test]
-fn a_transaction_of_the_user_decides() {
+#[tokio::test]
+async fn a_transaction_of_the_user_decides() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = timer.store().clone();
-    let mut client = client(&server);
-    client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").expect("table");
+    let mut client = async_client(&server).await;
+    client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").await.expect("table");
     let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
 
-    let mut transaction = client.transaction().expect("begin");
-    store.schedule_in(&mut transaction, &new("undone")).expect("schedule");
-    transaction.rollback().expect("rollback");
-    let mut transaction = client.transaction().expect("begin");
-    let answer = store.schedule_in(&mut transaction, &new("a")).expect("schedule");
+    let transaction = client.transaction().await.expect("begin");
+    store.schedule_in(&transaction, &new("undone")).await.expect("schedule");
+    transaction.rollback().await.expect("rollback");
+    let transaction = client.transaction().await.expect("begin");
+    let answer = store.schedule_in(&transaction, &new("a")).await.expect("schedule");
     assert_eq!(answer, Scheduled::Created);
-    let answer = store.schedule_in(&mut transaction, &new("b")).expect("schedule");
+    let answer = store.schedule_in(&transaction, &new("b")).await.expect("schedule");
     assert_eq!(answer, Scheduled::Created);
     let b = TimeoutId::new("b").expect("valid");
-    assert_eq!(store.cancel_in(&mut transaction, &b).expect("cancel"), Cancelled::Cancelled);
-    assert_eq!(store.cancel_in(&mut transaction, &b).expect("cancel"), Cancelled::NotFound);
-    transaction.commit().expect("commit");
+    assert_eq!(store.cancel_in(&transaction, &b).await.expect("cancel"), Cancelled::Cancelled);
+    assert_eq!(store.cancel_in(&transaction, &b).await.expect("cancel"), Cancelled::NotFound);
+    transaction.commit().await.expect("commit");
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "a");
     assert_eq!(timer.get("undone").expect("get"), None);
@@ -138,29 +146,30 @@ fn a_transaction_of_the_user_decides() {
     // The handler's row, the acknowledgement and the history, or none.
     store.keep_history(LONG);
     for commits in [false, true] {
-        let mut transaction = client.transaction().expect("begin");
+        let transaction = client.transaction().await.expect("begin");
         transaction
             .execute("INSERT INTO paid VALUES ($1)", &[&delivery.id().as_str()])
+            .await
             .expect("row");
-        assert!(store.acknowledge_in(&mut transaction, delivery.record()).expect("acknowledge"));
+        assert!(store.acknowledge_in(&transaction, delivery.record()).await.expect("acknowledge"));
         if commits {
-            transaction.commit().expect("commit");
+            transaction.commit().await.expect("commit");
         }
     }
     let record = delivery.record().clone();
     delivery.acknowledged_in_transaction();
-    let mut transaction = client.transaction().expect("begin");
-    let again = store.acknowledge_in(&mut transaction, &record).expect("acknowledge");
+    let transaction = client.transaction().await.expect("begin");
+    let again = store.acknowledge_in(&transaction, &record).await.expect("acknowledge");
     assert!(!again, "the claim is void");
     drop(transaction);
     assert_eq!(store.history(timer.now(), None, None, 9).expect("history").len(), 1);
     assert_eq!(timer.count().expect("count").live, 0);
-    let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).expect("count").get(0);
+    let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).await.expect("count").get(0);
     assert_eq!(paid, 1);
 
     // Any driver can call the functions.
     let sql = "SELECT delaywheel.schedule('sql', now(), 'x'), delaywheel.cancel('none')";
-    let row = client.query_one(sql, &[]).expect("functions");
+    let row = client.query_one(sql, &[]).await.expect("functions");
     assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("created", "not_found"));
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "sql");

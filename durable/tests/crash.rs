@@ -264,7 +264,11 @@ mod shared {
     use tokio::runtime::Runtime;
     use tokio_postgres::{Client, Error, NoTls};
 
-    use super::{builder, check, crash, run, server::Server, start, tell, use_timer};
+    use super::{
+        builder, check, crash, run,
+        server::{Server, open},
+        start, tell, use_timer,
+    };
 
     const LONG: Duration = Duration::from_secs(90);
 
@@ -274,7 +278,7 @@ mod shared {
     pub(super) fn child() {
         let [plain, table, pause] =
             ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE"].map(|name| env::var(name).ok());
-        let open = |parameters: &String| PostgresStore::connect(parameters).expect("connect");
+        let open = |parameters: &String| open(parameters, "delaywheel");
         if let Some(parameters) = plain {
             run(open(&parameters));
         } else if let Some(parameters) = table {
@@ -395,7 +399,7 @@ mod shared {
     fn a_process_that_wakes_after_its_lease_is_gone_cannot_acknowledge() {
         let Some(server) = Server::start() else { return };
         let parameters = server.parameters();
-        let store = PostgresStore::connect(&parameters).expect("connect");
+        let store = open(&parameters, "delaywheel");
         let now = store.clock().expect("clock").now();
         let schedule = |id: &str, delay| {
             let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");

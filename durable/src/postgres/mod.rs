@@ -59,6 +59,10 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (2, include_str!("views.sql")),
 ];
 
+/// Version of the tables that this program makes.
+#[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]
+const NEWEST: i32 = MIGRATIONS.len() as i32;
+
 /// Versions of the tables, and for each the least compatible one.
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
     version integer NOT NULL, compatible integer NOT NULL);";
@@ -163,7 +167,7 @@ struct Shared {
 }
 
 impl PostgresStore {
-    /// Connects, and creates or migrates the schema `delaywheel`.
+    /// Connects to the schema `delaywheel`, whose tables [`migrate`](Self::migrate) has made.
     ///
     /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
     /// not encrypted; see [`connect_tls`](Self::connect_tls).
@@ -171,19 +175,58 @@ impl PostgresStore {
     /// A connection fails if the machine of the server does not answer for 30 seconds. To change
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
     ///
+    /// The role needs `USAGE` on the schema and its sequence, `EXECUTE` on its functions, and
+    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use delaywheel_durable::PostgresStore;
+    ///
+    /// PostgresStore::migrate("host=localhost user=owner dbname=app", "delaywheel")?;
+    /// let store = PostgresStore::connect("host=localhost user=me dbname=app")?;
+    /// # Ok::<_, delaywheel_durable::StoreError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
-    /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version
-    /// of this crate has migrated the schema.
+    /// cannot be reached, [`NotMigrated`](StoreErrorReason::NotMigrated) if the tables are missing
+    /// or older than this program, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer
+    /// version of this crate has migrated them.
     pub fn connect(parameters: &str) -> StoreResult<Self> {
         Self::connect_schema(parameters, "delaywheel")
     }
 
-    /// Returns the statements that lead from each version of the tables to the next, for a role
-    /// that may create tables. [`connect`](Self::connect) runs those that are missing. If none is,
-    /// it needs no more than `USAGE` on the schema and its sequence, `EXECUTE` on its functions,
-    /// and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    /// Creates the tables of a schema, or migrates older ones, in one transaction.
+    ///
+    /// The role may create tables. If several processes call this, the others wait for the first.
+    /// Tables that are up to date are not changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_schema`](Self::connect_schema), but for
+    /// [`NotMigrated`](StoreErrorReason::NotMigrated); and [`Other`](StoreErrorReason::Other) if
+    /// the role may not create tables.
+    pub fn migrate(parameters: &str, schema: &str) -> StoreResult<()> {
+        Self::migrate_tls(parameters, schema, NoTls)
+    }
+
+    /// Migrates like [`migrate`](Self::migrate), with a connector such as that of
+    /// [`connect_tls`](Self::connect_tls).
+    pub fn migrate_tls<T>(parameters: &str, schema: &str, tls: T) -> StoreResult<()>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::TlsConnect: Send,
+        T::Stream: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, "");
+        if check(&lane, schema)?.0 < NEWEST { migrate(&lane, schema) } else { Ok(()) }
+    }
+
+    /// Returns the statements that lead from each version of the tables to the next.
+    /// [`migrate`](Self::migrate) runs those that are missing.
     ///
     /// # Examples
     ///
@@ -214,26 +257,6 @@ impl PostgresStore {
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
     pub fn connect_schema(parameters: &str, schema: &str) -> StoreResult<Self> {
         Self::connect_tls(parameters, schema, NoTls)
-    }
-
-    /// Connects like [`connect_schema`](Self::connect_schema), but neither creates nor migrates
-    /// tables.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use delaywheel_durable::PostgresStore;
-    ///
-    /// let store = PostgresStore::connect_migrated("host=localhost user=me", "delaywheel")?;
-    /// # Ok::<_, delaywheel_durable::StoreError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other) if
-    /// the tables are missing or older than this program.
-    pub fn connect_migrated(parameters: &str, schema: &str) -> StoreResult<Self> {
-        Self::connect_by(parameters, schema, connect_by(NoTls), false)
     }
 
     /// Connects like [`connect_schema`](Self::connect_schema), with TLS.
@@ -269,28 +292,17 @@ impl PostgresStore {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        Self::connect_by(parameters, schema, connect_by(tls), true)
-    }
-
-    fn connect_by(
-        parameters: &str,
-        schema: &str,
-        connect: Connect,
-        migrates: bool,
-    ) -> StoreResult<Self> {
-        let is_plain =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-        let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
-        if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
-            let message = format!("{schema:?} is not a plain name of a schema");
-            return Err(StoreError::with_source(StoreErrorReason::Other, message));
-        }
-        let config: Config = parameters.parse().map_err(unavailable)?;
-        let connections = Connections::start(config, connect, schema, BY_INDEX)
-            .map_err(|error| StoreError::with_source(StoreErrorReason::Other, error))?;
+        let connections = open(parameters, schema, connect_by(tls))?;
         let lane = |options| Lane::new(&connections, options);
         let writer = lane("");
-        let shown = prepare(&writer, schema, migrates)?;
+        let (version, shown) = check(&writer, schema)?;
+        if version < NEWEST {
+            let message = format!(
+                "the tables of the schema {schema} have version {version} and need {NEWEST}: \
+                 call `migrate`"
+            );
+            return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
+        }
         let shared = Shared {
             writer,
             patient: lane(""),
@@ -824,11 +836,23 @@ fn pass_on(
     }
 }
 
-/// Checks the version of the tables, and migrates them if they are older. Returns the time of the
-/// server's clock.
-fn prepare(connection: &Lane, schema: &str, migrates: bool) -> StoreResult<WallTime> {
-    let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
-    let rows = connection.run(|session| {
+/// Checks the parameters, and starts the thread of the connections.
+fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+    if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
+        let message = format!("{schema:?} is not a plain name of a schema");
+        return Err(StoreError::with_source(StoreErrorReason::Other, message));
+    }
+    let config: Config = parameters.parse().map_err(unavailable)?;
+    Connections::start(config, connect, schema, BY_INDEX)
+        .map_err(|error| StoreError::with_source(StoreErrorReason::Other, error))
+}
+
+/// Checks the database, and that its tables are not newer. Returns their version, and the time of
+/// the server's clock.
+fn check(lane: &Lane, schema: &str) -> StoreResult<(i32, WallTime)> {
+    let rows = lane.run(|session| {
         session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
     })?;
     let encoding: &str = rows[0].get(0);
@@ -836,20 +860,11 @@ fn prepare(connection: &Lane, schema: &str, migrates: bool) -> StoreResult<WallT
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
-    let (version, compatible) = connection.run(|session| version(session, schema))?;
-    if compatible > newest {
+    let (version, compatible) = lane.run(|session| version(session, schema))?;
+    if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
     }
-    if version < newest && !migrates {
-        let message = format!(
-            "the tables of the schema {schema} have version {version} and need {newest}: migrate"
-        );
-        return Err(StoreError::with_source(StoreErrorReason::Other, message));
-    }
-    if version < newest {
-        migrate(connection, schema)?;
-    }
-    Ok(WallTime::now_of(rows[0].get(1)))
+    Ok((version, WallTime::now_of(rows[0].get(1))))
 }
 
 /// Returns the version of the tables, and the least one whose programs work with it.
@@ -865,8 +880,8 @@ fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-fn migrate(connection: &Lane, schema: &str) -> StoreResult<()> {
-    connection.run(|session| {
+fn migrate(lane: &Lane, schema: &str) -> StoreResult<()> {
+    lane.run(|session| {
         session.transaction(|session| {
             // One process at a time; the others wait until it is done.
             session.execute(

@@ -7,11 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel_durable::{
-    Command, DurableTimer, ManualWallClock, NewTimeout, PostgresStore, Store,
-};
+use delaywheel_durable::{Command, DurableTimer, ManualWallClock, NewTimeout, Store};
 
-use crate::{LONG, SECOND, client, connect, server::Server, start, start_without_polls};
+use crate::{
+    LONG, SECOND, client, connect,
+    server::{Server, open},
+    start, start_without_polls,
+};
 
 /// Another program may insert rows by itself, and a notification may be lost.
 #[test]
@@ -115,7 +117,7 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
     let Some(server) = Server::start() else { return };
     let parameters = format!("{} options='-c log_statement=all'", server.parameters());
     for recheck in [None, Some(60 * SECOND)] {
-        let store = PostgresStore::connect(&parameters).expect("connect");
+        let store = open(&parameters, "delaywheel");
         let clock = ManualWallClock::at(store.clock().expect("clock").now());
         let listens = || {
             let all = statements(&server.log());

@@ -30,7 +30,7 @@ use delaywheel_durable::{
 
 use self::{
     proxy::{Cut, Proxy},
-    server::Server,
+    server::{Server, open},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ fn start(server: &Server) -> (Timer, Receiver<String>) {
 /// Starts a timer that acknowledges everything and tells the ids. It never looks at its store just
 /// because some time has passed.
 fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
-    DurableTimer::builder(PostgresStore::connect(parameters).expect("connect"))
+    DurableTimer::builder(open(parameters, "delaywheel"))
         .recheck(None)
         .lease(3 * SECOND)
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
@@ -62,7 +62,7 @@ fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
 }
 
 fn connect(server: &Server) -> PostgresStore {
-    PostgresStore::connect(&server.parameters()).expect("connect")
+    open(&server.parameters(), "delaywheel")
 }
 
 fn client(server: &Server) -> postgres::Client {
@@ -91,20 +91,19 @@ fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
 fn postgres_conforms() {
     let Some(server) = Server::start() else { return };
     let number = std::cell::Cell::new(0);
-    let open = || {
+    let open_next = || {
         number.set(number.get() + 1);
-        let schema = format!("s{}", number.get());
-        PostgresStore::connect_schema(&server.parameters(), &schema).expect("connect")
+        open(&server.parameters(), &format!("s{}", number.get()))
     };
-    conformance::check(open, 1_000);
+    conformance::check(open_next, 1_000);
 }
 
 #[test]
 fn postgres_refuses_a_newer_version_and_odd_names() {
     let Some(server) = Server::start() else { return };
     let parameters = server.parameters();
-    drop(PostgresStore::connect(&parameters).expect("create"));
-    drop(PostgresStore::connect(&parameters).expect("open"));
+    drop(connect(&server));
+    drop(connect(&server));
     let mut client = client(&server);
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1000, 1000)").expect("insert");
     let error = PostgresStore::connect(&parameters).expect_err("newer");
@@ -310,7 +309,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let Some(server) = Server::start() else { return };
     let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
     let parameters = format!("{} {isolation}", server.parameters());
-    let store = PostgresStore::connect(&parameters).expect("connect");
+    let store = open(&parameters, "delaywheel");
     let now = store.clock().expect("clock").now();
     let other = store.enter(now, 600 * SECOND, None).expect("enter");
     for lapses in [false, true] {
@@ -365,7 +364,7 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     let direct = connect(&server);
     let now = direct.clock().expect("clock").now();
     let proxy = Proxy::start(&server.parameters());
-    let store = PostgresStore::connect(proxy.parameters()).expect("connect");
+    let store = open(proxy.parameters(), "delaywheel");
     let new = |id: &str, delay| {
         let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
         Command::Schedule(new)
@@ -539,7 +538,7 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
             for _ in 0..6 {
                 scope.spawn(|| {
                     barrier.wait();
-                    PostgresStore::connect_schema(&server.parameters(), schema).expect("connect");
+                    open(&server.parameters(), schema);
                 });
             }
         });

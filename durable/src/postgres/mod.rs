@@ -57,6 +57,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("schema.sql")),
     (2, include_str!("queues.sql")),
     (2, include_str!("views.sql")),
+    (2, include_str!("counts.sql")),
 ];
 
 /// Version of the tables that this program makes.

@@ -564,6 +564,7 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     client.batch_execute(old).expect("schedule");
     let (timer, seen) = start(&server);
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
+    assert_eq!(timer.count().expect("count").live, 1, "it recurs");
     timer.pause("q").expect("pause");
     let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
     client.batch_execute(new).expect("schedule");

@@ -2,12 +2,20 @@
 //!
 //! A thread of the store drives them, with a runtime of its own. A blocking call sends its request
 //! to that thread and waits for the answer, so it may also be made within another runtime.
+//!
+//! A pool such as `PgBouncer` in transaction mode gives each transaction another session of the
+//! server, which has no settings and no prepared statements of this process. Through one, each
+//! statement is in a transaction that begins with the settings.
 
 use std::{
+    error::Error as _,
     future::poll_fn,
-    io,
     pin::Pin,
-    sync::{Arc, Weak, mpsc},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
     task::{Context, Poll},
     thread,
     time::{Duration, Instant},
@@ -21,7 +29,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Error, Notification, Row, Socket, Statement,
+    AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, Socket, Statement,
     binary_copy::BinaryCopyInWriter,
     error::SqlState,
     tls::{MakeTlsConnect, TlsConnect},
@@ -31,6 +39,9 @@ use tokio_postgres::{
 use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Parameters with their types.
+type Typed<'a> = Vec<(&'a (dyn ToSql + Sync), Type)>;
 
 /// Does the work of a connection, and returns messages that are no answers.
 type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
@@ -60,6 +71,10 @@ pub(super) struct Connections {
     config: Config,
     connect: Connect,
     schema: String,
+    /// Settings of all sessions.
+    options: &'static str,
+    /// Whether a pool gives each transaction another session.
+    is_pooled: AtomicBool,
     runtime: Handle,
     /// The least recently used first.
     idle: Mutex<Vec<Session>>,
@@ -81,6 +96,11 @@ pub(super) struct Session {
     options: &'static str,
     schema: String,
     statements: FxHashMap<String, Statement>,
+    /// Begins a transaction with its settings, if a pool is between.
+    begin: Option<String>,
+    is_in_transaction: bool,
+    /// Types of the parameters of statements that are not prepared.
+    types: FxHashMap<String, Vec<Type>>,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
     /// Batches until COPY is tried again.
@@ -108,32 +128,67 @@ where
 }
 
 impl Connections {
-    /// Starts the thread. All sessions have the options.
+    /// Starts the thread, and connects. All sessions have the options.
     pub(super) fn start(
         mut config: Config,
         connect: Connect,
         schema: &str,
-        options: &str,
-    ) -> io::Result<Arc<Self>> {
-        add_options(&mut config, options);
+        options: &'static str,
+    ) -> StoreResult<Arc<Self>> {
         bound_waits(&mut config);
         if config.get_application_name().is_none() {
             config.application_name("delaywheel");
         }
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let failed = |error| StoreError::with_source(StoreErrorReason::Other, error);
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (end, ended) = oneshot::channel();
         let connections = Arc::new(Self {
             config,
             connect,
             schema: schema.to_owned(),
+            options,
+            is_pooled: AtomicBool::new(false),
             runtime: runtime.handle().clone(),
             idle: Mutex::default(),
             _end: end,
         });
         let weak = Arc::downgrade(&connections);
         let name = "delaywheel-postgres".to_owned();
-        thread::Builder::new().name(name).spawn(move || runtime.block_on(tend(&weak, ended)))?;
+        let run = move || runtime.block_on(tend(&weak, ended));
+        thread::Builder::new().name(name).spawn(run).map_err(failed)?;
+        connections.probe()?;
         Ok(connections)
+    }
+
+    /// Finds out whether a pool is between: it refuses the settings of a session, or drops them.
+    fn probe(&self) -> StoreResult<()> {
+        let is_refusal = |error: &StoreError| {
+            let error = error.source().and_then(|source| source.downcast_ref::<Error>());
+            error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
+        };
+        let is_pooled = match self.open("", None) {
+            Ok(client) => {
+                let shown = block_on(client.simple_query("SHOW plan_cache_mode"));
+                let is_set = |message: &SimpleQueryMessage| {
+                    matches!(message, SimpleQueryMessage::Row(row)
+                        if row.get(0) == Some("force_generic_plan"))
+                };
+                !shown.map_err(unavailable)?.iter().any(is_set)
+            }
+            Err(error) if is_refusal(&error) => true,
+            Err(error) => return Err(error),
+        };
+        #[cfg(feature = "tracing")]
+        if is_pooled {
+            tracing::warn!("a pool such as PgBouncer is between: the store polls");
+        }
+        self.is_pooled.store(is_pooled, SeqCst);
+        Ok(())
+    }
+
+    /// Returns whether a pool gives each transaction another session.
+    pub(super) fn are_pooled(&self) -> bool {
+        self.is_pooled.load(SeqCst)
     }
 
     /// Opens a connection, whose notifications go to a channel.
@@ -143,7 +198,11 @@ impl Connections {
         notices: Option<mpsc::Sender<Notification>>,
     ) -> StoreResult<Client> {
         let mut config = self.config.clone();
-        add_options(&mut config, options);
+        if !self.are_pooled() {
+            let old = config.get_options().unwrap_or_default();
+            let options = format!("{old} {} {options}", self.options);
+            config.options(options.trim());
+        }
         let opened = block_on(self.runtime.spawn((self.connect)(config)));
         let closed = |_| StoreError::new(StoreErrorReason::Closed);
         let (client, mut driver) = opened.map_err(closed)?.map_err(unavailable)?;
@@ -174,6 +233,9 @@ impl Connections {
             options,
             schema: self.schema.clone(),
             statements: FxHashMap::default(),
+            begin: self.are_pooled().then(|| begin(&format!("{} {options}", self.options))),
+            is_in_transaction: false,
+            types: FxHashMap::default(),
             may_commit: false,
             avoided: 0,
             used: Instant::now(),
@@ -204,9 +266,12 @@ async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>)
     sleep(FAREWELL).await;
 }
 
-fn add_options(config: &mut Config, options: &str) {
-    let old = config.get_options().unwrap_or_default().to_owned();
-    config.options(format!("{old} {options}").trim());
+/// Returns the begin of a transaction with settings that are options of a session otherwise.
+fn begin(options: &str) -> String {
+    let settings = options.split("-c ").filter_map(|option| option.trim().split_once('='));
+    let settings =
+        settings.map(|(name, value)| format!("; SET LOCAL {name} = '{}'", value.replace('\\', "")));
+    format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())
 }
 
 impl Lane {
@@ -277,8 +342,15 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let statement = self.prepare(sql)?;
-        block_on(self.client.query(&statement, parameters))
+        if self.begin.is_none() {
+            let statement = self.prepare(sql)?;
+            return block_on(self.client.query(&statement, parameters));
+        }
+        if !self.is_in_transaction {
+            return self.transaction(|session| session.query(sql, parameters));
+        }
+        let (sql, parameters) = self.typed(sql, parameters)?;
+        block_on(self.client.query_typed(&sql, &parameters))
     }
 
     /// Runs a statement that is a transaction by itself.
@@ -287,9 +359,11 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let statement = self.prepare(sql)?;
-        self.may_commit = true;
-        block_on(self.client.query(&statement, parameters))
+        if self.begin.is_none() {
+            self.prepare(sql)?;
+            self.may_commit = true;
+        }
+        self.query(sql, parameters)
     }
 
     /// Runs statements in one transaction.
@@ -297,8 +371,12 @@ impl Session {
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.execute("BEGIN")?;
-        match run(self) {
+        let begin = self.begin.clone();
+        self.execute(begin.as_deref().unwrap_or("BEGIN"))?;
+        self.is_in_transaction = true;
+        let result = run(self);
+        self.is_in_transaction = false;
+        match result {
             Ok(result) => {
                 self.may_commit = true;
                 self.execute("COMMIT")?;
@@ -318,8 +396,17 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<u64, Error> {
-        let statement = self.prepare(sql)?;
-        block_on(self.client.execute(&statement, parameters))
+        if self.begin.is_none() {
+            let statement = self.prepare(sql)?;
+            return block_on(self.client.execute(&statement, parameters));
+        }
+        let (sql, parameters) = self.typed(sql, parameters)?;
+        block_on(self.client.execute_typed(&sql, &parameters))
+    }
+
+    /// Returns whether a statement outside of a transaction is one by itself.
+    pub(super) fn commits_alone(&self) -> bool {
+        self.begin.is_none()
     }
 
     /// Starts a COPY; `is_alone` says that it is a transaction by itself.
@@ -356,9 +443,30 @@ impl Session {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let statement = block_on(self.client.prepare(&sql.replace("{schema}", &self.schema)))?;
-        self.statements.insert(sql.to_owned(), statement.clone());
+        let statement = block_on(self.client.prepare(&self.own(sql)))?;
+        if self.commits_alone() {
+            self.statements.insert(sql.to_owned(), statement.clone());
+        }
         Ok(statement)
+    }
+
+    /// Returns the text of a statement, and its parameters with their types, for which it is
+    /// prepared once within a transaction.
+    fn typed<'a>(
+        &mut self,
+        sql: &str,
+        parameters: Parameters<'a>,
+    ) -> Result<(String, Typed<'a>), Error> {
+        if !self.types.contains_key(sql) {
+            let types = self.prepare(sql)?.params().to_vec();
+            self.types.insert(sql.to_owned(), types);
+        }
+        let types = self.types[sql].iter().cloned();
+        Ok((self.own(sql), parameters.iter().copied().zip(types).collect()))
+    }
+
+    fn own(&self, sql: &str) -> String {
+        sql.replace("{schema}", &self.schema)
     }
 }
 

@@ -111,6 +111,13 @@ const DEAF_LOOKS: u32 = 60;
 /// It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
 /// `application_name` is `delaywheel`, unless the parameters have another one.
 ///
+/// # Pools of transactions
+///
+/// A store notices when it connects that the settings of a session do not reach the server, as
+/// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings with each
+/// transaction, which takes two round trips more. As no notifications arrive, its timers look for
+/// timeouts of other processes once a second.
+///
 /// # Use within `async` code
 ///
 /// A thread of the store drives the connections. Its methods block the calling thread until the
@@ -779,6 +786,12 @@ fn new_sender() -> u64 {
 /// Passes notifications on until the store is dropped.
 fn listen(shared: &Weak<Shared>) {
     while let Some(store) = shared.upgrade() {
+        if store.connections.are_pooled() {
+            store.listeners.tell_all();
+            drop(store);
+            thread::sleep(LISTEN_AGAIN);
+            continue;
+        }
         let (sender, notices) = mpsc::channel();
         let (opened, schema) = (store.connections.open("", Some(sender)), store.schema.clone());
         drop(store);
@@ -847,7 +860,6 @@ fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Con
     }
     let config: Config = parameters.parse().map_err(unavailable)?;
     Connections::start(config, connect, schema, BY_INDEX)
-        .map_err(|error| StoreError::with_source(StoreErrorReason::Other, error))
 }
 
 /// Checks the database, and that its tables are not newer. Returns their version, and the time of
@@ -924,12 +936,13 @@ fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<
         return Ok(false);
     }
     let columns = Columns::of(group);
-    let copied = match told {
-        None => columns.copy(session, true),
-        Some(told) => session.transaction(|session| {
+    let copied = if told.is_none() && session.commits_alone() {
+        columns.copy(session, true)
+    } else {
+        session.transaction(|session| {
             columns.copy(session, false)?;
-            session.query(sql::NOTIFY, &[&told]).map(drop)
-        }),
+            told.map_or(Ok(()), |told| session.query(sql::NOTIFY, &[&told]).map(drop))
+        })
     };
     match copied {
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {

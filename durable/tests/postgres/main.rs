@@ -7,6 +7,7 @@ mod faults;
 mod idle;
 mod operate;
 mod plans;
+mod pooled;
 mod proxy;
 mod races;
 mod server;

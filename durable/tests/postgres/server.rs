@@ -120,8 +120,8 @@ impl Server {
         self.folder.path().join("data")
     }
 
-    /// A program of the server, which refuses to run as root.
-    fn command(&self, program: &str) -> Command {
+    /// A program of the server, or another one, which refuses to run as root.
+    pub(crate) fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
         match &self.user {
             None => Command::new(program),

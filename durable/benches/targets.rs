@@ -224,11 +224,8 @@ fn size(field: &str) -> u64 {
 
 #[cfg(feature = "postgres")]
 fn shared(bench: &mut Bench) {
-    use delaywheel_durable::PostgresStore;
-
     let Some(server) = server::Server::start() else { return };
-    let open =
-        |schema| PostgresStore::connect_schema(&server.parameters(), schema).expect("connect");
+    let open = |schema| server::open(&server.parameters(), schema);
     let [_, many, batches] = bench.schedules("postgres", open("rates"));
     let deliveries = bench.overdue("postgres", (0..4).map(|_| open("overdue")).collect());
     let late = lateness(open("lateness"));

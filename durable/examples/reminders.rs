@@ -40,7 +40,10 @@ fn main() -> Result<()> {
         #[cfg(feature = "postgres")]
         ["postgres"] => {
             let Some(server) = server::Server::start() else { return Ok(()) };
-            parent("server", &server.parameters(), delaywheel_durable::PostgresStore::connect)
+            let open = |parameters: &str| {
+                delaywheel_durable::StoreResult::Ok(server::open(parameters, "delaywheel"))
+            };
+            parent("server", &server.parameters(), open)
         }
         #[cfg(feature = "postgres")]
         ["server", parameters] => child(delaywheel_durable::PostgresStore::connect(parameters)?),

@@ -73,6 +73,9 @@ pub enum StoreErrorReason {
     Corrupt,
     /// A newer version of this crate wrote the store.
     NewerVersion,
+    /// The tables of the database are missing, or older than this program: call
+    /// `PostgresStore::migrate`.
+    NotMigrated,
     /// The database server cannot be reached. Nothing was changed.
     Unavailable,
     /// Another transaction has locked the record, for longer than a command waits. Nothing was
@@ -97,6 +100,7 @@ impl fmt::Display for StoreErrorReason {
             Self::Full => "disk is full",
             Self::Corrupt => "file is damaged or not a store of this crate",
             Self::NewerVersion => "a newer version of this crate wrote the store",
+            Self::NotMigrated => "tables are missing or older than this program",
             Self::Unavailable => "database is unavailable",
             Self::Locked => "another transaction has locked the timeout",
             Self::Refused => "database refused a value",

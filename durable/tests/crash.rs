@@ -251,7 +251,6 @@ mod shared {
         collections::BTreeMap,
         env,
         io::{BufRead, BufReader, Write, stdin},
-        iter,
         process::{Child, Command},
         sync::{Arc, Mutex, mpsc},
         thread,
@@ -262,9 +261,14 @@ mod shared {
         Answer, Command as Change, Delivery, DurableTimer, NewTimeout, PostgresStore, Settlement,
         State, Store, TimeoutId,
     };
-    use postgres::{Client, Error, NoTls};
+    use tokio::runtime::Runtime;
+    use tokio_postgres::{Client, Error, NoTls};
 
-    use super::{builder, check, crash, run, server::Server, start, tell, use_timer};
+    use super::{
+        builder, check, crash, run,
+        server::{Server, open},
+        start, tell, use_timer,
+    };
 
     const LONG: Duration = Duration::from_secs(90);
 
@@ -274,7 +278,7 @@ mod shared {
     pub(super) fn child() {
         let [plain, table, pause] =
             ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE"].map(|name| env::var(name).ok());
-        let open = |parameters: &String| PostgresStore::connect(parameters).expect("connect");
+        let open = |parameters: &String| open(parameters, "delaywheel");
         if let Some(parameters) = plain {
             run(open(&parameters));
         } else if let Some(parameters) = table {
@@ -285,8 +289,17 @@ mod shared {
     }
 
     /// Connects; tries again if the parent ends the new connection.
-    fn connect(parameters: &str) -> Client {
-        iter::repeat_with(|| Client::connect(parameters, NoTls)).find_map(Result::ok).expect("some")
+    async fn connect(parameters: &str) -> Client {
+        loop {
+            if let Ok((client, connection)) = tokio_postgres::connect(parameters, NoTls).await {
+                tokio::spawn(connection);
+                return client;
+            }
+        }
+    }
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime")
     }
 
     #[test]
@@ -299,7 +312,8 @@ mod shared {
     #[test]
     fn a_handler_that_acknowledges_in_its_transaction_takes_effect_once() {
         let Some(server) = Server::start() else { return };
-        let mut client = connect(&server.parameters());
+        let connected = postgres::Client::connect(&server.parameters(), postgres::NoTls);
+        let mut client = connected.expect("connect");
         client.batch_execute("CREATE TABLE ledger (id text)").expect("table");
         let mut rng = fastrand::Rng::with_seed(2);
         let mut disturb = || {
@@ -338,13 +352,16 @@ mod shared {
             let (store, parameters) = (store.clone(), parameters.to_owned());
             let (deliveries, sender) = (Arc::clone(&deliveries), sender.clone());
             thread::spawn(move || {
-                let mut client = connect(&parameters);
+                let runtime = runtime();
+                let mut client = runtime.block_on(connect(&parameters));
                 let next = || deliveries.lock().expect("not poisoned").recv();
                 while let Ok(delivery) = next() {
                     tell(&format!("delivered {}", delivery.id()));
-                    if take_effect(&mut client, &store, delivery).is_err() {
-                        client = connect(&parameters);
-                    }
+                    runtime.block_on(async {
+                        if take_effect(&mut client, &store, delivery).await.is_err() {
+                            client = connect(&parameters).await;
+                        }
+                    });
                     let _ = sender.send(());
                 }
             });
@@ -353,16 +370,17 @@ mod shared {
     }
 
     /// A delivery that is dropped counts as failed, unless the transaction has acknowledged it.
-    fn take_effect(
+    async fn take_effect(
         client: &mut Client,
         store: &PostgresStore,
         delivery: Delivery,
     ) -> Result<(), Error> {
-        let mut transaction = client.transaction()?;
-        transaction.execute("INSERT INTO ledger VALUES ($1)", &[&delivery.id().as_str()])?;
-        let is_valid = store.acknowledge_in(&mut transaction, delivery.record());
+        let transaction = client.transaction().await?;
+        let insert = "INSERT INTO ledger VALUES ($1)";
+        transaction.execute(insert, &[&delivery.id().as_str()]).await?;
+        let is_valid = store.acknowledge_in(&transaction, delivery.record()).await;
         if is_valid.is_ok_and(|is_valid| is_valid) {
-            transaction.commit()?;
+            transaction.commit().await?;
             delivery.acknowledged_in_transaction();
         }
         Ok(())
@@ -381,7 +399,7 @@ mod shared {
     fn a_process_that_wakes_after_its_lease_is_gone_cannot_acknowledge() {
         let Some(server) = Server::start() else { return };
         let parameters = server.parameters();
-        let store = PostgresStore::connect(&parameters).expect("connect");
+        let store = open(&parameters, "delaywheel");
         let now = store.clock().expect("clock").now();
         let schedule = |id: &str, delay| {
             let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
@@ -442,11 +460,11 @@ mod shared {
         };
         let delivery = next();
         stdin().lock().read_line(&mut String::new()).expect("the parent says go");
-        let mut client = connect(parameters);
-        let mut transaction = client.transaction().expect("begin");
-        let is_valid = store.acknowledge_in(&mut transaction, delivery.record()).expect("answer");
+        let is_valid = runtime().block_on(async {
+            let client = connect(parameters).await;
+            store.acknowledge_in(&client, delivery.record()).await.expect("answer")
+        });
         assert!(!is_valid, "another worker has it");
-        drop(transaction);
         let done = Change::Settle(delivery.claim(), Settlement::Done);
         assert_eq!(store.write(timer.now(), &[done]).expect("answer"), [Answer::Settled(false)]);
         tell(&format!("refused {}", delivery.id()));

@@ -49,7 +49,7 @@ impl Target {
 
     fn open(&self, is_read: bool) -> Result<Arc<dyn Inspect>, Failure> {
         Ok(match &self.kind {
-            Kind::Postgres(url) => Arc::new(PostgresStore::connect_migrated(url, &self.schema)?),
+            Kind::Postgres(url) => Arc::new(PostgresStore::connect_schema(url, &self.schema)?),
             _ => Arc::new(self.sqlite(is_read)?),
         })
     }
@@ -92,8 +92,7 @@ impl Target {
             self.file()?;
             return usage("this command is for PostgreSQL stores");
         };
-        PostgresStore::connect_schema(url, &self.schema)?;
-        Ok(())
+        Ok(PostgresStore::migrate(url, &self.schema)?)
     }
 
     /// Serves the page until the program is interrupted.

@@ -1,133 +1,371 @@
-//! A connection that is opened when it is needed, and again after it was lost.
+//! Connections that are opened when they are needed, and closed when they are not.
+//!
+//! A thread of the store drives them, with a runtime of its own. A blocking call sends its request
+//! to that thread and waits for the answer, so it may also be made within another runtime.
+//!
+//! A pool such as `PgBouncer` in transaction mode gives each transaction another session of the
+//! server, which has no settings and no prepared statements of this process. Through one, each
+//! statement is in a transaction that begins with the settings.
 
-use std::{panic::resume_unwind, sync::Arc, thread, time::Duration};
+use std::{
+    error::Error as _,
+    future::poll_fn,
+    ops::Deref,
+    panic::resume_unwind,
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    task::{Context, Poll},
+    thread,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
-use postgres::{
-    Client, Config, CopyInWriter, Error, Row, Statement, error::SqlState, types::ToSql,
-};
+pub(super) use pollster::block_on;
 use rustc_hash::FxHashMap;
+use tokio::{
+    runtime::{Builder, Handle},
+    time::{sleep, timeout},
+};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, Socket, Statement,
+    binary_copy::BinaryCopyInWriter,
+    error::SqlState,
+    tls::{MakeTlsConnect, TlsConnect},
+    types::{ToSql, Type},
+};
 
 use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// Parameters with their types.
+type Typed<'a> = Vec<(&'a (dyn ToSql + Sync), Type)>;
+
+/// Does the work of a connection, and returns messages that are no answers.
+type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
+
+type Types = Arc<Mutex<FxHashMap<String, Vec<Type>>>>;
+
+type Opened = Pin<Box<dyn Future<Output = StoreResult<(Held, Option<Driver>)>> + Send>>;
+
 /// Opens a connection, encrypted or not.
-pub(super) type Connect = Arc<dyn Fn(&Config) -> Result<Client, Error> + Send + Sync>;
+pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
+
+/// A connection of the store, or one of the user's pool.
+pub(super) enum Held {
+    Own(Client),
+    #[cfg(feature = "pool")]
+    Lent(deadpool_postgres::Object),
+}
 
 /// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);
 
+/// Time after which a connection that is not used is closed, but for the latest one.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Time for the server to hear that its connections end.
+const FAREWELL: Duration = Duration::from_millis(100);
+
 /// Tries of a transaction that the server ended because of a deadlock or a conflict.
 const TRIES: usize = 10;
-
-/// One connection, used by one thread at a time.
-pub(super) struct Connection {
-    config: Config,
-    connect: Connect,
-    schema: String,
-    session: Mutex<Option<Session>>,
-}
-
-/// A connection that is open, with its prepared statements.
-pub(super) struct Session {
-    client: Client,
-    schema: String,
-    statements: FxHashMap<String, Statement>,
-    /// The statement that runs commits, so its outcome is unknown if the connection is lost.
-    may_commit: bool,
-    /// Batches until COPY is tried again.
-    avoided: u32,
-}
 
 /// Number of batches written without COPY after a COPY failed because an id was scheduled already.
 const AVOIDED: u32 = 16;
 
-impl Connection {
-    /// `options` are settings of the session, such as `-c synchronous_commit=off`.
-    pub(super) fn new(config: &Config, connect: &Connect, schema: &str, options: &str) -> Self {
-        let mut config = config.clone();
-        if !options.is_empty() {
-            let old = config.get_options().unwrap_or_default().to_owned();
-            config.options(format!("{old} {options}").trim());
-        }
+/// The connections of a store.
+pub(super) struct Connections {
+    config: Config,
+    connect: Connect,
+    schema: String,
+    /// Settings of all sessions.
+    options: &'static str,
+    /// Whether a pool gives each transaction another session.
+    is_pooled: AtomicBool,
+    /// Whether the connections are of the user's pool.
+    are_lent: bool,
+    /// Types of the parameters of statements that are not prepared.
+    types: Types,
+    runtime: Handle,
+    /// The least recently used first.
+    idle: Mutex<Vec<Session>>,
+    /// Ends the thread when it is dropped, which is after the connections.
+    _end: oneshot::Sender<()>,
+}
+
+/// Calls that wait for each other, and for no others.
+pub(super) struct Lane {
+    connections: Arc<Connections>,
+    /// Settings of its sessions beside those of all, such as `-c synchronous_commit=off`.
+    options: &'static str,
+    turn: Mutex<()>,
+}
+
+/// A connection that is open, with its prepared statements.
+pub(super) struct Session {
+    client: Held,
+    options: &'static str,
+    schema: String,
+    statements: FxHashMap<String, Statement>,
+    /// Begins a transaction with its settings, if a pool is between.
+    begin: Option<String>,
+    is_in_transaction: bool,
+    types: Types,
+    /// The statement that runs commits, so its outcome is unknown if the connection is lost.
+    may_commit: bool,
+    /// Batches until COPY is tried again.
+    avoided: u32,
+    /// End of its latest use.
+    used: Instant,
+}
+
+/// Returns how to open connections with a connector for TLS.
+pub(super) fn connect_by<T>(tls: T) -> Connect
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::TlsConnect: Send,
+    T::Stream: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    Box::new(move |config| {
+        let tls = tls.clone();
+        Box::pin(async move {
+            let (client, mut connection) = config.connect(tls).await.map_err(unavailable)?;
+            let driver: Driver = Box::new(move |context| connection.poll_message(context));
+            Ok((Held::Own(client), Some(driver)))
+        })
+    })
+}
+
+/// Returns how to take connections from the user's pool, which the user's runtime drives.
+#[cfg(feature = "pool")]
+pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect {
+    Box::new(move |_| {
+        let pool = pool.clone();
+        let taken = runtime.spawn(async move { pool.get().await });
+        Box::pin(async move {
+            let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
+            let taken = taken.await.map_err(|_| StoreError::new(StoreErrorReason::Closed))?;
+            Ok((Held::Lent(taken.map_err(failed)?), None))
+        })
+    })
+}
+
+impl Connections {
+    /// Starts the thread, and connects. All sessions have the options.
+    pub(super) fn start(
+        mut config: Config,
+        connect: Connect,
+        schema: &str,
+        options: &'static str,
+        are_lent: bool,
+    ) -> StoreResult<Arc<Self>> {
         bound_waits(&mut config);
-        let (connect, schema) = (Arc::clone(connect), schema.to_owned());
-        Self { config, connect, schema, session: Mutex::new(None) }
+        if config.get_application_name().is_none() {
+            config.application_name("delaywheel");
+        }
+        let failed = |error| StoreError::with_source(StoreErrorReason::Other, error);
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (end, ended) = oneshot::channel();
+        let connections = Arc::new(Self {
+            config,
+            connect,
+            schema: schema.to_owned(),
+            options,
+            is_pooled: AtomicBool::new(are_lent),
+            are_lent,
+            types: Types::default(),
+            runtime: runtime.handle().clone(),
+            idle: Mutex::default(),
+            _end: end,
+        });
+        let weak = Arc::downgrade(&connections);
+        let name = "delaywheel-postgres".to_owned();
+        let run = move || runtime.block_on(tend(&weak, ended));
+        thread::Builder::new().name(name).spawn(run).map_err(failed)?;
+        if !are_lent {
+            connections.probe()?;
+        }
+        Ok(connections)
     }
 
-    /// Returns whether no thread uses the connection at this moment.
+    /// Finds out whether a pool is between: it refuses the settings of a session, or drops them.
+    fn probe(&self) -> StoreResult<()> {
+        let is_refusal = |error: &StoreError| {
+            let error = error.source().and_then(|source| source.downcast_ref::<Error>());
+            error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
+        };
+        let is_pooled = match self.open("", None) {
+            Ok(client) => {
+                let shown = block_on(client.simple_query("SHOW plan_cache_mode"));
+                let is_set = |message: &SimpleQueryMessage| {
+                    matches!(message, SimpleQueryMessage::Row(row)
+                        if row.get(0) == Some("force_generic_plan"))
+                };
+                !shown.map_err(unavailable)?.iter().any(is_set)
+            }
+            Err(error) if is_refusal(&error) => true,
+            Err(error) => return Err(error),
+        };
+        #[cfg(feature = "tracing")]
+        if is_pooled {
+            tracing::warn!("a pool such as PgBouncer is between: the store polls");
+        }
+        self.is_pooled.store(is_pooled, SeqCst);
+        Ok(())
+    }
+
+    /// Returns whether a pool gives each transaction another session.
+    pub(super) fn are_pooled(&self) -> bool {
+        self.is_pooled.load(SeqCst)
+    }
+
+    /// Opens a connection, whose notifications go to a channel.
+    pub(super) fn open(
+        &self,
+        options: &str,
+        notices: Option<mpsc::Sender<Notification>>,
+    ) -> StoreResult<Held> {
+        let mut config = self.config.clone();
+        if !self.are_pooled() {
+            let old = config.get_options().unwrap_or_default();
+            let options = format!("{old} {} {options}", self.options);
+            config.options(options.trim());
+        }
+        let opened = block_on(self.runtime.spawn((self.connect)(config)));
+        let closed = |_| StoreError::new(StoreErrorReason::Closed);
+        let (client, driver) = opened.map_err(closed)??;
+        if let Some(mut driver) = driver {
+            self.runtime.spawn(async move {
+                while let Some(Ok(message)) = poll_fn(&mut driver).await {
+                    let AsyncMessage::Notification(notice) = message else { continue };
+                    if let Some(notices) = &notices {
+                        // Without a receiver, the store is gone.
+                        let _ = notices.send(notice);
+                    }
+                }
+            });
+        }
+        Ok(client)
+    }
+
+    /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
+    fn take(&self, options: &'static str) -> StoreResult<Session> {
+        let idle = {
+            let mut idle = self.idle.lock();
+            idle.retain(|session| !session.client.is_closed());
+            let found = idle.iter().rposition(|session| session.options == options);
+            found.map(|index| idle.remove(index))
+        };
+        if let Some(session) = idle {
+            return Ok(session);
+        }
+        Ok(Session {
+            client: self.open(options, None)?,
+            options,
+            schema: self.schema.clone(),
+            statements: FxHashMap::default(),
+            begin: self.are_pooled().then(|| begin(&format!("{} {options}", self.options))),
+            is_in_transaction: false,
+            types: Arc::clone(&self.types),
+            may_commit: false,
+            avoided: 0,
+            used: Instant::now(),
+        })
+    }
+
+    fn give_back(&self, mut session: Session) {
+        if self.are_lent {
+            return;
+        }
+        session.used = Instant::now();
+        self.idle.lock().push(session);
+    }
+
+    /// Closes connections that have not been used for a while, but for the latest one.
+    fn close_idle(&self) {
+        let mut idle = self.idle.lock();
+        let old = idle.iter().take_while(|session| session.used.elapsed() >= IDLE).count();
+        let old = old.min(idle.len().saturating_sub(1));
+        idle.drain(..old);
+    }
+}
+
+/// Closes idle connections until the store ends.
+async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>) {
+    while timeout(IDLE, &mut ended).await.is_err() {
+        if let Some(connections) = connections.upgrade() {
+            connections.close_idle();
+        }
+    }
+    sleep(FAREWELL).await;
+}
+
+/// Returns the begin of a transaction with settings that are options of a session otherwise.
+fn begin(options: &str) -> String {
+    let settings = options.split("-c ").filter_map(|option| option.trim().split_once('='));
+    let settings =
+        settings.map(|(name, value)| format!("; SET LOCAL {name} = '{}'", value.replace('\\', "")));
+    format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())
+}
+
+impl Lane {
+    pub(super) fn new(connections: &Arc<Connections>, options: &'static str) -> Self {
+        Self { connections: Arc::clone(connections), options, turn: Mutex::default() }
+    }
+
+    /// Returns whether no thread uses the lane at this moment.
     pub(super) fn is_free(&self) -> bool {
-        self.session.try_lock().is_some()
+        !self.turn.is_locked()
     }
 
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
+    ///
+    /// After a panic or a loss, the connection is not used again.
     pub(super) fn run<R: Send>(
         &self,
         run: impl FnMut(&mut Session) -> Result<R, Error> + Send,
     ) -> StoreResult<R> {
-        off_runtime(|| self.run_here(run))
+        if self.connections.are_lent && Handle::try_current().is_ok() {
+            // A task that this thread wakes would wait for this thread.
+            let result = thread::scope(|scope| scope.spawn(|| self.run_here(run)).join());
+            return result.unwrap_or_else(|panic| resume_unwind(panic));
+        }
+        self.run_here(run)
     }
 
     fn run_here<R>(&self, mut run: impl FnMut(&mut Session) -> Result<R, Error>) -> StoreResult<R> {
-        let mut slot = self.session.lock();
-        let mut tries = 0;
-        loop {
-            let session = self.session(&mut slot)?;
+        let _turn = self.turn.lock();
+        let mut session = self.connections.take(self.options)?;
+        for tries in 1.. {
             session.may_commit = false;
-            let error = match run(session) {
-                Ok(result) => return Ok(result),
+            let error = match run(&mut session) {
+                Ok(result) => {
+                    self.connections.give_back(session);
+                    return Ok(result);
+                }
                 Err(error) => error,
             };
             let may_commit = session.may_commit;
             let is_lost = error.as_db_error().is_none() || session.client.is_closed();
-            if is_lost {
-                *slot = None;
-            }
-            tries += 1;
-            if !is_conflict(&error) || tries == TRIES {
+            if is_lost || !is_conflict(&error) || tries == TRIES {
+                if !is_lost {
+                    self.connections.give_back(session);
+                }
                 return Err(store_error(error, may_commit));
             }
         }
+        unreachable!("the last try returns")
     }
-
-    fn session<'s>(&self, slot: &'s mut Option<Session>) -> StoreResult<&'s mut Session> {
-        // The loss of an unused connection is no error.
-        if slot.as_mut().is_some_and(|session| session.client.check_connection().is_err()) {
-            *slot = None;
-        }
-        if slot.is_none() {
-            let client = (self.connect)(&self.config).map_err(unavailable)?;
-            let statements = FxHashMap::default();
-            let schema = self.schema.clone();
-            *slot = Some(Session { client, schema, statements, may_commit: false, avoided: 0 });
-        }
-        slot.as_mut().ok_or_else(|| StoreError::new(StoreErrorReason::Unavailable))
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // The last handle may be dropped by a task.
-        if let Some(session) = self.session.get_mut().take() {
-            off_runtime(|| drop(session));
-        }
-    }
-}
-
-/// Runs blocking calls of `postgres`. It has a runtime of its own, which panics within another one,
-/// so tasks have another thread do it, and wait.
-pub(super) fn off_runtime<R: Send>(run: impl FnOnce() -> R + Send) -> R {
-    if tokio::runtime::Handle::try_current().is_err() {
-        return run();
-    }
-    let result = thread::scope(|scope| scope.spawn(run).join());
-    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Limits the waits for a server that does not answer, unless the user has set limits. Without
 /// them, the kernel sends a request again for 15 minutes, and waits for an answer for hours.
-pub(super) fn bound_waits(config: &mut Config) {
+fn bound_waits(config: &mut Config) {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }
@@ -145,6 +383,27 @@ pub(super) fn bound_waits(config: &mut Config) {
     }
 }
 
+impl Deref for Held {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        match self {
+            Self::Own(client) => client,
+            #[cfg(feature = "pool")]
+            Self::Lent(client) => client,
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // After a panic, the pool must not lend a connection with an open transaction.
+        if self.is_in_transaction {
+            let _ = self.execute("ROLLBACK");
+        }
+    }
+}
+
 impl Session {
     /// Runs a statement that changes nothing, or within a transaction.
     pub(super) fn query(
@@ -152,8 +411,15 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let statement = self.prepare(sql)?;
-        self.client.query(&statement, parameters)
+        if self.begin.is_none() {
+            let statement = self.prepare(sql)?;
+            return block_on(self.client.query(&statement, parameters));
+        }
+        if !self.is_in_transaction {
+            return self.transaction(|session| session.query(sql, parameters));
+        }
+        let (sql, parameters) = self.typed(sql, parameters)?;
+        block_on(self.client.query_typed(&sql, &parameters))
     }
 
     /// Runs a statement that is a transaction by itself.
@@ -162,9 +428,11 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let statement = self.prepare(sql)?;
-        self.may_commit = true;
-        self.client.query(&statement, parameters)
+        if self.begin.is_none() {
+            self.prepare(sql)?;
+            self.may_commit = true;
+        }
+        self.query(sql, parameters)
     }
 
     /// Runs statements in one transaction.
@@ -172,16 +440,20 @@ impl Session {
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.client.batch_execute("BEGIN")?;
-        match run(self) {
+        let begin = self.begin.clone();
+        self.execute(begin.as_deref().unwrap_or("BEGIN"))?;
+        self.is_in_transaction = true;
+        let result = run(self);
+        self.is_in_transaction = false;
+        match result {
             Ok(result) => {
                 self.may_commit = true;
-                self.client.batch_execute("COMMIT")?;
+                self.execute("COMMIT")?;
                 Ok(result)
             }
             Err(error) => {
                 // If this fails, the connection is lost, and with it the transaction.
-                let _ = self.client.batch_execute("ROLLBACK");
+                let _ = self.execute("ROLLBACK");
                 Err(error)
             }
         }
@@ -193,15 +465,29 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<u64, Error> {
-        let statement = self.prepare(sql)?;
-        self.client.execute(&statement, parameters)
+        if self.begin.is_none() {
+            let statement = self.prepare(sql)?;
+            return block_on(self.client.execute(&statement, parameters));
+        }
+        let (sql, parameters) = self.typed(sql, parameters)?;
+        block_on(self.client.execute_typed(&sql, &parameters))
+    }
+
+    /// Returns whether a statement outside of a transaction is one by itself.
+    pub(super) fn commits_alone(&self) -> bool {
+        self.begin.is_none()
     }
 
     /// Starts a COPY; `is_alone` says that it is a transaction by itself.
-    pub(super) fn copy_in(&mut self, sql: &str, is_alone: bool) -> Result<CopyInWriter<'_>, Error> {
+    pub(super) fn copy_in(
+        &mut self,
+        sql: &str,
+        types: &[Type],
+        is_alone: bool,
+    ) -> Result<BinaryCopyInWriter, Error> {
         let statement = self.prepare(sql)?;
         self.may_commit = is_alone;
-        self.client.copy_in(&statement)
+        Ok(BinaryCopyInWriter::new(block_on(self.client.copy_in(&statement))?, types))
     }
 
     /// Returns whether a COPY is likely to find all ids free.
@@ -219,16 +505,40 @@ impl Session {
 
     /// Runs a text of several statements.
     pub(super) fn execute(&mut self, sql: &str) -> Result<(), Error> {
-        self.client.batch_execute(sql)
+        block_on(self.client.batch_execute(sql))
     }
 
     fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.client.prepare(&sql.replace("{schema}", &self.schema))?;
-        self.statements.insert(sql.to_owned(), statement.clone());
+        let statement = block_on(self.client.prepare(&self.own(sql)))?;
+        if self.commits_alone() {
+            self.statements.insert(sql.to_owned(), statement.clone());
+        }
         Ok(statement)
+    }
+
+    /// Returns the text of a statement, and its parameters with their types, for which it is
+    /// prepared once within a transaction.
+    fn typed<'a>(
+        &mut self,
+        sql: &str,
+        parameters: Parameters<'a>,
+    ) -> Result<(String, Typed<'a>), Error> {
+        let known = self.types.lock().get(sql).cloned();
+        let types = if let Some(types) = known {
+            types
+        } else {
+            let types = self.prepare(sql)?.params().to_vec();
+            self.types.lock().insert(sql.to_owned(), types.clone());
+            types
+        };
+        Ok((self.own(sql), parameters.iter().copied().zip(types).collect()))
+    }
+
+    fn own(&self, sql: &str) -> String {
+        sql.replace("{schema}", &self.schema)
     }
 }
 

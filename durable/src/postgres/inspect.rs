@@ -40,7 +40,7 @@ impl Inspect for PostgresStore {
     fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
         let limit = most(limit);
         let rows = self.shared.reader.run(|session| session.query(sql::LEASES, &[&limit]))?;
-        let lease = |row: &postgres::Row| WorkerLease {
+        let lease = |row: &tokio_postgres::Row| WorkerLease {
             worker: WorkerId(row.get::<_, i64>(0).cast_unsigned()),
             name: row.get(1),
             until: WallTime::now_of(row.get(2)),

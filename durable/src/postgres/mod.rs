@@ -12,28 +12,31 @@ mod sql;
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
+    pin::pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
     },
     thread,
     time::{Duration, SystemTime},
 };
 
 use parking_lot::Mutex;
-use postgres::{
-    Client, Config, Error, GenericClient, NoTls, Row, Socket,
-    binary_copy::BinaryCopyInWriter,
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio_postgres::{
+    Client, Config, Error, GenericClient, NoTls, Notification, Row, Socket,
     error::SqlState,
-    fallible_iterator::FallibleIterator,
     tls::{MakeTlsConnect, TlsConnect},
     types::Type,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
     clock::ServerClock,
-    connection::{Connect, Connection, Parameters, Session, bound_waits, store_error, unavailable},
+    connection::{
+        Connect, Connections, Lane, Parameters, Session, block_on, connect_by, store_error,
+        unavailable,
+    },
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
@@ -54,7 +57,12 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("schema.sql")),
     (2, include_str!("queues.sql")),
     (2, include_str!("views.sql")),
+    (2, include_str!("counts.sql")),
 ];
+
+/// Version of the tables that this program makes.
+#[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]
+const NEWEST: i32 = MIGRATIONS.len() as i32;
 
 /// Versions of the tables, and for each the least compatible one.
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
@@ -72,8 +80,7 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
 /// be durable, whatever the defaults of the database.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
-    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
-    -c application_name=delaywheel";
+    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -96,17 +103,32 @@ const DEAF_LOOKS: u32 = 60;
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
 ///
-/// Clones share their connections: one for writes, three for the deliveries of a timer, one for
-/// reads, and one that listens.
+/// # Connections
 ///
-/// Its methods block, also within `async` code, where they panic if a runtime runs on the thread.
-/// The methods of [`DurableTimer`](crate::DurableTimer) that return a [`Receipt`](crate::Receipt)
-/// are safe there.
+/// Clones share their connections. A process that waits has at most two: one that listens, which a
+/// timer needs, and one that was used last. A store opens others when calls of different kinds
+/// meet: at most two for writes, one for reads, and three for the deliveries of a timer, so seven
+/// in all. It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
+/// `application_name` is `delaywheel`, unless the parameters have another one.
+///
+/// # Pools of transactions
+///
+/// A store notices when it connects that the settings of a session do not reach the server, as
+/// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings
+/// with each transaction, which takes two round trips more. As no notifications arrive, its timers
+/// look for timeouts of other processes once a second.
+///
+/// # Use within `async` code
+///
+/// A thread of the store drives the connections. Its methods block the calling thread until the
+/// server answers, and may be called within a runtime. The methods of
+/// [`DurableTimer`](crate::DurableTimer) that return a [`Receipt`](crate::Receipt) do not block.
 ///
 /// # Transactions of your own
 ///
 /// [`schedule_in`](Self::schedule_in) and [`cancel_in`](Self::cancel_in) work within a transaction
-/// of the caller: the timeout is scheduled together with the caller's rows, or not at all.
+/// of the caller, with the crate `tokio-postgres`: the timeout is scheduled together with the
+/// caller's rows, or not at all.
 /// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
 /// the handler takes effect exactly once. From other drivers, call the SQL functions
 /// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
@@ -131,18 +153,17 @@ pub struct PostgresStore {
 }
 
 struct Shared {
-    config: Config,
-    connect: Connect,
+    connections: Arc<Connections>,
     schema: String,
-    writer: Connection,
+    writer: Lane,
     /// Writes while the writer waits for a locked record.
-    patient: Connection,
-    worker: Connection,
+    patient: Lane,
+    worker: Lane,
     /// Claims records that are overdue, so that other claims do not wait for these.
-    backlog: Connection,
+    backlog: Lane,
     /// Commits without waiting for the disk: a begin needs to be seen, not to be durable.
-    starter: Connection,
-    reader: Connection,
+    starter: Lane,
+    reader: Lane,
     clock: Arc<ServerClock>,
     listeners: Listeners,
     is_listening: AtomicBool,
@@ -155,7 +176,7 @@ struct Shared {
 }
 
 impl PostgresStore {
-    /// Connects, and creates or migrates the schema `delaywheel`.
+    /// Connects to the schema `delaywheel`, whose tables [`migrate`](Self::migrate) has made.
     ///
     /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
     /// not encrypted; see [`connect_tls`](Self::connect_tls).
@@ -163,19 +184,58 @@ impl PostgresStore {
     /// A connection fails if the machine of the server does not answer for 30 seconds. To change
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
     ///
+    /// The role needs `USAGE` on the schema and its sequence, `EXECUTE` on its functions, and
+    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use delaywheel_durable::PostgresStore;
+    ///
+    /// PostgresStore::migrate("host=localhost user=owner dbname=app", "delaywheel")?;
+    /// let store = PostgresStore::connect("host=localhost user=me dbname=app")?;
+    /// # Ok::<_, delaywheel_durable::StoreError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
-    /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version
-    /// of this crate has migrated the schema.
+    /// cannot be reached, [`NotMigrated`](StoreErrorReason::NotMigrated) if the tables are missing
+    /// or older than this program, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer
+    /// version of this crate has migrated them.
     pub fn connect(parameters: &str) -> StoreResult<Self> {
         Self::connect_schema(parameters, "delaywheel")
     }
 
-    /// Returns the statements that lead from each version of the tables to the next, for a role
-    /// that may create tables. [`connect`](Self::connect) runs those that are missing. If none is,
-    /// it needs no more than `USAGE` on the schema and its sequence, `EXECUTE` on its functions,
-    /// and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    /// Creates the tables of a schema, or migrates older ones, in one transaction.
+    ///
+    /// The role may create tables. If several processes call this, the others wait for the first.
+    /// Tables that are up to date are not changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_schema`](Self::connect_schema), but for
+    /// [`NotMigrated`](StoreErrorReason::NotMigrated); and [`Other`](StoreErrorReason::Other) if
+    /// the role may not create tables.
+    pub fn migrate(parameters: &str, schema: &str) -> StoreResult<()> {
+        Self::migrate_tls(parameters, schema, NoTls)
+    }
+
+    /// Migrates like [`migrate`](Self::migrate), with a connector such as that of
+    /// [`connect_tls`](Self::connect_tls).
+    pub fn migrate_tls<T>(parameters: &str, schema: &str, tls: T) -> StoreResult<()>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::TlsConnect: Send,
+        T::Stream: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, "");
+        if check(&lane, schema)?.0 < NEWEST { migrate(&lane, schema) } else { Ok(()) }
+    }
+
+    /// Returns the statements that lead from each version of the tables to the next.
+    /// [`migrate`](Self::migrate) runs those that are missing.
     ///
     /// # Examples
     ///
@@ -206,26 +266,6 @@ impl PostgresStore {
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
     pub fn connect_schema(parameters: &str, schema: &str) -> StoreResult<Self> {
         Self::connect_tls(parameters, schema, NoTls)
-    }
-
-    /// Connects like [`connect_schema`](Self::connect_schema), but neither creates nor migrates
-    /// tables.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use delaywheel_durable::PostgresStore;
-    ///
-    /// let store = PostgresStore::connect_migrated("host=localhost user=me", "delaywheel")?;
-    /// # Ok::<_, delaywheel_durable::StoreError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other) if
-    /// the tables are missing or older than this program.
-    pub fn connect_migrated(parameters: &str, schema: &str) -> StoreResult<Self> {
-        Self::connect_by(parameters, schema, Arc::new(|config| config.connect(NoTls)), false)
     }
 
     /// Connects like [`connect_schema`](Self::connect_schema), with TLS.
@@ -261,34 +301,70 @@ impl PostgresStore {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let connect: Connect = Arc::new(move |config| config.connect(tls.clone()));
-        Self::connect_by(parameters, schema, connect, true)
+        Self::of(&open(parameters, schema, connect_by(tls))?, schema)
     }
 
-    fn connect_by(
-        parameters: &str,
+    /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
+    ///
+    /// A runtime of several threads drives them. The store keeps none while it has nothing to do,
+    /// and uses up to six at once, so a pool with fewer has calls wait for each other. A handler
+    /// that holds a connection and waits for the store needs one more. As the store cannot listen,
+    /// its timers look for timeouts of other processes each second.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use deadpool_postgres::{Manager, Pool};
+    /// use delaywheel_durable::PostgresStore;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let parameters = "host=localhost user=me dbname=app".parse()?;
+    /// let manager = Manager::new(parameters, tokio_postgres::NoTls);
+    /// let pool = Pool::builder(manager).max_size(16).build()?;
+    /// let runtime = tokio::runtime::Handle::current();
+    /// let store = PostgresStore::from_pool(pool, "delaywheel", runtime)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other)
+    /// for a runtime of one thread, where a call of the store would wait for itself.
+    #[cfg(feature = "pool")]
+    pub fn from_pool(
+        pool: deadpool_postgres::Pool,
         schema: &str,
-        connect: Connect,
-        migrates: bool,
+        runtime: tokio::runtime::Handle,
     ) -> StoreResult<Self> {
-        let is_plain =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-        let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
-        if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
-            let message = format!("{schema:?} is not a plain name of a schema");
+        check_name(schema)?;
+        if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread {
+            let message = "the runtime of the pool has one thread only";
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
-        let config: Config = parameters.parse().map_err(unavailable)?;
-        let connection = |options: &str| Connection::new(&config, &connect, schema, options);
-        let writer = connection(BY_INDEX);
-        let shown = prepare(&writer, schema, migrates)?;
+        let lend = connection::lend_by(pool, runtime);
+        Self::of(&Connections::start(Config::new(), lend, schema, BY_INDEX, true)?, schema)
+    }
+
+    fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
+        let lane = |options| Lane::new(connections, options);
+        let writer = lane("");
+        let (version, shown) = check(&writer, schema)?;
+        if version < NEWEST {
+            let message = format!(
+                "the tables of the schema {schema} have version {version} and need {NEWEST}: \
+                 call `migrate`"
+            );
+            return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
+        }
         let shared = Shared {
             writer,
-            patient: connection(BY_INDEX),
-            worker: connection(BY_INDEX),
-            backlog: connection(BY_INDEX),
-            starter: connection(&format!("{BY_INDEX} -c synchronous_commit=off")),
-            reader: connection(BY_INDEX),
+            patient: lane(""),
+            worker: lane(""),
+            backlog: lane(""),
+            starter: lane("-c synchronous_commit=off"),
+            reader: lane(""),
             clock: Arc::new(ServerClock::new(shown)),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
@@ -296,8 +372,7 @@ impl PostgresStore {
             queues: Mutex::default(),
             keep: Mutex::default(),
             schema: schema.to_owned(),
-            connect,
-            config,
+            connections: Arc::clone(connections),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -308,28 +383,18 @@ impl PostgresStore {
     /// # Errors
     ///
     /// [`StoreError`]; the caller's transaction has failed then.
-    pub fn schedule_in(
+    pub async fn schedule_in(
         &self,
-        client: &mut impl GenericClient,
+        client: &impl GenericClient,
         new: &NewTimeout,
     ) -> StoreResult<Scheduled> {
-        let sql = self.own("SELECT {schema}.schedule($1, $2, $3, $4, $5, $6, $7)");
+        let sql = "SELECT {schema}.schedule($1, $2, $3, $4, $5, $6, $7)";
         let repeat = new.repeat.as_ref().map(Repeat::to_text);
-        let due = new.due.to_system_time();
+        let (due, priority) = (new.due.to_system_time(), new.priority as i32);
         let (queue, key) = (new.queue.as_str(), new.key.as_ref().map(Name::as_str));
-        let row = client.query_one(
-            &sql,
-            &[
-                &new.id.as_str(),
-                &due,
-                &&*new.payload,
-                &repeat,
-                &queue,
-                &(new.priority as i32),
-                &key,
-            ],
-        );
-        let row = row.map_err(|error| store_error(error, false))?;
+        let parameters: Parameters<'_> =
+            &[&new.id.as_str(), &due, &&*new.payload, &repeat, &queue, &priority, &key];
+        let row = self.call(client, sql, parameters).await?;
         Ok(match row.get::<_, &str>(0) {
             "created" => Scheduled::Created,
             "replaced" => Scheduled::Replaced,
@@ -342,14 +407,12 @@ impl PostgresStore {
     /// # Errors
     ///
     /// [`StoreError`]; the caller's transaction has failed then.
-    pub fn cancel_in(
+    pub async fn cancel_in(
         &self,
-        client: &mut impl GenericClient,
+        client: &impl GenericClient,
         id: &TimeoutId,
     ) -> StoreResult<Cancelled> {
-        let sql = self.own("SELECT {schema}.cancel($1)");
-        let row = client.query_one(&sql, &[&id.as_str()]);
-        let row = row.map_err(|error| store_error(error, false))?;
+        let row = self.call(client, "SELECT {schema}.cancel($1)", &[&id.as_str()]).await?;
         Ok(match row.get::<_, &str>(0) {
             "cancelled" => Cancelled::Cancelled,
             "delivering" => Cancelled::Delivering,
@@ -366,24 +429,31 @@ impl PostgresStore {
     /// # Errors
     ///
     /// [`StoreError`]; the caller's transaction has failed then.
-    pub fn acknowledge_in(
+    pub async fn acknowledge_in(
         &self,
-        client: &mut impl GenericClient,
+        client: &impl GenericClient,
         record: &Record,
     ) -> StoreResult<bool> {
         let again = match crate::timer::driver::following(record, self.shared.clock.now()) {
             Settlement::Again(next) => Some(next.to_system_time()),
             _ => None,
         };
-        let sql = self.own("SELECT {schema}.acknowledge($1, $2, $3, $4)");
+        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4)";
         let until = self.keep_until(self.shared.clock.now());
         let token = record.token.cast_signed();
-        let row = client.query_one(&sql, &[&record.id.as_str(), &token, &again, &until]);
-        Ok(row.map_err(|error| store_error(error, false))?.get(0))
+        let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until];
+        Ok(self.call(client, sql, parameters).await?.get(0))
     }
 
-    fn own(&self, sql: &str) -> String {
-        sql.replace("{schema}", &self.shared.schema)
+    /// Calls an SQL function within a transaction of the caller.
+    async fn call(
+        &self,
+        client: &impl GenericClient,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> StoreResult<Row> {
+        let sql = sql.replace("{schema}", &self.shared.schema);
+        client.query_one(&sql, parameters).await.map_err(|error| store_error(error, false))
     }
 
     /// Returns the notification of commands, if other processes need one.
@@ -763,25 +833,38 @@ fn new_sender() -> u64 {
 /// Passes notifications on until the store is dropped.
 fn listen(shared: &Weak<Shared>) {
     while let Some(store) = shared.upgrade() {
-        let (mut config, schema) = (store.config.clone(), store.schema.clone());
-        let connect = Arc::clone(&store.connect);
+        if store.connections.are_pooled() {
+            store.listeners.tell_all();
+            drop(store);
+            thread::sleep(LISTEN_AGAIN);
+            continue;
+        }
+        let (sender, notices) = mpsc::channel();
+        let (opened, schema) = (store.connections.open("", Some(sender)), store.schema.clone());
         drop(store);
-        bound_waits(&mut config);
-        if let Ok(mut client) = connect(&config) {
+        if let Ok(client) = opened {
             // The error is that the connection was lost.
-            let _ = pass_on(&mut client, shared, &schema);
+            let _ = pass_on(&client, &notices, shared, &schema);
         }
         thread::sleep(LISTEN_AGAIN);
     }
 }
 
-fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(), Error> {
-    client.batch_execute(&format!("LISTEN {schema}"))?;
+fn pass_on(
+    client: &Client,
+    notices: &mpsc::Receiver<Notification>,
+    shared: &Weak<Shared>,
+    schema: &str,
+) -> Result<(), Error> {
+    let execute = |sql: &str| block_on(client.batch_execute(sql));
+    execute(&format!("LISTEN {schema}"))?;
     // A pool of connections, such as PgBouncer in transaction mode, may give LISTEN to a connection
     // whose notifications do not arrive here.
     let echo = format!("{} {}", WallTime::MAX.as_micros(), new_sender());
-    client.batch_execute(&format!("NOTIFY {schema}, '{echo}'"))?;
-    if client.notifications().timeout_iter(ECHO).next()?.is_none() {
+    execute(&format!("NOTIFY {schema}, '{echo}'"))?;
+    if notices.recv_timeout(ECHO).is_err() {
+        // Unless the connection was lost.
+        execute("")?;
         #[cfg(feature = "tracing")]
         tracing::warn!("no notifications arrive, perhaps because of PgBouncer: the store polls");
         for _ in 0..DEAF_LOOKS {
@@ -797,11 +880,11 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
         shared.listeners.tell_all();
     }
     loop {
-        let next = client.notifications().timeout_iter(Duration::from_secs(30)).next()?;
+        let next = notices.recv_timeout(Duration::from_secs(30));
         let Some(shared) = shared.upgrade() else { return Ok(()) };
-        let Some(notification) = next else {
+        let Ok(notification) = next else {
             // Does the server still answer?
-            client.batch_execute("")?;
+            execute("")?;
             continue;
         };
         let mut parts = notification.payload().splitn(3, ' ');
@@ -814,11 +897,27 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
     }
 }
 
-/// Checks the version of the tables, and migrates them if they are older. Returns the time of the
-/// server's clock.
-fn prepare(connection: &Connection, schema: &str, migrates: bool) -> StoreResult<WallTime> {
-    let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
-    let rows = connection.run(|session| {
+/// Checks the parameters, and starts the thread of the connections.
+fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
+    check_name(schema)?;
+    let config: Config = parameters.parse().map_err(unavailable)?;
+    Connections::start(config, connect, schema, BY_INDEX, false)
+}
+
+fn check_name(schema: &str) -> StoreResult<()> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+    if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
+        let message = format!("{schema:?} is not a plain name of a schema");
+        return Err(StoreError::with_source(StoreErrorReason::Other, message));
+    }
+    Ok(())
+}
+
+/// Checks the database, and that its tables are not newer. Returns their version, and the time of
+/// the server's clock.
+fn check(lane: &Lane, schema: &str) -> StoreResult<(i32, WallTime)> {
+    let rows = lane.run(|session| {
         session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
     })?;
     let encoding: &str = rows[0].get(0);
@@ -826,20 +925,11 @@ fn prepare(connection: &Connection, schema: &str, migrates: bool) -> StoreResult
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
-    let (version, compatible) = connection.run(|session| version(session, schema))?;
-    if compatible > newest {
+    let (version, compatible) = lane.run(|session| version(session, schema))?;
+    if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
     }
-    if version < newest && !migrates {
-        let message = format!(
-            "the tables of the schema {schema} have version {version} and need {newest}: migrate"
-        );
-        return Err(StoreError::with_source(StoreErrorReason::Other, message));
-    }
-    if version < newest {
-        migrate(connection, schema)?;
-    }
-    Ok(WallTime::now_of(rows[0].get(1)))
+    Ok((version, WallTime::now_of(rows[0].get(1))))
 }
 
 /// Returns the version of the tables, and the least one whose programs work with it.
@@ -855,8 +945,8 @@ fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-fn migrate(connection: &Connection, schema: &str) -> StoreResult<()> {
-    connection.run(|session| {
+fn migrate(lane: &Lane, schema: &str) -> StoreResult<()> {
+    lane.run(|session| {
         session.transaction(|session| {
             // One process at a time; the others wait until it is done.
             session.execute(
@@ -898,12 +988,13 @@ fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<
         return Ok(false);
     }
     let columns = Columns::of(group);
-    let copied = match told {
-        None => columns.copy(session, true),
-        Some(told) => session.transaction(|session| {
+    let copied = if told.is_none() && session.commits_alone() {
+        columns.copy(session, true)
+    } else {
+        session.transaction(|session| {
             columns.copy(session, false)?;
-            session.query(sql::NOTIFY, &[&told]).map(drop)
-        }),
+            told.map_or(Ok(()), |told| session.query(sql::NOTIFY, &[&told]).map(drop))
+        })
     };
     match copied {
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
@@ -1058,15 +1149,17 @@ impl<'a> Columns<'a> {
             &[Type::TEXT, Type::INT2, Type::TEXT],
         ]
         .concat();
-        let writer = session.copy_in(sql::COPY, is_alone)?;
-        let mut writer = BinaryCopyInWriter::new(writer, &types);
-        for (index, id) in self.ids.iter().enumerate() {
-            let (time, repeat) = (&self.times[index], &self.repeats[index]);
-            let (queue, priority) = (&self.queues[index], &self.priorities[index]);
-            let payload = &self.payloads[index];
-            writer.write(&[id, time, time, repeat, payload, queue, priority, &self.keys[index]])?;
-        }
-        writer.finish().map(drop)
+        let mut writer = pin!(session.copy_in(sql::COPY, &types, is_alone)?);
+        block_on(async {
+            for (index, id) in self.ids.iter().enumerate() {
+                let (time, repeat) = (&self.times[index], &self.repeats[index]);
+                let (queue, priority) = (&self.queues[index], &self.priorities[index]);
+                let (payload, key) = (&self.payloads[index], &self.keys[index]);
+                let row: Parameters<'_> = &[id, time, time, repeat, payload, queue, priority, key];
+                writer.as_mut().write(row).await?;
+            }
+            writer.finish().await.map(drop)
+        })
     }
 }
 

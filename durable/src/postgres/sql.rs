@@ -299,10 +299,7 @@ pub(super) fn list_dead() -> String {
 }
 
 pub(super) const COUNT: &str = "
-    SELECT
-        (SELECT count(*) FROM {schema}.timeouts WHERE state = 0)
-            + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL),
-        (SELECT count(*) FROM {schema}.timeouts WHERE state = 3)";
+    SELECT coalesce(sum(live), 0)::bigint, coalesce(sum(dead), 0)::bigint FROM {schema}.counts";
 
 pub(super) const COUNT_DUE: &str = "
     SELECT (SELECT count(*) FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level

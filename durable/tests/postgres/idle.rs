@@ -1,12 +1,19 @@
 //! What a worker that waits asks the server, and how it learns of the timeouts of other processes.
 
-use std::{collections::BTreeSet, sync::mpsc, thread, time::Duration};
-
-use delaywheel_durable::{
-    Command, DurableTimer, ManualWallClock, NewTimeout, PostgresStore, Store,
+use std::{
+    collections::BTreeSet,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
-use crate::{LONG, SECOND, client, connect, server::Server, start_without_polls};
+use delaywheel_durable::{Command, DurableTimer, ManualWallClock, NewTimeout, Store};
+
+use crate::{
+    LONG, SECOND, client, connect,
+    server::{Server, open},
+    start, start_without_polls,
+};
 
 /// Another program may insert rows by itself, and a notification may be lost.
 #[test]
@@ -57,6 +64,39 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     assert!(timer.finish(LONG));
 }
 
+/// Deliveries need more connections for a moment.
+#[test]
+fn a_process_that_waits_has_two_connections_and_one_that_has_ended_none() {
+    let Some(server) = Server::start() else { return };
+    let (timer, seen) = start(&server);
+    let mut client = client(&server);
+    let mut count = || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaywheel'";
+        client.query_one(sql, &[]).expect("connections").get::<_, i64>(0)
+    };
+    let mut wait_for = |most| {
+        let deadline = Instant::now() + LONG;
+        while count() > most {
+            assert!(Instant::now() < deadline, "{} connections", count());
+            thread::sleep(SECOND / 10);
+        }
+        count()
+    };
+    for _ in 0..2 {
+        for number in 0..50 {
+            timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
+            timer.get("none").expect("get");
+        }
+        for _ in 0..50 {
+            seen.recv_timeout(LONG).expect("delivery");
+        }
+        assert!((3..=7).contains(&wait_for(7)), "of several kinds");
+        assert_eq!(wait_for(2), 2, "one that listens, and one other");
+    }
+    drop((timer, seen));
+    wait_for(0);
+}
+
 /// Returns the first words of the statements in a log.
 fn statements(log: &str) -> Vec<String> {
     let entries = log.split("LOG:  ").skip(1).filter_map(|entry| {
@@ -77,7 +117,7 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
     let Some(server) = Server::start() else { return };
     let parameters = format!("{} options='-c log_statement=all'", server.parameters());
     for recheck in [None, Some(60 * SECOND)] {
-        let store = PostgresStore::connect(&parameters).expect("connect");
+        let store = open(&parameters, "delaywheel");
         let clock = ManualWallClock::at(store.clock().expect("clock").now());
         let listens = || {
             let all = statements(&server.log());

@@ -7,6 +7,7 @@ mod faults;
 mod idle;
 mod operate;
 mod plans;
+mod pooled;
 mod proxy;
 mod races;
 mod server;
@@ -31,7 +32,7 @@ use delaywheel_durable::{
 
 use self::{
     proxy::{Cut, Proxy},
-    server::Server,
+    server::{Server, open},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,7 +56,7 @@ fn start(server: &Server) -> (Timer, Receiver<String>) {
 /// Starts a timer that acknowledges everything and tells the ids. It never looks at its store just
 /// because some time has passed.
 fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
-    DurableTimer::builder(PostgresStore::connect(parameters).expect("connect"))
+    DurableTimer::builder(open(parameters, "delaywheel"))
         .recheck(None)
         .lease(3 * SECOND)
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
@@ -63,11 +64,19 @@ fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
 }
 
 fn connect(server: &Server) -> PostgresStore {
-    PostgresStore::connect(&server.parameters()).expect("connect")
+    open(&server.parameters(), "delaywheel")
 }
 
 fn client(server: &Server) -> postgres::Client {
     postgres::Client::connect(&server.parameters(), postgres::NoTls).expect("connect")
+}
+
+/// Connects a client that the runtime drives.
+async fn async_client(server: &Server) -> tokio_postgres::Client {
+    let connected = tokio_postgres::connect(&server.parameters(), tokio_postgres::NoTls).await;
+    let (client, connection) = connected.expect("connect");
+    tokio::spawn(connection);
+    client
 }
 
 fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
@@ -84,20 +93,19 @@ fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
 fn postgres_conforms() {
     let Some(server) = Server::start() else { return };
     let number = std::cell::Cell::new(0);
-    let open = || {
+    let open_next = || {
         number.set(number.get() + 1);
-        let schema = format!("s{}", number.get());
-        PostgresStore::connect_schema(&server.parameters(), &schema).expect("connect")
+        open(&server.parameters(), &format!("s{}", number.get()))
     };
-    conformance::check(open, 1_000);
+    conformance::check(open_next, 1_000);
 }
 
 #[test]
 fn postgres_refuses_a_newer_version_and_odd_names() {
     let Some(server) = Server::start() else { return };
     let parameters = server.parameters();
-    drop(PostgresStore::connect(&parameters).expect("create"));
-    drop(PostgresStore::connect(&parameters).expect("open"));
+    drop(connect(&server));
+    drop(connect(&server));
     let mut client = client(&server);
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1000, 1000)").expect("insert");
     let error = PostgresStore::connect(&parameters).expect_err("newer");
@@ -111,27 +119,27 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     assert_eq!(error.reason(), StoreErrorReason::Unavailable);
 }
 
-#[test]
-fn a_transaction_of_the_user_decides() {
+#[tokio::test]
+async fn a_transaction_of_the_user_decides() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = timer.store().clone();
-    let mut client = client(&server);
-    client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").expect("table");
+    let mut client = async_client(&server).await;
+    client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").await.expect("table");
     let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
 
-    let mut transaction = client.transaction().expect("begin");
-    store.schedule_in(&mut transaction, &new("undone")).expect("schedule");
-    transaction.rollback().expect("rollback");
-    let mut transaction = client.transaction().expect("begin");
-    let answer = store.schedule_in(&mut transaction, &new("a")).expect("schedule");
+    let transaction = client.transaction().await.expect("begin");
+    store.schedule_in(&transaction, &new("undone")).await.expect("schedule");
+    transaction.rollback().await.expect("rollback");
+    let transaction = client.transaction().await.expect("begin");
+    let answer = store.schedule_in(&transaction, &new("a")).await.expect("schedule");
     assert_eq!(answer, Scheduled::Created);
-    let answer = store.schedule_in(&mut transaction, &new("b")).expect("schedule");
+    let answer = store.schedule_in(&transaction, &new("b")).await.expect("schedule");
     assert_eq!(answer, Scheduled::Created);
     let b = TimeoutId::new("b").expect("valid");
-    assert_eq!(store.cancel_in(&mut transaction, &b).expect("cancel"), Cancelled::Cancelled);
-    assert_eq!(store.cancel_in(&mut transaction, &b).expect("cancel"), Cancelled::NotFound);
-    transaction.commit().expect("commit");
+    assert_eq!(store.cancel_in(&transaction, &b).await.expect("cancel"), Cancelled::Cancelled);
+    assert_eq!(store.cancel_in(&transaction, &b).await.expect("cancel"), Cancelled::NotFound);
+    transaction.commit().await.expect("commit");
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "a");
     assert_eq!(timer.get("undone").expect("get"), None);
@@ -139,29 +147,30 @@ fn a_transaction_of_the_user_decides() {
     // The handler's row, the acknowledgement and the history, or none.
     store.keep_history(LONG);
     for commits in [false, true] {
-        let mut transaction = client.transaction().expect("begin");
+        let transaction = client.transaction().await.expect("begin");
         transaction
             .execute("INSERT INTO paid VALUES ($1)", &[&delivery.id().as_str()])
+            .await
             .expect("row");
-        assert!(store.acknowledge_in(&mut transaction, delivery.record()).expect("acknowledge"));
+        assert!(store.acknowledge_in(&transaction, delivery.record()).await.expect("acknowledge"));
         if commits {
-            transaction.commit().expect("commit");
+            transaction.commit().await.expect("commit");
         }
     }
     let record = delivery.record().clone();
     delivery.acknowledged_in_transaction();
-    let mut transaction = client.transaction().expect("begin");
-    let again = store.acknowledge_in(&mut transaction, &record).expect("acknowledge");
+    let transaction = client.transaction().await.expect("begin");
+    let again = store.acknowledge_in(&transaction, &record).await.expect("acknowledge");
     assert!(!again, "the claim is void");
     drop(transaction);
     assert_eq!(store.history(timer.now(), None, None, 9).expect("history").len(), 1);
     assert_eq!(timer.count().expect("count").live, 0);
-    let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).expect("count").get(0);
+    let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).await.expect("count").get(0);
     assert_eq!(paid, 1);
 
     // Any driver can call the functions.
     let sql = "SELECT delaywheel.schedule('sql', now(), 'x'), delaywheel.cancel('none')";
-    let row = client.query_one(sql, &[]).expect("functions");
+    let row = client.query_one(sql, &[]).await.expect("functions");
     assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("created", "not_found"));
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "sql");
@@ -302,7 +311,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let Some(server) = Server::start() else { return };
     let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
     let parameters = format!("{} {isolation}", server.parameters());
-    let store = PostgresStore::connect(&parameters).expect("connect");
+    let store = open(&parameters, "delaywheel");
     let now = store.clock().expect("clock").now();
     let other = store.enter(now, 600 * SECOND, None).expect("enter");
     for lapses in [false, true] {
@@ -357,7 +366,7 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     let direct = connect(&server);
     let now = direct.clock().expect("clock").now();
     let proxy = Proxy::start(&server.parameters());
-    let store = PostgresStore::connect(proxy.parameters()).expect("connect");
+    let store = open(proxy.parameters(), "delaywheel");
     let new = |id: &str, delay| {
         let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
         Command::Schedule(new)
@@ -531,7 +540,7 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
             for _ in 0..6 {
                 scope.spawn(|| {
                     barrier.wait();
-                    PostgresStore::connect_schema(&server.parameters(), schema).expect("connect");
+                    open(&server.parameters(), schema);
                 });
             }
         });
@@ -557,6 +566,7 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     client.batch_execute(old).expect("schedule");
     let (timer, seen) = start(&server);
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
+    assert_eq!(timer.count().expect("count").live, 1, "it recurs");
     timer.pause("q").expect("pause");
     let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
     client.batch_execute(new).expect("schedule");

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use delaywheel_durable::PostgresStore;
 use tempfile::TempDir;
 
 /// A server that ends when it is dropped.
@@ -119,8 +120,8 @@ impl Server {
         self.folder.path().join("data")
     }
 
-    /// A program of the server, which refuses to run as root.
-    fn command(&self, program: &str) -> Command {
+    /// A program of the server, or another one, which refuses to run as root.
+    pub(crate) fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
         match &self.user {
             None => Command::new(program),
@@ -141,6 +142,12 @@ impl Drop for Server {
         }
         let _ = io::stderr().flush();
     }
+}
+
+/// Makes the tables of a schema if it has none, and connects.
+pub(crate) fn open(parameters: &str, schema: &str) -> PostgresStore {
+    PostgresStore::migrate(parameters, schema).expect("migrate");
+    PostgresStore::connect_schema(parameters, schema).expect("connect")
 }
 
 /// Finds the newest server that is installed.

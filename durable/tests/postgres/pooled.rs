@@ -1,0 +1,183 @@
+//! A `PgBouncer` in transaction mode between the store and its server.
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{Command, NewTimeout, Store, conformance};
+
+use crate::{
+    LONG, SECOND, client, connect,
+    server::{Server, open},
+    start_without_polls,
+};
+
+const PROGRAM: &str = "/usr/sbin/pgbouncer";
+
+/// Ends with the test.
+struct PgBouncer {
+    process: Child,
+    parameters: String,
+    _folder: tempfile::TempDir,
+}
+
+impl PgBouncer {
+    /// Starts a pool of a few sessions, each transaction in the one that was not used for longest.
+    /// Prints one line and returns `None` if `PgBouncer` is not installed.
+    fn start(server: &Server, settings: &str) -> Option<Self> {
+        if !Path::new(PROGRAM).exists() {
+            // Unlike `eprintln`, this is seen also if the test passes.
+            let text = "PgBouncer is not installed: the tests through it did not run";
+            writeln!(io::stderr(), "{text}").expect("stderr");
+            return None;
+        }
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = socket.local_addr().expect("an address").port();
+        drop(socket);
+        let text = format!(
+            "[databases]\n\
+             postgres = host=127.0.0.1 port={} user=postgres\n\
+             [pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = any\npool_mode = transaction\nmin_pool_size = 3\n\
+             default_pool_size = 8\nserver_round_robin = 1\n{settings}\n",
+            server.port
+        );
+        let folder = tempfile::tempdir().expect("folder");
+        let file = folder.path().join("pgbouncer.ini");
+        fs::write(&file, text).expect("settings");
+        // Another user reads it.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("permissions");
+        let mut command = server.command(PROGRAM);
+        let process = command.arg(file).stderr(Stdio::null()).spawn().expect("pgbouncer");
+        let parameters = server.parameters().replace(&server.port.to_string(), &port.to_string());
+        let deadline = Instant::now() + LONG;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "it does not listen");
+            thread::yield_now();
+        }
+        Some(Self { process, parameters, _folder: folder })
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// It refuses the settings of a session, or drops them.
+#[test]
+fn the_store_conforms_through_a_pool_of_transactions() {
+    let Some(server) = Server::start() else { return };
+    for (number, settings) in ["", "ignore_startup_parameters = options"].iter().enumerate() {
+        let Some(pool) = PgBouncer::start(&server, settings) else { return };
+        let schemas = std::cell::Cell::new(0);
+        let open_next = || {
+            schemas.set(schemas.get() + 1);
+            open(&pool.parameters, &format!("s{number}_{}", schemas.get()))
+        };
+        conformance::check(open_next, 60);
+    }
+}
+
+/// The timer looks only if the store tells it to.
+#[test]
+fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    for default in ["synchronous_commit = off", "default_transaction_isolation = serializable"] {
+        client.batch_execute(&format!("ALTER DATABASE postgres SET {default}")).expect("default");
+    }
+    let Some(pool) = PgBouncer::start(&server, "") else { return };
+    let (sender, seen) = mpsc::channel();
+    let timer = start_without_polls(&pool.parameters, sender);
+    let note = "CREATE TABLE noted (setting text);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO noted VALUES (concat_ws(' ', current_setting('synchronous_commit'),
+                current_setting('transaction_isolation'), current_setting('lock_timeout')));
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER note AFTER DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();";
+    client.batch_execute(note).expect("trigger");
+    let other = connect(&server);
+    for id in ["a", "b", "c"] {
+        let now = other.clock().expect("clock").now();
+        let new = NewTimeout::new(id, now, b"").expect("valid");
+        other.write(now, &[Command::Schedule(new)]).expect("write");
+        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+    }
+    let batch = (0..300).map(|number| {
+        let due = timer.now().saturating_add(SECOND);
+        NewTimeout::new(format!("{number}"), due, b"").expect("valid")
+    });
+    timer.schedule_batch(batch.collect()).wait().expect("schedule");
+    for _ in 0..300 {
+        seen.recv_timeout(LONG).expect("delivery");
+    }
+    timer.schedule("last", Duration::ZERO, b"").wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "last");
+    assert!(timer.finish(LONG));
+    let row = client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one");
+    assert_eq!(row.get::<_, &str>(0), "on read committed 100ms");
+}
+
+/// The blocking calls are made within the runtime of the pool.
+#[cfg(feature = "pool")]
+#[test]
+fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
+    use deadpool_postgres::{Manager, Pool};
+    use delaywheel_durable::{DurableTimer, PostgresStore, StoreErrorReason};
+    use tokio::runtime::Builder;
+
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let parameters = server.parameters().parse().expect("parameters");
+    let manager = Manager::new(parameters, tokio_postgres::NoTls);
+    let pool = Pool::builder(manager).max_size(4).build().expect("pool");
+    let one = Builder::new_current_thread().enable_all().build().expect("runtime");
+    let error = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
+    assert_eq!(error.expect_err("one thread").reason(), StoreErrorReason::Other);
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("runtime");
+    let task = runtime.spawn(async move {
+        let handle = tokio::runtime::Handle::current();
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).expect("store");
+        let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let timer = DurableTimer::builder(store.clone())
+            .recheck(None)
+            .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+            .expect("start");
+        let new = NewTimeout::new("a", timer.now(), b"").expect("valid");
+        let mut client = pool.get().await.expect("client");
+        let transaction = client.transaction().await.expect("begin");
+        store.schedule_in(&*transaction, &new).await.expect("schedule");
+        transaction.commit().await.expect("commit");
+        drop(client);
+        assert_eq!(seen.recv().await.as_deref(), Some("a"));
+        timer.schedule("b", Duration::ZERO, b"").await.expect("schedule");
+        assert_eq!(seen.recv().await.as_deref(), Some("b"));
+        for _ in 0..100 {
+            timer.get("none").expect("get");
+        }
+        assert!(timer.finish(LONG));
+        assert_eq!(timer.count().expect("count").live, 0);
+        let status = pool.status();
+        assert_eq!(status.available, status.size, "all are returned");
+        let sql = "SELECT count(*) FROM pg_stat_activity
+            WHERE backend_type = 'client backend' AND application_name <> 'delaywheel'";
+        let row = pool.get().await.expect("client").query_one(sql, &[]).await.expect("count");
+        assert!((1..=4).contains(&row.get::<_, i64>(0)), "no others than those of the pool");
+    });
+    runtime.block_on(task).expect("task");
+}

@@ -7,16 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel_durable::{
-    DurableError, DurableTimer, PostgresStore, Query, Sharded, StoreErrorReason, TimeoutId,
-};
+use delaywheel_durable::{DurableError, DurableTimer, Query, Sharded, StoreErrorReason, TimeoutId};
 
-use crate::{LONG, SECOND, Timer, client, proxy::Proxy, server::Server};
+use crate::{LONG, SECOND, Timer, client, proxy::Proxy, server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Returns the parameters of new databases.
-fn create(server: &Server) -> [String; 3] {
+fn create(server: &server::Server) -> [String; 3] {
     ["one", "two", "three"].map(|name| {
         client(server).batch_execute(&format!("CREATE DATABASE {name}")).expect("create");
         server.parameters().replace("dbname=postgres", &format!("dbname={name}"))
@@ -25,7 +23,7 @@ fn create(server: &Server) -> [String; 3] {
 
 /// Starts a timer that acknowledges everything and tells the ids.
 fn start(parameters: &str, seen: &mpsc::Sender<String>) -> Timer {
-    let (store, seen) = (PostgresStore::connect(parameters).expect("connect"), seen.clone());
+    let (store, seen) = (server::open(parameters, "delaywheel"), seen.clone());
     DurableTimer::builder(store)
         .lease(3 * SECOND)
         .build_blocking(move |delivery| Ok(seen.send(delivery.id().to_string())?))
@@ -38,7 +36,7 @@ fn ids(prefix: &str) -> impl Iterator<Item = TimeoutId> {
 
 #[test]
 fn two_databases_become_three_and_go_on_without_one() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = server::Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let timers: Vec<_> = create(&server).iter().map(|one| start(one, &sender)).collect();
     let two = Sharded::new(timers[..2].to_vec());
@@ -103,7 +101,7 @@ fn two_databases_become_three_and_go_on_without_one() {
 /// Its calls have no answer for long, and calls of the others do not wait behind them.
 #[test]
 fn a_database_that_is_silent_delays_no_other() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = server::Server::start() else { return };
     let (sender, seen) = mpsc::channel();
     let [one, two, three] = create(&server);
     let proxy = Proxy::start(&two);

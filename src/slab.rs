@@ -22,7 +22,6 @@ use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt, mem,
     num::{NonZeroU32, NonZeroU64},
-    ops::Range,
 };
 
 use self::segments::{Elsewhere, Packed, SEGMENT, Segments, Slot, here, here_mut};
@@ -411,17 +410,16 @@ impl<V> Slab<V> {
         }
         self.segments[number] = slots.into();
         self.holes -= usize::from(hole.is_some());
-        self.list(number * SEGMENT + present..number * SEGMENT + len);
+        self.list(number);
         true
     }
 
-    /// Lists the vacant slots of a range, except retired ones.
+    /// Lists the vacant slots of a segment, except retired ones.
     #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
-    fn list(&mut self, slots: Range<usize>) {
-        for index in slots.rev() {
-            let slot = &mut self.segments[index / SEGMENT][index % SEGMENT];
+    fn list(&mut self, number: usize) {
+        for (offset, slot) in self.segments[number].iter_mut().enumerate().rev() {
             if let Slot::Vacant { generation: Some(_), next } = slot {
-                *next = mem::replace(&mut self.vacant, index as u32);
+                *next = mem::replace(&mut self.vacant, (number * SEGMENT + offset) as u32);
             }
         }
     }
@@ -482,10 +480,8 @@ impl<V> Slab<V> {
             self.holes += usize::from(!segment.is_empty());
             self.pack(number, segment, values);
         } else {
-            let first = number * SEGMENT;
-            let slots = first..first + segment.len();
             self.segments[number] = segment;
-            self.list(slots);
+            self.list(number);
         }
         true
     }

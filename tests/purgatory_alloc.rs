@@ -82,7 +82,7 @@ fn very_many_operations_on_three_keys_leave_the_memory_as_it_was() {
     }
     let used = measure(|| churn(&clock, &purgatory, 50_000..50_000 + MANY));
     assert_eq!((used.bytes_current, used.count_current), (0, 0), "{used:?}");
-    assert!(used.bytes_max < 64 << 10, "{} bytes at the peak", used.bytes_max);
+    assert!(used.bytes_max <= 16 << 10, "{} bytes at the peak", used.bytes_max);
 }
 
 /// Makes very many operations wait, ends all of them, and checks the memory. Dead keys stay dead.
@@ -103,8 +103,9 @@ fn check_a_crowd(end_all: impl FnOnce(&ManualClock, &Requests, &mut [OperationKe
         }));
         end_all(&clock, &purgatory, &mut keys);
     });
-    assert!(used.bytes_max > 200 * CROWD, "{} bytes at the peak", used.bytes_max);
-    assert!(used.bytes_current < 16 << 10, "{} bytes are kept", used.bytes_current);
+    let bytes = used.bytes_max / CROWD;
+    assert!((200..=316).contains(&bytes), "{bytes} bytes for an operation");
+    assert!(used.bytes_current < 3 << 10, "{} bytes are kept", used.bytes_current);
     purgatory.check_invariants();
     for number in 0..CROWD {
         let watched = purgatory.watch(Request(Box::new(0)), [number], HOUR);
@@ -126,7 +127,8 @@ fn shrink_gives_back_the_memory_of_ended_operations() {
         assert!(keys.drain(..).all(|key| purgatory.complete(key)));
     });
     let freed = -measure(|| purgatory.shrink()).bytes_current;
-    assert!(kept.bytes_current > 10_000 && freed > kept.bytes_current / 2, "{freed} of {kept:?}");
+    assert!(kept.bytes_current > 10_000, "{kept:?}");
+    assert!(freed >= kept.bytes_current - 4096, "{freed} of {kept:?}");
 }
 
 /// One operation stays, so the shard does not free its memory by itself.
@@ -147,7 +149,7 @@ fn shrink_gives_back_the_memory_of_all_but_one_operation() {
         purgatory.shrink();
     });
     assert!(used.bytes_max > 500 * KEYS, "{} bytes at the peak", used.bytes_max);
-    assert!(used.bytes_current < 256 << 10, "{} bytes are kept", used.bytes_current);
+    assert!(used.bytes_current < 32 << 10, "{} bytes are kept", used.bytes_current);
 }
 
 /// What `shrink` frees after all but one of 32 operations have ended, each on a key of its own.
@@ -191,8 +193,8 @@ fn left(key: impl Fn(u64) -> u64) -> [u64; 2] {
 #[test]
 fn a_random_tenth_of_a_crowd_keeps_little_memory_and_less_after_shrink() {
     let (own, shared) = (left(|number| number), left(|number| number % 100));
-    for (keys, [before, after]) in [("own", own), ("shared", shared)] {
-        assert!(before <= 700 && after <= 400, "{keys} keys: {before} and {after} bytes");
+    for (keys, [before, after], most) in [("own", own, 594), ("shared", shared, 461)] {
+        assert!(before <= most && after <= 283, "{keys} keys: {before} and {after} bytes");
     }
 }
 
@@ -241,7 +243,7 @@ fn a_crowd_gives_back_the_counts_of_keys_as_well() {
         }
     });
     assert!(used.bytes_max > 16 * KEYS, "{} bytes at the peak", used.bytes_max);
-    assert!(used.bytes_current < 256 << 10, "{} bytes are kept", used.bytes_current);
+    assert!(used.bytes_current <= 0, "{} bytes are kept", used.bytes_current);
 }
 
 #[test]

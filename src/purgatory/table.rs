@@ -236,6 +236,7 @@ mod tests {
     fn keys_of_one_hash_are_told_apart() {
         let mut table = Table::new();
         let indices: Vec<_> = (0..100_u64).map(|key| table.insert(7, key, ())).collect();
+        assert_eq!(table.chains, 100);
         for &index in indices.iter().skip(1).step_by(2) {
             table.remove(index);
         }

@@ -312,4 +312,11 @@ mod tests {
         assert_eq!(receivers.pop_up_to(1).len(), 1);
         assert!(receivers.remove(&mut second).is_none(), "the second task was not woken");
     }
+
+    #[test]
+    fn a_thread_that_has_waited_in_vain_is_not_woken() {
+        let backlog = Backlog::<()>::new(true);
+        assert!(backlog.take_by(Some(Instant::now() + Duration::from_millis(1))).is_err());
+        assert_eq!(backlog.state.lock().sleepers, 0);
+    }
 }

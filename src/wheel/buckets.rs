@@ -480,3 +480,22 @@ fn make(blocks: &mut Vec<Option<Box<[Bucket; BLOCK]>>>, id: BucketId) -> &mut Bu
     }
     &mut blocks[number].insert(Box::new([Bucket::EMPTY; BLOCK]))[id.number() % BLOCK]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_insert_takes_the_short_path() {
+        let mut buckets = Buckets::new(Geometry::new(64).unwrap());
+        let place = |buckets: &mut Buckets| buckets.place(Tick::ZERO, Tick::new(100), 0);
+        let first = place(&mut buckets);
+        for _ in 0..CHUNK {
+            place(&mut buckets);
+        }
+        let mut is_short = |at| buckets.free_position(Tick::ZERO, Tick::new(at)).is_some();
+        assert!(is_short(100) && is_short(101) && !is_short(99));
+        buckets.remove(first);
+        assert_eq!(buckets.free_position(Tick::ZERO, Tick::new(100)), None, "the root has room");
+    }
+}

@@ -131,3 +131,19 @@ impl Opened {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_full_with_fifteen_hints() {
+        let mut opened = Opened::new();
+        opened.begin(Tick::ZERO, 4);
+        for position in 0..40 {
+            assert!(opened.push(Tick::new(1), position));
+            let ends = opened.full_line().map(|line| (line[0], line[14]));
+            assert_eq!(ends, (position % 15 == 14).then(|| (position - 14, position)));
+        }
+    }
+}

@@ -110,15 +110,13 @@ impl Hasher for LevelHasher {
         self.0
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(byte.into());
-        }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a level is a `u32`");
     }
 
     #[inline]
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    fn write_u32(&mut self, level: u32) {
+        self.0 = u64::from(level).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 
@@ -133,5 +131,16 @@ mod tests {
     fn each_level_has_another_hash() {
         let hash = |level: u32| BuildHasherDefault::<LevelHasher>::new().hash_one(level);
         assert_eq!((0..64).map(hash).collect::<BTreeSet<_>>().len(), 64);
+    }
+
+    #[test]
+    fn only_an_earlier_level_takes_the_place_before_the_heap() {
+        let mut queue = BucketQueue::new();
+        let mut front = |level, expiration| {
+            queue.set(level, Tick::new(expiration));
+            (queue.front, queue.heap.len())
+        };
+        assert_eq!([front(0, 5), front(1, 5), front(2, 6)], [(0, 0), (0, 1), (0, 2)]);
+        assert_eq!([front(0, 7), front(2, 4), front(0, 3)], [(0, 2), (2, 2), (0, 2)]);
     }
 }

@@ -507,6 +507,8 @@ mod tests {
         assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 2));
         let counts = shards.counts();
         assert_eq!((counts.refused, counts.pending), (1, 1));
+        drop(shards.wait_for(0));
+        assert!(!shards.wakeup.is_waiting());
         // A refused timeout holds no permit.
         shards.check_invariants();
     }

@@ -259,5 +259,7 @@ mod tests {
         wakeup.announce(Tick::new(5));
         assert!(!wakeup.is_late(Tick::new(6)) && wakeup.is_late(Tick::new(7)));
         assert!(wakeup.must_wake_overdue() && !wakeup.must_wake_overdue());
+        wakeup.set_waiting(true);
+        assert!(wakeup.is_waiting());
     }
 }

@@ -247,6 +247,19 @@ fn a_crowd_gives_back_the_counts_of_keys_as_well() {
 }
 
 #[test]
+fn a_check_of_one_operation_allocates_nothing_and_one_of_many_once() {
+    let (_clock, purgatory) = purgatory();
+    for count in [1, 32] {
+        for _ in 0..count {
+            assert!(purgatory.watch(Request(Box::new(0)), [count], HOUR).is_ok());
+        }
+        let check = || assert_eq!(purgatory.check_and_complete(&count), 0);
+        check();
+        assert_eq!(measure(check).count_total, u64::from(count > 1), "{count} operations");
+    }
+}
+
+#[test]
 fn a_purgatory_that_is_dropped_gives_back_everything() {
     let used = measure(|| {
         let (clock, purgatory) = purgatory();

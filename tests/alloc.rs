@@ -299,6 +299,12 @@ fn a_queue_gives_the_memory_of_received_values_back() {
         }
     });
     assert!(received.bytes_current < -(1 << 20), "{} bytes", received.bytes_current);
+    let steady = measure(|| {
+        queue.insert(delay, 0).unwrap();
+        clock.advance(delay);
+        assert_eq!(queue.try_recv().unwrap(), 0);
+    });
+    assert!(steady.bytes_total <= 416, "a chunk was allocated: {steady:?}");
 }
 
 #[cfg(feature = "std")]

@@ -136,6 +136,7 @@ mod payload;
 mod postgres;
 mod record;
 mod repeat;
+mod sharded;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
@@ -158,6 +159,7 @@ pub use self::{
     memory::MemoryStore,
     record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
+    sharded::Sharded,
     store::{
         Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
         NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,

@@ -67,18 +67,8 @@ impl MemoryStore {
     /// Returns the first workers with their leases.
     pub(crate) fn leases(&self, limit: usize) -> Vec<crate::inspect::WorkerLease> {
         let state = self.state.lock();
-        let count = |worker, counts: fn(&Record) -> bool| {
-            let held = state.records.values().filter(|entry| entry.worker == Some(worker));
-            held.filter(|entry| counts(&entry.record)).count() as u64
-        };
-        let lease = |(worker, until, name)| crate::inspect::WorkerLease {
-            worker,
-            name,
-            until,
-            held: count(worker, |_| true),
-            delivering: count(worker, |record| record.state == State::Delivering),
-        };
-        state.workers.leases().take(limit).map(lease).collect()
+        let hold = |entry: &Entry| (entry.worker, entry.record.state == State::Delivering);
+        state.workers.leases(limit, state.records.values().map(hold))
     }
 }
 

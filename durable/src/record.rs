@@ -73,6 +73,12 @@ impl FromStr for TimeoutId {
     }
 }
 
+/// Returns the hash FNV-1a of 64 bits.
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 /// Name of a queue, or of the group of timeouts with one key: at most 64 bytes of UTF-8 without
 /// U+0000. The default queue has the empty name.
 ///

@@ -36,7 +36,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId, fnv},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
@@ -1146,8 +1146,7 @@ fn checksum(record: &Record, repeat: Option<&str>) -> i64 {
     let bytes = numbers.as_flattened().iter().copied().chain(texts.into_iter().flat_map(marked));
     let bytes = bytes.chain(record.payload.iter().copied());
     let bytes = bytes.chain(more.into_iter().filter(|_| has_more).flat_map(marked));
-    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.fold(0xcbf2_9ce4_8422_2325, step).cast_signed()
+    fnv(bytes).cast_signed()
 }
 
 /// A byte that no text has marks its end, or that there is none.

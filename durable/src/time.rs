@@ -49,6 +49,11 @@ impl WallTime {
         self.0
     }
 
+    /// Returns the microsecond before.
+    pub(crate) const fn before(self) -> Self {
+        Self(self.0 - 1)
+    }
+
     /// Returns the present of a clock: `time` rounded down and clamped to the range.
     #[must_use]
     pub fn now_of(time: SystemTime) -> Self {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, mem, num::NonZeroU32, time::Duration};
 
 use crate::{
+    inspect::WorkerLease,
     record::Name,
     store::{QueueState, WorkerId},
     time::WallTime,
@@ -51,12 +52,24 @@ impl Workers {
         (is_known, BTreeMap::into_keys(lapsed).collect())
     }
 
-    /// Returns each worker with the end of its lease and its name.
+    /// Returns the first workers. `holds` has the worker of each record, and whether its delivery is
+    /// under way.
     pub(crate) fn leases(
         &self,
-    ) -> impl Iterator<Item = (WorkerId, WallTime, Option<String>)> + use<'_> {
-        let name = |id| self.names.iter().find(|&(_, named)| *named == id).map(|(name, _)| name);
-        self.leases.iter().map(move |(&id, &until)| (id, until, name(id).cloned()))
+        limit: usize,
+        holds: impl Iterator<Item = (Option<WorkerId>, bool)> + Clone,
+    ) -> Vec<WorkerLease> {
+        let lease = |(&worker, &until): (&WorkerId, &WallTime)| {
+            let name = self.names.iter().find(|&(_, named)| *named == worker);
+            let name = name.map(|(name, _)| name.clone());
+            let mut lease = WorkerLease { worker, name, until, held: 0, delivering: 0 };
+            for (_, is_begun) in holds.clone().filter(|&(holder, _)| holder == Some(worker)) {
+                lease.held += 1;
+                lease.delivering += u64::from(is_begun);
+            }
+            lease
+        };
+        self.leases.iter().take(limit).map(lease).collect()
     }
 
     /// Returns when the first lease ends of these workers, but for one of them.

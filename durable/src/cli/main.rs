@@ -198,28 +198,20 @@ fn stats(store: &dyn Inspect, report: Report) -> Outcome {
 
 fn list(store: &dyn Inspect, mut query: Query, page: &args::Page, report: Report) -> Outcome {
     if let Some((time, id)) = page.after.clone() {
-        continue_after(&mut query, time, id);
+        query.continue_after(time, id);
     }
     let mut found = Vec::new();
     // One more tells whether there are others.
     while found.len() <= page.limit {
         let records = store.list(&query, PAGE)?;
         let Some(last) = records.last() else { break };
-        continue_after(&mut query, last.next, last.id.clone());
+        query.continue_after(last.next, last.id.clone());
         found.extend(records.into_iter().filter(|record| page.filter.fits(record)));
     }
     let has_more = found.len() > page.limit;
     found.truncate(page.limit);
     report.records(&found, has_more)?;
     Ok(true)
-}
-
-fn continue_after(query: &mut Query, time: WallTime, id: TimeoutId) {
-    match query {
-        Query::Times { after, .. } | Query::Dead { after } => *after = Some((time, id)),
-        Query::Prefix { after, .. } => *after = Some(id),
-        _ => unreachable!("this program has no other queries"),
-    }
 }
 
 fn missing(id: &TimeoutId) -> bool {

@@ -88,13 +88,8 @@ impl Inspect for SqliteStore {
             return Ok(None);
         }
         let held = self.shared.held.lock();
-        let lease = |(worker, until, name)| {
-            let holds = held.holds.values().filter(|hold| hold.worker == Some(worker));
-            let (all, begun) =
-                holds.fold((0, 0), |(all, begun), hold| (all + 1, begun + u64::from(hold.begun)));
-            WorkerLease { worker, name, until, held: all, delivering: begun }
-        };
-        Ok(Some(held.workers.leases().take(limit).map(lease).collect()))
+        let holds = held.holds.values().map(|hold| (hold.worker, hold.begun));
+        Ok(Some(held.workers.leases(limit, holds)))
     }
 }
 

@@ -79,10 +79,24 @@ impl<S: Store> Drop for Owner<S> {
 #[must_use = "the change is durable once the receipt says so"]
 pub struct Receipt<T> {
     answer: Result<oneshot::Receiver<StoreResult<Vec<Answer>>>, DurableError>,
-    read: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+    read: Read<T>,
 }
 
+/// Reads the answers to commands; `None` if they are to others.
+pub(crate) type Read<T> = fn(&[Answer]) -> Option<Result<T, DurableError>>;
+
 impl<T> Receipt<T> {
+    /// Returns a receipt for an answer that is there.
+    pub(crate) fn ready(answer: Result<Answer, DurableError>, read: Read<T>) -> Self {
+        let answer = answer.map(|answer| {
+            let (sender, receiver) = oneshot::channel();
+            // The receiver is there.
+            let _ = sender.send(Ok(vec![answer]));
+            receiver
+        });
+        Self { answer, read }
+    }
+
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
         read(self.read, self.answer?.recv())
@@ -102,7 +116,7 @@ impl<T> Future for Receipt<T> {
 }
 
 fn read<T>(
-    how: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+    how: Read<T>,
     answers: Result<StoreResult<Vec<Answer>>, oneshot::RecvError>,
 ) -> Result<T, DurableError> {
     let answers = answers.map_err(|_| DurableError::ShutDown)??;
@@ -119,6 +133,16 @@ macro_rules! one {
             _ => None,
         }
     };
+}
+pub(crate) use one;
+
+/// Returns a function that reads the answer to a schedule.
+pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
+    let or_exists: Read<Scheduled> = |answers| match answers {
+        [Answer::Scheduled(Scheduled::Kept)] => Some(Err(DurableError::Exists)),
+        _ => one!(Scheduled)(answers),
+    };
+    if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
 }
 
 impl<S: Store> DurableTimer<S> {
@@ -173,12 +197,7 @@ impl<S: Store> DurableTimer<S> {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
-        let refuses = new.conflict == Conflict::Refuse;
-        let or_exists: fn(&[Answer]) -> _ = |answers| match answers {
-            [Answer::Scheduled(Scheduled::Kept)] => Some(Err(DurableError::Exists)),
-            _ => one!(Scheduled)(answers),
-        };
-        let read = if refuses { or_exists } else { one!(Scheduled) };
+        let read = read_scheduled(new.conflict);
         self.submit(Ok(vec![Command::Schedule(new)]), read)
     }
 
@@ -254,7 +273,7 @@ impl<S: Store> DurableTimer<S> {
         id: impl TryInto<TimeoutId, Error: Into<InputError>>,
         when: impl Into<When>,
         command: fn(TimeoutId, WallTime) -> Command,
-        read: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+        read: Read<T>,
     ) -> Receipt<T> {
         let due = when.into().resolve(self.now());
         let id = id.try_into().map_err(Into::into);
@@ -262,10 +281,10 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Writes commands with the next group, unless the timer was shut down or the input is wrong.
-    fn submit<T>(
+    pub(crate) fn submit<T>(
         &self,
         commands: Result<Vec<Command>, InputError>,
-        read: fn(&[Answer]) -> Option<Result<T, DurableError>>,
+        read: Read<T>,
     ) -> Receipt<T> {
         let submit = || {
             let commands = commands?;

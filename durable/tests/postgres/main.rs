@@ -10,6 +10,7 @@ mod plans;
 mod proxy;
 mod races;
 mod server;
+mod sharded;
 mod tls;
 
 use std::{

@@ -1,0 +1,476 @@
+//! Several databases as one: the id of a timeout chooses its database.
+
+#[cfg(test)]
+mod model;
+mod mover;
+
+use std::{fmt, thread, time::Duration};
+
+use parking_lot::Mutex;
+
+use self::mover::Sweep;
+use crate::{
+    error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
+    record::{Name, Record, State, TimeoutId, fnv},
+    repeat::Repeat,
+    store::{
+        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
+        Store,
+    },
+    time::{WallTime, When},
+    timer::{DurableTimer, Read, Receipt, one, read_scheduled},
+    transition::{Change, apply},
+};
+
+/// Due time of a copy in the new database, which no worker claims.
+const PARKED: WallTime = WallTime::MAX.before();
+
+/// Error of a record in the old database that says that its copy in the new one is valid.
+const MOVED: &str = "\u{1}moved to another database";
+
+/// Timeouts in several databases of one kind. The id chooses the database.
+///
+/// Each database has a [`DurableTimer`] of its own, with its own threads, connections and group
+/// commits. A database that fails delays no other: its calls return typed errors, and its timeouts
+/// wait. This is why the databases are joined above the timers, and why a `Sharded` is not a
+/// [`Store`]: the commands of one [`Store::write`] take effect in whole or not at all, and no
+/// transaction spans two databases. A timer above a store of stores would also commit for all
+/// databases on one thread. For the same reason there is no batch here. Commands that wait for one
+/// database share its commits anyway.
+///
+/// Each process has the same databases in the same order. Queues, pauses and payloads are those of
+/// one store. The limit of a key and the rate of a queue hold for each database on its own.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore, Scheduled, Sharded};
+///
+/// let clock = ManualWallClock::new();
+/// let start = || {
+///     let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
+///     builder.build_blocking(|delivery| Ok(println!("{}", delivery.id())))
+/// };
+/// let (first, second, third) = (start()?, start()?, start()?);
+/// let two = Sharded::new(vec![first.clone(), second.clone()]);
+/// let hour = Duration::from_secs(3_600);
+/// for number in 0..100 {
+///     two.schedule(format!("trial/{number}"), hour, b"ends").wait()?;
+/// }
+///
+/// // A third database takes its part of the timeouts.
+/// let three = Sharded::growing(vec![first, second, third.clone()], 2);
+/// while three.count_unmoved()? > 0 {
+///     three.move_some(64)?;
+/// }
+/// assert_eq!(three.count()?.live, 100);
+/// assert!(third.count()?.live > 20);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Adding databases
+///
+/// 1. Stop all processes, and start them with [`growing`](Self::growing): the old databases first,
+///    and then the new ones. Now they look for a timeout in its old database, and then in its new
+///    one. A new timeout goes to the new one, where a process without it would not find it.
+/// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until
+///    [`count_unmoved`](Self::count_unmoved) is zero.
+/// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
+///
+/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. All answers
+/// stay right meanwhile. A timeout that waits for another attempt, or is dead, stays in the old
+/// database. It ends there, or moves with its next occurrence. Requeue or cancel dead timeouts
+/// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
+/// it has an entry for each move.
+///
+/// A recurring timeout whose period is shorter than the
+/// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
+pub struct Sharded<S: Store> {
+    timers: Vec<DurableTimer<S>>,
+    /// The first ones, which have all timeouts at the start.
+    old: usize,
+    sweep: Mutex<Sweep>,
+    /// Called before a call of a store that takes part in a move. An error ends the mover there.
+    #[cfg(test)]
+    hook: Mutex<Option<model::Hook>>,
+}
+
+/// Where a timeout is.
+enum Place {
+    Nowhere,
+    /// Only in the new database, as a copy that is not valid.
+    Copied,
+    Old(Record),
+    New(Record),
+}
+
+impl<S: Store> Sharded<S> {
+    /// Joins timers. Their order must stay the same.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is none.
+    #[must_use]
+    #[track_caller]
+    pub fn new(timers: Vec<DurableTimer<S>>) -> Self {
+        let old = timers.len();
+        Self::growing(timers, old)
+    }
+
+    /// Joins timers while those after the first `old` ones are being added.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `old` is zero, or larger than the number of timers.
+    #[must_use]
+    #[track_caller]
+    pub fn growing(timers: Vec<DurableTimer<S>>, old: usize) -> Self {
+        assert!((1..=timers.len()).contains(&old), "{old} of {} databases are old", timers.len());
+        Self {
+            timers,
+            old,
+            sweep: Mutex::default(),
+            #[cfg(test)]
+            hook: Mutex::default(),
+        }
+    }
+
+    /// Returns the timers, in their order: for what concerns one database, such as statistics.
+    #[must_use]
+    pub fn timers(&self) -> &[DurableTimer<S>] {
+        &self.timers
+    }
+
+    /// Returns the number of the database of an id. This never changes in later versions.
+    #[must_use]
+    pub fn home(&self, id: &TimeoutId) -> usize {
+        jump(id, self.timers.len())
+    }
+
+    /// Returns the old and the new database of an id; the same if it does not move.
+    fn homes(&self, id: &TimeoutId) -> (usize, usize) {
+        (jump(id, self.old), self.home(id))
+    }
+
+    /// Schedules a timeout, like [`DurableTimer::schedule`].
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`], by the receipt. While databases are added, a timeout that moves has two.
+    /// If one of them fails, so does the call. If it fails after the first one was changed, the
+    /// reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+    ///
+    /// A call for such a timeout blocks until it is answered, also before you wait for the receipt.
+    pub fn schedule(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+        payload: impl AsRef<[u8]>,
+    ) -> Receipt<Scheduled> {
+        let id = id.try_into().map_err(Into::into);
+        let new = id.and_then(|id| NewTimeout::new(&id, self.due(&id, when)?, payload));
+        self.submit(new.map(Command::Schedule), one!(Scheduled))
+    }
+
+    /// Schedules a timeout with a policy for an id that is taken, or one that recurs, like
+    /// [`DurableTimer::schedule_new`].
+    pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
+        let read = read_scheduled(new.conflict);
+        self.submit(Ok(Command::Schedule(new)), read)
+    }
+
+    /// Schedules a recurring timeout at its first time, like [`DurableTimer::schedule_repeat`].
+    pub fn schedule_repeat(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        repeat: Repeat,
+        payload: impl AsRef<[u8]>,
+    ) -> Receipt<Scheduled> {
+        let id = id.try_into().map_err(Into::into);
+        let new = id.and_then(|id| NewTimeout::recurring(&id, self.now(&id), repeat, payload));
+        self.submit(new.map(Command::Schedule), one!(Scheduled))
+    }
+
+    /// Cancels a timeout, like [`DurableTimer::cancel`].
+    pub fn cancel(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+    ) -> Receipt<Cancelled> {
+        let id = id.try_into().map_err(Into::into);
+        self.submit(id.map(Command::Cancel), one!(Cancelled))
+    }
+
+    /// Moves a timeout to another time, like [`DurableTimer::reschedule`].
+    pub fn reschedule(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+    ) -> Receipt<Rescheduled> {
+        let id = id.try_into().map_err(Into::into);
+        let command = id.and_then(|id| Ok(Command::Reschedule(id.clone(), self.due(&id, when)?)));
+        self.submit(command, one!(Rescheduled))
+    }
+
+    /// Makes a dead timeout due at `when`, like [`DurableTimer::requeue`].
+    pub fn requeue(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+    ) -> Receipt<bool> {
+        let id = id.try_into().map_err(Into::into);
+        let command = id.and_then(|id| Ok(Command::Requeue(id.clone(), self.due(&id, when)?)));
+        self.submit(command, one!(Requeued))
+    }
+
+    fn now(&self, id: &TimeoutId) -> WallTime {
+        self.timers[self.home(id)].now()
+    }
+
+    fn due(&self, id: &TimeoutId, when: impl Into<When>) -> Result<WallTime, InputError> {
+        when.into().resolve(self.now(id))
+    }
+
+    fn submit<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
+        let is_valid = |command: &Command| command.due().is_none_or(|due| due < PARKED);
+        let command = command.and_then(|command| {
+            if is_valid(&command) { Ok(command) } else { Err(InputError::AfterYear9999) }
+        });
+        let (old, new) = command.as_ref().map_or((0, 0), |command| self.homes(command.id()));
+        match command {
+            Ok(command) if old != new => Receipt::ready(self.write_moving(command), read),
+            command => self.timers[new].submit(command.map(|command| vec![command]), read),
+        }
+    }
+
+    /// Writes a command for a timeout that moves.
+    ///
+    /// In the old database no record is created any more. So one that is not there any more is in
+    /// the new one, or ended. The mover may act between any two calls here, and loses: what it does
+    /// later is void after each change here.
+    fn write_moving(&self, command: Command) -> Result<Answer, DurableError> {
+        let id = command.id().clone();
+        let (old, new) = self.homes(&id);
+        let send = |shard: usize, command: Command| {
+            let first: Read<Answer> = |answers| answers.first().copied().map(Ok);
+            self.store(shard)?;
+            self.timers[shard].submit(Ok(vec![command]), first).wait()
+        };
+        let replacing = |command| match command {
+            Command::Schedule(new) => {
+                Command::Schedule(NewTimeout { conflict: Conflict::Replace, ..new })
+            }
+            other => other,
+        };
+        let (_, absent) = apply(None, &command, 0);
+        match (self.locate(&id)?, &command) {
+            (Place::Nowhere, Command::Schedule(_)) | (Place::New(_), _) => send(new, command),
+            (Place::Copied, Command::Schedule(_)) => send(new, replacing(command)).map(|_| absent),
+            (Place::Nowhere | Place::Copied, _) => Ok(absent),
+            (Place::Old(record), Command::Schedule(_)) => {
+                let (change, kept) = apply(Some(record), &command, 0);
+                if change == Change::Nothing {
+                    return Ok(kept);
+                }
+                // The new one first: if this process ends here, the mover removes the old one.
+                let created = send(new, replacing(command))?;
+                Ok(match send(old, Command::Cancel(id)).map_err(unknown)? {
+                    Answer::Cancelled(Cancelled::Delivering) => {
+                        Answer::Scheduled(Scheduled::ReplacedDelivering)
+                    }
+                    Answer::Cancelled(Cancelled::Cancelled) => {
+                        Answer::Scheduled(Scheduled::Replaced)
+                    }
+                    _ => created,
+                })
+            }
+            (Place::Old(_), Command::Cancel(_)) => {
+                // The mover may have made a copy.
+                let first = send(old, command.clone())?;
+                let second = send(new, command).map_err(unknown)?;
+                Ok(if first == absent || second.stops() { second } else { first })
+            }
+            (Place::Old(_), _) => match send(old, command.clone())? {
+                answer if answer == absent => send(new, command),
+                answer => Ok(answer),
+            },
+        }
+    }
+
+    /// Returns where a timeout is that moves.
+    fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
+        let (old, new) = self.homes(id);
+        let moved = match self.store(old)?.get(id)? {
+            Some(record) if !is_moved(&record) => return Ok(Place::Old(record)),
+            moved => moved,
+        };
+        Ok(match (self.store(new)?.get(id)?, moved) {
+            (None, _) => Place::Nowhere,
+            (Some(copy), Some(moved)) if is_parked(&copy) => {
+                Place::New(Record { due: moved.due, next: moved.due, ..copy })
+            }
+            (Some(copy), None) if is_parked(&copy) => Place::Copied,
+            (Some(record), _) => Place::New(record),
+        })
+    }
+
+    /// Returns a timeout; `None` if there is none of that id.
+    pub fn get(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+    ) -> Result<Option<Record>, DurableError> {
+        let id = id.try_into().map_err(Into::into)?;
+        let (old, new) = self.homes(&id);
+        if old == new {
+            return self.timers[new].get(id);
+        }
+        Ok(match self.locate(&id)? {
+            Place::Old(record) | Place::New(record) => Some(record),
+            Place::Nowhere | Place::Copied => None,
+        })
+    }
+
+    /// Returns at most `limit` timeouts of all databases, in the order of the list. To continue,
+    /// put the last one into the query. A timeout that moves meanwhile may be missing.
+    pub fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, DurableError> {
+        let mut all = Vec::new();
+        for timer in &self.timers {
+            let mut query = query.clone();
+            let mut left = limit;
+            loop {
+                let mut page = timer.list(&query, left)?;
+                let last = page.last().filter(|_| page.len() == left).cloned();
+                page.retain(|record| !is_moved(record) && !is_parked(record));
+                left -= page.len();
+                all.append(&mut page);
+                match last {
+                    Some(last) if left > 0 => query.continue_after(last.next, last.id),
+                    _ => break,
+                }
+            }
+        }
+        match query {
+            Query::Prefix { .. } => all.sort_unstable_by(|a, b| a.id.cmp(&b.id)),
+            _ => all.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id))),
+        }
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    /// Returns the numbers of live and of dead timeouts. One that moves meanwhile may count twice.
+    pub fn count(&self) -> Result<Counts, DurableError> {
+        self.timers.iter().try_fold(Counts::default(), |sum, timer| {
+            let Counts { live, dead } = timer.count()?;
+            Ok(Counts { live: sum.live + live, dead: sum.dead + dead })
+        })
+    }
+
+    /// Returns the number of timeouts that are due and not acknowledged.
+    pub fn count_due(&self) -> Result<u64, DurableError> {
+        self.timers.iter().map(DurableTimer::count_due).sum()
+    }
+
+    /// Pauses a queue in all databases, like [`DurableTimer::pause`].
+    ///
+    /// # Errors
+    ///
+    /// The first error, after it has asked all databases.
+    pub fn pause(
+        &self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<(), DurableError> {
+        let queue = queue.try_into().map_err(Into::into)?;
+        self.each(|timer| timer.pause(queue.as_str()))
+    }
+
+    /// Resumes a queue in all databases.
+    ///
+    /// # Errors
+    ///
+    /// The first error, after it has asked all databases.
+    pub fn resume(
+        &self,
+        queue: impl TryInto<Name, Error: Into<InputError>>,
+    ) -> Result<(), DurableError> {
+        let queue = queue.try_into().map_err(Into::into)?;
+        self.each(|timer| timer.resume(queue.as_str()))
+    }
+
+    fn each<E>(&self, run: impl Fn(&DurableTimer<S>) -> Result<(), E>) -> Result<(), E> {
+        self.timers.iter().map(run).fold(Ok(()), Result::and)
+    }
+
+    /// Shuts all timers down, like [`DurableTimer::shutdown`].
+    pub fn shutdown(&self) {
+        self.timers.iter().for_each(DurableTimer::shutdown);
+    }
+
+    /// Finishes all timers at once, like [`DurableTimer::finish`]. Returns whether all deliveries
+    /// have ended.
+    #[must_use]
+    pub fn finish(&self, within: Duration) -> bool {
+        thread::scope(|scope| {
+            let finish = |timer| scope.spawn(move || DurableTimer::finish(timer, within));
+            let all: Vec<_> = self.timers.iter().map(finish).collect();
+            all.into_iter().all(|one| one.join().unwrap_or(false))
+        })
+    }
+
+    /// Returns a store that takes part in a move.
+    #[cfg_attr(not(test), expect(clippy::unnecessary_wraps, reason = "tests fail here"))]
+    fn store(&self, shard: usize) -> StoreResult<&S> {
+        #[cfg(test)]
+        if let Some(hook) = &*self.hook.lock() {
+            hook()?;
+        }
+        Ok(self.timers[shard].store())
+    }
+}
+
+fn is_parked(record: &Record) -> bool {
+    record.next == PARKED && record.state != State::Dead
+}
+
+fn is_moved(record: &Record) -> bool {
+    record.state == State::Dead && record.error.as_deref() == Some(MOVED)
+}
+
+/// The first of two databases has changed, and the second one failed.
+fn unknown(error: DurableError) -> DurableError {
+    match error {
+        DurableError::Store(error) => {
+            StoreError::with_source(StoreErrorReason::OutcomeUnknown, error).into()
+        }
+        error => error,
+    }
+}
+
+/// Returns the bucket of an id: the hash FNV-1a of 64 bits, and the jump consistent hash of John
+/// Lamping and Eric Veach. Of `n` buckets, the last one takes one of `n` ids from the others.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the algorithm divides numbers of 31 bits"
+)]
+fn jump(id: &TimeoutId, buckets: usize) -> usize {
+    let mut key = fnv(id.as_str().bytes());
+    let (mut bucket, mut next) = (0, 0);
+    while next < buckets {
+        bucket = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        let part = (1_u64 << 31) as f64 / ((key >> 33) + 1) as f64;
+        next = ((bucket + 1) as f64 * part) as usize;
+    }
+    bucket
+}
+
+impl<S: Store> fmt::Debug for Sharded<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharded")
+            .field("timers", &self.timers)
+            .field("old", &self.old)
+            .finish_non_exhaustive()
+    }
+}

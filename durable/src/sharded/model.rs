@@ -1,0 +1,299 @@
+//! Random calls of databases that grow, against one store, in virtual time. The mover ends at any
+//! call of a store, and callers come between any two of them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+};
+
+use fastrand::Rng;
+
+use super::*;
+use crate::{Delivery, ManualWallClock, MemoryStore, Missed, WallClock};
+
+/// Called before each call of a store by the mover.
+pub(super) type Hook = Box<dyn Fn() -> StoreResult<()> + Send>;
+
+type Timer = DurableTimer<MemoryStore>;
+
+/// What the handlers of one side got, and what they have not ended.
+#[derive(Default)]
+struct Seen {
+    log: Mutex<Vec<String>>,
+    held: Mutex<BTreeMap<TimeoutId, Delivery>>,
+}
+
+/// Ends a delivery, or holds it. The payload and the attempt decide.
+fn handle(seen: &Seen, delivery: Delivery) {
+    let (due, attempt) = (delivery.due(), delivery.attempt());
+    let text = format!("{} {due:?} {attempt} {:?}", delivery.id(), delivery.payload());
+    seen.log.lock().push(text);
+    match (u32::from(delivery.payload()[0]) + attempt) % 8 {
+        0 => drop(seen.held.lock().insert(delivery.id().clone(), delivery)),
+        1 | 2 => delivery.retry_at(due.saturating_add(150 * SECOND * attempt), "again"),
+        3 => delivery.dead("why"),
+        _ => delivery.acknowledge(),
+    }
+}
+
+const IDS: u32 = 60;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Databases that grow, and the reference.
+struct Both {
+    rng: Mutex<Rng>,
+    clock: ManualWallClock,
+    reference: Timer,
+    sharded: Sharded<MemoryStore>,
+    /// The movers of two other processes.
+    mover: Sharded<MemoryStore>,
+    rival: Arc<Sharded<MemoryStore>>,
+    seen: [Arc<Seen>; 2],
+}
+
+fn start(clock: &ManualWallClock, seen: &Arc<Seen>) -> Timer {
+    let (store, seen) = (MemoryStore::new(), Arc::clone(seen));
+    let builder =
+        DurableTimer::builder(store).clock(clock.clone()).handler_limit(None).lease(300 * SECOND);
+    let handler = Arc::clone(&seen);
+    let queue = crate::Queue::with("q", move |delivery| handle(&handler, delivery));
+    let builder = builder.queue(queue.handler_limit(None));
+    builder.build_with(move |delivery| handle(&seen, delivery)).expect("start")
+}
+
+/// Makes a call to both sides, and compares the answers.
+macro_rules! same {
+    ($both:expr, |$side:ident| $call:expr) => {{
+        let expected = {
+            let $side = &$both.reference;
+            format!("{:?}", $call)
+        };
+        let answer = {
+            let $side = &$both.sharded;
+            format!("{:?}", $call)
+        };
+        assert_eq!(answer, expected);
+    }};
+}
+
+impl Both {
+    fn below(&self, end: u32) -> u32 {
+        self.rng.lock().u32(..end)
+    }
+
+    fn new_timeout(&self, id: &str, due: WallTime) -> NewTimeout {
+        use Conflict::{Keep, Refuse, Replace, ReplaceChanged};
+        let new = NewTimeout::new(id, due, self.below(9).to_le_bytes()).expect("valid");
+        let new = new.conflict([Replace, Refuse, Keep, ReplaceChanged][self.below(4) as usize]);
+        let new = new.queue(if self.below(3) == 0 { "q" } else { "" }).expect("valid");
+        if self.below(3) > 0 {
+            return new;
+        }
+        let repeat = Repeat::every(SECOND * (180 + 60 * self.below(7)));
+        new.repeat(repeat.expect("valid").missed(Missed::All))
+    }
+
+    /// Makes a call to both sides.
+    fn call(&self) {
+        // Every second call is for a timeout that has to move.
+        let unmoved = self.unmoved().pop().filter(|_| self.below(2) == 0);
+        let id = unmoved.unwrap_or_else(|| format!("id {}", self.below(IDS)));
+        let due = self.clock.now().saturating_add(SECOND * self.below(1_200));
+        match self.below(10) {
+            0..5 => {
+                let new = self.new_timeout(&id, due);
+                same!(self, |side| side.schedule_new(new.clone()).wait());
+            }
+            5 => same!(self, |side| side.cancel(&id).wait()),
+            6 => same!(self, |side| side.reschedule(&id, due).wait()),
+            7 => same!(self, |side| side.requeue(&id, due).wait()),
+            8 => self.release(&TimeoutId::new(&id).expect("valid")),
+            _ => same!(self, |side| side.get(&id).map(|found| plain(found.as_slice()))),
+        }
+    }
+
+    /// Returns the ids that have to move, in any order.
+    fn unmoved(&self) -> Vec<String> {
+        let old = self.sharded.timers[..self.sharded.old].iter().enumerate();
+        let mut ids: Vec<_> = old
+            .flat_map(|(shard, timer)| {
+                let records = timer.store().records().into_iter();
+                records.filter(move |record| self.sharded.home(&record.id) != shard)
+            })
+            .map(|record| record.id.to_string())
+            .collect();
+        self.rng.lock().shuffle(&mut ids);
+        ids
+    }
+
+    /// Ends a delivery that both sides hold.
+    fn release(&self, id: &TimeoutId) {
+        let held = [&self.seen[0], &self.seen[1]].map(|seen| seen.held.lock().remove(id));
+        let is_current = held.each_ref().map(|held| held.as_ref().map(Delivery::attempt));
+        assert_eq!(is_current[0], is_current[1], "{id}");
+        let is_retried = self.below(2) == 0;
+        for delivery in held.into_iter().flatten() {
+            let due = delivery.due();
+            if is_retried { delivery.retry_at(due, "released") } else { delivery.acknowledge() }
+        }
+    }
+
+    fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+        let [expected, seen] = [0, 1].map(|side| {
+            let mut log = std::mem::take(&mut *self.seen[side].log.lock());
+            log.sort_unstable();
+            log
+        });
+        assert_eq!(seen, expected);
+    }
+
+    /// Compares everything, while no move is under way.
+    fn compare(&self) {
+        for number in 0..IDS {
+            same!(self, |side| side
+                .get(format!("id {number}"))
+                .map(|found| plain(found.as_slice())));
+        }
+        let limit = 1 + self.below(11) as usize;
+        let from = self.clock.now().saturating_add(SECOND * self.below(600));
+        let after = Some((from, TimeoutId::new("id 3").expect("valid")));
+        for query in [
+            Query::Prefix { prefix: "id 1".to_owned(), after: None },
+            Query::Prefix { prefix: String::new(), after: TimeoutId::new("id 3").ok() },
+            Query::Times { from, until: WallTime::MAX, after: None },
+            Query::Times { from: WallTime::MIN, until: PARKED, after: after.clone() },
+            Query::Dead { after: None },
+        ] {
+            same!(self, |side| side.list(&query, limit).map(|found| plain(&found)));
+        }
+        same!(self, |side| side.count());
+        same!(self, |side| side.count_due());
+    }
+
+    /// Runs the mover, with calls in between, until it dies at a call of a store. At last, another
+    /// one recovers. Returns the number of deaths.
+    fn sweep(self: &Arc<Self>) -> u32 {
+        let mut deaths = 0;
+        while self.below(4) > 0 {
+            deaths += 1;
+            let (left, both) = (AtomicU32::new(self.below(60)), Arc::clone(self));
+            self.sweep_until(Some(Box::new(move || {
+                match both.below(12) {
+                    0..4 => both.call(),
+                    // Its answer does not matter.
+                    4 => drop(both.rival.move_some(3)),
+                    _ => (),
+                }
+                let is_last = left.fetch_sub(1, SeqCst) == 0;
+                if is_last { Err(StoreError::new(StoreErrorReason::Unavailable)) } else { Ok(()) }
+            })));
+            (0..self.below(4)).for_each(|_| self.call());
+            if self.below(4) == 0 {
+                // The lease of the mover ends. What it has marked waits for the next one.
+                self.clock.advance(SECOND * (40 + self.below(400)));
+                break;
+            }
+        }
+        let pairs = self.mover.old * (self.mover.timers.len() - self.mover.old);
+        for pair in 0..pairs {
+            *self.mover.hook.lock() = None;
+            *self.mover.sweep.lock() = Sweep::default();
+            self.mover.sweep.lock().pair = pair;
+            self.mover.move_some(1).expect("memory");
+        }
+        self.advance(Duration::ZERO);
+        deaths
+    }
+
+    /// Runs a mover for all timeouts. Returns `false` if it has died.
+    fn sweep_until(&self, hook: Option<Hook>) -> bool {
+        *self.mover.hook.lock() = hook;
+        *self.mover.sweep.lock() = Sweep::default();
+        let limit = 1 + self.below(5) as usize;
+        loop {
+            match self.mover.move_some(limit) {
+                Ok(false) => (),
+                end => break end.is_ok(),
+            }
+        }
+    }
+
+    /// Moves all. Dead timeouts are cancelled for that.
+    fn move_all(self: &Arc<Self>) {
+        for _ in 0..80 {
+            if self.sharded.count_unmoved().expect("count") == 0 {
+                return;
+            }
+            let held: Vec<_> = self.seen[0].held.lock().keys().cloned().collect();
+            for id in &held {
+                self.release(id);
+            }
+            self.advance(SECOND * self.below(300));
+            for dead in self.reference.list(&Query::Dead { after: None }, 99).expect("list") {
+                same!(self, |side| side.cancel(&dead.id).wait());
+            }
+            self.sweep_until(None);
+        }
+        panic!("{} did not move", self.sharded.count_unmoved().expect("count"));
+    }
+}
+
+/// Returns records as callers see them: a claim says nothing about a timeout.
+fn plain(records: &[Record]) -> Vec<Record> {
+    let plain = |record: &Record| {
+        let state = if record.state == State::Claimed { State::Pending } else { record.state };
+        Record { token: 0, state, ..record.clone() }
+    };
+    records.iter().map(plain).collect()
+}
+
+#[test]
+fn databases_that_grow_are_as_one_store() {
+    let seeds = std::env::var("SIMULATION_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let mut deaths = 0;
+    for seed in 0..seeds.unwrap_or(20) {
+        println!("seed {seed}");
+        let clock = ManualWallClock::new();
+        let seen = [Arc::<Seen>::default(), Arc::default()];
+        let (reference, mut timers) = (start(&clock, &seen[0]), vec![start(&clock, &seen[1])]);
+        for added in [1, 1, 2] {
+            let old = timers.len();
+            timers.extend((0..added).map(|_| start(&clock, &seen[1])));
+            let growing = || Sharded::growing(timers.clone(), old);
+            let with = |sharded| Both {
+                rng: Mutex::new(Rng::with_seed(seed * 100 + timers.len() as u64)),
+                clock: clock.clone(),
+                reference: reference.clone(),
+                sharded,
+                mover: growing(),
+                rival: Arc::new(growing()),
+                seen: seen.clone(),
+            };
+            let both = with(Sharded::new(timers[..old].to_vec()));
+            (0..150).for_each(|_| both.call());
+            both.advance(30 * SECOND);
+            both.compare();
+            let both = Arc::new(with(growing()));
+            let (rival, rng) = (Arc::clone(&both.rival), Mutex::new(both.rng.lock().fork()));
+            // A mover acts between two steps of a call.
+            *both.sharded.hook.lock() = Some(Box::new(move || {
+                if rng.lock().u8(..4) == 0 {
+                    rival.move_some(2)?;
+                }
+                Ok(())
+            }));
+            for _ in 0..6 {
+                (0..both.below(8)).for_each(|_| both.call());
+                deaths += both.sweep();
+                both.advance(SECOND * both.below(200));
+                both.compare();
+            }
+            both.move_all();
+        }
+    }
+    assert!(deaths > 100, "{deaths}");
+}

@@ -1,0 +1,266 @@
+//! Moves timeouts to databases that were added, in steps that a crash may end anywhere.
+//!
+//! No transaction spans two databases, so a move has four, and the second one decides:
+//!
+//! 1. Write a copy to the new database, parked at a time that no worker claims, and claim it.
+//! 2. In the old database, replace the record by a mark that it has moved.
+//! 3. In the new one, give the copy its time.
+//! 4. Remove the mark.
+//!
+//! The mover has claimed the record and the copy. So each settlement is void if anybody has changed
+//! them meanwhile: a changed record does not move, and a changed copy keeps the change. The next
+//! mover has the same name as a worker, which voids the claims of the one before. It carries out
+//! steps 3 and 4 for the copies that have a mark, and removes the other copies.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::{MOVED, PARKED, Sharded, is_moved, is_parked};
+use crate::{
+    error::{DurableError, StoreResult},
+    record::{Claim, Name, Record, TimeoutId},
+    store::{
+        Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
+        WorkerId,
+    },
+    time::WallTime,
+};
+
+/// Lease of a mover, after which other workers take its claims.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Most bytes of payload of a step.
+const MAX_BYTES: usize = 16 << 20;
+
+/// Records of a page.
+const PAGE: usize = 256;
+
+/// How far the moves have come.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// Number of the pair of an old and a new database.
+    pub(super) pair: usize,
+    /// Queues that are left of this pair; `None` before the recovery.
+    queues: Option<Vec<Name>>,
+    /// Time of the next records of the last of these queues.
+    from: WallTime,
+}
+
+/// A worker that moves timeouts from one database to another.
+struct Mover<'a, S: Store> {
+    sharded: &'a Sharded<S>,
+    /// The old database and the new one, and the worker in each.
+    pair: [usize; 2],
+    workers: [WorkerId; 2],
+}
+
+impl<S: Store> Sharded<S> {
+    /// Looks at up to `limit` timeouts of one old database, and moves those whose database is a new
+    /// one. Returns whether all old databases have been looked at since the last time.
+    ///
+    /// Only one process should call it. If that dies, any other one continues.
+    ///
+    /// # Errors
+    ///
+    /// The error of a database. The next call continues with another one.
+    pub fn move_some(&self, limit: usize) -> StoreResult<bool> {
+        let mut sweep = self.sweep.lock();
+        let pairs = self.old * (self.timers.len() - self.old);
+        if pairs == 0 {
+            return Ok(true);
+        }
+        let pair = [sweep.pair % self.old, self.old + sweep.pair / self.old];
+        let result = self.step(pair, &mut sweep, limit.max(1));
+        if !matches!(result, Ok(false)) {
+            let pair = (sweep.pair + 1) % pairs;
+            *sweep = Sweep { pair, ..Sweep::default() };
+        }
+        Ok(result? && sweep.pair == 0)
+    }
+
+    /// Returns whether the pair is done.
+    fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
+        let name = format!("move {} {}", pair[0], pair[1]);
+        let enter =
+            |shard: usize| self.store(shard)?.enter(self.timers[shard].now(), LEASE, Some(&name));
+        let mover = Mover { sharded: self, pair, workers: [enter(pair[0])?, enter(pair[1])?] };
+        let is_done = mover.step(sweep, limit)?;
+        // All records that did not move are pending again.
+        for (shard, worker) in pair.into_iter().zip(mover.workers) {
+            self.store(shard)?.leave(worker)?;
+        }
+        Ok(is_done)
+    }
+
+    /// Returns the number of timeouts that are in an old database, and belong into a new one, and of
+    /// moves that have not ended. Reads all timeouts of the old databases.
+    pub fn count_unmoved(&self) -> Result<u64, DurableError> {
+        let all = Query::Prefix { prefix: String::new(), after: None };
+        let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
+        let mut count = 0;
+        for (shard, timer) in self.timers.iter().enumerate() {
+            let query = if shard < self.old { &all } else { &copies };
+            pages(timer.store(), query.clone(), |record| {
+                count += u64::from(shard >= self.old || self.home(&record.id) != shard);
+            })?;
+        }
+        Ok(count)
+    }
+}
+
+/// Reads all pages of a list.
+fn pages<S: Store>(store: &S, mut query: Query, mut read: impl FnMut(&Record)) -> StoreResult<()> {
+    loop {
+        let page = store.list(&query, PAGE)?;
+        page.iter().for_each(&mut read);
+        match page.last().filter(|_| page.len() == PAGE) {
+            Some(last) => query.continue_after(last.next, last.id.clone()),
+            None => return Ok(()),
+        }
+    }
+}
+
+impl<S: Store> Mover<'_, S> {
+    fn step(&self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
+        let queues = match &mut sweep.queues {
+            Some(queues) => queues,
+            none => {
+                self.recover()?;
+                let queues = self.sharded.store(self.pair[0])?.queues()?;
+                none.insert(queues.into_iter().map(|queue| queue.name).collect())
+            }
+        };
+        if let Some(queue) = queues.last()
+            && self.move_batch(queue, &mut sweep.from, limit)?
+        {
+            queues.pop();
+            sweep.from = WallTime::MIN;
+        }
+        Ok(queues.is_empty())
+    }
+
+    fn is_of_pair(&self, id: &TimeoutId) -> bool {
+        let (old, new) = self.sharded.homes(id);
+        [old, new] == self.pair
+    }
+
+    /// Writes to the old database (0) or the new one (1).
+    fn write(&self, which: usize, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shard = self.pair[which];
+        self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands)
+    }
+
+    fn claim(&self, which: usize, request: &ClaimRequest) -> StoreResult<Vec<Record>> {
+        let store = self.sharded.store(self.pair[which])?;
+        Ok(store.claim(self.workers[which], request)?.unwrap_or_default().records)
+    }
+
+    /// Claims the copies of a queue that nobody has claimed.
+    fn claim_copies(&self, queue: &Name) -> StoreResult<Vec<Record>> {
+        let all = ClaimRequest::new(WallTime::MIN, WallTime::MAX);
+        self.claim(1, &ClaimRequest { from: PARKED, queue: queue.clone(), ..all })
+    }
+
+    /// Ends the moves of a mover that died.
+    fn recover(&self) -> StoreResult<()> {
+        let [old, new] = self.pair.map(|shard| self.sharded.store(shard));
+        let (old, new) = (old?, new?);
+        for queue in new.queues()? {
+            for copy in self.claim_copies(&queue.name)? {
+                if self.is_of_pair(&copy.id) {
+                    let moved = old.get(&copy.id)?.filter(is_moved);
+                    let settlement =
+                        moved.map_or(Settlement::Done, |moved| Settlement::Again(moved.due));
+                    self.write(1, &[Command::Settle(copy.claim(), settlement)])?;
+                }
+            }
+        }
+        let mut moved = Vec::new();
+        pages(old, Query::Dead { after: None }, |record| {
+            if is_moved(record) && self.is_of_pair(&record.id) {
+                moved.push(record.id.clone());
+            }
+        })?;
+        for id in moved {
+            if !new.get(&id)?.as_ref().is_some_and(is_parked) {
+                self.write(0, &[Command::Cancel(id)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a batch of a queue. Returns whether it has come to the end.
+    fn move_batch(&self, queue: &Name, from: &mut WallTime, limit: usize) -> StoreResult<bool> {
+        loop {
+            let all = ClaimRequest::new(WallTime::MIN, PARKED);
+            let (queue, max_bytes) = (queue.clone(), MAX_BYTES);
+            let request = ClaimRequest { from: *from, limit, max_bytes, queue, ..all };
+            let mut batch = self.claim(0, &request)?;
+            let Some(last) = batch.last().map(|last| last.next) else { return Ok(true) };
+            batch.retain(|record| {
+                let is_fresh = record.attempt == 0 && record.due == record.next;
+                is_fresh && record.error.is_none() && self.is_of_pair(&record.id)
+            });
+            self.move_all(&request.queue, &batch)?;
+            let is_later = last > *from;
+            *from = last;
+            // Otherwise the next claim goes on behind these, which all have one time.
+            if is_later || !batch.is_empty() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Moves records that are claimed.
+    fn move_all(&self, queue: &Name, batch: &[Record]) -> StoreResult<()> {
+        let copies: Vec<_> = batch.iter().map(copy).collect();
+        let answers = self.write(1, &copies)?;
+        if answers.is_empty() {
+            return Ok(());
+        }
+        let parked = self.claim_copies(queue)?;
+        let parked: FxHashMap<_, _> = parked.iter().map(|copy| (&copy.id, copy.claim())).collect();
+        let mut pairs: Vec<(&Record, Option<&Claim>)> = Vec::new();
+        for (record, answer) in batch.iter().zip(answers) {
+            let claim = parked.get(&record.id);
+            let is_new = answer == Answer::Scheduled(Scheduled::Created);
+            // Without a copy, a caller has written a new timeout here, and may have died before it
+            // removed the old one. If it lives, it finds the mark, and answers that it has replaced
+            // it.
+            if claim.is_some() || !is_new {
+                pairs.push((record, claim));
+            }
+        }
+        let mark = |(record, _): &(&Record, _)| {
+            Command::Settle(record.claim(), Settlement::Dead { error: MOVED.to_owned() })
+        };
+        let marked = self.write(0, &pairs.iter().map(mark).collect::<Vec<_>>())?;
+        let starts = pairs.into_iter().zip(marked).filter_map(|((record, claim), answer)| {
+            let is_marked = answer == Answer::Settled(true);
+            let start = if is_marked { Settlement::Again(record.due) } else { Settlement::Done };
+            Some(Command::Settle(claim?.clone(), start))
+        });
+        let starts: Vec<_> = starts.collect();
+        let started = self.write(1, &starts)?;
+        // The next recovery removes the other marks: it starts copies that have one.
+        let removals = starts.into_iter().zip(started).filter_map(|pair| match pair {
+            (Command::Settle(claim, Settlement::Again(_)), Answer::Settled(true)) => {
+                Some(Command::Cancel(claim.id))
+            }
+            _ => None,
+        });
+        self.write(0, &removals.collect::<Vec<_>>())?;
+        Ok(())
+    }
+}
+
+/// Returns the command that writes a parked copy, unless the id is taken.
+fn copy(record: &Record) -> Command {
+    let Record { id, payload, repeat, queue, priority, key, .. } = record.clone();
+    let (due, conflict) = (PARKED, Conflict::Keep);
+    Command::Schedule(NewTimeout { id, due, payload, repeat, conflict, queue, priority, key })
+}

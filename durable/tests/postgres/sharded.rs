@@ -1,0 +1,123 @@
+//! Three databases on one server as one: growth, and databases that end or are silent.
+
+use std::{
+    collections::BTreeSet,
+    iter,
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{
+    DurableError, DurableTimer, PostgresStore, Query, Sharded, StoreErrorReason, TimeoutId,
+};
+
+use crate::{LONG, SECOND, Timer, client, proxy::Proxy, server::Server};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Returns the parameters of new databases.
+fn create(server: &Server) -> [String; 3] {
+    ["one", "two", "three"].map(|name| {
+        client(server).batch_execute(&format!("CREATE DATABASE {name}")).expect("create");
+        server.parameters().replace("dbname=postgres", &format!("dbname={name}"))
+    })
+}
+
+/// Starts a timer that acknowledges everything and tells the ids.
+fn start(parameters: &str, seen: &mpsc::Sender<String>) -> Timer {
+    let (store, seen) = (PostgresStore::connect(parameters).expect("connect"), seen.clone());
+    DurableTimer::builder(store)
+        .lease(3 * SECOND)
+        .build_blocking(move |delivery| Ok(seen.send(delivery.id().to_string())?))
+        .expect("start")
+}
+
+fn ids(prefix: &str) -> impl Iterator<Item = TimeoutId> {
+    (0..60).map(move |number| TimeoutId::new(format!("{prefix}/{number}")).expect("valid"))
+}
+
+#[test]
+fn two_databases_become_three_and_go_on_without_one() {
+    let Some(server) = Server::start() else { return };
+    let (sender, seen) = mpsc::channel();
+    let timers: Vec<_> = create(&server).iter().map(|one| start(one, &sender)).collect();
+    let two = Sharded::new(timers[..2].to_vec());
+    let receipts: Vec<_> = ids("a").map(|id| two.schedule(id, HOUR, b"")).collect();
+    for receipt in receipts {
+        receipt.wait().expect("schedule");
+    }
+    let growing = Sharded::growing(timers.clone(), 2);
+    while growing.count_unmoved().expect("count") > 0 {
+        growing.move_some(16).expect("move");
+    }
+    let three = Sharded::new(timers.clone());
+    let moved = timers[2].count().expect("count").live;
+    assert!((10..=30).contains(&moved), "{moved} of 60");
+    let all = Query::Prefix { prefix: "a/".to_owned(), after: None };
+    assert_eq!(three.list(&all, 99).expect("list").len(), 60);
+    for id in ids("a") {
+        three.reschedule(id, Duration::ZERO).wait().expect("reschedule");
+    }
+    let mut missing: BTreeSet<_> = ids("a").map(|id| id.to_string()).collect();
+    while !missing.is_empty() {
+        assert!(missing.remove(&seen.recv_timeout(LONG).expect("delivery")), "each once");
+    }
+
+    // Nobody can connect to the second one any more.
+    for id in ids("later") {
+        three.schedule(id, 2 * SECOND, b"").wait().expect("schedule");
+    }
+    let mut client = client(&server);
+    client.batch_execute("ALTER DATABASE two ALLOW_CONNECTIONS false").expect("connections");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'two'";
+    client.query(end, &[]).expect("terminate");
+    let lost = |id: &TimeoutId| three.home(id) == 1;
+    let mut expected: BTreeSet<_> = ids("later").filter(|id| !lost(id)).collect();
+    for id in ids("b") {
+        match three.schedule(&id, Duration::ZERO, b"").wait() {
+            Ok(_) => assert!(!lost(&id) && expected.insert(id)),
+            Err(DurableError::Store(error)) => {
+                use StoreErrorReason::{OutcomeUnknown, Unavailable};
+                assert!([OutcomeUnknown, Unavailable].contains(&error.reason()), "{error}");
+                assert!(lost(&id), "{id}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let error = three.list(&all, 99).expect_err("one is missing");
+    assert!(matches!(error, DurableError::Store(_)), "{error}");
+    while !expected.is_empty() {
+        let id = seen.recv_timeout(LONG).expect("delivery");
+        assert!(expected.remove(&*id) || lost(&TimeoutId::new(&id).expect("valid")), "{id}");
+    }
+    client.batch_execute("ALTER DATABASE two ALLOW_CONNECTIONS true").expect("connections");
+    let mut late: BTreeSet<_> = ids("later").filter(lost).map(|id| id.to_string()).collect();
+    while !late.is_empty() {
+        late.remove(&seen.recv_timeout(LONG).expect("delivery"));
+    }
+    assert!(three.finish(LONG));
+}
+
+/// Its calls have no answer for long, and calls of the others do not wait behind them.
+#[test]
+fn a_database_that_is_silent_delays_no_other() {
+    let Some(server) = Server::start() else { return };
+    let (sender, seen) = mpsc::channel();
+    let [one, two, three] = create(&server);
+    let proxy = Proxy::start(&two);
+    let parameters = [one.as_str(), proxy.parameters(), &three];
+    let three = Sharded::new(parameters.map(|one| start(one, &sender)).to_vec());
+    proxy.silence();
+    let begin = Instant::now();
+    let (silent, others): (Vec<_>, Vec<_>) = ids("a").partition(|id| three.home(id) == 1);
+    let schedule = |id: &TimeoutId| three.schedule(id, Duration::ZERO, b"");
+    let waits: Vec<_> = silent.iter().map(schedule).collect();
+    for id in &others {
+        schedule(id).wait().expect("schedule");
+    }
+    let delivered = iter::repeat_with(|| seen.recv_timeout(LONG).expect("delivery"));
+    assert_eq!(delivered.take(others.len()).collect::<BTreeSet<_>>().len(), others.len());
+    assert!(!three.finish(2 * SECOND), "one does not answer");
+    assert!(begin.elapsed() < 20 * SECOND, "{:?}", begin.elapsed());
+    drop(waits);
+}

@@ -17,7 +17,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{executor::contain, stats::Counters};
 use crate::{
@@ -44,6 +44,12 @@ const LOCKED: Duration = Duration::from_secs(10);
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,
+}
+
+impl Job {
+    fn ids(&self) -> impl Iterator<Item = &TimeoutId> {
+        self.commands.iter().map(Command::id)
+    }
 }
 
 /// Who waits for the answers.
@@ -104,13 +110,12 @@ struct Aside {
 
 impl Aside {
     fn holds(&self, job: &Job) -> bool {
-        !self.ids.is_empty()
-            && job.commands.iter().any(|command| self.ids.contains_key(command.id()))
+        !self.ids.is_empty() && job.ids().any(|id| self.ids.contains_key(id))
     }
 
     fn add(&mut self, job: Job) {
-        for command in &job.commands {
-            *self.ids.entry(command.id().clone()).or_default() += 1;
+        for id in job.ids() {
+            *self.ids.entry(id.clone()).or_default() += 1;
         }
         let limit = Instant::now() + LOCKED;
         self.jobs.insert(self.next, (limit, job));
@@ -121,9 +126,8 @@ impl Aside {
     fn take(&mut self, from: u64) -> Option<(u64, Instant, Job)> {
         let mut earlier: Vec<&TimeoutId> = Vec::new();
         let number = self.jobs.iter().find_map(|(&number, (_, job))| {
-            let mut ids = job.commands.iter().map(Command::id);
-            let is_first = !ids.any(|id| earlier.contains(&id));
-            earlier.extend(job.commands.iter().map(Command::id));
+            let is_first = !job.ids().any(|id| earlier.contains(&id));
+            earlier.extend(job.ids());
             (is_first && number >= from).then_some(number)
         })?;
         let (limit, job) = self.jobs.remove(&number)?;
@@ -220,7 +224,7 @@ impl CommitQueue {
                 continue;
             };
             from = number + 1;
-            let ids: Vec<_> = job.commands.iter().map(|command| command.id().clone()).collect();
+            let ids: Vec<_> = job.ids().cloned().collect();
             if limit <= Instant::now()
                 && let Reply::Caller(sender) = job.reply
             {
@@ -292,6 +296,17 @@ pub(super) fn write_group(
     if is_of_one && group.len() > 1 {
         let second = group.split_off(group.len() / 2);
         let mut failed = write_group(store, now, group, counters, outcome);
+        // Later commands of a locked record wait behind the earlier ones.
+        let mut ids: FxHashSet<_> = failed.locked.iter().flat_map(Job::ids).cloned().collect();
+        let (behind, second): (Vec<_>, Vec<_>) = second.into_iter().partition(|job| {
+            let is_behind = job.ids().any(|id| ids.contains(id));
+            ids.extend(job.ids().filter(|_| is_behind).cloned());
+            is_behind
+        });
+        failed.locked.extend(behind);
+        if second.is_empty() {
+            return failed;
+        }
         let rest = write_group(store, now, second, counters, outcome);
         failed.again.extend(rest.again);
         failed.locked.extend(rest.locked);

@@ -43,7 +43,7 @@ use super::{
     stats::Counters,
 };
 use crate::{
-    error::{StoreError, StoreResult},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Name, Priority, Record},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
@@ -785,7 +785,11 @@ impl Driver {
             Ok(Some(batch)) => batch,
             Ok(None) => return self.lose_lease(turn.now, turn.counters),
             Err(error) => {
-                self.abandon(turn.now);
+                if changed_nothing(&error) {
+                    self.claim_soon(turn.now);
+                } else {
+                    self.abandon(turn.now);
+                }
                 return self.pause_after(&error, turn.now, turn.counters);
             }
         };
@@ -934,13 +938,19 @@ impl Driver {
             self.adapt_ahead(turn.now);
         }
         let claims: Vec<_> = records.iter().map(Record::claim).collect();
-        let begun = contain(|| turn.store.begin(turn.now, &claims, key_limit));
-        let begun = begun.inspect_err(|_| {
-            for record in &records {
-                self.free_key(record.key.as_ref());
+        let begun = match contain(|| turn.store.begin(turn.now, &claims, key_limit)) {
+            Ok(begun) => begun,
+            Err(error) => {
+                for record in records {
+                    self.free_key(record.key.as_ref());
+                    self.hold(record, turn.now);
+                }
+                if !changed_nothing(&error) {
+                    self.abandon(turn.now);
+                }
+                return Err(error);
             }
-            self.abandon(turn.now);
-        })?;
+        };
         for (mut record, begun) in records.into_iter().zip(begun) {
             if let (Some(key), true) = (&record.key, begun != Begun::Busy) {
                 self.blocked.remove(key);
@@ -1152,6 +1162,11 @@ fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
 }
 
+/// Returns whether a call that failed has certainly changed nothing.
+fn changed_nothing(error: &StoreError) -> bool {
+    matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Unavailable)
+}
+
 /// Returns the place of a record among those that are due.
 fn rank(record: &Record) -> (Priority, WallTime, u64) {
     (record.priority, record.next, record.token)
@@ -1202,7 +1217,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryStore, NewTimeout, State, StoreErrorReason};
+    use crate::{MemoryStore, NewTimeout, State};
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
@@ -10,8 +10,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Cancelled, Command, DurableTimer, MemoryStore, Scheduled, StoreError, StoreErrorReason,
-    StoreResult,
+    Cancelled, Command, DurableTimer, ManualWallClock, MemoryStore, Scheduled, StoreError,
+    StoreErrorReason, StoreResult,
 };
 
 use crate::hooked::{Call, Hooked};
@@ -64,4 +64,39 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
     assert_eq!(cancel.wait().expect("cancel"), Cancelled::Cancelled);
     assert_eq!(schedule.wait().expect("schedule"), Scheduled::Created);
     assert_eq!(&*timer.get("a").expect("get").expect("kept").payload, b"new");
+}
+
+/// The server refuses three tries of a call because of a lock, or does not answer.
+#[test]
+fn a_claim_or_begin_that_changed_nothing_voids_no_delivery() {
+    let (locked, unavailable) = (StoreErrorReason::Locked, StoreErrorReason::Unavailable);
+    for (reason, fails_at_begin) in
+        [(locked, false), (locked, true), (unavailable, false), (unavailable, true)]
+    {
+        let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+        let failures = Arc::new(AtomicUsize::new(0));
+        let left = Arc::clone(&failures);
+        let hooked = Hooked::new(&store, move |call| {
+            let is_meant =
+                matches!((call, fails_at_begin), (Call::Claim, false) | (Call::Begin, true));
+            let fails = |left: usize| left.checked_sub(1).filter(|_| is_meant);
+            let failed = left.fetch_update(SeqCst, SeqCst, fails);
+            failed.map_or(Ok(()), |_| Err(StoreError::new(reason)))
+        });
+        let (sender, deliveries) = mpsc::channel();
+        let timer = DurableTimer::builder(hooked)
+            .clock(clock.clone())
+            .build_with(move |delivery| drop(sender.send(delivery)))
+            .expect("start");
+        timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+        clock.advance(Duration::ZERO);
+        let first = deliveries.try_recv().expect("delivery");
+        failures.store(3, SeqCst);
+        timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
+        clock.advance(Duration::from_secs(2));
+        let second = deliveries.try_recv().expect("delivery");
+        assert_eq!((second.id().as_str(), second.attempt()), ("b", 1));
+        assert!(first.is_current() && deliveries.try_recv().is_err(), "both leases are valid");
+        assert_eq!((failures.load(SeqCst), timer.stats().store_errors), (0, 3));
+    }
 }

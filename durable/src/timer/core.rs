@@ -656,18 +656,54 @@ mod tests {
         assert_eq!(core.stats().clock_steps, 1);
     }
 
+    /// Returns a timer with a delivery that has begun, and waits for a thread or task.
+    fn waiting(
+        store: &MemoryStore,
+        set: impl FnOnce(&mut DriverSettings),
+    ) -> (Arc<Core<MemoryStore>>, Delivery) {
+        let (sender, deliveries) = mpsc::channel();
+        let core = core_with(store, Arc::new(move |delivery| drop(sender.send(delivery))), set);
+        schedule(&core);
+        core.run_turn(&|claim| core.claim(claim));
+        (core, deliveries.try_recv().expect("delivery"))
+    }
+
+    #[test]
+    fn a_delivery_that_waits_is_not_run_after_a_pause_and_is_no_attempt() {
+        let (store, queue) = (MemoryStore::new(), Name::default());
+        for is_paused in [false, true] {
+            let (core, delivery) = waiting(&store, |_| ());
+            store.pause(&queue, is_paused).expect("pause");
+            core.notice(Some(&queue), WallTime::MIN);
+            core.run_turn(&|claim| core.claim(claim));
+            assert_eq!(delivery.start().is_none(), is_paused);
+            core.commits.close();
+            core.run_commits();
+            let record = store.records().remove(0);
+            assert_eq!(record.state, State::Pending);
+            assert_eq!(record.attempt, u32::from(!is_paused), "a drop is a failed attempt");
+            assert_eq!(core.stats().fenced, 0);
+        }
+    }
+
+    #[test]
+    fn a_delivery_that_waits_is_not_run_after_its_timeout_was_cancelled() {
+        let store = MemoryStore::new();
+        let (core, delivery) = waiting(&store, |_| ());
+        let cancel = Command::Cancel(delivery.id().clone());
+        store.write(core.clock.now(), &[cancel]).expect("write");
+        core.notice(None, WallTime::MIN);
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(delivery.start().is_none());
+    }
+
     /// The process stops between the begin of a delivery and its handler, longer than its lease.
     #[test]
     fn a_delivery_whose_lease_has_ended_is_not_run_and_is_no_attempt() {
         let store = MemoryStore::new();
-        let (sender, deliveries) = mpsc::channel();
-        let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
-        let core = core_with(&store, handler, |settings| {
+        let (core, delivery) = waiting(&store, |settings| {
             (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
         });
-        schedule(&core);
-        core.run_turn(&|claim| core.claim(claim));
-        let delivery = deliveries.try_recv().expect("delivery");
         while delivery.is_current() {
             thread::yield_now();
         }

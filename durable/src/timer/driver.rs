@@ -283,6 +283,8 @@ pub(crate) struct Driver {
     must_evict: bool,
     /// Deliveries may have become void.
     must_check: bool,
+    /// The queue may have been paused.
+    must_recall: bool,
     /// Most records to hold on a shared store, and when the last full claim ended.
     reach: usize,
     reached_at: WallTime,
@@ -327,6 +329,7 @@ impl Driver {
             full_until: None,
             must_evict: false,
             must_check: false,
+            must_recall: false,
             reach: 0,
             reached_at: WallTime::MIN,
             begun_since: 0,
@@ -366,6 +369,7 @@ impl Driver {
         }
         if due == WallTime::MIN {
             self.must_check |= queue.is_none();
+            self.must_recall |= queue.is_some();
             self.claim_soon(due);
             return;
         }
@@ -566,6 +570,10 @@ impl Driver {
         if std::mem::take(&mut self.must_check) {
             self.check(turn)?;
         }
+        if self.must_recall {
+            self.recall_if_paused(turn)?;
+            self.must_recall = false;
+        }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
             self.recheck_at = None;
@@ -650,7 +658,7 @@ impl Driver {
         self.bytes -= held.iter().map(|record| record.payload.len()).sum::<usize>();
         let kept = held.len() - EVICTED.min(held.len().div_ceil(2));
         for record in held.drain(kept..) {
-            self.wait_for_release(&record, turn);
+            self.wait_for_release(&record.claim(), turn);
         }
         for record in held {
             let next = record.next;
@@ -660,10 +668,10 @@ impl Driver {
     }
 
     /// Gives a record back. The worker stays until that is written.
-    fn wait_for_release(&mut self, record: &Record, turn: &mut Turn<'_>) {
+    fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
         let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
-        self.delivering.insert(record.token, waiting);
-        turn.step.commands.push(release(record));
+        self.delivering.insert(claim.token, waiting);
+        turn.step.commands.push(Command::Settle(claim.clone(), Settlement::Release));
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -687,10 +695,42 @@ impl Driver {
         if !runs.is_empty() {
             let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
             let current = contain(|| turn.store.are_current(&claims))?;
-            let void = runs.iter().zip(current).filter(|(_, is_current)| !is_current);
-            void.for_each(|(run, _)| run.stop());
+            let void = runs.into_iter().zip(current).filter(|(_, is_current)| !is_current);
+            let void: Vec<_> = void.map(|(run, _)| Arc::clone(run)).collect();
+            for run in void {
+                run.stop();
+                if run.recall() {
+                    self.ended(run.claim.token);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Gives deliveries back that wait for a thread or a task if the queue is paused.
+    fn recall_if_paused(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
+        let runs = self.delivering.values().filter_map(|delivering| delivering.run.clone());
+        let waiting: Vec<_> = runs.filter(|run| run.started.load(SeqCst) == 0).collect();
+        if !waiting.is_empty() {
+            let name = &self.settings.queue.name;
+            let queues = contain(|| turn.store.queues())?;
+            if queues.iter().any(|queue| queue.is_paused && queue.name == *name) {
+                for run in waiting {
+                    self.recall(&run, turn);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a delivery back unless its handler has started. It was no attempt.
+    fn recall(&mut self, run: &Run, turn: &mut Turn<'_>) -> bool {
+        let is_recalled = run.recall();
+        if is_recalled {
+            self.ended(run.claim.token);
+            self.wait_for_release(&run.claim, turn);
+        }
+        is_recalled
     }
 
     fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
@@ -795,7 +835,7 @@ impl Driver {
         };
         if self.is_closing {
             for record in &batch.records {
-                self.wait_for_release(record, turn);
+                self.wait_for_release(&record.claim(), turn);
             }
             return;
         }
@@ -977,10 +1017,11 @@ impl Driver {
                 }
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
-                    self.wait_for_release(&record, turn);
+                    self.wait_for_release(&record.claim(), turn);
                     for record in self.take_held() {
-                        self.wait_for_release(&record, turn);
+                        self.wait_for_release(&record.claim(), turn);
                     }
+                    self.must_recall = true;
                     self.full_until = None;
                 }
             }

@@ -68,7 +68,9 @@
 //!    the record was cancelled, moved or replaced, or it belongs to another worker. So the answer
 //!    to a cancel is correct, even though the worker's memory does not know of it. Directly before
 //!    the handler runs, its thread or task checks the lease by the monotonic clock, and the limit
-//!    of the handler starts. Otherwise the record goes back, and the attempt does not count.
+//!    of the handler starts. Otherwise the record goes back, and the attempt does not count. It
+//!    also goes back if the queue is paused before that, or the handler does not start for as long
+//!    as its limit.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
 //!    changes nothing: this is the fence. Only the holder of the record's current token can
 //!    acknowledge it.

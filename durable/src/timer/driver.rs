@@ -523,24 +523,25 @@ impl Driver {
         self.paused_until = Some(now.saturating_add(self.pause));
     }
 
-    /// Counts deliveries that take too long as failed. The limit counts from the start of the
-    /// handler, which may be later than the begin.
+    /// Counts deliveries that take too long as failed, and gives those back whose handlers did not
+    /// start in that time. The limit counts from the start of the handler, which may be later than
+    /// the begin.
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
         for (claim, attempt) in expired {
-            let run =
-                self.delivering.get(&claim.token).and_then(|delivering| delivering.run.clone());
-            let started = run.as_ref().map_or(0, |run| run.started.load(SeqCst));
-            let start = if started == 0 { turn.now } else { time(Tick::new(started)) };
+            let run = self.delivering.get(&claim.token);
+            let Some(run) = run.and_then(|delivering| delivering.run.clone()) else { continue };
+            if self.recall(&run, turn) {
+                continue;
+            }
+            let start = time(Tick::new(run.started.load(SeqCst)));
             let limit = self.settings.queue.handler_limit.unwrap_or_default();
             if start.saturating_add(limit) > turn.now {
                 self.watch(claim, attempt, start);
                 continue;
             }
-            if let Some(run) = run {
-                run.stop();
-            }
+            run.stop();
             let delivering = self.delivering.remove(&claim.token);
             let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
             self.free_key(delivering.and_then(|delivering| delivering.key).as_ref());

@@ -76,6 +76,9 @@
 //!    acknowledge it.
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
 //!    their old tokens void.
+//! 5. *Compare.* A failover or a crash of a server can undo a commit that it has answered. So the
+//!    worker of a shared store tells it each minute which tokens it holds, and the store makes the
+//!    other records of that worker pending.
 //!
 //! Invariant: at most one worker holds the token of a record. Every change of a record, except
 //! *begin*, gives it another token or removes it.

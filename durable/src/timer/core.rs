@@ -263,9 +263,7 @@ impl<S: Store> Core<S> {
         step.claims.into_iter().for_each(claim);
         for command in step.commands {
             let reply = match &command {
-                Command::Settle(claim, Settlement::Release) => {
-                    Reply::Settled(claim.token, Counted::Released)
-                }
+                Command::Settle(claim, _) => Reply::Settled(claim.token, Counted::Released),
                 _ => Reply::None,
             };
             self.commit(Job { commands: vec![command], reply });

@@ -34,7 +34,7 @@ use delaywheel::{
     Tick,
     wheel::{Key, TimingWheel},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     delivery::{Lease, Run},
@@ -76,6 +76,9 @@ const LOCKED: Duration = Duration::from_millis(10);
 /// Least and most time until the next try if another worker delivers as many timeouts of a key as
 /// may run at once.
 const BUSY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// How often a worker of a shared store tells it what it holds.
+const RECONCILE: Duration = Duration::from_secs(60);
 
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -174,6 +177,17 @@ pub(crate) struct Step {
     pub(crate) again: bool,
 }
 
+impl Step {
+    /// Returns the tokens of the settlements.
+    fn settling(&self) -> impl Iterator<Item = u64> {
+        let settled = self.commands.iter().filter_map(|command| match command {
+            Command::Settle(claim, _) => Some(claim.token),
+            _ => None,
+        });
+        settled.chain(self.failed.iter().map(|failed| failed.claim.token))
+    }
+}
+
 /// An attempt that failed without an answer of the handler.
 #[derive(Debug)]
 pub(crate) struct FailedAttempt {
@@ -265,6 +279,8 @@ pub(crate) struct Driver {
     permit_at: WallTime,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
+    /// Tokens of settlements that a step returned and the store has not written.
+    settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
     /// Deliveries for each thread that begin at once, and when the last ones began.
@@ -277,6 +293,8 @@ pub(crate) struct Driver {
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
     recheck_at: Option<WallTime>,
+    /// When to give back what only the store takes for held.
+    reconcile_at: WallTime,
     /// The window is full, up to this time: more is pending in it.
     full_until: Option<WallTime>,
     /// A record was noticed that is due before the end of a full window.
@@ -317,6 +335,7 @@ impl Driver {
             blocked: FxHashMap::default(),
             permit_at: WallTime::MIN,
             delivering: FxHashMap::default(),
+            settling: FxHashSet::default(),
             running: 0,
             ahead: 1,
             began_at: WallTime::MIN,
@@ -326,6 +345,7 @@ impl Driver {
             renew_at: WallTime::MIN,
             lapse_at: None,
             recheck_at: None,
+            reconcile_at: WallTime::MIN,
             full_until: None,
             must_evict: false,
             must_check: false,
@@ -399,6 +419,7 @@ impl Driver {
 
     /// A delivery is settled.
     pub(crate) fn ended(&mut self, token: u64) {
+        self.settling.remove(&token);
         let Some(delivering) = self.delivering.remove(&token) else { return };
         self.running -= usize::from(delivering.is_running);
         if let Some(key) = delivering.limit {
@@ -446,16 +467,16 @@ impl Driver {
         if !self.lease.is_valid() {
             self.stop_deliveries();
         }
-        if self.paused_until.is_some_and(|until| now < until) {
-            return turn.step;
+        if self.paused_until.is_none_or(|until| until <= now) {
+            self.paused_until = None;
+            match self.call_store(&mut turn) {
+                // A claim that is under way may fail.
+                Ok(()) if self.is_claiming() => (),
+                Ok(()) => self.pause = Duration::ZERO,
+                Err(error) => self.pause_after(&error, now, counters),
+            }
         }
-        self.paused_until = None;
-        match self.call_store(&mut turn) {
-            // A claim that is under way may fail.
-            Ok(()) if self.is_claiming() => (),
-            Ok(()) => self.pause = Duration::ZERO,
-            Err(error) => self.pause_after(&error, now, counters),
-        }
+        self.settling.extend(turn.step.settling());
         turn.step
     }
 
@@ -476,7 +497,7 @@ impl Driver {
             self.lapse_at,
             self.recheck_at,
         ];
-        let claims = claims.into_iter().flatten().filter(|_| !self.is_closing);
+        let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
         let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
         others.into_iter().flatten().chain(claims).min()
     }
@@ -505,6 +526,7 @@ impl Driver {
             self.paused_until = None;
             self.claim_soon(now);
             self.renew_at = now;
+            self.reconcile_at = now;
         }
         self.last = now;
     }
@@ -585,11 +607,14 @@ impl Driver {
         if std::mem::take(&mut self.must_evict) && self.full_until.is_some() {
             self.evict(turn);
         }
-        if !self.is_closing {
+        if self.must_reconcile() && !self.is_claiming() {
+            self.reconcile(turn)?;
+        }
+        if self.may_claim() {
             self.claim_window(turn)?;
         }
         self.begin_due(turn)?;
-        if !self.is_closing {
+        if self.may_claim() {
             self.claim_backlog(turn)?;
         }
         turn.step.again = self.next_step().is_some_and(|next| next <= turn.now);
@@ -687,6 +712,22 @@ impl Driver {
     fn stop_deliveries(&self) {
         let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
         runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
+    }
+
+    /// Gives back the records that only the store takes for held: a failover or a crash of its
+    /// server may have lost what ended their deliveries. No claim is under way.
+    fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
+        self.settling.extend(turn.step.settling());
+        if let Some(worker) = self.worker {
+            let due = [&self.window.due, &self.backlog.due].into_iter().chain(self.parked.values());
+            let held = self.wheel.iter().map(|(_, _, record)| record);
+            let held = held.chain(due.flat_map(Due::values)).map(|record| record.token);
+            let others = self.delivering.keys().chain(&self.settling).copied();
+            let tokens: Vec<_> = held.chain(others).collect();
+            contain(|| turn.store.keep_only(worker, &tokens))?;
+        }
+        self.reconcile_at = turn.now.saturating_add(RECONCILE);
+        Ok(())
     }
 
     /// Tells handlers whose claim is void.
@@ -1176,6 +1217,16 @@ impl Driver {
         }
     }
 
+    fn must_reconcile(&self) -> bool {
+        self.settings.is_shared && self.reconcile_at <= self.last && !self.is_closing
+    }
+
+    /// Returns whether the lanes may claim. Before the worker tells what it holds, claims under way
+    /// have to end.
+    fn may_claim(&self) -> bool {
+        !(self.is_closing || self.is_claiming() && self.must_reconcile())
+    }
+
     fn is_claiming(&self) -> bool {
         self.window.is_claiming || self.backlog.is_claiming
     }
@@ -1279,6 +1330,14 @@ mod tests {
         store
     }
 
+    fn carry_out(store: &MemoryStore, claims: Vec<LaneClaim>) -> Vec<(LaneClaim, Claimed)> {
+        let carry_out = |claim: LaneClaim| {
+            let claimed = store.claim(claim.worker, &claim.request);
+            (claim, claimed)
+        };
+        claims.into_iter().map(carry_out).collect()
+    }
+
     #[test]
     fn records_that_were_claimed_for_an_earlier_worker_are_dropped() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
@@ -1339,11 +1398,7 @@ mod tests {
                     driver.ended(claim.token);
                 }
             }
-            let carry_out = |claim: LaneClaim| {
-                let claimed = store.claim(claim.worker, &claim.request);
-                (claim, claimed)
-            };
-            claimed = step.claims.into_iter().map(carry_out).collect();
+            claimed = carry_out(store, step.claims);
         }
         begun
     }
@@ -1403,18 +1458,48 @@ mod tests {
         assert_eq!(driver.step(&store, later, &counters, Vec::new()).claims.len(), 2);
     }
 
+    /// A failover loses the transaction in which a handler acknowledged. Two other handlers exceed
+    /// their limit, and the settlement of one is refused.
+    #[test]
+    fn what_only_the_store_takes_for_held_becomes_pending_each_minute() {
+        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(start, 3), Counters::default(), driver(8));
+        driver.settings.is_shared = true;
+        driver.settings.queue.handler_limit = Some(30 * SECOND);
+        let far = NewTimeout::new("far", start.saturating_add(70 * SECOND), b"").expect("valid");
+        store.write(start, &[Command::Schedule(far)]).expect("write");
+        let step = |driver: &mut Driver, seconds: u32, claimed| {
+            driver.step(&store, start.saturating_add(SECOND * seconds), &counters, claimed)
+        };
+        let claims = step(&mut driver, 0, Vec::new()).claims;
+        let begun = step(&mut driver, 0, carry_out(&store, claims)).begun;
+        let tokens: Vec<_> = begun.iter().map(|(record, _)| record.token).collect();
+        let is_kept = |&token: &u64| store.records().iter().any(|record| record.token == token);
+        let kept = || tokens.iter().map(is_kept).collect::<Vec<_>>();
+        assert_eq!(kept(), [true; 3]);
+        assert!(begun.iter().all(|(_, run)| run.start(start)));
+        driver.ended(tokens[0]);
+        assert_eq!(step(&mut driver, 30, Vec::new()).failed.len(), 2, "not written yet");
+        driver.ended(tokens[1]);
+        driver.claim_soon(start);
+        let mut claims = step(&mut driver, 59, Vec::new()).claims;
+        let backlog = claims.split_off(1);
+        let next = step(&mut driver, 60, carry_out(&store, claims));
+        assert!(next.claims.is_empty() && !next.again, "the other claim must end first");
+        assert_eq!(kept(), [true; 3]);
+        step(&mut driver, 60, carry_out(&store, backlog));
+        assert_eq!(kept(), [false, false, true]);
+        let claimed = |record: &Record| record.state == State::Claimed;
+        assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
+    }
+
     #[test]
     fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(8));
         driver.settings.threads = Some(2);
-        let step = driver.step(&store, now, &counters, Vec::new());
-        let carry_out = |claim: LaneClaim| {
-            let claimed = store.claim(claim.worker, &claim.request);
-            (claim, claimed)
-        };
-        let claimed = step.claims.into_iter().map(carry_out).collect();
-        let step = driver.step(&store, now, &counters, claimed);
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        let step = driver.step(&store, now, &counters, carry_out(&store, claims));
         let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();
         assert_eq!(ids, ["8", "0"], "the oldest of each lane");
         driver.returned(step.begun[0].0.token);

@@ -6,7 +6,8 @@
 //!
 //! A group that fails because of one command is split, so each command fails or waits for itself
 //! only. A command whose record another transaction has locked is set aside, with later ones of the
-//! same id, and tried again by a second thread. Others go on.
+//! same id, and tried again by a second thread. Others go on. After a few such commands, the rest
+//! of the group is set aside as well: each may take as long as a wait for a lock.
 //!
 //! A settlement that could not be written is tried again until the store answers. If the first try
 //! took effect after all, its claim is void and the second one changes nothing.
@@ -35,6 +36,9 @@ const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
 /// Time between tries of settlements.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Most locked records of a group for which the thread of all commits waits.
+const MAX_LOCKED: usize = 4;
 
 /// Time for which the command of a caller waits for a locked record.
 const LOCKED: Duration = Duration::from_secs(10);
@@ -214,7 +218,7 @@ impl CommitQueue {
         let mut from = 0;
         let mut state = self.state.lock();
         while !state.is_closed {
-            let Some((number, limit, mut job)) = state.aside.take(from) else {
+            let Some((number, limit, job)) = state.aside.take(from) else {
                 from = 0;
                 if state.aside.jobs.is_empty() {
                     self.set_aside.wait(&mut state);
@@ -225,24 +229,17 @@ impl CommitQueue {
             };
             from = number + 1;
             let ids: Vec<_> = job.ids().cloned().collect();
-            if limit <= Instant::now()
-                && let Reply::Caller(sender) = job.reply
-            {
-                // The caller may have gone.
-                let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
-                state.aside.forget(&ids);
-                continue;
-            }
             drop(state);
             let failed = write(vec![job]);
             state = self.state.lock();
-            let still = failed.locked.into_iter().chain(failed.again).next();
-            match still {
+            match failed.locked.into_iter().chain(failed.again).next() {
                 None => state.aside.forget(&ids),
-                Some(still) => {
-                    job = still;
-                    state.aside.jobs.insert(number, (limit, job));
+                Some(Job { reply: Reply::Caller(sender), .. }) if limit <= Instant::now() => {
+                    // The caller may have gone.
+                    let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
+                    state.aside.forget(&ids);
                 }
+                Some(still) => drop(state.aside.jobs.insert(number, (limit, still))),
             }
         }
     }
@@ -297,9 +294,10 @@ pub(super) fn write_group(
         let second = group.split_off(group.len() / 2);
         let mut failed = write_group(store, now, group, counters, outcome);
         // Later commands of a locked record wait behind the earlier ones.
+        let is_slow = failed.locked.len() >= MAX_LOCKED;
         let mut ids: FxHashSet<_> = failed.locked.iter().flat_map(Job::ids).cloned().collect();
         let (behind, second): (Vec<_>, Vec<_>) = second.into_iter().partition(|job| {
-            let is_behind = job.ids().any(|id| ids.contains(id));
+            let is_behind = is_slow || job.ids().any(|id| ids.contains(id));
             ids.extend(job.ids().filter(|_| is_behind).cloned());
             is_behind
         });

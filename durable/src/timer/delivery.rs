@@ -64,7 +64,7 @@ impl Lease {
     }
 
     /// Returns the time until the end; `None` for a lease without one, and zero after the end.
-    fn remaining(&self) -> Option<Duration> {
+    pub(super) fn remaining(&self) -> Option<Duration> {
         let until = self.0.lock().unwrap_or_default();
         (until != Duration::MAX).then(|| until.saturating_sub(Self::now()))
     }

@@ -213,6 +213,8 @@ pub(crate) type Claimed = StoreResult<Option<ClaimedBatch>>;
 struct Turn<'a> {
     store: &'a dyn Store,
     now: WallTime,
+    /// The time of the monotonic clock when the step began.
+    start: Duration,
     counters: &'a Counters,
     step: Step,
 }
@@ -458,7 +460,7 @@ impl Driver {
         counters: &Counters,
         claimed: Vec<(LaneClaim, Claimed)>,
     ) -> Step {
-        let mut turn = Turn { store, now, counters, step: Step::default() };
+        let mut turn = Turn { store, now, start: Lease::now(), counters, step: Step::default() };
         self.follow_clock(now, counters);
         for (claim, claimed) in claimed {
             self.end_claim(&claim, claimed, &mut turn);
@@ -777,9 +779,8 @@ impl Driver {
 
     fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         if let Some(worker) = self.worker {
-            let start = Lease::now();
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
-                self.extend_lease(start, turn.now);
+                self.extend_lease(turn);
                 self.check(turn)?;
             } else {
                 self.lose_lease(turn.now, turn.counters);
@@ -789,7 +790,6 @@ impl Driver {
     }
 
     fn enter(&mut self, turn: &Turn<'_>) -> StoreResult<WorkerId> {
-        let start = Lease::now();
         // Each queue of a timer has a worker of its own.
         let queue = &self.settings.queue.name;
         let name = self.settings.worker.as_ref().map(|name| match queue.as_str() {
@@ -798,16 +798,17 @@ impl Driver {
         });
         let lease = self.settings.lease;
         let worker = contain(|| turn.store.enter(turn.now, lease, name.as_deref()))?;
-        self.extend_lease(start, turn.now);
+        self.extend_lease(turn);
         Ok(*self.worker.insert(worker))
     }
 
     /// The store has extended the lease. Deliveries from before a lease that had ended stay void,
     /// though it has not given their records away.
-    fn extend_lease(&mut self, start: Duration, now: WallTime) {
-        self.renew_at = now.saturating_add(self.settings.lease / 3);
-        // The store may count from a time that is earlier by the delay of a message.
-        let until = start.saturating_add(self.settings.lease / 10 * 9);
+    fn extend_lease(&mut self, turn: &Turn<'_>) {
+        self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
+        // The store counts from the start of the step, or from a time that is earlier by the delay
+        // of a message.
+        let until = turn.start.saturating_add(self.settings.lease / 10 * 9);
         let until = if self.settings.is_virtual { Duration::MAX } else { until };
         if !self.lease.extend(until) {
             self.lease = Arc::new(Lease::until(until));
@@ -1491,6 +1492,31 @@ mod tests {
         assert_eq!(kept(), [false, false, true]);
         let claimed = |record: &Record| record.state == State::Claimed;
         assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
+    }
+
+    /// A call of the store before `enter` takes a while.
+    #[test]
+    fn a_lease_counts_from_the_time_that_the_store_hears() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
+        driver.settings.is_virtual = false;
+        let unknown = |claim| (claim, Err(StoreError::new(StoreErrorReason::OutcomeUnknown)));
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        driver.step(&store, now, &counters, claims.into_iter().map(unknown).collect());
+        // The store calls this while the old worker leaves.
+        let left = Arc::new(std::sync::OnceLock::new());
+        let noted = Arc::clone(&left);
+        store.listen(Arc::new(move |_, _| {
+            let start = *noted.get_or_init(Lease::now);
+            while Lease::now() < start + SECOND / 100 {}
+        }));
+        driver.step(&store, now.saturating_add(SECOND), &counters, Vec::new());
+        let end = Lease::now() + driver.lease.remaining().expect("real time");
+        let left = *left.get().expect("the worker left");
+        assert!(
+            end < left + driver.settings.lease / 10 * 9,
+            "the lease ends later than the store's"
+        );
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl MemoryStore {
     pub(crate) fn leases(&self, limit: usize) -> Vec<crate::inspect::WorkerLease> {
         let state = self.state.lock();
         let hold = |entry: &Entry| (entry.worker, entry.record.state == State::Delivering);
-        state.workers.leases(limit, state.records.values().map(hold))
+        state.workers.leases(limit, &state.records.values().map(hold))
     }
 }
 

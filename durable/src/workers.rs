@@ -67,7 +67,7 @@ impl Workers {
     pub(crate) fn leases(
         &self,
         limit: usize,
-        holds: impl Iterator<Item = (Option<WorkerId>, bool)> + Clone,
+        holds: &(impl Iterator<Item = (Option<WorkerId>, bool)> + Clone),
     ) -> Vec<WorkerLease> {
         let lease = |(&worker, &until): (&WorkerId, &WallTime)| {
             let name = self.names.iter().find(|&(_, named)| *named == worker);
@@ -186,7 +186,7 @@ mod tests {
         let (worker, _) = workers.enter(now.saturating_add(lease), None);
         let mut renew = |now: WallTime| {
             assert!(workers.renew(worker, now, lease).0);
-            workers.leases(1, [].into_iter())[0].until.since(now)
+            workers.leases(1, &[].into_iter())[0].until.since(now)
         };
         assert_eq!(renew(now.saturating_sub(20 * SECOND)), 50 * SECOND);
         assert_eq!(renew(now.saturating_sub(3_600 * SECOND)), lease);

@@ -89,7 +89,7 @@ impl Inspect for SqliteStore {
         }
         let held = self.shared.held.lock();
         let holds = held.holds.values().map(|hold| (hold.worker, hold.begun));
-        Ok(Some(held.workers.leases(limit, holds)))
+        Ok(Some(held.workers.leases(limit, &holds)))
     }
 }
 

@@ -48,8 +48,8 @@ pub(super) enum Phase {
 /// News for the drivers.
 #[derive(Debug, Default)]
 struct Inbox {
-    /// Handlers cannot be started: a spawner panics, or its runtime has ended.
-    must_rest: bool,
+    /// Drivers whose handlers cannot be started: a spawner panics, or its runtime has ended.
+    must_rest: Vec<usize>,
     /// Drivers and tokens.
     returned: Vec<(usize, u64)>,
     ended: Vec<u64>,
@@ -228,7 +228,8 @@ impl<S: Store> Core<S> {
                 for (claim, claimed) in claimed {
                     claims[claim.driver].push((claim, claimed));
                 }
-                let steps = drivers.iter_mut().zip(claims).map(|(driver, claimed)| {
+                let steps = drivers.iter_mut().zip(claims).enumerate();
+                let steps = steps.map(|(number, (driver, claimed))| {
                     // A record that a claim brings after the shutdown is given back.
                     let commands = if is_closing { driver.close() } else { Vec::new() };
                     for &token in &ended {
@@ -238,7 +239,7 @@ impl<S: Store> Core<S> {
                         driver.notice(queue.as_ref(), *due);
                     }
                     let now = self.clock.now();
-                    if must_rest {
+                    if must_rest.contains(&number) {
                         driver.rest(now);
                     }
                     let mut step = driver.step(&self.store, now, &self.counters, claimed);
@@ -484,7 +485,7 @@ impl<S: Store> Ends for Core<S> {
         // A thread is free before the settlement is durable.
         let mut inbox = self.inbox.lock();
         inbox.returned.push((driver, record.token));
-        inbox.must_rest |= verdict == Verdict::Released;
+        inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
         drop(inbox);
         self.ring();
         if verdict == Verdict::Settled {

@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use delaywheel_durable::{Backoff, DurableTimer, ManualWallClock, MemoryStore};
+use delaywheel_durable::{
+    Backoff, DurableTimer, ManualWallClock, MemoryStore, NewTimeout, Queue, WallClock,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -77,6 +79,26 @@ fn a_task_that_never_ran_is_no_attempt() {
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     clock.advance(10 * SECOND);
     assert_eq!((tries.load(SeqCst), timer.stats().acknowledged), (7, 1));
+}
+
+#[test]
+fn tasks_that_cannot_be_started_delay_no_other_queue() {
+    let clock = ManualWallClock::new();
+    let handler = |delivery| std::future::ready((delivery, Ok::<_, String>(())));
+    let (sender, seen) = mpsc::channel();
+    let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
+    let timer = DurableTimer::builder(MemoryStore::new())
+        .clock(clock.clone())
+        .queue(Queue::asynchronous("ended", drop, handler))
+        .queue(other)
+        .build()
+        .expect("start");
+    let due = clock.now().saturating_add(SECOND / 100);
+    let new = |id, due| NewTimeout::new(id, due, b"").and_then(|new| new.queue(id)).expect("valid");
+    let batch = vec![new("ended", clock.now()), new("other", due)];
+    timer.schedule_batch(batch).wait().expect("schedule");
+    clock.advance(SECOND / 100);
+    assert_eq!(seen.try_iter().count(), 1);
 }
 
 /// The runtime polls the first task when the limit is over.

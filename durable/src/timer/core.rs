@@ -339,14 +339,15 @@ impl<S: Store> Core<S> {
         self.notice(None, WallTime::MIN);
     }
 
-    /// Gives the held records back. Returns whether no delivery is under way.
+    /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
         let commands: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
         if !commands.is_empty() {
             self.commit(Job { commands, reply: Reply::None });
         }
         let mut drivers = self.drivers.lock();
-        if held(&drivers).2 > 0 {
+        // A claim under way locks its worker.
+        if held(&drivers).2 > 0 || drivers.iter().any(Driver::is_claiming) {
             return false;
         }
         for worker in drivers.iter_mut().flat_map(Driver::leave) {
@@ -619,6 +620,19 @@ mod tests {
         assert!(core.close(), "no delivery is under way");
         let record = store.records().remove(0);
         assert_eq!((record.state, record.attempt), (State::Pending, 0), "it was no attempt");
+    }
+
+    /// A store may refuse to remove a worker that has a claim under way.
+    #[test]
+    fn a_timer_does_not_leave_before_its_claims_end() {
+        let (core, _deliveries) = deaf_core(&MemoryStore::new());
+        let claims = Mutex::new(Vec::new());
+        core.run_turn(&|claim| claims.lock().push(claim));
+        core.shut_down();
+        assert!(!core.close());
+        claims.into_inner().into_iter().for_each(|claim| core.claim(claim));
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(core.close());
     }
 
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due

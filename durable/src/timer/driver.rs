@@ -1228,7 +1228,7 @@ impl Driver {
         !(self.is_closing || self.is_claiming() && self.must_reconcile())
     }
 
-    fn is_claiming(&self) -> bool {
+    pub(crate) fn is_claiming(&self) -> bool {
         self.window.is_claiming || self.backlog.is_claiming
     }
 

@@ -440,6 +440,8 @@ impl Driver {
     /// Takes out all records that are claimed and not being delivered.
     fn take_held(&mut self) -> Vec<Record> {
         self.bytes = 0;
+        self.blocked.clear();
+        self.busy.retain(|_, count| *count > 0);
         let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
         let held = self.wheel.drain().map(|(_, _, record)| record);
         let parked = std::mem::take(&mut self.parked).into_values();
@@ -509,7 +511,6 @@ impl Driver {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             self.permit_at = WallTime::MIN;
-            self.blocked.clear();
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
             for record in held {

@@ -62,8 +62,8 @@ impl Workers {
         (is_known, BTreeMap::into_keys(lapsed).collect())
     }
 
-    /// Returns the first workers. `holds` has the worker of each record, and whether its delivery is
-    /// under way.
+    /// Returns the first workers. `holds` has the worker of each record, and whether its delivery
+    /// is under way.
     pub(crate) fn leases(
         &self,
         limit: usize,

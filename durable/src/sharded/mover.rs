@@ -93,8 +93,8 @@ impl<S: Store> Sharded<S> {
         Ok(is_done)
     }
 
-    /// Returns the number of timeouts that are in an old database, and belong into a new one, and of
-    /// moves that have not ended. Reads all timeouts of the old databases.
+    /// Returns the number of timeouts that are in an old database, and belong into a new one, and
+    /// of moves that have not ended. Reads all timeouts of the old databases.
     pub fn count_unmoved(&self) -> Result<u64, DurableError> {
         let all = Query::Prefix { prefix: String::new(), after: None };
         let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };

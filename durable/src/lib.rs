@@ -68,12 +68,17 @@
 //!    the record was cancelled, moved or replaced, or it belongs to another worker. So the answer
 //!    to a cancel is correct, even though the worker's memory does not know of it. Directly before
 //!    the handler runs, its thread or task checks the lease by the monotonic clock, and the limit
-//!    of the handler starts. Otherwise the record goes back, and the attempt does not count.
+//!    of the handler starts. Otherwise the record goes back, and the attempt does not count. It
+//!    also goes back if the queue is paused before that, or the handler does not start for as long
+//!    as its limit.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
 //!    changes nothing: this is the fence. Only the holder of the record's current token can
 //!    acknowledge it.
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
 //!    their old tokens void.
+//! 5. *Compare.* A failover or a crash of a server can undo a commit that it has answered. So the
+//!    worker of a shared store tells it each minute which tokens it holds, and the store makes the
+//!    other records of that worker pending.
 //!
 //! Invariant: at most one worker holds the token of a record. Every change of a record, except
 //! *begin*, gives it another token or removes it.

@@ -1,9 +1,8 @@
 //! Errors of the wheel, and the cell in which every error of the crate keeps a refused value.
 //!
 //! `?` into common error types requires `Send + Sync + 'static`. A refused value often is not
-//! `Sync`, such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`]. To compare two
-//! values in place, a thread would need their locks. So these errors have no `PartialEq`, and
-//! callers compare their kinds.
+//! `Sync`, such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`], which gives no
+//! access through a shared reference. So these errors have no `PartialEq`: compare their kinds.
 
 use core::{error::Error, fmt};
 

@@ -1,9 +1,9 @@
 //! A histogram of durations in a fixed array.
 //!
 //! Each power of two of nanoseconds has eight buckets of equal width, as in an HDR histogram of low
-//! precision. So a histogram takes 4 KiB, whatever it records.
+//! precision. So a histogram takes 4 KiB, whatever it records, and nothing while it is empty.
 
-use std::{boxed::Box, fmt, time::Duration};
+use std::{boxed::Box, fmt, iter, time::Duration};
 
 use crate::ticks::Nanos;
 
@@ -16,8 +16,8 @@ const LEN: usize = STEPS * 64;
 
 /// A distribution of durations: the lateness of timeouts, or how long operations waited.
 ///
-/// A duration is counted in a bucket whose width is at most an eighth of the duration. Memory is
-/// 4 KiB and does not grow. Durations over 584 years count as 584 years.
+/// A duration is counted in a bucket whose width is at most an eighth of the duration. Memory is 4
+/// KiB from the first duration on, and does not grow. Durations over 584 years count as 584 years.
 ///
 /// # Examples
 ///
@@ -38,20 +38,24 @@ const LEN: usize = STEPS * 64;
 /// ```
 #[derive(Clone)]
 pub struct Histogram {
-    counts: Box<[u64; LEN]>,
+    /// Empty until a duration is recorded.
+    counts: Box<[u64]>,
     count: u64,
     max: u64,
 }
 
 impl Histogram {
     pub(crate) fn new() -> Self {
-        Self { counts: Box::new([0; LEN]), count: 0, max: 0 }
+        Self { counts: Box::default(), count: 0, max: 0 }
     }
 
     /// Records a duration, `times` times.
     #[inline]
     pub(crate) fn record(&mut self, duration: impl Into<Nanos>, times: u64) {
         let nanos = duration.into().get();
+        if self.counts.is_empty() {
+            self.counts = Box::new([0; LEN]);
+        }
         self.counts[bucket_of(nanos)] += times;
         self.count += times;
         self.max = self.max.max(nanos);
@@ -59,8 +63,12 @@ impl Histogram {
 
     /// Adds the counts of another histogram.
     pub(crate) fn add(&mut self, other: &Self) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
-            *count += more;
+        if self.counts.is_empty() {
+            self.counts.clone_from(&other.counts);
+        } else {
+            for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+                *count += more;
+            }
         }
         self.count += other.count;
         self.max = self.max.max(other.max);
@@ -90,10 +98,11 @@ impl Histogram {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
-        let counts = self.counts.iter().zip(earlier.counts.iter()).enumerate();
-        counts.filter(|(_, (now, before))| now > before).map(|(bucket, (now, before))| {
-            (Duration::from_nanos(end_of(bucket).min(self.max)), now - before)
-        })
+        let before = earlier.counts.iter().chain(iter::repeat(&0));
+        let more = self.counts.iter().zip(before).map(|(now, before)| now.saturating_sub(*before));
+        more.enumerate()
+            .filter(|(_, more)| *more > 0)
+            .map(|(bucket, more)| (Duration::from_nanos(end_of(bucket).min(self.max)), more))
     }
 
     /// Returns the number of recorded durations.

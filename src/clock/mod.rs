@@ -288,8 +288,8 @@ impl ManualClock {
         Some(span)
     }
 
-    /// Advances the time until no timeout is pending, through at most `limit` wake-ups. Returns
-    /// whether no timeout is pending.
+    /// Advances the time until no timeout is pending that ever expires, through at most `limit`
+    /// wake-ups. Returns whether none is.
     ///
     /// The limit ends the call when callbacks schedule new timeouts without end.
     #[must_use]

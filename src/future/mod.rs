@@ -41,9 +41,9 @@
 //!
 //! - *Never early*, by the clock of the timer. A sleep ends at or after its deadline, and less than
 //!   a tick plus scheduling delay later.
-//! - *No lost wake-up.* The timer wakes the task that polled a future last. A poll by the same task
-//!   clones no waker, takes no lock, and does not read the clock. A reset to a later deadline takes
-//!   no lock either.
+//! - *No lost wake-up.* The timer wakes the task that polled a future last. After the first poll, a
+//!   poll by the same task clones no waker, takes no lock, and does not read the clock. A reset to
+//!   a later deadline takes no lock either.
 //! - *No lock over user code.* The crate clones, wakes and drops wakers without a lock. A waker may
 //!   poll, drop and reset other futures. The timer catches and counts the panic of a waker, and
 //!   continues. A waker that blocks delays the other sleeps of its timer, but no callback. Under a

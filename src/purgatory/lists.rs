@@ -2,8 +2,8 @@
 //! registration, then those of its value by threshold.
 //!
 //! Watchers of events come in order, so up to [`CHUNK`] of them share a chunk, and the first ones
-//! are in the list itself: most keys need no chunk. Each watcher has a *spot*, which its operation
-//! keeps, and where it leaves a vacancy. So it leaves a list of thousands without a search.
+//! are in the list itself: most keys need no chunk. An operation knows the *spot* of each watcher
+//! of its own. So a watcher leaves a list of thousands without a search.
 //!
 //! Chunks and thresholds are in ordered maps. A walk remembers the number of the chunk, or the
 //! threshold, where it goes on. So it needs no entry on the list, and any watcher may leave
@@ -276,7 +276,8 @@ impl Spot {
 
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
     fn in_chunk(chunk: u32, index: usize) -> Self {
-        assert!(chunk < IN_CHUNK / CHUNK - 1, "a shard has 2^28 chunks");
+        // Below the spot `NONE`.
+        assert!(chunk < (END - IN_CHUNK) / CHUNK, "a shard has too many chunks");
         Self(IN_CHUNK | (chunk * CHUNK + index as u32))
     }
 

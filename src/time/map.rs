@@ -83,7 +83,7 @@ impl<K, V> DelayMap<K, V> {
         Self {
             #[cfg(feature = "future")]
             timer: Some(timer.clone()),
-            ..Self::with(timer.clock().again())
+            ..Self::with(timer.clock().restarted())
         }
     }
 

@@ -100,9 +100,10 @@ impl TimerBuilder {
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
     ///
-    /// The number never exceeds the limit. For a moment after the end of a timeout, the timer may
-    /// still refuse a new one. With a limit, all threads share one counter. With a limit of 0,
-    /// `build` fails.
+    /// The number of callbacks or values never exceeds the limit; sleeps of a [`Timer`] have the
+    /// same limit for themselves. For a moment after the end of a timeout, the timer may still
+    /// refuse a new one. With a limit, all threads share one counter. With a limit of 0, `build`
+    /// fails.
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
     /// [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks or receivers are slower than
@@ -179,16 +180,17 @@ impl TimerBuilder {
     /// [`TimerBuildError`] if a setting is out of range.
     #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
+        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
         Ok(Timer {
             #[cfg(feature = "future")]
             sleeps: {
                 // The reaper wakes tasks itself.
-                let settings = self.clone().name(self.name.clone() + "-sleeps").inline();
+                let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
                 let wakers =
                     settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?;
                 Arc::new(super::sleep::Sleeps::new(wakers))
             },
-            values: self.build_with(super::Task::run)?,
+            values: this.build_with(super::Task::run)?,
         })
     }
 

@@ -274,8 +274,9 @@ impl Timer {
     /// # Complexity
     ///
     /// Takes amortized *O*(1) time, and about 64 bytes more than another timeout. From the first
-    /// call on, each turn of the reaper reads the wall clock. A turn that finds it set moves all
-    /// timeouts with such deadlines.
+    /// call on, each turn of the reaper reads the wall clock, and each reset of any timeout takes
+    /// one lock of the timer: if many threads reset timeouts, use another timer for these. A turn
+    /// that finds the clock set moves all timeouts with such deadlines.
     pub fn schedule_at_time(
         &self,
         time: impl Into<SystemTime>,

@@ -138,12 +138,16 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// starts the others.
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
+        if self.shards.is_shut_down() {
+            return Ok(());
+        }
+        // This calls the user's clock, so it comes before the lock.
+        self.shards.watch_jumps();
         let mut starter = self.starter.lock();
         let Some(parts) = starter.as_mut().filter(|_| !self.shards.is_shut_down()) else {
             return Ok(());
         };
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
-        self.shards.watch_jumps();
         while let Some(index) = parts.executors.checked_sub(1) {
             let Delivery::Backlog(backlog) = &self.delivery else { break };
             let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));

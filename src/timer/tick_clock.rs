@@ -121,8 +121,8 @@ impl TickClock {
         })
     }
 
-    /// Returns a clock with the same source and ticks that has seen no time yet.
-    pub(crate) fn again(&self) -> Self {
+    /// Returns a clock with the same source and length of a tick, whose tick 0 starts now.
+    pub(crate) fn restarted(&self) -> Self {
         Self::new(self.source.clone(), self.ticks.tick())
     }
 

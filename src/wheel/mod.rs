@@ -8,7 +8,7 @@
 //!
 //! Here *now* is the tick of the latest `advance` or `observe`. `d(t)` is the deadline of timeout
 //! `t`: the tick given to `insert` or `reset`. If timeouts had expired up to a later tick already,
-//! `d(t)` is that later tick: *now*, or less while timeouts are due.
+//! `d(t)` is that later tick: *now*, or an earlier one while timeouts are due.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.

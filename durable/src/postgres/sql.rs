@@ -153,15 +153,17 @@ pub(super) const LOCK_KEYS: &str = "
 /// Returns ids of records whose claim is valid, and: 0 the delivery began, 1 others have locked the
 /// record, 2 the key is busy, 3 the queue is paused. At most `$4` deliveries of a key may run; `$5`
 /// has ids whose key is busy.
+///
+/// `valid` compares the token again: the row that it locks may be newer than the one of `held`.
 pub(super) const BEGIN: &str = "
     WITH held AS MATERIALIZED (
-        SELECT t.id, t.queue, t.key, old.place,
+        SELECT t.id, t.token, t.queue, t.key, old.place,
             EXISTS (SELECT FROM {schema}.queues q WHERE q.name = t.queue AND q.is_paused) AS is_paused
         FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS old (id, token, place)
         JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
         WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3
     ), valid AS MATERIALIZED (
-        SELECT t.id FROM held JOIN {schema}.timeouts t ON t.id = held.id
+        SELECT t.id FROM held JOIN {schema}.timeouts t ON t.id = held.id AND t.token = held.token
         WHERE NOT held.is_paused AND NOT t.begun AND held.id <> ALL ($5::text[])
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ), free AS MATERIALIZED (

@@ -324,7 +324,8 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
-    /// Deliveries under way go on. The default queue is `""`.
+    /// Deliveries under way go on, and so does one that begins at this moment. The default queue is
+    /// `""`.
     pub fn pause(
         &self,
         queue: impl TryInto<Name, Error: Into<InputError>>,

@@ -37,23 +37,23 @@ fn build(
     builder.build_blocking(handler).expect("start")
 }
 
-/// The work takes 1 s, and each delivery may take 200 ms.
+/// The work takes 3 s, and each delivery may take 2 s.
 #[test]
 fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
     let store = MemoryStore::new();
-    fill(&store, 200);
+    fill(&store, 100);
     let (runs, builder) = (Arc::new(AtomicUsize::new(0)), DurableTimer::builder(store.clone()));
     let count = Arc::clone(&runs);
-    let builder = builder.threads(1).handler_limit(Some(200 * MILLI));
+    let builder = builder.threads(1).handler_limit(Some(2_000 * MILLI));
     let timer = build(builder.backoff(Backoff::new(MILLI).attempts(4)), move |delivery| {
         assert_eq!(delivery.attempt(), 1);
         count.fetch_add(1, SeqCst);
-        thread::sleep(5 * MILLI);
+        thread::sleep(30 * MILLI);
         Ok(())
     });
     assert!(timer.finish(LONG));
     let stats = timer.stats();
-    assert_eq!((runs.load(SeqCst), stats.acknowledged), (200, 200));
+    assert_eq!((runs.load(SeqCst), stats.acknowledged), (100, 100));
     assert_eq!((stats.overruns, stats.retries, stats.dead, stats.fenced), (0, 0, 0, 0));
 }
 

@@ -3,16 +3,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    slice,
     sync::{Arc, Mutex},
     thread,
 };
 
 use delaywheel_durable::{
-    Cancelled, Delivery, DurableTimer, MemoryStore, Query, Rescheduled, Store, WallTime,
+    Answer, Begun, Cancelled, ClaimRequest, Command, Delivery, DurableTimer, MemoryStore,
+    NewTimeout, Query, Rescheduled, State, Store, WallTime,
 };
 use fastrand::Rng;
 
-use crate::{LONG, connect, server::Server};
+use crate::{LONG, client, connect, server::Server};
 
 /// What became of a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,4 +183,42 @@ fn calls_that_race_with_deliveries_get_true_answers() {
     }
     let Some(server) = Server::start() else { return };
     race(connect(&server));
+}
+
+/// The server runs the statement that begins a delivery, and has not locked its row yet, when the
+/// reschedule commits.
+#[test]
+fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let new = NewTimeout::new("a", now, b"").expect("valid");
+    store.write(now, &[Command::Schedule(new.clone())]).expect("write");
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let later = now.saturating_add(LONG);
+    let claimed = store.claim(worker, &ClaimRequest::new(now, later)).expect("claim");
+    let claim = claimed.expect("lease").records[0].claim();
+    let mut client = client(&server);
+    let stall = "
+        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+            AS 'SELECT pg_advisory_lock_shared(1) IS NULL';
+        ALTER TABLE delaywheel.queues RENAME TO slow;
+        CREATE VIEW delaywheel.queues AS
+            SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
+        SELECT pg_advisory_lock(1);";
+    client.batch_execute(stall).expect("stall");
+    thread::scope(|scope| {
+        let begin = scope.spawn(|| store.begin(now, slice::from_ref(&claim), None));
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
+        while client.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
+            thread::yield_now();
+        }
+        let answers = store.write(now, &[Command::Reschedule(new.id.clone(), later)]);
+        assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        assert_ne!(begin.join().expect("begin").expect("begin"), [Begun::Begun]);
+    });
+    let record = store.get(&new.id).expect("get").expect("a record");
+    assert_eq!((record.state, record.next), (State::Pending, later));
+    assert_eq!(store.begin(now, &[claim], None).expect("begin"), [Begun::Void]);
 }

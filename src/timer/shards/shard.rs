@@ -127,8 +127,8 @@ pub(super) struct Content<S> {
     is_closed: bool,
     /// Whether a timeout that leaves the wheel matters: it holds a permit, or the shard is closed.
     must_settle: bool,
-    /// Number of timeouts whose end still matters: those in the wheel, and under the lock those
-    /// that have left it.
+    /// Number of timeouts whose permits are not released: those in the wheel, and under the lock
+    /// those that have left it.
     unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,

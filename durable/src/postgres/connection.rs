@@ -10,6 +10,8 @@
 use std::{
     error::Error as _,
     future::poll_fn,
+    ops::Deref,
+    panic::resume_unwind,
     pin::Pin,
     sync::{
         Arc, Weak,
@@ -46,10 +48,19 @@ type Typed<'a> = Vec<(&'a (dyn ToSql + Sync), Type)>;
 /// Does the work of a connection, and returns messages that are no answers.
 type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
 
-type Opened = Pin<Box<dyn Future<Output = Result<(Client, Driver), Error>> + Send>>;
+type Types = Arc<Mutex<FxHashMap<String, Vec<Type>>>>;
+
+type Opened = Pin<Box<dyn Future<Output = StoreResult<(Held, Option<Driver>)>> + Send>>;
 
 /// Opens a connection, encrypted or not.
 pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
+
+/// A connection of the store, or one of the user's pool.
+pub(super) enum Held {
+    Own(Client),
+    #[cfg(feature = "pool")]
+    Lent(deadpool_postgres::Object),
+}
 
 /// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);
@@ -75,6 +86,10 @@ pub(super) struct Connections {
     options: &'static str,
     /// Whether a pool gives each transaction another session.
     is_pooled: AtomicBool,
+    /// Whether the connections are of the user's pool.
+    are_lent: bool,
+    /// Types of the parameters of statements that are not prepared.
+    types: Types,
     runtime: Handle,
     /// The least recently used first.
     idle: Mutex<Vec<Session>>,
@@ -92,15 +107,14 @@ pub(super) struct Lane {
 
 /// A connection that is open, with its prepared statements.
 pub(super) struct Session {
-    client: Client,
+    client: Held,
     options: &'static str,
     schema: String,
     statements: FxHashMap<String, Statement>,
     /// Begins a transaction with its settings, if a pool is between.
     begin: Option<String>,
     is_in_transaction: bool,
-    /// Types of the parameters of statements that are not prepared.
-    types: FxHashMap<String, Vec<Type>>,
+    types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
     /// Batches until COPY is tried again.
@@ -120,9 +134,23 @@ where
     Box::new(move |config| {
         let tls = tls.clone();
         Box::pin(async move {
-            let (client, mut connection) = config.connect(tls).await?;
+            let (client, mut connection) = config.connect(tls).await.map_err(unavailable)?;
             let driver: Driver = Box::new(move |context| connection.poll_message(context));
-            Ok((client, driver))
+            Ok((Held::Own(client), Some(driver)))
+        })
+    })
+}
+
+/// Returns how to take connections from the user's pool, which the user's runtime drives.
+#[cfg(feature = "pool")]
+pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect {
+    Box::new(move |_| {
+        let pool = pool.clone();
+        let taken = runtime.spawn(async move { pool.get().await });
+        Box::pin(async move {
+            let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
+            let taken = taken.await.map_err(|_| StoreError::new(StoreErrorReason::Closed))?;
+            Ok((Held::Lent(taken.map_err(failed)?), None))
         })
     })
 }
@@ -134,6 +162,7 @@ impl Connections {
         connect: Connect,
         schema: &str,
         options: &'static str,
+        are_lent: bool,
     ) -> StoreResult<Arc<Self>> {
         bound_waits(&mut config);
         if config.get_application_name().is_none() {
@@ -147,7 +176,9 @@ impl Connections {
             connect,
             schema: schema.to_owned(),
             options,
-            is_pooled: AtomicBool::new(false),
+            is_pooled: AtomicBool::new(are_lent),
+            are_lent,
+            types: Types::default(),
             runtime: runtime.handle().clone(),
             idle: Mutex::default(),
             _end: end,
@@ -156,7 +187,9 @@ impl Connections {
         let name = "delaywheel-postgres".to_owned();
         let run = move || runtime.block_on(tend(&weak, ended));
         thread::Builder::new().name(name).spawn(run).map_err(failed)?;
-        connections.probe()?;
+        if !are_lent {
+            connections.probe()?;
+        }
         Ok(connections)
     }
 
@@ -196,7 +229,7 @@ impl Connections {
         &self,
         options: &str,
         notices: Option<mpsc::Sender<Notification>>,
-    ) -> StoreResult<Client> {
+    ) -> StoreResult<Held> {
         let mut config = self.config.clone();
         if !self.are_pooled() {
             let old = config.get_options().unwrap_or_default();
@@ -205,15 +238,18 @@ impl Connections {
         }
         let opened = block_on(self.runtime.spawn((self.connect)(config)));
         let closed = |_| StoreError::new(StoreErrorReason::Closed);
-        let (client, mut driver) = opened.map_err(closed)?.map_err(unavailable)?;
-        self.runtime.spawn(async move {
-            while let Some(Ok(message)) = poll_fn(&mut driver).await {
-                if let (AsyncMessage::Notification(notice), Some(notices)) = (message, &notices) {
-                    // Without a receiver, the store is gone.
-                    let _ = notices.send(notice);
+        let (client, driver) = opened.map_err(closed)??;
+        if let Some(mut driver) = driver {
+            self.runtime.spawn(async move {
+                while let Some(Ok(message)) = poll_fn(&mut driver).await {
+                    let AsyncMessage::Notification(notice) = message else { continue };
+                    if let Some(notices) = &notices {
+                        // Without a receiver, the store is gone.
+                        let _ = notices.send(notice);
+                    }
                 }
-            }
-        });
+            });
+        }
         Ok(client)
     }
 
@@ -235,7 +271,7 @@ impl Connections {
             statements: FxHashMap::default(),
             begin: self.are_pooled().then(|| begin(&format!("{} {options}", self.options))),
             is_in_transaction: false,
-            types: FxHashMap::default(),
+            types: Arc::clone(&self.types),
             may_commit: false,
             avoided: 0,
             used: Instant::now(),
@@ -243,6 +279,9 @@ impl Connections {
     }
 
     fn give_back(&self, mut session: Session) {
+        if self.are_lent {
+            return;
+        }
         session.used = Instant::now();
         self.idle.lock().push(session);
     }
@@ -287,10 +326,19 @@ impl Lane {
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
     ///
     /// After a panic or a loss, the connection is not used again.
-    pub(super) fn run<R>(
+    pub(super) fn run<R: Send>(
         &self,
-        mut run: impl FnMut(&mut Session) -> Result<R, Error>,
+        run: impl FnMut(&mut Session) -> Result<R, Error> + Send,
     ) -> StoreResult<R> {
+        if self.connections.are_lent && Handle::try_current().is_ok() {
+            // A task that this thread wakes would wait for this thread.
+            let result = thread::scope(|scope| scope.spawn(|| self.run_here(run)).join());
+            return result.unwrap_or_else(|panic| resume_unwind(panic));
+        }
+        self.run_here(run)
+    }
+
+    fn run_here<R>(&self, mut run: impl FnMut(&mut Session) -> Result<R, Error>) -> StoreResult<R> {
         let _turn = self.turn.lock();
         let mut session = self.connections.take(self.options)?;
         for tries in 1.. {
@@ -332,6 +380,27 @@ fn bound_waits(config: &mut Config) {
     }
     if config.get_keepalives_retries().is_none() {
         config.keepalives_retries(3);
+    }
+}
+
+impl Deref for Held {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        match self {
+            Self::Own(client) => client,
+            #[cfg(feature = "pool")]
+            Self::Lent(client) => client,
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // After a panic, the pool must not lend a connection with an open transaction.
+        if self.is_in_transaction {
+            let _ = self.execute("ROLLBACK");
+        }
     }
 }
 
@@ -457,11 +526,14 @@ impl Session {
         sql: &str,
         parameters: Parameters<'a>,
     ) -> Result<(String, Typed<'a>), Error> {
-        if !self.types.contains_key(sql) {
+        let known = self.types.lock().get(sql).cloned();
+        let types = if let Some(types) = known {
+            types
+        } else {
             let types = self.prepare(sql)?.params().to_vec();
-            self.types.insert(sql.to_owned(), types);
-        }
-        let types = self.types[sql].iter().cloned();
+            self.types.lock().insert(sql.to_owned(), types.clone());
+            types
+        };
         Ok((self.own(sql), parameters.iter().copied().zip(types).collect()))
     }
 

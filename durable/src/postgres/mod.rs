@@ -300,8 +300,37 @@ impl PostgresStore {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let connections = open(parameters, schema, connect_by(tls))?;
-        let lane = |options| Lane::new(&connections, options);
+        Self::of(&open(parameters, schema, connect_by(tls))?, schema)
+    }
+
+    /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
+    ///
+    /// A runtime of several threads drives them. The store keeps none while it has nothing to do,
+    /// and uses up to six at once, so a pool with fewer has calls wait for each other. A handler
+    /// that holds a connection and waits for the store needs one more. As the store cannot listen,
+    /// its timers look for timeouts of other processes each second.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other) for
+    /// a runtime of one thread, where a call of the store would wait for itself.
+    #[cfg(feature = "pool")]
+    pub fn from_pool(
+        pool: deadpool_postgres::Pool,
+        schema: &str,
+        runtime: tokio::runtime::Handle,
+    ) -> StoreResult<Self> {
+        check_name(schema)?;
+        if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread {
+            let message = "the runtime of the pool has one thread only";
+            return Err(StoreError::with_source(StoreErrorReason::Other, message));
+        }
+        let lend = connection::lend_by(pool, runtime);
+        Self::of(&Connections::start(Config::new(), lend, schema, BY_INDEX, true)?, schema)
+    }
+
+    fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
+        let lane = |options| Lane::new(connections, options);
         let writer = lane("");
         let (version, shown) = check(&writer, schema)?;
         if version < NEWEST {
@@ -325,7 +354,7 @@ impl PostgresStore {
             queues: Mutex::default(),
             keep: Mutex::default(),
             schema: schema.to_owned(),
-            connections,
+            connections: Arc::clone(connections),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -852,14 +881,19 @@ fn pass_on(
 
 /// Checks the parameters, and starts the thread of the connections.
 fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
+    check_name(schema)?;
+    let config: Config = parameters.parse().map_err(unavailable)?;
+    Connections::start(config, connect, schema, BY_INDEX, false)
+}
+
+fn check_name(schema: &str) -> StoreResult<()> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
     if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
         let message = format!("{schema:?} is not a plain name of a schema");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
-    let config: Config = parameters.parse().map_err(unavailable)?;
-    Connections::start(config, connect, schema, BY_INDEX)
+    Ok(())
 }
 
 /// Checks the database, and that its tables are not newer. Returns their version, and the time of

@@ -131,3 +131,53 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     let row = client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one");
     assert_eq!(row.get::<_, &str>(0), "on read committed 100ms");
 }
+
+/// The blocking calls are made within the runtime of the pool.
+#[cfg(feature = "pool")]
+#[test]
+fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
+    use deadpool_postgres::{Manager, Pool};
+    use delaywheel_durable::{DurableTimer, PostgresStore, StoreErrorReason};
+    use tokio::runtime::Builder;
+
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let parameters = server.parameters().parse().expect("parameters");
+    let manager = Manager::new(parameters, tokio_postgres::NoTls);
+    let pool = Pool::builder(manager).max_size(4).build().expect("pool");
+    let one = Builder::new_current_thread().enable_all().build().expect("runtime");
+    let error = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
+    assert_eq!(error.expect_err("one thread").reason(), StoreErrorReason::Other);
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("runtime");
+    let task = runtime.spawn(async move {
+        let handle = tokio::runtime::Handle::current();
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).expect("store");
+        let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let timer = DurableTimer::builder(store.clone())
+            .recheck(None)
+            .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+            .expect("start");
+        let new = NewTimeout::new("a", timer.now(), b"").expect("valid");
+        let mut client = pool.get().await.expect("client");
+        let transaction = client.transaction().await.expect("begin");
+        store.schedule_in(&*transaction, &new).await.expect("schedule");
+        transaction.commit().await.expect("commit");
+        drop(client);
+        assert_eq!(seen.recv().await.as_deref(), Some("a"));
+        timer.schedule("b", Duration::ZERO, b"").await.expect("schedule");
+        assert_eq!(seen.recv().await.as_deref(), Some("b"));
+        for _ in 0..100 {
+            timer.get("none").expect("get");
+        }
+        assert!(timer.finish(LONG));
+        assert_eq!(timer.count().expect("count").live, 0);
+        let status = pool.status();
+        assert_eq!(status.available, status.size, "all are returned");
+        let sql = "SELECT count(*) FROM pg_stat_activity
+            WHERE backend_type = 'client backend' AND application_name <> 'delaywheel'";
+        let row = pool.get().await.expect("client").query_one(sql, &[]).await.expect("count");
+        assert!((1..=4).contains(&row.get::<_, i64>(0)), "no others than those of the pool");
+    });
+    runtime.block_on(task).expect("task");
+}

@@ -308,6 +308,8 @@ async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>)
 /// Returns the begin of a transaction with settings that are options of a session otherwise.
 fn begin(options: &str) -> String {
     let settings = options.split("-c ").filter_map(|option| option.trim().split_once('='));
+    // The TCP connections of the server are those of the pool.
+    let settings = settings.filter(|(name, _)| !name.starts_with("tcp_"));
     let settings =
         settings.map(|(name, value)| format!("; SET LOCAL {name} = '{}'", value.replace('\\', "")));
     format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())
@@ -560,11 +562,14 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
         Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) if may_commit => {
             StoreErrorReason::OutcomeUnknown
         }
-        Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) => {
-            StoreErrorReason::Unavailable
-        }
+        None
+        | Some(
+            &SqlState::ADMIN_SHUTDOWN
+            | &SqlState::CRASH_SHUTDOWN
+            | &SqlState::QUERY_CANCELED
+            | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        ) => StoreErrorReason::Unavailable,
         Some(&SqlState::LOCK_NOT_AVAILABLE) => StoreErrorReason::Locked,
-        None | Some(&SqlState::QUERY_CANCELED) => StoreErrorReason::Unavailable,
         Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
             StoreErrorReason::Refused
         }

@@ -78,9 +78,15 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
+///
+/// A machine that loses its power or its network leaves a transaction, whose locks keep records and
+/// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for the
+/// rows of a COPY after 30 seconds without a sign of life.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
-    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan";
+    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
+    -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
+    -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -117,6 +123,7 @@ const DEAF_LOOKS: u32 = 60;
 /// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings with each
 /// transaction, which takes two round trips more. As no notifications arrive, its timers look for
 /// timeouts of other processes once a second.
+/// The pool must notice a client whose machine has lost its power: set `tcp_keepidle` and the like.
 ///
 /// # Use within `async` code
 ///

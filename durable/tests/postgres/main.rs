@@ -6,6 +6,7 @@
 mod faults;
 mod idle;
 mod operate;
+mod outages;
 mod plans;
 mod pooled;
 mod proxy;

@@ -202,12 +202,16 @@ pub(super) const CURRENT: &str = "
 
 /// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are
 /// kept. All are in microseconds. Returns their number, and up to when they are given out.
+///
+/// The clock of another worker may be a little ahead; by more than a second, the clock has stepped
+/// back.
 pub(super) const PERMITS: &str = "
     WITH old AS MATERIALIZED (
-        SELECT least(greatest(allowed, $3::bigint), $4::bigint) AS start
+        SELECT CASE WHEN allowed > $4::bigint + 1000000 THEN $4
+            ELSE greatest(allowed, $3::bigint) END AS start
         FROM {schema}.queues WHERE name = $1 FOR UPDATE
     ), given AS (
-        SELECT start, least($2::bigint, ($4 - start) / $5::bigint) AS count FROM old
+        SELECT start, greatest(0, least($2::bigint, ($4 - start) / $5::bigint)) AS count FROM old
     )
     UPDATE {schema}.queues SET allowed = start + count * $5 FROM given WHERE name = $1
     RETURNING count, allowed";

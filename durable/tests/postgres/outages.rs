@@ -1,13 +1,13 @@
 //! Machines, rows and answers that are lost, calls that are slow, and clocks that differ or step.
 
 use std::{
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     thread,
     time::{Duration, Instant},
 };
 
 use delaywheel_durable::{
-    Begun, Claim, ClaimRequest, Command, NewTimeout, PostgresStore, Record, State, Store,
+    Begun, Claim, ClaimRequest, Command, Name, NewTimeout, PostgresStore, Record, State, Store,
     TimeoutId, WallTime, WorkerId,
 };
 
@@ -70,4 +70,20 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     }
     assert!(store.renew(second, later, LONG).expect("renew"));
     assert_eq!(state(&store, &a), State::Pending);
+}
+
+/// Their networks have different delays.
+#[test]
+fn workers_whose_clocks_differ_by_milliseconds_keep_to_the_rate() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let behind = now.saturating_sub(Duration::from_millis(20));
+    let rate = NonZeroU32::new(1_000).expect("positive");
+    let permits = |now| store.permits(&Name::default(), now, rate, 10_000).expect("permits").0;
+    let given: usize = (0..20).map(|_| permits(now) + permits(behind)).sum();
+    assert_eq!(given, 100, "those that are kept");
+    let back = now.saturating_sub(LONG);
+    permits(back);
+    assert_eq!(permits(back.saturating_add(SECOND / 100)), 10, "after a step of the clock");
 }

@@ -19,7 +19,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -103,6 +103,9 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time within which the notification to oneself arrives.
 const ECHO: Duration = Duration::from_secs(5);
+
+/// Time between looks whether the server answers, and what its clock shows.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Looks without notifications before the next attempt to listen.
 const DEAF_LOOKS: u32 = 60;
@@ -237,7 +240,7 @@ impl PostgresStore {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, "");
-        if check(&lane, schema)?.0 < NEWEST { migrate(&lane, schema) } else { Ok(()) }
+        if check(&lane, schema)? < NEWEST { migrate(&lane, schema) } else { Ok(()) }
     }
 
     /// Returns the statements that lead from each version of the tables to the next.
@@ -339,7 +342,7 @@ impl PostgresStore {
     fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
         let lane = |options| Lane::new(connections, options);
         let writer = lane("");
-        let (version, shown) = check(&writer, schema)?;
+        let version = check(&writer, schema)?;
         if version < NEWEST {
             let message = format!(
                 "the tables of the schema {schema} have version {version} and need {NEWEST}: \
@@ -347,6 +350,8 @@ impl PostgresStore {
             );
             return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
         }
+        // The last answer: the clock runs from its arrival on.
+        let shown = writer.run(|session| session.query(sql::NOW, &[]))?;
         let shared = Shared {
             writer,
             patient: lane(""),
@@ -354,7 +359,7 @@ impl PostgresStore {
             backlog: lane(""),
             starter: lane("-c synchronous_commit=off"),
             reader: lane(""),
-            clock: Arc::new(ServerClock::new(shown)),
+            clock: Arc::new(ServerClock::new(WallTime::now_of(shown[0].get(0)))),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
             sender: AtomicU64::new(new_sender()),
@@ -819,11 +824,20 @@ fn new_sender() -> u64 {
     fastrand::u64(1..)
 }
 
-/// Passes notifications on until the store is dropped.
+/// Passes notifications on until the store is dropped. Also follows the clock of the server: a
+/// timer that only schedules makes no claims.
 fn listen(shared: &Weak<Shared>) {
+    let mut looks = 0;
     while let Some(store) = shared.upgrade() {
         if store.connections.are_pooled() {
             store.listeners.tell_all();
+            looks += 1;
+            if looks % DEAF_LOOKS == 0 {
+                let shown = store.reader.run(|session| session.query(sql::NOW, &[]));
+                if let Ok(shown) = shown {
+                    store.clock.adjust(WallTime::now_of(shown[0].get(0)));
+                }
+            }
             drop(store);
             thread::sleep(LISTEN_AGAIN);
             continue;
@@ -846,6 +860,12 @@ fn pass_on(
     schema: &str,
 ) -> Result<(), Error> {
     let execute = |sql: &str| block_on(client.batch_execute(sql));
+    let read_clock = || -> Result<(), Error> {
+        let shown = block_on(client.query_typed(sql::NOW, &[]))?;
+        let shared = shared.upgrade();
+        shared.inspect(|shared| shared.clock.adjust(WallTime::now_of(shown[0].get(0))));
+        Ok(())
+    };
     execute(&format!("LISTEN {schema}"))?;
     // A pool of connections, such as PgBouncer in transaction mode, may give LISTEN to a connection
     // whose notifications do not arrive here.
@@ -853,7 +873,7 @@ fn pass_on(
     execute(&format!("NOTIFY {schema}, '{echo}'"))?;
     if notices.recv_timeout(ECHO).is_err() {
         // Unless the connection was lost.
-        execute("")?;
+        read_clock()?;
         #[cfg(feature = "tracing")]
         tracing::warn!("no notifications arrive, perhaps because of PgBouncer: the store polls");
         for _ in 0..DEAF_LOOKS {
@@ -868,12 +888,14 @@ fn pass_on(
     if let Some(shared) = shared.upgrade() {
         shared.listeners.tell_all();
     }
+    let mut looked = Instant::now();
     loop {
-        let next = notices.recv_timeout(Duration::from_secs(30));
+        let next = notices.recv_timeout(LOOK.saturating_sub(looked.elapsed()));
         let Some(shared) = shared.upgrade() else { return Ok(()) };
         let Ok(notification) = next else {
             // Does the server still answer?
-            execute("")?;
+            read_clock()?;
+            looked = Instant::now();
             continue;
         };
         let mut parts = notification.payload().splitn(3, ' ');
@@ -903,12 +925,10 @@ fn check_name(schema: &str) -> StoreResult<()> {
     Ok(())
 }
 
-/// Checks the database, and that its tables are not newer. Returns their version, and the time of
-/// the server's clock.
-fn check(lane: &Lane, schema: &str) -> StoreResult<(i32, WallTime)> {
-    let rows = lane.run(|session| {
-        session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
-    })?;
+/// Checks the database, and that its tables are not newer. Returns their version.
+fn check(lane: &Lane, schema: &str) -> StoreResult<i32> {
+    let encoding = "SELECT current_setting('server_encoding')";
+    let rows = lane.run(|session| session.query(encoding, &[]))?;
     let encoding: &str = rows[0].get(0);
     if encoding != "UTF8" {
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
@@ -918,7 +938,7 @@ fn check(lane: &Lane, schema: &str) -> StoreResult<(i32, WallTime)> {
     if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
     }
-    Ok((version, WallTime::now_of(rows[0].get(1))))
+    Ok(version)
 }
 
 /// Returns the version of the tables, and the least one whose programs work with it.

@@ -79,6 +79,8 @@ pub(super) const WRITE: &str = "
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
     UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
 
+pub(super) const NOW: &str = "SELECT clock_timestamp()";
+
 /// Adds timeouts whose id is free; fails if one is not.
 pub(super) const COPY: &str = "COPY {schema}.timeouts
     (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";

@@ -7,8 +7,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Begun, Claim, ClaimRequest, Command, Name, NewTimeout, PostgresStore, Record, State, Store,
-    TimeoutId, WallTime, WorkerId,
+    Begun, Claim, ClaimRequest, Command, DurableTimer, Name, NewTimeout, PostgresStore, Record,
+    State, Store, TimeoutId, WallTime, WorkerId,
 };
 
 use crate::{
@@ -42,6 +42,8 @@ fn wait_for(client: &mut postgres::Client, count: &str) {
         thread::yield_now();
     }
 }
+
+const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
 
 /// The machine fails in the middle of a transaction, which has locked a record and a key.
 #[test]
@@ -86,4 +88,55 @@ fn workers_whose_clocks_differ_by_milliseconds_keep_to_the_rate() {
     let back = now.saturating_sub(LONG);
     permits(back);
     assert_eq!(permits(back.saturating_add(SECOND / 100)), 10, "after a step of the clock");
+}
+
+/// A clock of the server that is ahead by a number of seconds, which SQL functions find first.
+const STEPS: &str = "
+    CREATE SCHEMA ahead;
+    CREATE TABLE ahead.seconds AS SELECT 0 AS number;
+    CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+        'SELECT pg_catalog.clock_timestamp() + number * interval ''1 second'' FROM ahead.seconds';
+    ALTER DATABASE postgres SET search_path = ahead, pg_catalog;";
+
+#[test]
+fn a_process_that_only_schedules_hears_of_a_step_of_the_clock() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    client.batch_execute(STEPS).expect("steps");
+    let timer = DurableTimer::builder(connect(&server)).build().expect("start");
+    let ahead = timer.now().saturating_add(3_000 * SECOND);
+    client.batch_execute("UPDATE ahead.seconds SET number = 3600").expect("step");
+    let deadline = Instant::now() + LONG;
+    while timer.now() < ahead {
+        assert!(Instant::now() < deadline, "the clock is late");
+        thread::yield_now();
+    }
+}
+
+/// The policy of the table delays the query of its version.
+#[test]
+fn the_clock_of_a_store_is_not_late_by_the_time_of_its_connect() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let mut client = client(&server);
+    let stall = "
+        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+            AS 'SELECT pg_advisory_xact_lock_shared(1) IS NOT NULL';
+        CREATE ROLE app LOGIN;
+        GRANT USAGE ON SCHEMA delaywheel TO app;
+        GRANT SELECT ON ALL TABLES IN SCHEMA delaywheel TO app;
+        ALTER TABLE delaywheel.version ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY stall ON delaywheel.version USING (stall());
+        SELECT pg_advisory_lock(1);";
+    client.batch_execute(stall).expect("stall");
+    thread::scope(|scope| {
+        let parameters = server.parameters().replace("user=postgres", "user=app");
+        let store = scope.spawn(move || PostgresStore::connect(&parameters).expect("connect"));
+        wait_for(&mut client, STALLED);
+        client.batch_execute("SELECT pg_sleep(5); SELECT pg_advisory_unlock(1)").expect("go on");
+        let store = store.join().expect("no panic");
+        let shown = client.query_one("SELECT clock_timestamp()", &[]).expect("time").get(0);
+        let late = WallTime::now_of(shown).since(store.clock().expect("clock").now());
+        assert!(late < 2 * SECOND, "{late:?}");
+    });
 }

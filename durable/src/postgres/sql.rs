@@ -233,7 +233,7 @@ pub(super) const ENTER: &str =
 /// A worker whose lease was taken away has one until the start of 1970.
 pub(super) const RENEW: &str = "
     UPDATE {schema}.workers SET lease_until = greatest(lease_until, $2)
-    WHERE id = $1 AND lease_until > to_timestamp(0)";
+    WHERE id = $1 AND lease_until > to_timestamp(0) RETURNING id";
 
 /// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
 pub(super) const LAPSED: &str = "

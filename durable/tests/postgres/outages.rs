@@ -2,6 +2,7 @@
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -71,6 +72,50 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
         assert!(Instant::now() < deadline, "the key is locked");
     }
     assert!(store.renew(second, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Pending);
+}
+
+/// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
+#[test]
+fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let later = now.saturating_add(LONG);
+    let a = schedule(&store, "a", now);
+    let lapsed = store.enter(now, SECOND, None).expect("enter");
+    claim(&store, lapsed, now);
+    let worker = store.enter(later, LONG, None).expect("enter");
+    let mut client = client(&server);
+    let stall = "
+        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+            AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
+        ALTER TABLE delaywheel.queues RENAME TO slow;
+        CREATE VIEW delaywheel.queues AS
+            SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
+        SELECT pg_advisory_lock(1);";
+    client.batch_execute(stall).expect("stall");
+    thread::scope(|scope| {
+        scope.spawn(|| claim(&store, worker, now));
+        wait_for(&mut client, STALLED);
+        let (sender, renewed) = mpsc::channel();
+        scope.spawn({
+            let store = store.clone();
+            move || sender.send(store.renew(worker, later, LONG))
+        });
+        let renewed = renewed.recv_timeout(LONG / 3);
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        assert!(renewed.expect("it does not wait for the claim").expect("renew"));
+    });
+    schedule(&store, "b", now);
+    let lapsed = store.enter(now, SECOND, None).expect("enter");
+    assert_eq!(claim(&store, lapsed, now).len(), 2, "the lease of the first one had lapsed");
+    let mut index = client.transaction().expect("begin");
+    index.batch_execute("LOCK TABLE delaywheel.timeouts IN SHARE MODE").expect("lock");
+    assert!(store.renew(worker, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Claimed);
+    index.commit().expect("commit");
+    assert!(store.renew(worker, later, LONG).expect("renew"));
     assert_eq!(state(&store, &a), State::Pending);
 }
 

@@ -442,6 +442,21 @@ impl PostgresStore {
         Ok(self.call(client, sql, parameters).await?.get(0))
     }
 
+    /// Makes the records of a worker pending whose tokens it does not know, and returns their
+    /// number. It has no claim under way. Records that others have locked stay.
+    #[doc(hidden)]
+    pub fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        let tokens: Vec<_> = tokens.iter().map(|token| token.cast_signed()).collect();
+        let id = worker.0.cast_signed();
+        let freed =
+            self.shared.keeper.run(|session| session.commit(sql::KEEP_ONLY, &[&id, &tokens]));
+        let freed = self.doubt(Some(WallTime::MIN), freed)?;
+        if !freed.is_empty() {
+            self.shared.listeners.tell_all();
+        }
+        Ok(freed.len() as u64)
+    }
+
     /// Calls an SQL function within a transaction of the caller.
     async fn call(
         &self,

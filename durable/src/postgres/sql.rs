@@ -254,6 +254,15 @@ pub(super) const TAKE: &str = "
     WHERE t.id IN (
         SELECT id FROM {schema}.timeouts WHERE worker = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)";
 
+/// Makes records of a worker pending that have other tokens, but for those that are locked.
+pub(super) const KEEP_ONLY: &str = "
+    UPDATE {schema}.timeouts t SET
+        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
+    WHERE t.id IN (
+        SELECT id FROM {schema}.timeouts WHERE worker = $1 AND token <> ALL ($2)
+        FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING t.id";
+
 /// Removes these workers. One with a locked record stays until a later look.
 pub(super) const REMOVE: &str = "
     DELETE FROM {schema}.workers w WHERE id = ANY($1)

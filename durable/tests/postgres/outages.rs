@@ -75,6 +75,37 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     assert_eq!(state(&store, &a), State::Pending);
 }
 
+/// A failover or a crash has undone what ended a delivery, or a claim that the worker does not know of
+/// took effect.
+#[test]
+fn a_worker_gives_back_what_it_does_not_know() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let ids = ["a", "b", "c"].map(|id| schedule(&store, id, now));
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let held = claim(&store, worker, now);
+    assert_eq!(store.begin(now, &held, None).expect("begin"), [Begun::Begun; 3]);
+    let other = store.enter(now, LONG, None).expect("enter");
+    let of_other = schedule(&store, "d", now);
+    assert_eq!(claim(&store, other, now).len(), 1);
+    let mut client = client(&server);
+    let mut lock = client.transaction().expect("begin");
+    let row = "SELECT FROM delaywheel.timeouts WHERE id = 'c' FOR UPDATE";
+    lock.query(row, &[]).expect("lock");
+    let known = [held[0].token, held[0].token + 1_000];
+    assert_eq!(store.keep_only(worker, &known).expect("keep"), 1);
+    let states = || ids.each_ref().map(|id| state(&store, id));
+    assert_eq!(states(), [State::Delivering, State::Pending, State::Delivering]);
+    lock.commit().expect("commit");
+    assert_eq!(store.keep_only(worker, &known).expect("keep"), 1);
+    assert_eq!(states(), [State::Delivering, State::Pending, State::Pending]);
+    assert_eq!(store.keep_only(worker, &[]).expect("keep"), 1);
+    assert_eq!(state(&store, &of_other), State::Claimed);
+    let answers = store.are_current(&held).expect("current");
+    assert_eq!(answers, [false; 3]);
+}
+
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
 #[test]
 fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {

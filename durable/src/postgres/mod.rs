@@ -140,8 +140,8 @@ const DEAF_LOOKS: u32 = 60;
 /// of the caller, with the crate `tokio-postgres`: the timeout is scheduled together with the caller's rows, or not at all.
 /// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
 /// the handler takes effect exactly once. From other drivers, call the SQL functions
-/// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
-/// `delaywheel.acknowledge(id, token)`. They fail if a value is beyond the limits of the crate.
+/// `delaywheel.schedule(id, due, payload)`, `delaywheel.reschedule(id, due)`,
+/// `delaywheel.cancel(id)` and `delaywheel.acknowledge(id, token)`. They fail if a value is beyond the limits of the crate.
 ///
 /// # Views for people
 ///
@@ -1076,7 +1076,6 @@ fn write_group(
         session.query(sql::WRITE, parameters)?
     };
     let found: FxHashMap<&str, i16> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let mut unmoved = FxHashMap::default();
     for &(number, command) in group {
         let found = found.get(command.id().as_str());
         answers[number] = match command {
@@ -1091,21 +1090,14 @@ fn write_group(
                 Some(0) => Cancelled::Cancelled,
                 Some(_) => Cancelled::Delivering,
             }),
-            Command::Reschedule(id, _) if found.is_none() => {
-                unmoved.insert(id.as_str(), number);
-                Answer::Rescheduled(Rescheduled::NotFound)
-            }
-            Command::Reschedule(..) => Answer::Rescheduled(Rescheduled::Rescheduled),
+            Command::Reschedule(..) => Answer::Rescheduled(match found {
+                None => Rescheduled::NotFound,
+                Some(0) => Rescheduled::Rescheduled,
+                Some(_) => Rescheduled::Delivering,
+            }),
             Command::Requeue(..) => Answer::Requeued(found.is_some()),
             Command::Settle(..) => Answer::Settled(found.is_some()),
         };
-    }
-    // Those that exist and are not dead are being delivered.
-    if !unmoved.is_empty() {
-        let ids: Vec<_> = unmoved.keys().collect();
-        for row in session.query(sql::LIVE, &[&ids])? {
-            answers[unmoved[row.get::<_, &str>(0)]] = Answer::Rescheduled(Rescheduled::Delivering);
-        }
     }
     Ok(())
 }

@@ -46,11 +46,42 @@ $$;
 
 -- Cancels a timeout within the caller's transaction. Returns 'cancelled', 'delivering' or 'not_found'. The
 -- notification tells workers that a delivery under way is void.
-CREATE OR REPLACE FUNCTION {schema}.cancel(old_id text) RETURNS text LANGUAGE sql AS $$
-    WITH gone AS (DELETE FROM {schema}.timeouts WHERE id = old_id RETURNING begun),
-    told AS MATERIALIZED (SELECT pg_notify('{schema}', '0 0') FROM gone WHERE begun)
-    SELECT coalesce((SELECT CASE WHEN begun THEN 'delivering' ELSE 'cancelled' END FROM gone), 'not_found')
-    FROM (SELECT count(*) FROM told) told
+CREATE OR REPLACE FUNCTION {schema}.cancel(old_id text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    was_begun boolean;
+BEGIN
+    -- Another transaction may replace the row for which a statement waits.
+    WHILE EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id) LOOP
+        DELETE FROM {schema}.timeouts WHERE id = old_id RETURNING begun INTO was_begun;
+        IF was_begun THEN
+            PERFORM pg_notify('{schema}', '0 0');
+            RETURN 'delivering';
+        ELSIF FOUND THEN
+            RETURN 'cancelled';
+        END IF;
+    END LOOP;
+    RETURN 'not_found';
+END
+$$;
+
+-- Moves a timeout that waits within the caller's transaction. Returns 'rescheduled', 'delivering' or
+-- 'not_found'.
+CREATE FUNCTION {schema}.reschedule(old_id text, new_due timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id AND state < 3) LOOP
+        UPDATE {schema}.timeouts SET
+            due = new_due, next_at = new_due, token = nextval('{schema}.token'), worker = NULL, attempt = 0,
+            state = 0
+        WHERE id = old_id AND state < 3 AND NOT begun;
+        IF FOUND THEN
+            PERFORM {schema}.notify_due(new_due);
+            RETURN 'rescheduled';
+        ELSIF EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id AND begun) THEN
+            RETURN 'delivering';
+        END IF;
+    END LOOP;
+    RETURN 'not_found';
+END
 $$;
 
 -- Attempts that have ended. ended_as: 0 acknowledged, 1 failed, 2 dead.

@@ -13,7 +13,10 @@
 /// null; `$14` is the present. Kinds: -1 replace if it differs, 0 replace, 1 keep, 2 cancel, 3
 /// acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9 release, 10 leave.
 /// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
-/// delivery was under way.
+/// delivery was under way. A reschedule that a delivery prevents is among them, with 1.
+///
+/// It does not see a timeout with which another transaction replaces one whose row it waits for.
+/// `missed` looks again, by functions that see the present.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
         SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
@@ -59,6 +62,10 @@ pub(super) const WRITE: &str = "
             WHEN 5 THEN t.state = 3
             ELSE t.token = new.token AND t.state = 1 END
         RETURNING t.id
+    ), missed AS MATERIALIZED (
+        SELECT id, CASE kind WHEN 2 THEN {schema}.cancel(id) ELSE {schema}.reschedule(id, at) END AS answer
+        FROM new
+        WHERE kind IN (2, 4) AND id NOT IN (SELECT id FROM gone UNION ALL SELECT id FROM moved)
     ), told AS MATERIALIZED (
         SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
         UNION ALL SELECT pg_notify('{schema}', $12)
@@ -77,15 +84,14 @@ pub(super) const WRITE: &str = "
             ORDER BY until LIMIT 2 * greatest(8, cardinality($1)) FOR UPDATE SKIP LOCKED)
     )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
-    UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
+    UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told
+    UNION ALL SELECT id, (answer = 'delivering')::integer::smallint FROM missed WHERE answer <> 'not_found'";
 
 pub(super) const NOW: &str = "SELECT clock_timestamp()";
 
 /// Adds timeouts whose id is free; fails if one is not.
 pub(super) const COPY: &str = "COPY {schema}.timeouts
     (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";
-
-pub(super) const LIVE: &str = "SELECT id FROM {schema}.timeouts WHERE id = ANY($1) AND state < 3";
 
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 

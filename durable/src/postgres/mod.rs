@@ -755,13 +755,19 @@ impl Store for PostgresStore {
     ) -> StoreResult<(usize, WallTime)> {
         self.add_queues([queue].into_iter())?;
         let (interval, burst) = interval(rate);
+        let later = now.saturating_add(interval);
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
         let rows = self.shared.starter.run(|session| session.commit(sql::PERMITS, parameters))?;
-        let given = |column| rows[0].get::<_, i64>(column).cast_unsigned();
+        let Some(row) = rows.first() else {
+            // The next call adds the row again.
+            self.shared.queues.lock().remove(queue);
+            return Ok((0, later));
+        };
+        let given = |column| row.get::<_, i64>(column).cast_unsigned();
         let next = WallTime::from_micros(given(1)).unwrap_or(WallTime::MAX);
         Ok((usize::try_from(given(0)).unwrap_or(0), next.saturating_add(interval)))
     }

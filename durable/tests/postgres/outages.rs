@@ -106,6 +106,20 @@ fn a_worker_gives_back_what_it_does_not_know() {
     assert_eq!(answers, [false; 3]);
 }
 
+/// An operator deleted the row, or a failover lost it.
+#[test]
+fn a_queue_with_a_rate_goes_on_without_its_row() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
+    let permits = |now| store.permits(&queue, now, rate, 1).expect("permits").0;
+    permits(now);
+    client(&server).batch_execute("DELETE FROM delaywheel.queues WHERE name = 'q'").expect("row");
+    let later = now.saturating_add(LONG);
+    assert_eq!([permits(later), permits(later)], [0, 1]);
+}
+
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
 #[test]
 fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {

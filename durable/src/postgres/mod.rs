@@ -773,13 +773,14 @@ impl Store for PostgresStore {
     }
 
     fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        self.shared.writer.run(|session| {
+        let paused = self.shared.writer.run(|session| {
             session.transaction(|session| {
                 session.query(sql::PAUSE, &[&queue.as_str(), &is_paused])?;
                 let notice = self.notice(Some(queue), WallTime::MIN);
                 session.query(sql::NOTIFY, &[&notice]).map(drop)
             })
-        })?;
+        });
+        self.doubt(Some(WallTime::MIN), paused)?;
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
     }

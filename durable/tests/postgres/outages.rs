@@ -120,6 +120,29 @@ fn a_queue_with_a_rate_goes_on_without_its_row() {
     assert_eq!([permits(later), permits(later)], [0, 1]);
 }
 
+/// The server resumes the queue, and the answer is lost. The timer does not look by itself.
+#[test]
+fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
+    let Some(server) = Server::start() else { return };
+    let proxy = Proxy::start(&server.parameters());
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(open(proxy.parameters(), "delaywheel"))
+        .recheck(None)
+        .lease(10 * LONG)
+        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+        .expect("start");
+    timer.pause("").expect("pause");
+    let before = timer.stats().empty_claims;
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    while timer.stats().empty_claims == before {
+        thread::yield_now();
+    }
+    proxy.arm("COMMIT", Cut::Answer);
+    timer.resume("").expect_err("cut");
+    assert!(proxy.has_cut());
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
+}
+
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
 #[test]
 fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {

@@ -253,3 +253,19 @@ fn the_clock_of_a_store_is_not_late_by_the_time_of_its_connect() {
         assert!(late < 2 * SECOND, "{late:?}");
     });
 }
+
+/// The worker dies after a step back by an hour.
+#[test]
+fn a_lease_does_not_last_for_the_length_of_a_step_of_the_clock() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let a = schedule(&store, "a", now);
+    let dies = store.enter(now.saturating_add(3_600 * SECOND), SECOND, None).expect("enter");
+    claim(&store, dies, now);
+    assert!(store.renew(dies, now, SECOND).expect("renew"));
+    let later = now.saturating_add(LONG);
+    let other = store.enter(later, LONG, None).expect("enter");
+    assert!(store.renew(other, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Pending);
+}

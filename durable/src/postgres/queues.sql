@@ -106,6 +106,7 @@ DROP FUNCTION {schema}.acknowledge(text, bigint, timestamptz);
 CREATE FUNCTION {schema}.acknowledge(
     old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL
 ) RETURNS boolean LANGUAGE sql AS $$
+    SELECT {schema}.notify_due(again);
     INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, until)
     SELECT id, queue, due, attempt, clock_timestamp(), 0, keep_until FROM {schema}.timeouts
     WHERE keep_until IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1;

@@ -15,12 +15,15 @@ BEGIN
         more_dead := CASE NEW.state WHEN 3 THEN 1 ELSE -1 END;
         more_live := -more_dead;
     ELSE
-        SELECT sign * count(*) FILTER (WHERE state < 3), sign * count(*) FILTER (WHERE state = 3)
-        INTO more_live, more_dead
-        FROM changed, (SELECT CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END) signs (sign) GROUP BY sign;
-    END IF;
-    IF more_live IS NULL THEN
-        RETURN NULL;
+        SELECT count(*) FILTER (WHERE state < 3), count(*) FILTER (WHERE state = 3)
+        INTO more_live, more_dead FROM changed;
+        IF more_live = 0 AND more_dead = 0 THEN
+            RETURN NULL;
+        END IF;
+        IF TG_OP = 'DELETE' THEN
+            more_live := -more_live;
+            more_dead := -more_dead;
+        END IF;
     END IF;
     -- In a stricter isolation, rows that others have added up meanwhile would be an error.
     IF random() < 1.0 / 256 AND current_setting('transaction_isolation') = 'read committed' THEN

@@ -115,17 +115,18 @@ const DEAF_LOOKS: u32 = 60;
 /// # Connections
 ///
 /// Clones share their connections. A process that waits has at most two: one that listens, which a
-/// timer needs, and one that was used last. A store opens others when calls of different kinds meet:
-/// at most two for writes, one for reads, and four for the deliveries of a timer, so eight in all.
-/// It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
+/// timer needs, and one that was used last. A store opens others when calls of different kinds
+/// meet: at most two for writes, one for reads, and four for the deliveries of a timer, so eight
+/// in all. It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
 /// `application_name` is `delaywheel`, unless the parameters have another one.
 ///
 /// # Pools of transactions
 ///
 /// A store notices when it connects that the settings of a session do not reach the server, as
-/// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings with each
-/// transaction, which takes two round trips more. As no notifications arrive, its timers look for
-/// timeouts of other processes once a second.
+/// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings
+/// with each transaction, which takes two round trips more. As no notifications arrive, its timers
+/// look for timeouts of other processes once a second.
+///
 /// The pool must notice a client whose machine has lost its power: set `tcp_keepidle` and the like.
 ///
 /// # Use within `async` code
@@ -137,11 +138,13 @@ const DEAF_LOOKS: u32 = 60;
 /// # Transactions of your own
 ///
 /// [`schedule_in`](Self::schedule_in) and [`cancel_in`](Self::cancel_in) work within a transaction
-/// of the caller, with the crate `tokio-postgres`: the timeout is scheduled together with the caller's rows, or not at all.
+/// of the caller, with the crate `tokio-postgres`: the timeout is scheduled together with the
+/// caller's rows, or not at all.
 /// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
 /// the handler takes effect exactly once. From other drivers, call the SQL functions
 /// `delaywheel.schedule(id, due, payload)`, `delaywheel.reschedule(id, due)`,
-/// `delaywheel.cancel(id)` and `delaywheel.acknowledge(id, token)`. They fail if a value is beyond the limits of the crate.
+/// `delaywheel.cancel(id)` and `delaywheel.acknowledge(id, token)`. They fail if a value is beyond
+/// the limits of the crate.
 ///
 /// # Views for people
 ///
@@ -322,10 +325,27 @@ impl PostgresStore {
     /// that holds a connection and waits for the store needs one more. As the store cannot listen,
     /// its timers look for timeouts of other processes each second.
     ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use deadpool_postgres::{Manager, Pool};
+    /// use delaywheel_durable::PostgresStore;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let parameters = "host=localhost user=me dbname=app".parse()?;
+    /// let manager = Manager::new(parameters, tokio_postgres::NoTls);
+    /// let pool = Pool::builder(manager).max_size(16).build()?;
+    /// let runtime = tokio::runtime::Handle::current();
+    /// let store = PostgresStore::from_pool(pool, "delaywheel", runtime)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other) for
-    /// a runtime of one thread, where a call of the store would wait for itself.
+    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other)
+    /// for a runtime of one thread, where a call of the store would wait for itself.
     #[cfg(feature = "pool")]
     pub fn from_pool(
         pool: deadpool_postgres::Pool,

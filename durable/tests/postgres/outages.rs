@@ -143,6 +143,26 @@ fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
 
+/// The timer does not look by itself.
+#[test]
+fn an_occurrence_that_sql_schedules_is_noticed() {
+    let Some(server) = Server::start() else { return };
+    let (sender, deliveries) = mpsc::channel();
+    let timer = DurableTimer::builder(connect(&server))
+        .recheck(None)
+        .lease(10 * LONG)
+        .build_with(move |delivery| drop(sender.send(delivery)))
+        .expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    let first = deliveries.recv_timeout(LONG).expect("delivery");
+    let token = first.claim().token.cast_signed();
+    let sql = "SELECT delaywheel.acknowledge('a', $1, now() + interval '1 second')";
+    let row = client(&server).query_one(sql, &[&token]).expect("acknowledge");
+    assert!(row.get::<_, bool>(0));
+    let second = deliveries.recv_timeout(LONG).expect("delivery");
+    assert_ne!(first.claim().token, second.claim().token);
+}
+
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
 #[test]
 fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {

@@ -451,14 +451,16 @@ impl PostgresStore {
         client: &impl GenericClient,
         record: &Record,
     ) -> StoreResult<bool> {
-        let again = match crate::timer::driver::following(record, self.shared.clock.now()) {
-            Settlement::Again(next) => Some(next.to_system_time()),
-            _ => None,
+        let following = crate::timer::driver::following(record, self.shared.clock.now());
+        let (again, fault) = match following {
+            Settlement::Again(next) => (Some(next.to_system_time()), None),
+            Settlement::Dead { error } => (None, Some(error)),
+            _ => (None, None),
         };
-        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4)";
+        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4, $5)";
         let until = self.keep_until(self.shared.clock.now());
         let token = record.token.cast_signed();
-        let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until];
+        let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until, &fault];
         Ok(self.call(client, sql, parameters).await?.get(0))
     }
 

@@ -101,23 +101,28 @@ CREATE INDEX history_until ON {schema}.history (until);
 
 -- Acknowledges a delivery within the caller's transaction; with a time, schedules the next occurrence.
 -- Returns false if the claim is void: then the caller must roll back. With a last time, the history has
--- the attempt until then.
+-- the attempt until then. A fault of the rule makes the timeout dead.
 DROP FUNCTION {schema}.acknowledge(text, bigint, timestamptz);
 CREATE FUNCTION {schema}.acknowledge(
-    old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL
+    old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL,
+    fault text DEFAULT NULL
 ) RETURNS boolean LANGUAGE sql AS $$
     SELECT {schema}.notify_due(again);
-    INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, until)
-    SELECT id, queue, due, attempt, clock_timestamp(), 0, keep_until FROM {schema}.timeouts
+    INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
+    SELECT id, queue, due, attempt, clock_timestamp(), CASE WHEN fault IS NULL THEN 0 ELSE 2 END, fault,
+        keep_until
+    FROM {schema}.timeouts
     WHERE keep_until IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1;
     WITH gone AS (
         DELETE FROM {schema}.timeouts
-        WHERE again IS NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+        WHERE again IS NULL AND fault IS NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
     ), moved AS (
         UPDATE {schema}.timeouts SET
-            due = again, next_at = again, token = nextval('{schema}.token'), worker = NULL, attempt = 0,
-            state = 0, begun = false, error = NULL
-        WHERE again IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+            due = coalesce(again, due), next_at = coalesce(again, next_at), token = nextval('{schema}.token'),
+            worker = NULL, begun = false, error = fault,
+            attempt = CASE WHEN fault IS NULL THEN 0 ELSE attempt END,
+            state = CASE WHEN fault IS NULL THEN 0 ELSE 3 END
+        WHERE (again IS NOT NULL OR fault IS NOT NULL) AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
     )
     SELECT EXISTS (SELECT FROM gone) OR EXISTS (SELECT FROM moved)
 $$;

@@ -80,8 +80,8 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
 /// be durable, whatever the defaults of the database.
 ///
 /// A machine that loses its power or its network leaves a transaction, whose locks keep records and
-/// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for the
-/// rows of a COPY after 30 seconds without a sign of life.
+/// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for
+/// the rows of a COPY after 30 seconds without a sign of life.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
     -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \

@@ -122,7 +122,9 @@ CREATE FUNCTION {schema}.acknowledge(
             worker = NULL, begun = false, error = fault,
             attempt = CASE WHEN fault IS NULL THEN 0 ELSE attempt END,
             state = CASE WHEN fault IS NULL THEN 0 ELSE 3 END
-        WHERE (again IS NOT NULL OR fault IS NOT NULL) AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+        WHERE (again IS NOT NULL OR fault IS NOT NULL)
+            AND id = old_id AND token = old_token AND state + 0 = 1
+        RETURNING 1
     )
     SELECT EXISTS (SELECT FROM gone) OR EXISTS (SELECT FROM moved)
 $$;

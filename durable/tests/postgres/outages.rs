@@ -75,8 +75,8 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     assert_eq!(state(&store, &a), State::Pending);
 }
 
-/// A failover or a crash has undone what ended a delivery, or a claim that the worker does not know of
-/// took effect.
+/// A failover or a crash has undone what ended a delivery, or a claim whose answer was lost took
+/// effect.
 #[test]
 fn a_worker_gives_back_what_it_does_not_know() {
     let Some(server) = Server::start() else { return };

@@ -308,8 +308,6 @@ async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>)
 /// Returns the begin of a transaction with settings that are options of a session otherwise.
 fn begin(options: &str) -> String {
     let settings = options.split("-c ").filter_map(|option| option.trim().split_once('='));
-    // The TCP connections of the server are those of the pool.
-    let settings = settings.filter(|(name, _)| !name.starts_with("tcp_"));
     let settings =
         settings.map(|(name, value)| format!("; SET LOCAL {name} = '{}'", value.replace('\\', "")));
     format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())

@@ -674,6 +674,8 @@ impl Store for PostgresStore {
         let id = worker.0.cast_signed();
         self.shared.worker.run(|session| {
             session.transaction(|session| {
+                // A shutdown calls once, and a claim may be under way.
+                session.execute("SET LOCAL lock_timeout = 5000")?;
                 let worker = session.query(sql::LOCK_WORKER, &[&id])?;
                 self.take_from(session, &worker)
             })

@@ -87,9 +87,10 @@
 //! and begins are compared with that clock only, so workers whose own clocks differ by minutes
 //! agree. A worker reads it with each claim, and counts on from there by the monotonic clock of its
 //! own machine. So it notices a step of the server's clock with its next claim: after a minute at
-//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). On Linux, the worker
-//! also claims at once after its own machine was suspended or the clock there was set. On other
-//! systems it notices both within that minute.
+//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). A timer that only
+//! schedules reads the clock every 30 seconds, and through a pool every minute. On Linux, the
+//! worker also claims at once after its own machine was suspended or the clock there was set. On
+//! other systems it notices both within that minute.
 //!
 //! # Queues
 //!
@@ -106,7 +107,7 @@
 //! the next record in the store is due, the renewal of a lease that is in use, or the end of
 //! another worker's lease. A change that makes a record due earlier wakes it. With SQLite, nothing
 //! polls. With PostgreSQL, a notification or a connection may be lost. So a worker renews its lease
-//! and claims every minute, and the connection that listens sends an empty query every 30 seconds.
+//! and claims every minute, and the connection that listens reads the clock every 30 seconds.
 //!
 //! # Limits
 //!

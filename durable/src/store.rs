@@ -467,12 +467,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Makes the records of a worker pending whose tokens are not among these, and returns their
     /// number. The worker has no claim under way. Those that others have locked may stay.
     ///
-    /// A timer calls this each minute if other processes share the store. The default keeps all,
-    /// which is not enough for these.
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
-        let _ = (worker, tokens);
-        Ok(0)
-    }
+    /// A timer calls this each minute if other processes share the store.
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64>;
 
     /// Claims pending records of a queue and a window, and gives each a new token: first those that
     /// are due, in the order of priority and time, and then the earliest others. None if the queue

@@ -72,6 +72,10 @@ impl Store for Hooked {
         self.store.renew(worker, now, lease)
     }
 
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        self.store.keep_only(worker, tokens)
+    }
+
     fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.store.leave(worker)
     }

@@ -417,6 +417,8 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! A test calls [`ManualClock::jump`](crate::ManualClock::jump), which has an example.
+//!
 //! For a time of day, schedule by the wall clock. If that clock is set, the timer follows it. A
 //! crate such as `jiff` computes the next time in a time zone, as a type that converts into
 //! `SystemTime`. In this example, each day has 24 hours:
@@ -456,6 +458,9 @@
 //! timer.shutdown();
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
+//!
+//! After a step over several days, each missed day runs. To skip them, compute the next time from
+//! the later of `time` and the wall clock.
 //!
 //! # Test in virtual time
 //!

@@ -33,7 +33,7 @@
 //! | millions of plain values, such as request ids | [`ValueTimer`] |
 //! | threads that receive due values | [`DelayQueue`] |
 //! | a callback to repeat, or to run less often | [`Timer::repeat`], [`Debounce`], [`Throttle`] |
-//! | timeouts by your own ids: sessions, a cache | [`time::DelayMap`] |
+//! | timeouts by your own ids: sessions, a cache | [`time::DelayMap`], `future::SharedDelayMap` |
 //! | a time limit for a chain of calls | [`time::Deadline`] |
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
 //! | futures that sleep or have a time limit | [`future::sleep`], [`future::timeout`] |

@@ -271,7 +271,7 @@ impl Comparison<'_> {
 
     fn work(&mut self) {
         let lease = Duration::from_micros(self.rng.u64(..2_000));
-        match self.rng.u8(..4) {
+        match self.rng.u8(..5) {
             0 => {
                 let name = [None, None, Some("one"), Some("two")][self.rng.usize(..4)];
                 let our = self.store.enter(self.now, lease, name).expect("enter");
@@ -282,6 +282,15 @@ impl Comparison<'_> {
                 let (our, their) = self.workers.remove(self.rng.usize(..self.workers.len()));
                 self.store.leave(our).expect("leave");
                 self.reference.leave(their).expect("leave");
+            }
+            2 => {
+                let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };
+                let kept = self.rng.usize(..=self.claims.len());
+                let tokens =
+                    self.claims[kept..].iter().map(|(our, their)| (our.token, their.token));
+                let (ours, theirs): (Vec<_>, Vec<_>) = tokens.unzip();
+                let taken = self.store.keep_only(our, &ours).expect("keep");
+                assert_eq!(taken, self.reference.keep_only(their, &theirs).expect("keep"));
             }
             _ => {
                 let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };

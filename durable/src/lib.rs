@@ -68,12 +68,17 @@
 //!    the record was cancelled, moved or replaced, or it belongs to another worker. So the answer
 //!    to a cancel is correct, even though the worker's memory does not know of it. Directly before
 //!    the handler runs, its thread or task checks the lease by the monotonic clock, and the limit
-//!    of the handler starts. Otherwise the record goes back, and the attempt does not count.
+//!    of the handler starts. Otherwise the record goes back, and the attempt does not count. It
+//!    also goes back if the queue is paused before that, or the handler does not start for as long
+//!    as its limit.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
 //!    changes nothing: this is the fence. Only the holder of the record's current token can
 //!    acknowledge it.
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
 //!    their old tokens void.
+//! 5. *Compare.* A failover or a crash of a server can undo a commit that it has answered. So the
+//!    worker of a shared store tells it each minute which tokens it holds, and the store makes the
+//!    other records of that worker pending.
 //!
 //! Invariant: at most one worker holds the token of a record. Every change of a record, except
 //! *begin*, gives it another token or removes it.
@@ -82,9 +87,10 @@
 //! and begins are compared with that clock only, so workers whose own clocks differ by minutes
 //! agree. A worker reads it with each claim, and counts on from there by the monotonic clock of its
 //! own machine. So it notices a step of the server's clock with its next claim: after a minute at
-//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). On Linux, the worker
-//! also claims at once after its own machine was suspended or the clock there was set. On other
-//! systems it notices both within that minute.
+//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). A timer that only
+//! schedules reads the clock every 30 seconds, and through a pool every minute. On Linux, the
+//! worker also claims at once after its own machine was suspended or the clock there was set. On
+//! other systems it notices both within that minute.
 //!
 //! # Queues
 //!
@@ -101,7 +107,7 @@
 //! the next record in the store is due, the renewal of a lease that is in use, or the end of
 //! another worker's lease. A change that makes a record due earlier wakes it. With SQLite, nothing
 //! polls. With PostgreSQL, a notification or a connection may be lost. So a worker renews its lease
-//! and claims every minute, and the connection that listens sends an empty query every 30 seconds.
+//! and claims every minute, and the connection that listens reads the clock every 30 seconds.
 //!
 //! # Limits
 //!

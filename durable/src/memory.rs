@@ -95,17 +95,24 @@ impl Contents {
         self.last_token
     }
 
-    /// Voids the claims of a worker and makes its records pending.
+    /// Removes a worker, voids its claims and makes its records pending.
     fn take_from(&mut self, worker: WorkerId) {
         self.workers.remove(worker);
-        let mut token = self.last_token;
+        self.take_all_but(&[], worker);
+    }
+
+    /// Voids the claims of a worker but for some, and returns their number.
+    fn take_all_but(&mut self, tokens: &[u64], worker: WorkerId) -> u64 {
+        let first = self.last_token;
         for entry in self.records.values_mut().filter(|entry| entry.worker == Some(worker)) {
-            token += 1;
-            entry.worker = None;
-            entry.record.state = State::Pending;
-            entry.record.token = token;
+            if !tokens.contains(&entry.record.token) {
+                self.last_token += 1;
+                entry.worker = None;
+                entry.record.state = State::Pending;
+                entry.record.token = self.last_token;
+            }
         }
-        self.last_token = token;
+        self.last_token - first
     }
 
     /// Returns the ids of the pending records of a claim: first those that are due, in the order of
@@ -221,6 +228,14 @@ impl Store for MemoryStore {
         self.state.lock().take_from(worker);
         self.listeners.tell_all();
         Ok(())
+    }
+
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        let taken = self.state.lock().take_all_but(tokens, worker);
+        if taken > 0 {
+            self.listeners.tell_all();
+        }
+        Ok(taken)
     }
 
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {

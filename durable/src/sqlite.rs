@@ -458,6 +458,14 @@ impl Store for SqliteStore {
         Ok(())
     }
 
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        let taken = self.shared.held.lock().take_all_but(tokens, worker);
+        if taken > 0 {
+            self.shared.listeners.tell_all();
+        }
+        Ok(taken)
+    }
+
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let mut held = self.shared.held.lock();
         if !held.workers.is_known(worker) {
@@ -740,14 +748,23 @@ impl Held {
         self.wary_until.is_some_and(|until| next <= until)
     }
 
-    /// Voids the claims of a worker.
+    /// Removes a worker, and voids its claims.
     fn take_from(&mut self, worker: WorkerId) {
         self.workers.remove(worker);
+        self.take_all_but(&[], worker);
+    }
+
+    /// Voids the claims of a worker but for some, and returns their number.
+    fn take_all_but(&mut self, tokens: &[u64], worker: WorkerId) -> u64 {
         // The next claims read its records again.
         self.frontiers.clear();
+        let mut taken = 0;
         for hold in self.holds.values_mut().filter(|hold| hold.worker == Some(worker)) {
-            hold.worker = None;
+            if !tokens.contains(&hold.token) {
+                (hold.worker, taken) = (None, taken + 1);
+            }
         }
+        taken
     }
 
     fn is_held(&self, id: &str) -> bool {

@@ -464,6 +464,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes a worker. Its claims become void, and its records pending.
     fn leave(&self, worker: WorkerId) -> StoreResult<()>;
 
+    /// Makes the records of a worker pending whose tokens are not among these, and returns their
+    /// number. The worker has no claim under way. Those that others have locked may stay.
+    ///
+    /// A timer calls this each minute if other processes share the store.
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64>;
+
     /// Claims pending records of a queue and a window, and gives each a new token: first those that
     /// are due, in the order of priority and time, and then the earliest others. None if the queue
     /// is paused. `None` if the worker has lost its lease.

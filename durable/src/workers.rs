@@ -9,6 +9,12 @@ use crate::{
     time::WallTime,
 };
 
+/// A lease that is longer by this is from before a step back of the clock.
+const STEP: Duration = Duration::from_secs(60);
+
+/// Most by which the clocks of workers differ.
+const SKEW: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 pub(crate) struct Workers {
     leases: BTreeMap<WorkerId, WallTime>,
@@ -44,8 +50,12 @@ impl Workers {
         now: WallTime,
         lease: Duration,
     ) -> (bool, Vec<WorkerId>) {
+        let until = now.saturating_add(lease);
         let known = self.leases.get_mut(&worker);
-        let is_known = known.map(|old| *old = now.saturating_add(lease).max(*old)).is_some();
+        // A late call shortens no lease. A much longer one is from before a step of the clock.
+        let has_stepped = |old| old > until.saturating_add(STEP);
+        let longer = |old| if has_stepped(old) { until } else { until.max(old) };
+        let is_known = known.map(|old| *old = longer(*old)).is_some();
         let all = mem::take(&mut self.leases);
         let (lapsed, kept) = all.into_iter().partition(|&(_, until)| until < now);
         self.leases = kept;
@@ -130,8 +140,10 @@ impl Queues {
     ) -> (usize, WallTime) {
         let (interval, burst) = interval(rate);
         let (_, given) = self.0.entry(name.clone()).or_default();
-        // The clock may have stepped back.
-        let start = (*given).clamp(now.saturating_sub(interval * burst), now);
+        // The clock may have stepped back. That of another worker may be a little ahead.
+        let has_stepped = *given > now.saturating_add(SKEW);
+        let start = if has_stepped { now } else { *given };
+        let start = start.max(now.saturating_sub(interval * burst));
         let free = now.since(start).as_micros() / interval.as_micros();
         let count = u32::try_from(free).unwrap_or(u32::MAX);
         let count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
@@ -144,4 +156,39 @@ impl Queues {
 pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
     let micros = (1_000_000 / u64::from(rate.get())).max(1);
     (Duration::from_micros(micros), (rate.get() / 10).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn workers_whose_clocks_differ_a_little_keep_to_the_rate_and_a_step_back_pauses_nothing() {
+        let mut queues = Queues::default();
+        let rate = NonZeroU32::new(1_000).expect("positive");
+        let mut permits = |now| queues.permits(&Name::default(), now, rate, 10_000).0;
+        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
+        let behind = now.saturating_sub(SECOND / 50);
+        let given: usize = (0..100).map(|_| permits(now) + permits(behind)).sum();
+        assert_eq!(given, 100, "a tenth of the rate, in one moment");
+        let earlier = now.saturating_sub(3_600 * SECOND);
+        let later = earlier.saturating_add(SECOND / 10);
+        assert_eq!([earlier, later].map(permits), [0, 100]);
+    }
+
+    #[test]
+    fn a_late_call_shortens_no_lease_and_a_step_back_of_the_clock_does() {
+        let mut workers = Workers::default();
+        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
+        let lease = 30 * SECOND;
+        let (worker, _) = workers.enter(now.saturating_add(lease), None);
+        let mut renew = |now: WallTime| {
+            assert!(workers.renew(worker, now, lease).0);
+            workers.leases(1, &[].into_iter())[0].until.since(now)
+        };
+        assert_eq!(renew(now.saturating_sub(20 * SECOND)), 50 * SECOND);
+        assert_eq!(renew(now.saturating_sub(3_600 * SECOND)), lease);
+    }
 }

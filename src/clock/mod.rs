@@ -215,15 +215,14 @@ impl ManualClock {
     /// Timeouts that a callback schedules within the span also expire. If each callback schedules
     /// the next one without a delay, this never returns.
     ///
+    /// Time passes from one deadline to the next, so no occurrence of a repetition is missed. As
+    /// after a suspension, [`jump`](Self::jump) misses them.
+    ///
     /// # Panics
     ///
     /// Panics if an [`Instant`] cannot represent the new time.
     pub fn advance(&self, span: Duration) {
-        let is_instant = |end: &Duration| {
-            self.shared.origin.get().is_none_or(|origin| origin.checked_add(*end).is_some())
-        };
-        let end = self.elapsed().checked_add(span).filter(is_instant);
-        let end = end.expect("an `Instant` cannot represent the new time");
+        let end = self.after(span);
         self.turn();
         while let Some(next) = self.next_turn().filter(|&next| next <= end) {
             self.show(next);
@@ -233,8 +232,49 @@ impl ManualClock {
         self.turn();
     }
 
-    /// Sets the wall clock forward or back. Timeouts that become due by it run. The time of
-    /// [`now`](Clock::now) stays the same. [`advance`](Self::advance) moves both clocks.
+    /// Advances the time by `span` at once, as after a suspension, and runs the callbacks that are
+    /// due then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{sync::mpsc, time::Duration};
+    ///
+    /// use delaywheel::{ManualClock, MissedTicks, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (hour, (ran, runs)) = (Duration::from_secs(3600), mpsc::channel());
+    /// let report = move |_: &_| ran.send("a report").unwrap();
+    /// let reports = timer.repeat(hour).at_fixed_rate(MissedTicks::Skip, report)?;
+    /// clock.jump(8 * hour + hour / 2);
+    /// assert_eq!(runs.try_iter().count(), 1, "one report after the night");
+    /// clock.advance(hour / 2);
+    /// assert_eq!(runs.try_iter().count(), 1);
+    /// # drop(reports);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`advance`](Self::advance).
+    pub fn jump(&self, span: Duration) {
+        self.show(self.after(span));
+        self.turn();
+    }
+
+    /// Returns the time after a span.
+    fn after(&self, span: Duration) -> Duration {
+        let is_instant = |end: &Duration| {
+            self.shared.origin.get().is_none_or(|origin| origin.checked_add(*end).is_some())
+        };
+        let end = self.elapsed().checked_add(span).filter(is_instant);
+        end.expect("an `Instant` cannot represent the new time")
+    }
+
+    /// Sets the wall clock forward or back. Timeouts that become due by it run. Those that their
+    /// callbacks schedule run with the next [`advance`](Self::advance), even if they are due. The
+    /// time of [`now`](Clock::now) stays the same. [`advance`](Self::advance) moves both clocks.
     ///
     /// # Examples
     ///
@@ -259,7 +299,8 @@ impl ManualClock {
     }
 
     /// Advances the time to the next wake-up of a timer. Returns the time that passed, or `None` if
-    /// no timeout is pending that ever expires.
+    /// no timeout is pending that ever expires. Entries of a map count only while a task waits for
+    /// them.
     ///
     /// A wake-up may expire no timeout: after a cancel, after a reset to a later deadline, and when
     /// the wheel sorts a crowded bucket. To run until a callback has run, call this in a loop, or

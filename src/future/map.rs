@@ -7,13 +7,13 @@ use std::{
     hash::Hash,
     ops::{Deref, DerefMut},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Poll, Waker},
     time::Instant,
     vec::Vec,
 };
 
-use super::{Sleep, SleepError, sleep_until};
+use super::{Sleep, SleepError, default_timer};
 use crate::{
     sync::{Mutex, MutexGuard},
     time::DelayMap,
@@ -24,8 +24,8 @@ use crate::{
 impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// Waits for the next entry that is due, and removes it; `None` if the map is empty.
     ///
-    /// The task sleeps on the timer of the map, or on the [default timer](super::default_timer()),
-    /// which must have the system's clock. Entries that never expire keep it asleep.
+    /// The task sleeps on the timer of the map, or on the [default timer](super::default_timer());
+    /// on another one if that has a clock of its own. Entries that never expire keep it asleep.
     ///
     /// # Examples
     ///
@@ -70,7 +70,10 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     }
 
     fn sleep_until(&self, instant: Instant) -> Sleep {
-        self.timer.as_ref().map_or_else(|| sleep_until(instant), |timer| timer.sleep_until(instant))
+        static SYSTEM: LazyLock<Timer> = LazyLock::new(Timer::new);
+        let system = || Some(default_timer()).filter(|timer| timer.clock().is_system());
+        let timer = self.timer.as_ref().or_else(system).unwrap_or_else(|| &SYSTEM);
+        timer.sleep_until(instant)
     }
 }
 
@@ -133,9 +136,10 @@ impl<K, V> SharedDelayMap<K, V> {
 
     /// Locks the map. Waits for other threads that have it locked.
     ///
-    /// Under the lock, code of yours must not use the map by another handle: `Hash`, `Eq` and
-    /// `Debug`, drops of values, and the clock. Do not keep the guard across an `await`: it is not
-    /// [`Send`]. A panic of your code unlocks the map.
+    /// Under the lock, code of yours must not lock the map again, by this handle or another:
+    /// `Hash`, `Eq` and `Debug`, drops of values, the clock, and the body of an `if let` on
+    /// `lock().get(..)`. Do not keep the guard across an `await`: it is not [`Send`]. A panic of
+    /// your code unlocks the map.
     #[must_use = "the map is unlocked at once"]
     pub fn lock(&self) -> impl DerefMut<Target = DelayMap<K, V>> + '_ {
         Guard(Some(self.0.lock()))
@@ -146,13 +150,14 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
     /// Waits for the next entry that is due, and removes it. While the map is empty, it waits for
     /// an entry.
     ///
-    /// The task sleeps on the timer of the map, or on the [default timer](super::default_timer()),
-    /// which must have the system's clock. Any number of tasks may wait. An expiration wakes all of
-    /// them, and one gets the entry. So one task, which gives the entries to others, is cheaper.
+    /// The task sleeps on the timer of the map, or as [`DelayMap::next`] does. Any number of tasks
+    /// may wait. An expiration wakes all of them, and one gets the entry. So one task, which gives
+    /// the entries to others, is cheaper.
     ///
     /// # Errors
     ///
-    /// [`SleepError`] if the timer is full or shut down. The map has lost nothing.
+    /// [`SleepError`] if there is an entry to wait for, and the timer is full or shut down. The map
+    /// has lost nothing. A shutdown does not end the wait at an empty map: drop the future.
     ///
     /// # Cancel safety
     ///

@@ -60,7 +60,9 @@
 //! # Tests
 //!
 //! On a [`ManualClock`](crate::ManualClock), sleeps end when the test advances the clock, on every
-//! runtime. This also works inside of `tokio::time::pause`.
+//! runtime. This also works inside of `tokio::time::pause`. One `advance` wakes a task once, and a
+//! task that sleeps again needs another: poll it and call `advance_to_next` while it is pending, as
+//! the [retry](crate::guide#retry-with-backoff) of the guide does.
 //!
 //! ```
 //! use std::time::Duration;
@@ -143,6 +145,7 @@ pub fn default_timer() -> &'static Timer {
 }
 
 /// Sets the timer that the free functions of this module use. Call it once, before you use them.
+/// [`Deadline::after`](crate::time::Deadline::after) stays on the system's clock.
 ///
 /// # Examples
 ///

@@ -53,6 +53,9 @@ impl Deadline {
 
     /// Makes a deadline at a delay from now, by the system's clock. [`NEVER`](Self::NEVER) if no
     /// `Instant` can express it.
+    ///
+    /// With a timer on another clock, such as a [`BootClock`](crate::BootClock) or a
+    /// [`ManualClock`](crate::ManualClock), use `Deadline::at(timer.now() + delay)`.
     #[must_use]
     pub fn after(delay: Duration) -> Self {
         Self(Instant::now().checked_add(delay))

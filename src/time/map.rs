@@ -28,7 +28,8 @@ use crate::{
 /// for many. Each entry has a deadline. An entry that is due stays in the map until
 /// [`pop_expired`](Self::pop_expired) returns it, so the owner learns of every end. Until then,
 /// [`get`](Self::get) finds it. If a look-up must not find a due entry, first call `pop_expired`
-/// until it returns `None`.
+/// until it returns `None`. If a task waits for expired entries, that would take them from it:
+/// compare [`deadline`](Self::deadline) with [`Timer::now`] instead.
 ///
 /// Without the feature `future`, threads share a map behind a `Mutex`. A thread that sleeps until
 /// [`next_expiration`](Self::next_expiration) must wake when another thread makes that earlier. So
@@ -104,7 +105,7 @@ impl<K, V> DelayMap<K, V> {
         self.entries.is_empty()
     }
 
-    /// Returns the entries, in any order.
+    /// Returns the entries, due ones included, in any order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(_, _, (key, value))| (key, value))
     }
@@ -129,7 +130,7 @@ impl<K, V> DelayMap<K, V> {
 
 impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// Adds an entry that expires after a delay, or replaces the value and the deadline of the
-    /// entry with this key, whose value it returns. That entry keeps its key.
+    /// entry with this key, whose value it returns, even if that was due. That entry keeps its key.
     ///
     /// A delay of `Duration::MAX` never ends.
     ///
@@ -193,7 +194,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     }
 
     /// Moves the deadline of an entry to a delay from now, earlier or later. Returns whether the
-    /// map has the key. Takes *O*(1) time, amortized.
+    /// map has the key. An entry that was due lives again: to refuse that, first compare its
+    /// [`deadline`](Self::deadline) with [`Timer::now`]. Takes *O*(1) time, amortized.
     pub fn reset<Q: Hash + Eq + ?Sized>(&mut self, key: &Q, delay: Duration) -> bool
     where
         K: Borrow<Q>,

@@ -238,7 +238,8 @@ impl Timer {
     /// was set as it notices a resume: see [`BootClock`](crate::BootClock).
     ///
     /// `time` may also be a `jiff::Timestamp` or `jiff::Zoned`, a `chrono::DateTime`, and so on:
-    /// these convert into a [`SystemTime`].
+    /// these convert into a [`SystemTime`]. A callback reads the wall clock of the timer's clock,
+    /// if that is not the system's.
     ///
     /// # Examples
     ///
@@ -288,6 +289,10 @@ impl Timer {
     /// late. The instant is the one in the window whose number of ticks is a multiple of the
     /// greatest power of two. It is often late in the window. A window that ends before it begins,
     /// or is shorter than a tick, counts as its beginning.
+    ///
+    /// A `reset` leaves the window: it sets an exact deadline. To move a timeout that is often
+    /// reset, such as a keep-alive, `postpone` it, which keeps a later deadline, or cancel it and
+    /// schedule it again.
     ///
     /// # Examples
     ///

@@ -126,6 +126,12 @@ impl TickClock {
         self.source.as_ref().is_some_and(|clock| clock.adopt(timer))
     }
 
+    /// Returns whether this is the system's clock, by default.
+    #[cfg(feature = "future")]
+    pub(crate) fn is_system(&self) -> bool {
+        self.source.is_none()
+    }
+
     /// Returns whether the clock jumps when the machine resumes or the wall clock is set.
     pub(super) fn may_jump(&self) -> bool {
         self.source.as_ref().is_some_and(|clock| clock.may_jump())

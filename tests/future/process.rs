@@ -1,6 +1,10 @@
 //! The default timer of the process. Only this test uses the free functions.
 
-use std::{future::pending, io, task::Poll};
+use std::{
+    future::{Future, pending},
+    io,
+    task::Poll,
+};
 
 use delaywheel::{
     Clock, ManualClock, MissedTicks, Timer,
@@ -8,6 +12,7 @@ use delaywheel::{
         DefaultTimerError, default_timer, interval, set_default_timer, sleep, sleep_until, timeout,
         timeout_at,
     },
+    time::DelayMap,
 };
 
 use crate::support::{SECOND, poll};
@@ -38,4 +43,12 @@ fn the_free_functions_use_the_timer_that_was_set_before() {
     assert!(sleeps.iter_mut().all(|sleep| matches!(poll(sleep), Poll::Ready(Ok(())))));
     assert!(poll(&mut limited).is_ready() && poll(&mut limited_at).is_ready());
     assert!(ticks.poll_tick(context).is_ready() && later.poll_tick(context).is_ready());
+
+    // A map without a timer has the clock of the system, whatever that of the default timer is.
+    let mut map = DelayMap::new();
+    map.insert("far", 1, 3_600 * SECOND).expect("there is room");
+    let mut next = Box::pin(map.next());
+    assert!(next.as_mut().poll(context).is_pending());
+    clock.advance(7_200 * SECOND);
+    assert!(next.as_mut().poll(context).is_pending(), "an entry ends early");
 }

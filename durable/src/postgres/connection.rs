@@ -560,11 +560,14 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
         Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) if may_commit => {
             StoreErrorReason::OutcomeUnknown
         }
-        Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) => {
-            StoreErrorReason::Unavailable
-        }
+        None
+        | Some(
+            &SqlState::ADMIN_SHUTDOWN
+            | &SqlState::CRASH_SHUTDOWN
+            | &SqlState::QUERY_CANCELED
+            | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        ) => StoreErrorReason::Unavailable,
         Some(&SqlState::LOCK_NOT_AVAILABLE) => StoreErrorReason::Locked,
-        None | Some(&SqlState::QUERY_CANCELED) => StoreErrorReason::Unavailable,
         Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
             StoreErrorReason::Refused
         }

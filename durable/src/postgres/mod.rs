@@ -19,7 +19,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -78,9 +78,15 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
+///
+/// A machine that loses its power or its network leaves a transaction, whose locks keep records and
+/// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for
+/// the rows of a COPY after 30 seconds without a sign of life.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
-    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan";
+    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
+    -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
+    -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -98,6 +104,9 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 /// Time within which the notification to oneself arrives.
 const ECHO: Duration = Duration::from_secs(5);
 
+/// Time between looks whether the server answers, and what its clock shows.
+const LOOK: Duration = Duration::from_secs(30);
+
 /// Looks without notifications before the next attempt to listen.
 const DEAF_LOOKS: u32 = 60;
 
@@ -107,7 +116,7 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// Clones share their connections. A process that waits has at most two: one that listens, which a
 /// timer needs, and one that was used last. A store opens others when calls of different kinds
-/// meet: at most two for writes, one for reads, and three for the deliveries of a timer, so seven
+/// meet: at most two for writes, one for reads, and four for the deliveries of a timer, so eight
 /// in all. It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
 /// `application_name` is `delaywheel`, unless the parameters have another one.
 ///
@@ -117,6 +126,8 @@ const DEAF_LOOKS: u32 = 60;
 /// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings
 /// with each transaction, which takes two round trips more. As no notifications arrive, its timers
 /// look for timeouts of other processes once a second.
+///
+/// The pool must notice a client whose machine has lost its power: set `tcp_keepidle` and the like.
 ///
 /// # Use within `async` code
 ///
@@ -131,8 +142,9 @@ const DEAF_LOOKS: u32 = 60;
 /// caller's rows, or not at all.
 /// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
 /// the handler takes effect exactly once. From other drivers, call the SQL functions
-/// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
-/// `delaywheel.acknowledge(id, token)`. They fail if a value is beyond the limits of the crate.
+/// `delaywheel.schedule(id, due, payload)`, `delaywheel.reschedule(id, due)`,
+/// `delaywheel.cancel(id)` and `delaywheel.acknowledge(id, token)`. They fail if a value is beyond
+/// the limits of the crate.
 ///
 /// # Views for people
 ///
@@ -159,6 +171,8 @@ struct Shared {
     /// Writes while the writer waits for a locked record.
     patient: Lane,
     worker: Lane,
+    /// Renews leases, while a claim may be slow.
+    keeper: Lane,
     /// Claims records that are overdue, so that other claims do not wait for these.
     backlog: Lane,
     /// Commits without waiting for the disk: a begin needs to be seen, not to be durable.
@@ -231,7 +245,7 @@ impl PostgresStore {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, "");
-        if check(&lane, schema)?.0 < NEWEST { migrate(&lane, schema) } else { Ok(()) }
+        if check(&lane, schema)? < NEWEST { migrate(&lane, schema) } else { Ok(()) }
     }
 
     /// Returns the statements that lead from each version of the tables to the next.
@@ -307,7 +321,7 @@ impl PostgresStore {
     /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
     ///
     /// A runtime of several threads drives them. The store keeps none while it has nothing to do,
-    /// and uses up to six at once, so a pool with fewer has calls wait for each other. A handler
+    /// and uses up to seven at once, so a pool with fewer has calls wait for each other. A handler
     /// that holds a connection and waits for the store needs one more. As the store cannot listen,
     /// its timers look for timeouts of other processes each second.
     ///
@@ -350,7 +364,7 @@ impl PostgresStore {
     fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
         let lane = |options| Lane::new(connections, options);
         let writer = lane("");
-        let (version, shown) = check(&writer, schema)?;
+        let version = check(&writer, schema)?;
         if version < NEWEST {
             let message = format!(
                 "the tables of the schema {schema} have version {version} and need {NEWEST}: \
@@ -358,14 +372,17 @@ impl PostgresStore {
             );
             return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
         }
+        // The last answer: the clock runs from its arrival on.
+        let shown = writer.run(|session| session.query(sql::NOW, &[]))?;
         let shared = Shared {
             writer,
             patient: lane(""),
             worker: lane(""),
+            keeper: lane(""),
             backlog: lane(""),
             starter: lane("-c synchronous_commit=off"),
             reader: lane(""),
-            clock: Arc::new(ServerClock::new(shown)),
+            clock: Arc::new(ServerClock::new(WallTime::now_of(shown[0].get(0)))),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
             sender: AtomicU64::new(new_sender()),
@@ -434,14 +451,16 @@ impl PostgresStore {
         client: &impl GenericClient,
         record: &Record,
     ) -> StoreResult<bool> {
-        let again = match crate::timer::driver::following(record, self.shared.clock.now()) {
-            Settlement::Again(next) => Some(next.to_system_time()),
-            _ => None,
+        let following = crate::timer::driver::following(record, self.shared.clock.now());
+        let (again, fault) = match following {
+            Settlement::Again(next) => (Some(next.to_system_time()), None),
+            Settlement::Dead { error } => (None, Some(error)),
+            _ => (None, None),
         };
-        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4)";
+        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4, $5)";
         let until = self.keep_until(self.shared.clock.now());
         let token = record.token.cast_signed();
-        let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until];
+        let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until, &fault];
         Ok(self.call(client, sql, parameters).await?.get(0))
     }
 
@@ -621,30 +640,45 @@ impl Store for PostgresStore {
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
-        let taken = self.shared.worker.run(|session| {
+        let keeper = &self.shared.keeper;
+        let known = keeper.run(|session| session.commit(sql::RENEW, &[&id, &until]))?;
+        let taken = keeper.run(|session| {
             session.transaction(|session| {
-                let is_known = session.execute_count(sql::RENEW, &[&id, &until])? == 1;
                 let lapsed = session.query(sql::LAPSED, &[&now, &id])?;
-                Ok((is_known, self.take_from(session, &lapsed)? > 0))
+                self.take_from(session, &lapsed)
             })
         });
-        let (is_known, has_taken) = self.doubt(Some(WallTime::MIN), taken)?;
-        if has_taken {
+        // The lease is renewed, even if the records of others are locked: the next call takes them.
+        if self.doubt(Some(WallTime::MIN), taken).is_ok_and(|taken| taken > 0) {
             self.shared.listeners.tell_all();
         }
-        Ok(is_known)
+        Ok(!known.is_empty())
     }
 
     fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
         self.shared.worker.run(|session| {
             session.transaction(|session| {
+                // A shutdown calls once, and a claim may be under way.
+                session.execute("SET LOCAL lock_timeout = 5000")?;
                 let worker = session.query(sql::LOCK_WORKER, &[&id])?;
                 self.take_from(session, &worker)
             })
         })?;
         self.shared.listeners.tell_all();
         Ok(())
+    }
+
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        let tokens: Vec<_> = tokens.iter().map(|token| token.cast_signed()).collect();
+        let id = worker.0.cast_signed();
+        let freed =
+            self.shared.keeper.run(|session| session.commit(sql::KEEP_ONLY, &[&id, &tokens]));
+        let freed = self.doubt(Some(WallTime::MIN), freed)?;
+        if !freed.is_empty() {
+            self.shared.listeners.tell_all();
+        }
+        Ok(freed.len() as u64)
     }
 
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
@@ -728,7 +762,7 @@ impl Store for PostgresStore {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let current = |session: &mut Session| session.query(sql::CURRENT, &[&ids, &tokens]);
-        let rows = self.shared.worker.run(current)?;
+        let rows = self.shared.keeper.run(current)?;
         let current: FxHashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
         Ok(ids.iter().map(|id| current.contains(id)).collect())
     }
@@ -742,25 +776,32 @@ impl Store for PostgresStore {
     ) -> StoreResult<(usize, WallTime)> {
         self.add_queues([queue].into_iter())?;
         let (interval, burst) = interval(rate);
+        let later = now.saturating_add(interval);
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
         let rows = self.shared.starter.run(|session| session.commit(sql::PERMITS, parameters))?;
-        let given = |column| rows[0].get::<_, i64>(column).cast_unsigned();
+        let Some(row) = rows.first() else {
+            // The next call adds the row again.
+            self.shared.queues.lock().remove(queue);
+            return Ok((0, later));
+        };
+        let given = |column| row.get::<_, i64>(column).cast_unsigned();
         let next = WallTime::from_micros(given(1)).unwrap_or(WallTime::MAX);
         Ok((usize::try_from(given(0)).unwrap_or(0), next.saturating_add(interval)))
     }
 
     fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        self.shared.writer.run(|session| {
+        let paused = self.shared.writer.run(|session| {
             session.transaction(|session| {
                 session.query(sql::PAUSE, &[&queue.as_str(), &is_paused])?;
                 let notice = self.notice(Some(queue), WallTime::MIN);
                 session.query(sql::NOTIFY, &[&notice]).map(drop)
             })
-        })?;
+        });
+        self.doubt(Some(WallTime::MIN), paused)?;
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
     }
@@ -830,11 +871,20 @@ fn new_sender() -> u64 {
     fastrand::u64(1..)
 }
 
-/// Passes notifications on until the store is dropped.
+/// Passes notifications on until the store is dropped. Also follows the clock of the server: a
+/// timer that only schedules makes no claims.
 fn listen(shared: &Weak<Shared>) {
+    let mut looks = 0;
     while let Some(store) = shared.upgrade() {
         if store.connections.are_pooled() {
             store.listeners.tell_all();
+            looks += 1;
+            if looks % DEAF_LOOKS == 0 {
+                let shown = store.reader.run(|session| session.query(sql::NOW, &[]));
+                if let Ok(shown) = shown {
+                    store.clock.adjust(WallTime::now_of(shown[0].get(0)));
+                }
+            }
             drop(store);
             thread::sleep(LISTEN_AGAIN);
             continue;
@@ -857,6 +907,12 @@ fn pass_on(
     schema: &str,
 ) -> Result<(), Error> {
     let execute = |sql: &str| block_on(client.batch_execute(sql));
+    let read_clock = || -> Result<(), Error> {
+        let shown = block_on(client.query_typed(sql::NOW, &[]))?;
+        let shared = shared.upgrade();
+        shared.inspect(|shared| shared.clock.adjust(WallTime::now_of(shown[0].get(0))));
+        Ok(())
+    };
     execute(&format!("LISTEN {schema}"))?;
     // A pool of connections, such as PgBouncer in transaction mode, may give LISTEN to a connection
     // whose notifications do not arrive here.
@@ -864,7 +920,7 @@ fn pass_on(
     execute(&format!("NOTIFY {schema}, '{echo}'"))?;
     if notices.recv_timeout(ECHO).is_err() {
         // Unless the connection was lost.
-        execute("")?;
+        read_clock()?;
         #[cfg(feature = "tracing")]
         tracing::warn!("no notifications arrive, perhaps because of PgBouncer: the store polls");
         for _ in 0..DEAF_LOOKS {
@@ -879,12 +935,14 @@ fn pass_on(
     if let Some(shared) = shared.upgrade() {
         shared.listeners.tell_all();
     }
+    let mut looked = Instant::now();
     loop {
-        let next = notices.recv_timeout(Duration::from_secs(30));
+        let next = notices.recv_timeout(LOOK.saturating_sub(looked.elapsed()));
         let Some(shared) = shared.upgrade() else { return Ok(()) };
         let Ok(notification) = next else {
             // Does the server still answer?
-            execute("")?;
+            read_clock()?;
+            looked = Instant::now();
             continue;
         };
         let mut parts = notification.payload().splitn(3, ' ');
@@ -914,12 +972,10 @@ fn check_name(schema: &str) -> StoreResult<()> {
     Ok(())
 }
 
-/// Checks the database, and that its tables are not newer. Returns their version, and the time of
-/// the server's clock.
-fn check(lane: &Lane, schema: &str) -> StoreResult<(i32, WallTime)> {
-    let rows = lane.run(|session| {
-        session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
-    })?;
+/// Checks the database, and that its tables are not newer. Returns their version.
+fn check(lane: &Lane, schema: &str) -> StoreResult<i32> {
+    let encoding = "SELECT current_setting('server_encoding')";
+    let rows = lane.run(|session| session.query(encoding, &[]))?;
     let encoding: &str = rows[0].get(0);
     if encoding != "UTF8" {
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
@@ -929,7 +985,7 @@ fn check(lane: &Lane, schema: &str) -> StoreResult<(i32, WallTime)> {
     if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
     }
-    Ok((version, WallTime::now_of(rows[0].get(1))))
+    Ok(version)
 }
 
 /// Returns the version of the tables, and the least one whose programs work with it.
@@ -1048,7 +1104,6 @@ fn write_group(
         session.query(sql::WRITE, parameters)?
     };
     let found: FxHashMap<&str, i16> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let mut unmoved = FxHashMap::default();
     for &(number, command) in group {
         let found = found.get(command.id().as_str());
         answers[number] = match command {
@@ -1063,21 +1118,14 @@ fn write_group(
                 Some(0) => Cancelled::Cancelled,
                 Some(_) => Cancelled::Delivering,
             }),
-            Command::Reschedule(id, _) if found.is_none() => {
-                unmoved.insert(id.as_str(), number);
-                Answer::Rescheduled(Rescheduled::NotFound)
-            }
-            Command::Reschedule(..) => Answer::Rescheduled(Rescheduled::Rescheduled),
+            Command::Reschedule(..) => Answer::Rescheduled(match found {
+                None => Rescheduled::NotFound,
+                Some(0) => Rescheduled::Rescheduled,
+                Some(_) => Rescheduled::Delivering,
+            }),
             Command::Requeue(..) => Answer::Requeued(found.is_some()),
             Command::Settle(..) => Answer::Settled(found.is_some()),
         };
-    }
-    // Those that exist and are not dead are being delivered.
-    if !unmoved.is_empty() {
-        let ids: Vec<_> = unmoved.keys().collect();
-        for row in session.query(sql::LIVE, &[&ids])? {
-            answers[unmoved[row.get::<_, &str>(0)]] = Answer::Rescheduled(Rescheduled::Delivering);
-        }
     }
     Ok(())
 }

@@ -46,11 +46,42 @@ $$;
 
 -- Cancels a timeout within the caller's transaction. Returns 'cancelled', 'delivering' or 'not_found'. The
 -- notification tells workers that a delivery under way is void.
-CREATE OR REPLACE FUNCTION {schema}.cancel(old_id text) RETURNS text LANGUAGE sql AS $$
-    WITH gone AS (DELETE FROM {schema}.timeouts WHERE id = old_id RETURNING begun),
-    told AS MATERIALIZED (SELECT pg_notify('{schema}', '0 0') FROM gone WHERE begun)
-    SELECT coalesce((SELECT CASE WHEN begun THEN 'delivering' ELSE 'cancelled' END FROM gone), 'not_found')
-    FROM (SELECT count(*) FROM told) told
+CREATE OR REPLACE FUNCTION {schema}.cancel(old_id text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    was_begun boolean;
+BEGIN
+    -- Another transaction may replace the row for which a statement waits.
+    WHILE EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id) LOOP
+        DELETE FROM {schema}.timeouts WHERE id = old_id RETURNING begun INTO was_begun;
+        IF was_begun THEN
+            PERFORM pg_notify('{schema}', '0 0');
+            RETURN 'delivering';
+        ELSIF FOUND THEN
+            RETURN 'cancelled';
+        END IF;
+    END LOOP;
+    RETURN 'not_found';
+END
+$$;
+
+-- Moves a timeout that waits within the caller's transaction. Returns 'rescheduled', 'delivering' or
+-- 'not_found'.
+CREATE FUNCTION {schema}.reschedule(old_id text, new_due timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id AND state < 3) LOOP
+        UPDATE {schema}.timeouts SET
+            due = new_due, next_at = new_due, token = nextval('{schema}.token'), worker = NULL, attempt = 0,
+            state = 0
+        WHERE id = old_id AND state < 3 AND NOT begun;
+        IF FOUND THEN
+            PERFORM {schema}.notify_due(new_due);
+            RETURN 'rescheduled';
+        ELSIF EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id AND begun) THEN
+            RETURN 'delivering';
+        END IF;
+    END LOOP;
+    RETURN 'not_found';
+END
 $$;
 
 -- Attempts that have ended. ended_as: 0 acknowledged, 1 failed, 2 dead.
@@ -70,22 +101,30 @@ CREATE INDEX history_until ON {schema}.history (until);
 
 -- Acknowledges a delivery within the caller's transaction; with a time, schedules the next occurrence.
 -- Returns false if the claim is void: then the caller must roll back. With a last time, the history has
--- the attempt until then.
+-- the attempt until then. A fault of the rule makes the timeout dead.
 DROP FUNCTION {schema}.acknowledge(text, bigint, timestamptz);
 CREATE FUNCTION {schema}.acknowledge(
-    old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL
+    old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL,
+    fault text DEFAULT NULL
 ) RETURNS boolean LANGUAGE sql AS $$
-    INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, until)
-    SELECT id, queue, due, attempt, clock_timestamp(), 0, keep_until FROM {schema}.timeouts
+    SELECT {schema}.notify_due(again);
+    INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
+    SELECT id, queue, due, attempt, clock_timestamp(), CASE WHEN fault IS NULL THEN 0 ELSE 2 END, fault,
+        keep_until
+    FROM {schema}.timeouts
     WHERE keep_until IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1;
     WITH gone AS (
         DELETE FROM {schema}.timeouts
-        WHERE again IS NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+        WHERE again IS NULL AND fault IS NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
     ), moved AS (
         UPDATE {schema}.timeouts SET
-            due = again, next_at = again, token = nextval('{schema}.token'), worker = NULL, attempt = 0,
-            state = 0, begun = false, error = NULL
-        WHERE again IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
+            due = coalesce(again, due), next_at = coalesce(again, next_at), token = nextval('{schema}.token'),
+            worker = NULL, begun = false, error = fault,
+            attempt = CASE WHEN fault IS NULL THEN 0 ELSE attempt END,
+            state = CASE WHEN fault IS NULL THEN 0 ELSE 3 END
+        WHERE (again IS NOT NULL OR fault IS NOT NULL)
+            AND id = old_id AND token = old_token AND state + 0 = 1
+        RETURNING 1
     )
     SELECT EXISTS (SELECT FROM gone) OR EXISTS (SELECT FROM moved)
 $$;

@@ -13,7 +13,10 @@
 /// null; `$14` is the present. Kinds: -1 replace if it differs, 0 replace, 1 keep, 2 cancel, 3
 /// acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9 release, 10 leave.
 /// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
-/// delivery was under way.
+/// delivery was under way. A reschedule that a delivery prevents is among them, with 1.
+///
+/// It does not see a timeout with which another transaction replaces one whose row it waits for.
+/// `missed` looks again, by functions that see the present.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
         SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
@@ -59,6 +62,10 @@ pub(super) const WRITE: &str = "
             WHEN 5 THEN t.state = 3
             ELSE t.token = new.token AND t.state = 1 END
         RETURNING t.id
+    ), missed AS MATERIALIZED (
+        SELECT id, CASE kind WHEN 2 THEN {schema}.cancel(id) ELSE {schema}.reschedule(id, at) END AS answer
+        FROM new
+        WHERE kind IN (2, 4) AND id NOT IN (SELECT id FROM gone UNION ALL SELECT id FROM moved)
     ), told AS MATERIALIZED (
         SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
         UNION ALL SELECT pg_notify('{schema}', $12)
@@ -77,13 +84,14 @@ pub(super) const WRITE: &str = "
             ORDER BY until LIMIT 2 * greatest(8, cardinality($1)) FOR UPDATE SKIP LOCKED)
     )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
-    UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told";
+    UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told
+    UNION ALL SELECT id, (answer = 'delivering')::integer::smallint FROM missed WHERE answer <> 'not_found'";
+
+pub(super) const NOW: &str = "SELECT clock_timestamp()";
 
 /// Adds timeouts whose id is free; fails if one is not.
 pub(super) const COPY: &str = "COPY {schema}.timeouts
     (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";
-
-pub(super) const LIVE: &str = "SELECT id FROM {schema}.timeouts WHERE id = ANY($1) AND state < 3";
 
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 
@@ -202,12 +210,16 @@ pub(super) const CURRENT: &str = "
 
 /// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are
 /// kept. All are in microseconds. Returns their number, and up to when they are given out.
+///
+/// The clock of another worker may be a little ahead; by more than a second, the clock has stepped
+/// back.
 pub(super) const PERMITS: &str = "
     WITH old AS MATERIALIZED (
-        SELECT least(greatest(allowed, $3::bigint), $4::bigint) AS start
+        SELECT CASE WHEN allowed > $4::bigint + 1000000 THEN $4
+            ELSE greatest(allowed, $3::bigint) END AS start
         FROM {schema}.queues WHERE name = $1 FOR UPDATE
     ), given AS (
-        SELECT start, least($2::bigint, ($4 - start) / $5::bigint) AS count FROM old
+        SELECT start, greatest(0, least($2::bigint, ($4 - start) / $5::bigint)) AS count FROM old
     )
     UPDATE {schema}.queues SET allowed = start + count * $5 FROM given WHERE name = $1
     RETURNING count, allowed";
@@ -224,10 +236,13 @@ pub(super) const QUEUES: &str = "SELECT name, is_paused FROM {schema}.queues ORD
 pub(super) const ENTER: &str =
     "INSERT INTO {schema}.workers (lease_until, name) VALUES ($1, $2) RETURNING id";
 
-/// A worker whose lease was taken away has one until the start of 1970.
+/// A worker whose lease was taken away has one until the start of 1970. A later call has renewed
+/// one that is a little longer; the clock has stepped back if it is much longer.
 pub(super) const RENEW: &str = "
-    UPDATE {schema}.workers SET lease_until = greatest(lease_until, $2)
-    WHERE id = $1 AND lease_until > to_timestamp(0)";
+    UPDATE {schema}.workers SET lease_until = CASE
+        WHEN lease_until > $2::timestamptz + interval '1 minute' THEN $2
+        ELSE greatest(lease_until, $2) END
+    WHERE id = $1 AND lease_until > to_timestamp(0) RETURNING id";
 
 /// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
 pub(super) const LAPSED: &str = "
@@ -247,6 +262,15 @@ pub(super) const TAKE: &str = "
         state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
     WHERE t.id IN (
         SELECT id FROM {schema}.timeouts WHERE worker = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)";
+
+/// Makes records of a worker pending that have other tokens, but for those that are locked.
+pub(super) const KEEP_ONLY: &str = "
+    UPDATE {schema}.timeouts t SET
+        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
+    WHERE t.id IN (
+        SELECT id FROM {schema}.timeouts WHERE worker = $1 AND token <> ALL ($2)
+        FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING t.id";
 
 /// Removes these workers. One with a locked record stays until a later look.
 pub(super) const REMOVE: &str = "

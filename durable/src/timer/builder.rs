@@ -301,6 +301,9 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// handler, and ignores its end, if it comes. A blocking
     /// handler keeps its thread until then. If as many handlers as there are
     /// [`threads`](Self::threads) never return, all deliveries stop.
+    ///
+    /// A delivery that waits this long for a thread or a task goes back to the store. It is no
+    /// attempt.
     #[must_use]
     pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
         self.driver.queue.handler_limit = limit;

@@ -6,7 +6,8 @@
 //!
 //! A group that fails because of one command is split, so each command fails or waits for itself
 //! only. A command whose record another transaction has locked is set aside, with later ones of the
-//! same id, and tried again by a second thread. Others go on.
+//! same id, and tried again by a second thread. Others go on. After a few such commands, the rest
+//! of the group is set aside as well: each may take as long as a wait for a lock.
 //!
 //! A settlement that could not be written is tried again until the store answers. If the first try
 //! took effect after all, its claim is void and the second one changes nothing.
@@ -17,7 +18,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{executor::contain, stats::Counters};
 use crate::{
@@ -36,6 +37,9 @@ const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 /// Time between tries of settlements.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Most locked records of a group for which the thread of all commits waits.
+const MAX_LOCKED: usize = 4;
+
 /// Time for which the command of a caller waits for a locked record.
 const LOCKED: Duration = Duration::from_secs(10);
 
@@ -44,6 +48,12 @@ const LOCKED: Duration = Duration::from_secs(10);
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,
+}
+
+impl Job {
+    fn ids(&self) -> impl Iterator<Item = &TimeoutId> {
+        self.commands.iter().map(Command::id)
+    }
 }
 
 /// Who waits for the answers.
@@ -104,13 +114,12 @@ struct Aside {
 
 impl Aside {
     fn holds(&self, job: &Job) -> bool {
-        !self.ids.is_empty()
-            && job.commands.iter().any(|command| self.ids.contains_key(command.id()))
+        !self.ids.is_empty() && job.ids().any(|id| self.ids.contains_key(id))
     }
 
     fn add(&mut self, job: Job) {
-        for command in &job.commands {
-            *self.ids.entry(command.id().clone()).or_default() += 1;
+        for id in job.ids() {
+            *self.ids.entry(id.clone()).or_default() += 1;
         }
         let limit = Instant::now() + LOCKED;
         self.jobs.insert(self.next, (limit, job));
@@ -121,9 +130,8 @@ impl Aside {
     fn take(&mut self, from: u64) -> Option<(u64, Instant, Job)> {
         let mut earlier: Vec<&TimeoutId> = Vec::new();
         let number = self.jobs.iter().find_map(|(&number, (_, job))| {
-            let mut ids = job.commands.iter().map(Command::id);
-            let is_first = !ids.any(|id| earlier.contains(&id));
-            earlier.extend(job.commands.iter().map(Command::id));
+            let is_first = !job.ids().any(|id| earlier.contains(&id));
+            earlier.extend(job.ids());
             (is_first && number >= from).then_some(number)
         })?;
         let (limit, job) = self.jobs.remove(&number)?;
@@ -210,7 +218,7 @@ impl CommitQueue {
         let mut from = 0;
         let mut state = self.state.lock();
         while !state.is_closed {
-            let Some((number, limit, mut job)) = state.aside.take(from) else {
+            let Some((number, limit, job)) = state.aside.take(from) else {
                 from = 0;
                 if state.aside.jobs.is_empty() {
                     self.set_aside.wait(&mut state);
@@ -220,25 +228,18 @@ impl CommitQueue {
                 continue;
             };
             from = number + 1;
-            let ids: Vec<_> = job.commands.iter().map(|command| command.id().clone()).collect();
-            if limit <= Instant::now()
-                && let Reply::Caller(sender) = job.reply
-            {
-                // The caller may have gone.
-                let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
-                state.aside.forget(&ids);
-                continue;
-            }
+            let ids: Vec<_> = job.ids().cloned().collect();
             drop(state);
             let failed = write(vec![job]);
             state = self.state.lock();
-            let still = failed.locked.into_iter().chain(failed.again).next();
-            match still {
+            match failed.locked.into_iter().chain(failed.again).next() {
                 None => state.aside.forget(&ids),
-                Some(still) => {
-                    job = still;
-                    state.aside.jobs.insert(number, (limit, job));
+                Some(Job { reply: Reply::Caller(sender), .. }) if limit <= Instant::now() => {
+                    // The caller may have gone.
+                    let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
+                    state.aside.forget(&ids);
                 }
+                Some(still) => drop(state.aside.jobs.insert(number, (limit, still))),
             }
         }
     }
@@ -292,6 +293,18 @@ pub(super) fn write_group(
     if is_of_one && group.len() > 1 {
         let second = group.split_off(group.len() / 2);
         let mut failed = write_group(store, now, group, counters, outcome);
+        // Later commands of a locked record wait behind the earlier ones.
+        let is_slow = failed.locked.len() >= MAX_LOCKED;
+        let mut ids: FxHashSet<_> = failed.locked.iter().flat_map(Job::ids).cloned().collect();
+        let (behind, second): (Vec<_>, Vec<_>) = second.into_iter().partition(|job| {
+            let is_behind = is_slow || job.ids().any(|id| ids.contains(id));
+            ids.extend(job.ids().filter(|_| is_behind).cloned());
+            is_behind
+        });
+        failed.locked.extend(behind);
+        if second.is_empty() {
+            return failed;
+        }
         let rest = write_group(store, now, second, counters, outcome);
         failed.again.extend(rest.again);
         failed.locked.extend(rest.locked);

@@ -48,8 +48,8 @@ pub(super) enum Phase {
 /// News for the drivers.
 #[derive(Debug, Default)]
 struct Inbox {
-    /// Handlers cannot be started: a spawner panics, or its runtime has ended.
-    must_rest: bool,
+    /// Drivers whose handlers cannot be started: a spawner panics, or its runtime has ended.
+    must_rest: Vec<usize>,
     /// Drivers and tokens.
     returned: Vec<(usize, u64)>,
     ended: Vec<u64>,
@@ -228,7 +228,8 @@ impl<S: Store> Core<S> {
                 for (claim, claimed) in claimed {
                     claims[claim.driver].push((claim, claimed));
                 }
-                let steps = drivers.iter_mut().zip(claims).map(|(driver, claimed)| {
+                let steps = drivers.iter_mut().zip(claims).enumerate();
+                let steps = steps.map(|(number, (driver, claimed))| {
                     // A record that a claim brings after the shutdown is given back.
                     let commands = if is_closing { driver.close() } else { Vec::new() };
                     for &token in &ended {
@@ -238,7 +239,7 @@ impl<S: Store> Core<S> {
                         driver.notice(queue.as_ref(), *due);
                     }
                     let now = self.clock.now();
-                    if must_rest {
+                    if must_rest.contains(&number) {
                         driver.rest(now);
                     }
                     let mut step = driver.step(&self.store, now, &self.counters, claimed);
@@ -263,9 +264,7 @@ impl<S: Store> Core<S> {
         step.claims.into_iter().for_each(claim);
         for command in step.commands {
             let reply = match &command {
-                Command::Settle(claim, Settlement::Release) => {
-                    Reply::Settled(claim.token, Counted::Released)
-                }
+                Command::Settle(claim, _) => Reply::Settled(claim.token, Counted::Released),
                 _ => Reply::None,
             };
             self.commit(Job { commands: vec![command], reply });
@@ -340,14 +339,15 @@ impl<S: Store> Core<S> {
         self.notice(None, WallTime::MIN);
     }
 
-    /// Gives the held records back. Returns whether no delivery is under way.
+    /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
         let commands: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
         if !commands.is_empty() {
             self.commit(Job { commands, reply: Reply::None });
         }
         let mut drivers = self.drivers.lock();
-        if held(&drivers).2 > 0 {
+        // A claim under way locks its worker.
+        if held(&drivers).2 > 0 || drivers.iter().any(Driver::is_claiming) {
             return false;
         }
         for worker in drivers.iter_mut().flat_map(Driver::leave) {
@@ -486,7 +486,7 @@ impl<S: Store> Ends for Core<S> {
         // A thread is free before the settlement is durable.
         let mut inbox = self.inbox.lock();
         inbox.returned.push((driver, record.token));
-        inbox.must_rest |= verdict == Verdict::Released;
+        inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
         drop(inbox);
         self.ring();
         if verdict == Verdict::Settled {
@@ -622,6 +622,19 @@ mod tests {
         assert_eq!((record.state, record.attempt), (State::Pending, 0), "it was no attempt");
     }
 
+    /// A store may refuse to remove a worker that has a claim under way.
+    #[test]
+    fn a_timer_does_not_leave_before_its_claims_end() {
+        let (core, _deliveries) = deaf_core(&MemoryStore::new());
+        let claims = Mutex::new(Vec::new());
+        core.run_turn(&|claim| claims.lock().push(claim));
+        core.shut_down();
+        assert!(!core.close());
+        claims.into_inner().into_iter().for_each(|claim| core.claim(claim));
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(core.close());
+    }
+
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due
     /// while no timer ran, and the next one is not.
     #[test]
@@ -656,18 +669,54 @@ mod tests {
         assert_eq!(core.stats().clock_steps, 1);
     }
 
+    /// Returns a timer with a delivery that has begun, and waits for a thread or task.
+    fn waiting(
+        store: &MemoryStore,
+        set: impl FnOnce(&mut DriverSettings),
+    ) -> (Arc<Core<MemoryStore>>, Delivery) {
+        let (sender, deliveries) = mpsc::channel();
+        let core = core_with(store, Arc::new(move |delivery| drop(sender.send(delivery))), set);
+        schedule(&core);
+        core.run_turn(&|claim| core.claim(claim));
+        (core, deliveries.try_recv().expect("delivery"))
+    }
+
+    #[test]
+    fn a_delivery_that_waits_is_not_run_after_a_pause_and_is_no_attempt() {
+        let (store, queue) = (MemoryStore::new(), Name::default());
+        for is_paused in [false, true] {
+            let (core, delivery) = waiting(&store, |_| ());
+            store.pause(&queue, is_paused).expect("pause");
+            core.notice(Some(&queue), WallTime::MIN);
+            core.run_turn(&|claim| core.claim(claim));
+            assert_eq!(delivery.start().is_none(), is_paused);
+            core.commits.close();
+            core.run_commits();
+            let record = store.records().remove(0);
+            assert_eq!(record.state, State::Pending);
+            assert_eq!(record.attempt, u32::from(!is_paused), "a drop is a failed attempt");
+            assert_eq!(core.stats().fenced, 0);
+        }
+    }
+
+    #[test]
+    fn a_delivery_that_waits_is_not_run_after_its_timeout_was_cancelled() {
+        let store = MemoryStore::new();
+        let (core, delivery) = waiting(&store, |_| ());
+        let cancel = Command::Cancel(delivery.id().clone());
+        store.write(core.clock.now(), &[cancel]).expect("write");
+        core.notice(None, WallTime::MIN);
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(delivery.start().is_none());
+    }
+
     /// The process stops between the begin of a delivery and its handler, longer than its lease.
     #[test]
     fn a_delivery_whose_lease_has_ended_is_not_run_and_is_no_attempt() {
         let store = MemoryStore::new();
-        let (sender, deliveries) = mpsc::channel();
-        let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
-        let core = core_with(&store, handler, |settings| {
+        let (core, delivery) = waiting(&store, |settings| {
             (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
         });
-        schedule(&core);
-        core.run_turn(&|claim| core.claim(claim));
-        let delivery = deliveries.try_recv().expect("delivery");
         while delivery.is_current() {
             thread::yield_now();
         }

@@ -64,7 +64,7 @@ impl Lease {
     }
 
     /// Returns the time until the end; `None` for a lease without one, and zero after the end.
-    fn remaining(&self) -> Option<Duration> {
+    pub(super) fn remaining(&self) -> Option<Duration> {
         let until = self.0.lock().unwrap_or_default();
         (until != Duration::MAX).then(|| until.saturating_sub(Self::now()))
     }
@@ -88,13 +88,16 @@ impl Default for Lease {
     }
 }
 
+const RECALLED: u64 = u64::MAX;
+
 /// What the driver and the handler know of a delivery.
 #[derive(Debug)]
 pub(super) struct Run {
     lease: Arc<Lease>,
     /// Number of its driver.
     driver: usize,
-    /// When the handler started, in microseconds of the wall clock; 0 before that.
+    /// When the handler started, in microseconds of the wall clock; 0 before that, and [`RECALLED`]
+    /// if it never does.
     pub(super) started: AtomicU64,
     pub(super) claim: Claim,
     /// `None` once the delivery is void; otherwise tasks that wait for that.
@@ -106,6 +109,16 @@ impl Run {
     pub(super) fn new(lease: Arc<Lease>, driver: usize, claim: Claim) -> Self {
         let (started, waiting) = (AtomicU64::new(0), Mutex::new(Some(Vec::new())));
         Self { lease, driver, started, claim, waiting, stopped: Condvar::new() }
+    }
+
+    /// The handler starts now. Returns `false` if the delivery was recalled.
+    pub(super) fn start(&self, now: WallTime) -> bool {
+        self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
+    }
+
+    /// Keeps the handler from starting. Returns `false` if it has started, or was recalled before.
+    pub(super) fn recall(&self) -> bool {
+        self.started.compare_exchange(0, RECALLED, SeqCst, SeqCst).is_ok()
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -216,15 +229,12 @@ impl Delivery {
     }
 
     /// Starts the delivery in the thread or task of its handler. Otherwise gives it back: the lease
-    /// has ended since the delivery began, or the timer was shut down.
+    /// has ended since the delivery began, the timer was shut down, or the driver has recalled it.
     pub(super) fn start(self) -> Option<Self> {
         let start = self.ends.as_ref().and_then(|ends| ends.start());
         // The lease is checked last, directly before the handler runs.
         match start {
-            Some(now) if self.run.lease.is_valid() => {
-                self.run.started.store(now.as_micros().max(1), SeqCst);
-                Some(self)
-            }
+            Some(now) if self.run.lease.is_valid() && self.run.start(now) => Some(self),
             _ => None,
         }
     }
@@ -339,7 +349,9 @@ impl Drop for Delivery {
         if let Some(ends) = self.ends.take() {
             let failed = |error: &str| Verdict::Failed(error.to_owned(), None);
             let verdict = match () {
-                () if self.run.started.load(SeqCst) == 0 => Verdict::Released,
+                () if self.run.recall() => Verdict::Released,
+                // The driver has given it back.
+                () if self.run.started.load(SeqCst) == RECALLED => return,
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };

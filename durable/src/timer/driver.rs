@@ -34,7 +34,7 @@ use delaywheel::{
     Tick,
     wheel::{Key, TimingWheel},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     delivery::{Lease, Run},
@@ -43,7 +43,7 @@ use super::{
     stats::Counters,
 };
 use crate::{
-    error::{StoreError, StoreResult},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Name, Priority, Record},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
@@ -76,6 +76,9 @@ const LOCKED: Duration = Duration::from_millis(10);
 /// Least and most time until the next try if another worker delivers as many timeouts of a key as
 /// may run at once.
 const BUSY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// How often a worker of a shared store tells it what it holds.
+const RECONCILE: Duration = Duration::from_secs(60);
 
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -174,6 +177,17 @@ pub(crate) struct Step {
     pub(crate) again: bool,
 }
 
+impl Step {
+    /// Returns the tokens of the settlements.
+    fn settling(&self) -> impl Iterator<Item = u64> {
+        let settled = self.commands.iter().filter_map(|command| match command {
+            Command::Settle(claim, _) => Some(claim.token),
+            _ => None,
+        });
+        settled.chain(self.failed.iter().map(|failed| failed.claim.token))
+    }
+}
+
 /// An attempt that failed without an answer of the handler.
 #[derive(Debug)]
 pub(crate) struct FailedAttempt {
@@ -199,6 +213,8 @@ pub(crate) type Claimed = StoreResult<Option<ClaimedBatch>>;
 struct Turn<'a> {
     store: &'a dyn Store,
     now: WallTime,
+    /// The time of the monotonic clock when the step began.
+    start: Duration,
     counters: &'a Counters,
     step: Step,
 }
@@ -265,6 +281,8 @@ pub(crate) struct Driver {
     permit_at: WallTime,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
+    /// Tokens of settlements that a step returned and the store has not written.
+    settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
     /// Deliveries for each thread that begin at once, and when the last ones began.
@@ -277,12 +295,16 @@ pub(crate) struct Driver {
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
     recheck_at: Option<WallTime>,
+    /// When to give back what only the store takes for held.
+    reconcile_at: WallTime,
     /// The window is full, up to this time: more is pending in it.
     full_until: Option<WallTime>,
     /// A record was noticed that is due before the end of a full window.
     must_evict: bool,
     /// Deliveries may have become void.
     must_check: bool,
+    /// The queue may have been paused.
+    must_recall: bool,
     /// Most records to hold on a shared store, and when the last full claim ended.
     reach: usize,
     reached_at: WallTime,
@@ -315,6 +337,7 @@ impl Driver {
             blocked: FxHashMap::default(),
             permit_at: WallTime::MIN,
             delivering: FxHashMap::default(),
+            settling: FxHashSet::default(),
             running: 0,
             ahead: 1,
             began_at: WallTime::MIN,
@@ -324,9 +347,11 @@ impl Driver {
             renew_at: WallTime::MIN,
             lapse_at: None,
             recheck_at: None,
+            reconcile_at: WallTime::MIN,
             full_until: None,
             must_evict: false,
             must_check: false,
+            must_recall: false,
             reach: 0,
             reached_at: WallTime::MIN,
             begun_since: 0,
@@ -366,6 +391,7 @@ impl Driver {
         }
         if due == WallTime::MIN {
             self.must_check |= queue.is_none();
+            self.must_recall |= queue.is_some();
             self.claim_soon(due);
             return;
         }
@@ -395,6 +421,7 @@ impl Driver {
 
     /// A delivery is settled.
     pub(crate) fn ended(&mut self, token: u64) {
+        self.settling.remove(&token);
         let Some(delivering) = self.delivering.remove(&token) else { return };
         self.running -= usize::from(delivering.is_running);
         if let Some(key) = delivering.limit {
@@ -413,6 +440,8 @@ impl Driver {
     /// Takes out all records that are claimed and not being delivered.
     fn take_held(&mut self) -> Vec<Record> {
         self.bytes = 0;
+        self.blocked.clear();
+        self.busy.retain(|_, count| *count > 0);
         let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
         let held = self.wheel.drain().map(|(_, _, record)| record);
         let parked = std::mem::take(&mut self.parked).into_values();
@@ -433,7 +462,7 @@ impl Driver {
         counters: &Counters,
         claimed: Vec<(LaneClaim, Claimed)>,
     ) -> Step {
-        let mut turn = Turn { store, now, counters, step: Step::default() };
+        let mut turn = Turn { store, now, start: Lease::now(), counters, step: Step::default() };
         self.follow_clock(now, counters);
         for (claim, claimed) in claimed {
             self.end_claim(&claim, claimed, &mut turn);
@@ -442,16 +471,16 @@ impl Driver {
         if !self.lease.is_valid() {
             self.stop_deliveries();
         }
-        if self.paused_until.is_some_and(|until| now < until) {
-            return turn.step;
+        if self.paused_until.is_none_or(|until| until <= now) {
+            self.paused_until = None;
+            match self.call_store(&mut turn) {
+                // A claim that is under way may fail.
+                Ok(()) if self.is_claiming() => (),
+                Ok(()) => self.pause = Duration::ZERO,
+                Err(error) => self.pause_after(&error, now, counters),
+            }
         }
-        self.paused_until = None;
-        match self.call_store(&mut turn) {
-            // A claim that is under way may fail.
-            Ok(()) if self.is_claiming() => (),
-            Ok(()) => self.pause = Duration::ZERO,
-            Err(error) => self.pause_after(&error, now, counters),
-        }
+        self.settling.extend(turn.step.settling());
         turn.step
     }
 
@@ -472,7 +501,7 @@ impl Driver {
             self.lapse_at,
             self.recheck_at,
         ];
-        let claims = claims.into_iter().flatten().filter(|_| !self.is_closing);
+        let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
         let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
         others.into_iter().flatten().chain(claims).min()
     }
@@ -482,7 +511,6 @@ impl Driver {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             self.permit_at = WallTime::MIN;
-            self.blocked.clear();
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
             for record in held {
@@ -501,6 +529,7 @@ impl Driver {
             self.paused_until = None;
             self.claim_soon(now);
             self.renew_at = now;
+            self.reconcile_at = now;
         }
         self.last = now;
     }
@@ -519,24 +548,25 @@ impl Driver {
         self.paused_until = Some(now.saturating_add(self.pause));
     }
 
-    /// Counts deliveries that take too long as failed. The limit counts from the start of the
-    /// handler, which may be later than the begin.
+    /// Counts deliveries that take too long as failed, and gives those back whose handlers did not
+    /// start in that time. The limit counts from the start of the handler, which may be later than
+    /// the begin.
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
         for (claim, attempt) in expired {
-            let run =
-                self.delivering.get(&claim.token).and_then(|delivering| delivering.run.clone());
-            let started = run.as_ref().map_or(0, |run| run.started.load(SeqCst));
-            let start = if started == 0 { turn.now } else { time(Tick::new(started)) };
+            let run = self.delivering.get(&claim.token);
+            let Some(run) = run.and_then(|delivering| delivering.run.clone()) else { continue };
+            if self.recall(&run, turn) {
+                continue;
+            }
+            let start = time(Tick::new(run.started.load(SeqCst)));
             let limit = self.settings.queue.handler_limit.unwrap_or_default();
             if start.saturating_add(limit) > turn.now {
                 self.watch(claim, attempt, start);
                 continue;
             }
-            if let Some(run) = run {
-                run.stop();
-            }
+            run.stop();
             let delivering = self.delivering.remove(&claim.token);
             let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
             self.free_key(delivering.and_then(|delivering| delivering.key).as_ref());
@@ -566,6 +596,10 @@ impl Driver {
         if std::mem::take(&mut self.must_check) {
             self.check(turn)?;
         }
+        if self.must_recall {
+            self.recall_if_paused(turn)?;
+            self.must_recall = false;
+        }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
             self.recheck_at = None;
@@ -576,11 +610,14 @@ impl Driver {
         if std::mem::take(&mut self.must_evict) && self.full_until.is_some() {
             self.evict(turn);
         }
-        if !self.is_closing {
+        if self.must_reconcile() && !self.is_claiming() {
+            self.reconcile(turn)?;
+        }
+        if self.may_claim() {
             self.claim_window(turn)?;
         }
         self.begin_due(turn)?;
-        if !self.is_closing {
+        if self.may_claim() {
             self.claim_backlog(turn)?;
         }
         turn.step.again = self.next_step().is_some_and(|next| next <= turn.now);
@@ -650,7 +687,7 @@ impl Driver {
         self.bytes -= held.iter().map(|record| record.payload.len()).sum::<usize>();
         let kept = held.len() - EVICTED.min(held.len().div_ceil(2));
         for record in held.drain(kept..) {
-            self.wait_for_release(&record, turn);
+            self.wait_for_release(&record.claim(), turn);
         }
         for record in held {
             let next = record.next;
@@ -660,10 +697,10 @@ impl Driver {
     }
 
     /// Gives a record back. The worker stays until that is written.
-    fn wait_for_release(&mut self, record: &Record, turn: &mut Turn<'_>) {
+    fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
         let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
-        self.delivering.insert(record.token, waiting);
-        turn.step.commands.push(release(record));
+        self.delivering.insert(claim.token, waiting);
+        turn.step.commands.push(Command::Settle(claim.clone(), Settlement::Release));
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -680,6 +717,22 @@ impl Driver {
         runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
     }
 
+    /// Gives back the records that only the store takes for held: a failover or a crash of its
+    /// server may have lost what ended their deliveries. No claim is under way.
+    fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
+        self.settling.extend(turn.step.settling());
+        if let Some(worker) = self.worker {
+            let due = [&self.window.due, &self.backlog.due].into_iter().chain(self.parked.values());
+            let held = self.wheel.iter().map(|(_, _, record)| record);
+            let held = held.chain(due.flat_map(Due::values)).map(|record| record.token);
+            let others = self.delivering.keys().chain(&self.settling).copied();
+            let tokens: Vec<_> = held.chain(others).collect();
+            contain(|| turn.store.keep_only(worker, &tokens))?;
+        }
+        self.reconcile_at = turn.now.saturating_add(RECONCILE);
+        Ok(())
+    }
+
     /// Tells handlers whose claim is void.
     fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
@@ -687,17 +740,48 @@ impl Driver {
         if !runs.is_empty() {
             let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
             let current = contain(|| turn.store.are_current(&claims))?;
-            let void = runs.iter().zip(current).filter(|(_, is_current)| !is_current);
-            void.for_each(|(run, _)| run.stop());
+            let void = runs.into_iter().zip(current).filter(|(_, is_current)| !is_current);
+            let void: Vec<_> = void.map(|(run, _)| Arc::clone(run)).collect();
+            for run in void {
+                run.stop();
+                if run.recall() {
+                    self.ended(run.claim.token);
+                }
+            }
         }
         Ok(())
     }
 
+    /// Gives deliveries back that wait for a thread or a task if the queue is paused.
+    fn recall_if_paused(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
+        let runs = self.delivering.values().filter_map(|delivering| delivering.run.clone());
+        let waiting: Vec<_> = runs.filter(|run| run.started.load(SeqCst) == 0).collect();
+        if !waiting.is_empty() {
+            let name = &self.settings.queue.name;
+            let queues = contain(|| turn.store.queues())?;
+            if queues.iter().any(|queue| queue.is_paused && queue.name == *name) {
+                for run in waiting {
+                    self.recall(&run, turn);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a delivery back unless its handler has started. It was no attempt.
+    fn recall(&mut self, run: &Run, turn: &mut Turn<'_>) -> bool {
+        let is_recalled = run.recall();
+        if is_recalled {
+            self.ended(run.claim.token);
+            self.wait_for_release(&run.claim, turn);
+        }
+        is_recalled
+    }
+
     fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         if let Some(worker) = self.worker {
-            let start = Lease::now();
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
-                self.extend_lease(start, turn.now);
+                self.extend_lease(turn);
                 self.check(turn)?;
             } else {
                 self.lose_lease(turn.now, turn.counters);
@@ -707,7 +791,6 @@ impl Driver {
     }
 
     fn enter(&mut self, turn: &Turn<'_>) -> StoreResult<WorkerId> {
-        let start = Lease::now();
         // Each queue of a timer has a worker of its own.
         let queue = &self.settings.queue.name;
         let name = self.settings.worker.as_ref().map(|name| match queue.as_str() {
@@ -716,16 +799,17 @@ impl Driver {
         });
         let lease = self.settings.lease;
         let worker = contain(|| turn.store.enter(turn.now, lease, name.as_deref()))?;
-        self.extend_lease(start, turn.now);
+        self.extend_lease(turn);
         Ok(*self.worker.insert(worker))
     }
 
     /// The store has extended the lease. Deliveries from before a lease that had ended stay void,
     /// though it has not given their records away.
-    fn extend_lease(&mut self, start: Duration, now: WallTime) {
-        self.renew_at = now.saturating_add(self.settings.lease / 3);
-        // The store may count from a time that is earlier by the delay of a message.
-        let until = start.saturating_add(self.settings.lease / 10 * 9);
+    fn extend_lease(&mut self, turn: &Turn<'_>) {
+        self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
+        // The store counts from the start of the step, or from a time that is earlier by the delay
+        // of a message.
+        let until = turn.start.saturating_add(self.settings.lease / 10 * 9);
         let until = if self.settings.is_virtual { Duration::MAX } else { until };
         if !self.lease.extend(until) {
             self.lease = Arc::new(Lease::until(until));
@@ -785,13 +869,17 @@ impl Driver {
             Ok(Some(batch)) => batch,
             Ok(None) => return self.lose_lease(turn.now, turn.counters),
             Err(error) => {
-                self.abandon(turn.now);
+                if changed_nothing(&error) {
+                    self.claim_soon(turn.now);
+                } else {
+                    self.abandon(turn.now);
+                }
                 return self.pause_after(&error, turn.now, turn.counters);
             }
         };
         if self.is_closing {
             for record in &batch.records {
-                self.wait_for_release(record, turn);
+                self.wait_for_release(&record.claim(), turn);
             }
             return;
         }
@@ -934,13 +1022,19 @@ impl Driver {
             self.adapt_ahead(turn.now);
         }
         let claims: Vec<_> = records.iter().map(Record::claim).collect();
-        let begun = contain(|| turn.store.begin(turn.now, &claims, key_limit));
-        let begun = begun.inspect_err(|_| {
-            for record in &records {
-                self.free_key(record.key.as_ref());
+        let begun = match contain(|| turn.store.begin(turn.now, &claims, key_limit)) {
+            Ok(begun) => begun,
+            Err(error) => {
+                for record in records {
+                    self.free_key(record.key.as_ref());
+                    self.hold(record, turn.now);
+                }
+                if !changed_nothing(&error) {
+                    self.abandon(turn.now);
+                }
+                return Err(error);
             }
-            self.abandon(turn.now);
-        })?;
+        };
         for (mut record, begun) in records.into_iter().zip(begun) {
             if let (Some(key), true) = (&record.key, begun != Begun::Busy) {
                 self.blocked.remove(key);
@@ -967,10 +1061,11 @@ impl Driver {
                 }
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
-                    self.wait_for_release(&record, turn);
+                    self.wait_for_release(&record.claim(), turn);
                     for record in self.take_held() {
-                        self.wait_for_release(&record, turn);
+                        self.wait_for_release(&record.claim(), turn);
                     }
+                    self.must_recall = true;
                     self.full_until = None;
                 }
             }
@@ -1124,7 +1219,17 @@ impl Driver {
         }
     }
 
-    fn is_claiming(&self) -> bool {
+    fn must_reconcile(&self) -> bool {
+        self.settings.is_shared && self.reconcile_at <= self.last && !self.is_closing
+    }
+
+    /// Returns whether the lanes may claim. Before the worker tells what it holds, claims under way
+    /// have to end.
+    fn may_claim(&self) -> bool {
+        !(self.is_closing || self.is_claiming() && self.must_reconcile())
+    }
+
+    pub(crate) fn is_claiming(&self) -> bool {
         self.window.is_claiming || self.backlog.is_claiming
     }
 
@@ -1150,6 +1255,11 @@ impl Driver {
 /// Returns whether this process cannot tell the next occurrence.
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
+}
+
+/// Returns whether a call that failed has certainly changed nothing.
+fn changed_nothing(error: &StoreError) -> bool {
+    matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Unavailable)
 }
 
 /// Returns the place of a record among those that are due.
@@ -1202,7 +1312,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryStore, NewTimeout, State, StoreErrorReason};
+    use crate::{MemoryStore, NewTimeout, State};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1220,6 +1330,14 @@ mod tests {
         };
         store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
         store
+    }
+
+    fn carry_out(store: &MemoryStore, claims: Vec<LaneClaim>) -> Vec<(LaneClaim, Claimed)> {
+        let carry_out = |claim: LaneClaim| {
+            let claimed = store.claim(claim.worker, &claim.request);
+            (claim, claimed)
+        };
+        claims.into_iter().map(carry_out).collect()
     }
 
     #[test]
@@ -1282,11 +1400,7 @@ mod tests {
                     driver.ended(claim.token);
                 }
             }
-            let carry_out = |claim: LaneClaim| {
-                let claimed = store.claim(claim.worker, &claim.request);
-                (claim, claimed)
-            };
-            claimed = step.claims.into_iter().map(carry_out).collect();
+            claimed = carry_out(store, step.claims);
         }
         begun
     }
@@ -1346,18 +1460,73 @@ mod tests {
         assert_eq!(driver.step(&store, later, &counters, Vec::new()).claims.len(), 2);
     }
 
+    /// A failover loses the transaction in which a handler acknowledged. Two other handlers exceed
+    /// their limit, and the settlement of one is refused.
+    #[test]
+    fn what_only_the_store_takes_for_held_becomes_pending_each_minute() {
+        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(start, 3), Counters::default(), driver(8));
+        driver.settings.is_shared = true;
+        driver.settings.queue.handler_limit = Some(30 * SECOND);
+        let far = NewTimeout::new("far", start.saturating_add(70 * SECOND), b"").expect("valid");
+        store.write(start, &[Command::Schedule(far)]).expect("write");
+        let step = |driver: &mut Driver, seconds: u32, claimed| {
+            driver.step(&store, start.saturating_add(SECOND * seconds), &counters, claimed)
+        };
+        let claims = step(&mut driver, 0, Vec::new()).claims;
+        let begun = step(&mut driver, 0, carry_out(&store, claims)).begun;
+        let tokens: Vec<_> = begun.iter().map(|(record, _)| record.token).collect();
+        let is_kept = |&token: &u64| store.records().iter().any(|record| record.token == token);
+        let kept = || tokens.iter().map(is_kept).collect::<Vec<_>>();
+        assert_eq!(kept(), [true; 3]);
+        assert!(begun.iter().all(|(_, run)| run.start(start)));
+        driver.ended(tokens[0]);
+        assert_eq!(step(&mut driver, 30, Vec::new()).failed.len(), 2, "not written yet");
+        driver.ended(tokens[1]);
+        driver.claim_soon(start);
+        let mut claims = step(&mut driver, 59, Vec::new()).claims;
+        let backlog = claims.split_off(1);
+        let next = step(&mut driver, 60, carry_out(&store, claims));
+        assert!(next.claims.is_empty() && !next.again, "the other claim must end first");
+        assert_eq!(kept(), [true; 3]);
+        step(&mut driver, 60, carry_out(&store, backlog));
+        assert_eq!(kept(), [false, false, true]);
+        let claimed = |record: &Record| record.state == State::Claimed;
+        assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
+    }
+
+    /// A call of the store before `enter` takes a while.
+    #[test]
+    fn a_lease_counts_from_the_time_that_the_store_hears() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
+        driver.settings.is_virtual = false;
+        let unknown = |claim| (claim, Err(StoreError::new(StoreErrorReason::OutcomeUnknown)));
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        driver.step(&store, now, &counters, claims.into_iter().map(unknown).collect());
+        // The store calls this while the old worker leaves.
+        let left = Arc::new(std::sync::OnceLock::new());
+        let noted = Arc::clone(&left);
+        store.listen(Arc::new(move |_, _| {
+            let start = *noted.get_or_init(Lease::now);
+            while Lease::now() < start + SECOND / 100 {}
+        }));
+        driver.step(&store, now.saturating_add(SECOND), &counters, Vec::new());
+        let end = Lease::now() + driver.lease.remaining().expect("real time");
+        let left = *left.get().expect("the worker left");
+        assert!(
+            end < left + driver.settings.lease / 10 * 9,
+            "the lease ends later than the store's"
+        );
+    }
+
     #[test]
     fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(8));
         driver.settings.threads = Some(2);
-        let step = driver.step(&store, now, &counters, Vec::new());
-        let carry_out = |claim: LaneClaim| {
-            let claimed = store.claim(claim.worker, &claim.request);
-            (claim, claimed)
-        };
-        let claimed = step.claims.into_iter().map(carry_out).collect();
-        let step = driver.step(&store, now, &counters, claimed);
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        let step = driver.step(&store, now, &counters, carry_out(&store, claims));
         let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();
         assert_eq!(ids, ["8", "0"], "the oldest of each lane");
         driver.returned(step.begun[0].0.token);

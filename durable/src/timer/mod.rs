@@ -343,8 +343,8 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
-    /// Deliveries under way go on, and so does one that begins at this moment. The default queue is
-    /// `""`.
+    /// Handlers that run go on, and so does one that starts at this moment. Deliveries that wait
+    /// for a thread or a task go back to the store. The default queue is `""`.
     pub fn pause(
         &self,
         queue: impl TryInto<Name, Error: Into<InputError>>,

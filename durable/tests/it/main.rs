@@ -4,7 +4,9 @@
 #[cfg(feature = "cli")]
 mod cli;
 mod handlers;
+mod hooked;
 mod load;
+mod locked;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(all(feature = "page", unix))]

@@ -240,6 +240,10 @@ impl Store for RemoteStore {
         self.call(|| self.store.leave(worker))
     }
 
+    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        self.call(|| self.store.keep_only(worker, tokens))
+    }
+
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let late = || vec![Late::Claim(worker, request.clone())];
         self.send(late, || {

@@ -8,8 +8,8 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Backoff, Begun, ClaimRequest, Command, Delivery, DurableError, DurableTimer, NewTimeout,
-    PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
+    AttemptEnd, Backoff, Begun, ClaimRequest, Command, Delivery, DurableError, DurableTimer,
+    NewTimeout, PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
 };
 
 use crate::{
@@ -225,6 +225,30 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     let request = |cron| ClaimRequest { cron, ..ClaimRequest::new(now, WallTime::MAX) };
     let claim = |cron| store.claim(other, &request(cron)).expect("claim").expect("lease").records;
     assert_eq!((claim(false).len(), claim(true).len()), (0, 1));
+}
+
+/// An operator sees it, and may schedule it with another rule.
+#[tokio::test]
+async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    store.keep_history(LONG);
+    let now = store.clock().expect("clock").now();
+    let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
+    let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
+    store.write(now, &[Command::Schedule(new.clone())]).expect("write");
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let request = ClaimRequest::new(now, now.saturating_add(SECOND));
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    let begun = store.begin(now, &[batch.records[0].claim()], None).expect("begin");
+    assert_eq!(begun, [Begun::Begun]);
+    let client = async_client(&server).await;
+    assert!(store.acknowledge_in(&client, &batch.records[0]).await.expect("acknowledge"));
+    let record = store.get(&new.id).expect("get").expect("kept");
+    assert_eq!((record.state, record.attempt), (State::Dead, 1));
+    assert!(record.error.is_some());
+    let history = store.history(now, None, None, 9).expect("history");
+    assert_eq!(history[0].end, AttemptEnd::Dead);
 }
 
 /// A role that may only read and write uses tables that another one has made.

@@ -151,6 +151,8 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
             "NOTIFY delaywheel, '253402300799999999",
             "INSERT INTO delaywheel.workers",
             "SELECT (SELECT min(t.next_at)",
+            "SELECT clock_timestamp()",
+            "UPDATE delaywheel.timeouts t",
             "UPDATE delaywheel.workers SET",
             "WITH picked AS",
         ];

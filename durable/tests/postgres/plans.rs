@@ -83,6 +83,7 @@ fn use_store(store: &PostgresStore, now: WallTime) {
         store.count_due(now).expect("count");
         assert!(store.renew(worker, now, Duration::from_secs(60)).expect("renew"));
     }
+    store.keep_only(worker, &[]).expect("keep");
     store.leave(worker).expect("leave");
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Begun, Cancelled, ClaimRequest, Command, Delivery, DurableTimer, MemoryStore,
-    NewTimeout, Query, Rescheduled, State, Store, WallTime,
+    NewTimeout, Query, Rescheduled, State, Store, TimeoutId, WallTime,
 };
 use fastrand::Rng;
 
@@ -221,4 +221,74 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     let record = store.get(&new.id).expect("get").expect("a record");
     assert_eq!((record.state, record.next), (State::Pending, later));
     assert_eq!(store.begin(now, &[claim], None).expect("begin"), [Begun::Void]);
+}
+
+/// There is a timeout of the id at every moment.
+#[test]
+fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    for call in ["cancel('a')", "reschedule('a', now())"] {
+        let (mut user, mut other, mut watcher) =
+            (client(&server), client(&server), client(&server));
+        let schedule = "SELECT delaywheel.schedule('a', now() + interval '1 hour', '')";
+        user.batch_execute(schedule).expect("schedule");
+        let mut replace = other.transaction().expect("begin");
+        replace.batch_execute("DELETE FROM delaywheel.timeouts").expect("acknowledge");
+        replace.batch_execute(schedule).expect("schedule");
+        let answer = thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let row = user.query_one(&format!("SELECT delaywheel.{call}"), &[]);
+                row.expect("call").get::<_, String>(0)
+            });
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            while watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
+                thread::yield_now();
+            }
+            replace.commit().expect("commit");
+            call.join().expect("no panic")
+        });
+        assert!(["cancelled", "rescheduled"].contains(&&*answer), "{answer}");
+    }
+    let record = store.get(&"a".try_into().expect("valid")).expect("get").expect("a record");
+    assert!(record.due <= store.clock().expect("clock").now());
+}
+
+/// The server has begun the statement, and has changed no row yet, when a transaction replaces both
+/// timeouts.
+#[test]
+fn commands_find_a_timeout_that_another_transaction_replaces() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let mut client = client(&server);
+    let schedule = "
+        SELECT delaywheel.schedule(id, now() + interval '1 hour', '') FROM unnest('{a,b}'::text[]) id;";
+    let stall = "
+        CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$
+        BEGIN
+            PERFORM pg_advisory_xact_lock_shared(1);
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER stall BEFORE INSERT ON delaywheel.timeouts
+            WHEN (current_setting('application_name') = 'delaywheel') EXECUTE FUNCTION stall();
+        SELECT pg_advisory_lock(1);";
+    client.batch_execute(&format!("{schedule} {stall}")).expect("stall");
+    let id = |id: &str| TimeoutId::new(id).expect("valid");
+    let commands = [Command::Cancel(id("a")), Command::Reschedule(id("b"), now)];
+    let answers = thread::scope(|scope| {
+        let write = scope.spawn(|| store.write(now, &commands));
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
+        while client.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
+            thread::yield_now();
+        }
+        let replace = format!("BEGIN; DELETE FROM delaywheel.timeouts; {schedule} COMMIT;");
+        client.batch_execute(&replace).expect("replace");
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        write.join().expect("no panic").expect("write")
+    });
+    let cancelled = Answer::Cancelled(Cancelled::Cancelled);
+    assert_eq!(answers, [cancelled, Answer::Rescheduled(Rescheduled::Rescheduled)]);
+    assert_eq!(store.get(&id("a")).expect("get"), None);
+    assert_eq!(store.get(&id("b")).expect("get").expect("kept").next, now);
 }

@@ -174,7 +174,8 @@ impl RepeatBuilder<'_> {
     }
 
     /// Starts at a random time within the first period, so that many repetitions that begin
-    /// together, such as after a restart, are spread over it.
+    /// together, such as after a restart, are spread over it. The time differs in each run of the
+    /// program.
     ///
     /// # Examples
     ///
@@ -193,8 +194,11 @@ impl RepeatBuilder<'_> {
         Self { first: First::Anywhere, ..self }
     }
 
-    /// Delays each occurrence by a random time from zero to `max`; at most the period. The default
-    /// is zero.
+    /// Starts each occurrence a random time after its instant on the grid, from zero to `max`; at
+    /// most the period. With a fixed delay, it lengthens each delay. The default is zero.
+    ///
+    /// An occurrence that is overdue by more, as after an outage, runs at once: use
+    /// [`spread`](Self::spread), or a first instant in the future.
     ///
     /// Jitter does not add up: the grid of a fixed rate stays as it is, and no occurrence starts
     /// before its instant on the grid.

@@ -1,0 +1,132 @@
+//! Records that other transactions have locked.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    Cancelled, Command, DurableTimer, ManualWallClock, MemoryStore, Scheduled, StoreError,
+    StoreErrorReason, StoreResult,
+};
+
+use crate::hooked::{Call, Hooked};
+
+const FAR: Duration = Duration::from_secs(600);
+
+fn locked() -> StoreResult<()> {
+    Err(StoreError::new(StoreErrorReason::Locked))
+}
+
+/// Keeps the thread that commits in a transaction, so that later commands become one group.
+struct Gate {
+    entered: mpsc::Receiver<()>,
+    open: mpsc::Sender<()>,
+}
+
+/// Returns a timer without a handler. `hook` sees commands but for those of the gate.
+fn timer(
+    store: &MemoryStore,
+    hook: impl Fn(&[Command]) -> StoreResult<()> + Send + Sync + 'static,
+) -> (DurableTimer<Hooked>, Gate) {
+    let ((enter, entered), (open, opened)) = (mpsc::channel(), mpsc::channel());
+    let opened = Mutex::new(opened);
+    let hooked = Hooked::new(store, move |call| {
+        let Call::Write(commands) = call else { return Ok(()) };
+        if commands[0].id().as_str() != "gate" {
+            return hook(commands);
+        }
+        enter.send(()).expect("the test waits");
+        opened.lock().expect("not poisoned").recv().expect("the test goes on");
+        Ok(())
+    });
+    (DurableTimer::builder(hooked).build_with(drop).expect("start"), Gate { entered, open })
+}
+
+/// The record is locked until the group was tried, and the cancel alone.
+#[test]
+fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
+    let (store, tries) = (MemoryStore::new(), AtomicUsize::new(0));
+    let (timer, gate) = timer(&store, move |_| match tries.fetch_add(1, SeqCst) {
+        1 | 2 => locked(),
+        _ => Ok(()),
+    });
+    timer.schedule("a", FAR, b"old").wait().expect("schedule");
+    let other = timer.schedule("gate", FAR, b"");
+    gate.entered.recv().expect("the commit waits");
+    let (cancel, schedule) = (timer.cancel("a"), timer.schedule("a", FAR, b"new"));
+    gate.open.send(()).expect("the commit waits");
+    other.wait().expect("schedule");
+    assert_eq!(cancel.wait().expect("cancel"), Cancelled::Cancelled);
+    assert_eq!(schedule.wait().expect("schedule"), Scheduled::Created);
+    assert_eq!(&*timer.get("a").expect("get").expect("kept").payload, b"new");
+}
+
+/// Each try of a locked record takes as long as the store waits for a lock.
+#[test]
+fn many_locked_records_delay_other_commands_for_a_few_tries() {
+    let (is_locked, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let (lock, count) = (Arc::clone(&is_locked), Arc::clone(&tries));
+    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
+        let has_locked = commands.iter().any(|command| command.id().as_str() != "other");
+        if !has_locked || !lock.load(SeqCst) {
+            return Ok(());
+        }
+        // Another thread tries those that were set aside.
+        let is_first = thread::current().name() == Some("delaywheel-commit");
+        count.fetch_add(usize::from(is_first), SeqCst);
+        locked()
+    });
+    let first = timer.schedule("gate", FAR, b"");
+    gate.entered.recv().expect("the commit waits");
+    let cancels: Vec<_> = (0..64).map(|number| timer.cancel(format!("{number}"))).collect();
+    let other = timer.schedule("other", FAR, b"");
+    gate.open.send(()).expect("the commit waits");
+    first.wait().expect("schedule");
+    other.wait().expect("schedule");
+    assert!(tries.load(SeqCst) < 16, "{tries:?}");
+    is_locked.store(false, SeqCst);
+    for cancel in cancels {
+        assert_eq!(cancel.wait().expect("cancel"), Cancelled::NotFound);
+    }
+}
+
+/// The server refuses three tries of a call because of a lock, or does not answer.
+#[test]
+fn a_claim_or_begin_that_changed_nothing_voids_no_delivery() {
+    let (locked, unavailable) = (StoreErrorReason::Locked, StoreErrorReason::Unavailable);
+    for (reason, fails_at_begin) in
+        [(locked, false), (locked, true), (unavailable, false), (unavailable, true)]
+    {
+        let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+        let failures = Arc::new(AtomicUsize::new(0));
+        let left = Arc::clone(&failures);
+        let hooked = Hooked::new(&store, move |call| {
+            let is_meant =
+                matches!((call, fails_at_begin), (Call::Claim, false) | (Call::Begin, true));
+            let fails = |left: usize| left.checked_sub(1).filter(|_| is_meant);
+            let failed = left.fetch_update(SeqCst, SeqCst, fails);
+            failed.map_or(Ok(()), |_| Err(StoreError::new(reason)))
+        });
+        let (sender, deliveries) = mpsc::channel();
+        let timer = DurableTimer::builder(hooked)
+            .clock(clock.clone())
+            .build_with(move |delivery| drop(sender.send(delivery)))
+            .expect("start");
+        timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+        clock.advance(Duration::ZERO);
+        let first = deliveries.try_recv().expect("delivery");
+        failures.store(3, SeqCst);
+        timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
+        clock.advance(Duration::from_secs(2));
+        let second = deliveries.try_recv().expect("delivery");
+        assert_eq!((second.id().as_str(), second.attempt()), ("b", 1));
+        assert!(first.is_current() && deliveries.try_recv().is_err(), "both leases are valid");
+        assert_eq!((failures.load(SeqCst), timer.stats().store_errors), (0, 3));
+    }
+}

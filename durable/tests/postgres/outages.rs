@@ -1,0 +1,291 @@
+//! Machines, rows and answers that are lost, calls that are slow, and clocks that differ or step.
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{
+    Begun, Claim, ClaimRequest, Command, DurableTimer, Name, NewTimeout, PostgresStore, Record,
+    State, Store, TimeoutId, WallTime, WorkerId,
+};
+
+use crate::{
+    LONG, SECOND, client, connect,
+    proxy::{Cut, Proxy},
+    server::{Server, open},
+};
+
+fn schedule(store: &PostgresStore, id: &str, now: WallTime) -> TimeoutId {
+    let new = NewTimeout::new(id, now, b"").expect("valid").key("k").expect("valid");
+    let id = new.id.clone();
+    store.write(now, &[Command::Schedule(new)]).expect("write");
+    id
+}
+
+fn claim(store: &PostgresStore, worker: WorkerId, now: WallTime) -> Vec<Claim> {
+    let request = ClaimRequest::new(now, now.saturating_add(SECOND));
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    batch.records.iter().map(Record::claim).collect()
+}
+
+fn state(store: &PostgresStore, id: &TimeoutId) -> State {
+    store.get(id).expect("get").expect("kept").state
+}
+
+/// Waits until a query of the server counts one at least.
+fn wait_for(client: &mut postgres::Client, count: &str) {
+    let deadline = Instant::now() + LONG;
+    while client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0 {
+        assert!(Instant::now() < deadline, "{count}");
+        thread::yield_now();
+    }
+}
+
+const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
+
+/// The machine fails in the middle of a transaction, which has locked a record and a key.
+#[test]
+fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let proxy = Proxy::start(&server.parameters());
+    let dead = open(proxy.parameters(), "delaywheel");
+    let now = store.clock().expect("clock").now();
+    let a = schedule(&store, "a", now);
+    let first = dead.enter(now, SECOND, None).expect("enter");
+    let held = claim(&dead, first, now);
+    proxy.arm("COMMIT", Cut::Power);
+    let one = NonZeroUsize::new(1);
+    thread::spawn(move || drop(dead.begin(now, &held, one)));
+    let locks = "SELECT count(*) FROM pg_stat_activity
+        WHERE state = 'idle in transaction' AND query LIKE '%WITH held%'";
+    wait_for(&mut client(&server), locks);
+    schedule(&store, "b", now);
+    let later = now.saturating_add(LONG);
+    let second = store.enter(later, LONG, None).expect("enter");
+    let held = claim(&store, second, now);
+    let deadline = Instant::now() + LONG;
+    while store.begin(now, &held, one).expect("begin") != [Begun::Begun] {
+        assert!(Instant::now() < deadline, "the key is locked");
+    }
+    assert!(store.renew(second, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Pending);
+}
+
+/// A failover or a crash has undone what ended a delivery, or a claim whose answer was lost took
+/// effect.
+#[test]
+fn a_worker_gives_back_what_it_does_not_know() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let ids = ["a", "b", "c"].map(|id| schedule(&store, id, now));
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let held = claim(&store, worker, now);
+    assert_eq!(store.begin(now, &held, None).expect("begin"), [Begun::Begun; 3]);
+    let other = store.enter(now, LONG, None).expect("enter");
+    let of_other = schedule(&store, "d", now);
+    assert_eq!(claim(&store, other, now).len(), 1);
+    let mut client = client(&server);
+    let mut lock = client.transaction().expect("begin");
+    let row = "SELECT FROM delaywheel.timeouts WHERE id = 'c' FOR UPDATE";
+    lock.query(row, &[]).expect("lock");
+    let known = [held[0].token, held[0].token + 1_000];
+    assert_eq!(store.keep_only(worker, &known).expect("keep"), 1);
+    let states = || ids.each_ref().map(|id| state(&store, id));
+    assert_eq!(states(), [State::Delivering, State::Pending, State::Delivering]);
+    lock.commit().expect("commit");
+    assert_eq!(store.keep_only(worker, &known).expect("keep"), 1);
+    assert_eq!(states(), [State::Delivering, State::Pending, State::Pending]);
+    assert_eq!(store.keep_only(worker, &[]).expect("keep"), 1);
+    assert_eq!(state(&store, &of_other), State::Claimed);
+    let answers = store.are_current(&held).expect("current");
+    assert_eq!(answers, [false; 3]);
+}
+
+/// An operator deleted the row, or a failover lost it.
+#[test]
+fn a_queue_with_a_rate_goes_on_without_its_row() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
+    let permits = |now| store.permits(&queue, now, rate, 1).expect("permits").0;
+    permits(now);
+    client(&server).batch_execute("DELETE FROM delaywheel.queues WHERE name = 'q'").expect("row");
+    let later = now.saturating_add(LONG);
+    assert_eq!([permits(later), permits(later)], [0, 1]);
+}
+
+/// The server resumes the queue, and the answer is lost. The timer does not look by itself.
+#[test]
+fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
+    let Some(server) = Server::start() else { return };
+    let proxy = Proxy::start(&server.parameters());
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(open(proxy.parameters(), "delaywheel"))
+        .recheck(None)
+        .lease(10 * LONG)
+        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+        .expect("start");
+    timer.pause("").expect("pause");
+    let before = timer.stats().empty_claims;
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    while timer.stats().empty_claims == before {
+        thread::yield_now();
+    }
+    proxy.arm("COMMIT", Cut::Answer);
+    timer.resume("").expect_err("cut");
+    assert!(proxy.has_cut());
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
+}
+
+/// The timer does not look by itself.
+#[test]
+fn an_occurrence_that_sql_schedules_is_noticed() {
+    let Some(server) = Server::start() else { return };
+    let (sender, deliveries) = mpsc::channel();
+    let timer = DurableTimer::builder(connect(&server))
+        .recheck(None)
+        .lease(10 * LONG)
+        .build_with(move |delivery| drop(sender.send(delivery)))
+        .expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    let first = deliveries.recv_timeout(LONG).expect("delivery");
+    let token = first.claim().token.cast_signed();
+    let sql = "SELECT delaywheel.acknowledge('a', $1, now() + interval '1 second')";
+    let row = client(&server).query_one(sql, &[&token]).expect("acknowledge");
+    assert!(row.get::<_, bool>(0));
+    let second = deliveries.recv_timeout(LONG).expect("delivery");
+    assert_ne!(first.claim().token, second.claim().token);
+}
+
+/// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
+#[test]
+fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let later = now.saturating_add(LONG);
+    let a = schedule(&store, "a", now);
+    let lapsed = store.enter(now, SECOND, None).expect("enter");
+    claim(&store, lapsed, now);
+    let worker = store.enter(later, LONG, None).expect("enter");
+    let mut client = client(&server);
+    let stall = "
+        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+            AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
+        ALTER TABLE delaywheel.queues RENAME TO slow;
+        CREATE VIEW delaywheel.queues AS
+            SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
+        SELECT pg_advisory_lock(1);";
+    client.batch_execute(stall).expect("stall");
+    thread::scope(|scope| {
+        scope.spawn(|| claim(&store, worker, now));
+        wait_for(&mut client, STALLED);
+        let (sender, renewed) = mpsc::channel();
+        scope.spawn({
+            let store = store.clone();
+            move || sender.send(store.renew(worker, later, LONG))
+        });
+        let renewed = renewed.recv_timeout(LONG / 3);
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        assert!(renewed.expect("it does not wait for the claim").expect("renew"));
+    });
+    schedule(&store, "b", now);
+    let lapsed = store.enter(now, SECOND, None).expect("enter");
+    assert_eq!(claim(&store, lapsed, now).len(), 2, "the lease of the first one had lapsed");
+    let mut index = client.transaction().expect("begin");
+    index.batch_execute("LOCK TABLE delaywheel.timeouts IN SHARE MODE").expect("lock");
+    assert!(store.renew(worker, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Claimed);
+    index.commit().expect("commit");
+    assert!(store.renew(worker, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Pending);
+}
+
+/// Their networks have different delays.
+#[test]
+fn workers_whose_clocks_differ_by_milliseconds_keep_to_the_rate() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let behind = now.saturating_sub(Duration::from_millis(20));
+    let rate = NonZeroU32::new(1_000).expect("positive");
+    let permits = |now| store.permits(&Name::default(), now, rate, 10_000).expect("permits").0;
+    let given: usize = (0..20).map(|_| permits(now) + permits(behind)).sum();
+    assert_eq!(given, 100, "those that are kept");
+    let back = now.saturating_sub(LONG);
+    permits(back);
+    assert_eq!(permits(back.saturating_add(SECOND / 100)), 10, "after a step of the clock");
+}
+
+/// A clock of the server that is ahead by a number of seconds, which SQL functions find first.
+const STEPS: &str = "
+    CREATE SCHEMA ahead;
+    CREATE TABLE ahead.seconds AS SELECT 0 AS number;
+    CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+        'SELECT pg_catalog.clock_timestamp() + number * interval ''1 second'' FROM ahead.seconds';
+    ALTER DATABASE postgres SET search_path = ahead, pg_catalog;";
+
+#[test]
+fn a_process_that_only_schedules_hears_of_a_step_of_the_clock() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    client.batch_execute(STEPS).expect("steps");
+    let timer = DurableTimer::builder(connect(&server)).build().expect("start");
+    let ahead = timer.now().saturating_add(3_000 * SECOND);
+    client.batch_execute("UPDATE ahead.seconds SET number = 3600").expect("step");
+    let deadline = Instant::now() + LONG;
+    while timer.now() < ahead {
+        assert!(Instant::now() < deadline, "the clock is late");
+        thread::yield_now();
+    }
+}
+
+/// The policy of the table delays the query of its version.
+#[test]
+fn the_clock_of_a_store_is_not_late_by_the_time_of_its_connect() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let mut client = client(&server);
+    let stall = "
+        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+            AS 'SELECT pg_advisory_xact_lock_shared(1) IS NOT NULL';
+        CREATE ROLE app LOGIN;
+        GRANT USAGE ON SCHEMA delaywheel TO app;
+        GRANT SELECT ON ALL TABLES IN SCHEMA delaywheel TO app;
+        ALTER TABLE delaywheel.version ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY stall ON delaywheel.version USING (stall());
+        SELECT pg_advisory_lock(1);";
+    client.batch_execute(stall).expect("stall");
+    thread::scope(|scope| {
+        let parameters = server.parameters().replace("user=postgres", "user=app");
+        let store = scope.spawn(move || PostgresStore::connect(&parameters).expect("connect"));
+        wait_for(&mut client, STALLED);
+        client.batch_execute("SELECT pg_sleep(5); SELECT pg_advisory_unlock(1)").expect("go on");
+        let store = store.join().expect("no panic");
+        let shown = client.query_one("SELECT clock_timestamp()", &[]).expect("time").get(0);
+        let late = WallTime::now_of(shown).since(store.clock().expect("clock").now());
+        assert!(late < 2 * SECOND, "{late:?}");
+    });
+}
+
+/// The worker dies after a step back by an hour.
+#[test]
+fn a_lease_does_not_last_for_the_length_of_a_step_of_the_clock() {
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    let a = schedule(&store, "a", now);
+    let dies = store.enter(now.saturating_add(3_600 * SECOND), SECOND, None).expect("enter");
+    claim(&store, dies, now);
+    assert!(store.renew(dies, now, SECOND).expect("renew"));
+    let later = now.saturating_add(LONG);
+    let other = store.enter(later, LONG, None).expect("enter");
+    assert!(store.renew(other, later, LONG).expect("renew"));
+    assert_eq!(state(&store, &a), State::Pending);
+}

@@ -46,7 +46,12 @@ fn main() -> Result<()> {
             parent("server", &server.parameters(), open)
         }
         #[cfg(feature = "postgres")]
-        ["server", parameters] => child(delaywheel_durable::PostgresStore::connect(parameters)?),
+        ["server", parameters] => {
+            use delaywheel_durable::PostgresStore;
+
+            PostgresStore::migrate(parameters, "delaywheel")?;
+            child(PostgresStore::connect(parameters)?)
+        }
         _ => Err("usage: reminders [postgres]".into()),
     }
 }

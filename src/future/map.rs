@@ -13,10 +13,10 @@ use std::{
     vec::Vec,
 };
 
-use super::{Sleep, SleepError, default_timer};
+use super::{Sleep, SleepError, default_timer, sleep_until};
 use crate::{
     sync::{Mutex, MutexGuard},
-    time::DelayMap,
+    time::{DelayMap, Source},
     timer::{Timer, poll_or_store, wake_all},
 };
 
@@ -71,9 +71,11 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
 
     fn sleep_until(&self, instant: Instant) -> Sleep {
         static SYSTEM: LazyLock<Timer> = LazyLock::new(Timer::new);
-        let system = || Some(default_timer()).filter(|timer| timer.clock().is_system());
-        let timer = self.timer.as_ref().or_else(system).unwrap_or_else(|| &SYSTEM);
-        timer.sleep_until(instant)
+        match &self.source {
+            Source::Timer(timer) => timer.sleep_until(instant),
+            Source::System(_) if default_timer().clock().is_system() => sleep_until(instant),
+            Source::System(_) => SYSTEM.sleep_until(instant),
+        }
     }
 }
 

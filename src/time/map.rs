@@ -64,33 +64,39 @@ pub struct DelayMap<K, V> {
     table: HashTable<Key>,
     entries: TimingWheel<(K, V)>,
     seed: RandomState,
-    /// The timer whose clock the map reads, and on which tasks wait.
-    pub(crate) timer: Option<Timer>,
-    /// The clock without a timer.
-    system: TickClock,
+    pub(crate) source: Source,
+}
+
+/// Whose clock a map reads.
+pub(crate) enum Source {
+    System(TickClock),
+    /// A timer, on which tasks wait.
+    Timer(Timer),
 }
 
 impl<K, V> DelayMap<K, V> {
     /// Makes an empty map that reads the system's clock, in ticks of 1 ms.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            table: HashTable::new(),
-            entries: TimingWheel::new(Tick::ZERO),
-            seed: RandomState::default(),
-            timer: None,
-            system: TickClock::new(None, Duration::from_millis(1)),
-        }
+        Self::with(Source::System(TickClock::new(None, Duration::from_millis(1))))
     }
 
     /// Makes an empty map with the clock and the tick of a timer, of which it holds a clone.
     #[must_use]
     pub fn on(timer: &Timer) -> Self {
-        Self { timer: Some(timer.clone()), ..Self::new() }
+        Self::with(Source::Timer(timer.clone()))
+    }
+
+    fn with(source: Source) -> Self {
+        let (table, entries) = (HashTable::new(), TimingWheel::new(Tick::ZERO));
+        Self { table, entries, seed: RandomState::default(), source }
     }
 
     pub(crate) fn clock(&self) -> &TickClock {
-        self.timer.as_ref().map_or(&self.system, Timer::clock)
+        match &self.source {
+            Source::System(clock) => clock,
+            Source::Timer(timer) => timer.clock(),
+        }
     }
 
     /// Returns the number of entries, due ones included.

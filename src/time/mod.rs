@@ -9,6 +9,8 @@
 mod deadline;
 mod map;
 
+#[cfg(feature = "future")]
+pub(crate) use self::map::Source;
 pub use self::{
     deadline::{Deadline, ParseGrpcTimeoutError, format_grpc_timeout, parse_grpc_timeout},
     map::DelayMap,

@@ -161,7 +161,7 @@ impl<S: Store> Mover<'_, S> {
         Ok(store.claim(self.workers[which], request)?.unwrap_or_default().records)
     }
 
-    /// Claims the copies of a queue that nobody has claimed.
+    /// Claims the copies of a queue that no worker holds.
     fn claim_copies(&self, queue: &Name) -> StoreResult<Vec<Record>> {
         let all = ClaimRequest::new(WallTime::MIN, WallTime::MAX);
         self.claim(1, &ClaimRequest { from: PARKED, queue: queue.clone(), ..all })

@@ -90,6 +90,30 @@ fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
     (timer, deliveries)
 }
 
+/// Makes what reads whether a queue is paused wait for a lock, which this connection holds.
+const STALL: &str = "
+    CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+        AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
+    ALTER TABLE delaywheel.queues RENAME TO slow;
+    CREATE VIEW delaywheel.queues AS
+        SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
+    SELECT pg_advisory_lock(1);";
+
+/// Counts the calls that wait for that lock.
+const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
+
+/// Counts the calls that wait for a lock.
+const WAITS: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+
+/// Waits until a query does not count zero.
+fn wait_for(client: &mut postgres::Client, count: &str) {
+    let deadline = Instant::now() + LONG;
+    while client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0 {
+        assert!(Instant::now() < deadline, "{count}");
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn postgres_conforms() {
     let Some(server) = Server::start() else { return };

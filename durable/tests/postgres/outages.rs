@@ -13,9 +13,10 @@ use delaywheel_durable::{
 };
 
 use crate::{
-    LONG, SECOND, client, connect,
+    LONG, SECOND, STALL, STALLED, client, connect,
     proxy::{Cut, Proxy},
     server::{Server, open},
+    wait_for,
 };
 
 fn schedule(store: &PostgresStore, id: &str, now: WallTime) -> TimeoutId {
@@ -34,17 +35,6 @@ fn claim(store: &PostgresStore, worker: WorkerId, now: WallTime) -> Vec<Claim> {
 fn state(store: &PostgresStore, id: &TimeoutId) -> State {
     store.get(id).expect("get").expect("kept").state
 }
-
-/// Waits until a query of the server counts one at least.
-fn wait_for(client: &mut postgres::Client, count: &str) {
-    let deadline = Instant::now() + LONG;
-    while client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0 {
-        assert!(Instant::now() < deadline, "{count}");
-        thread::yield_now();
-    }
-}
-
-const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
 
 /// The machine fails in the middle of a transaction, which has locked a record and a key.
 #[test]
@@ -175,14 +165,7 @@ fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
     claim(&store, lapsed, now);
     let worker = store.enter(later, LONG, None).expect("enter");
     let mut client = client(&server);
-    let stall = "
-        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
-            AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
-        ALTER TABLE delaywheel.queues RENAME TO slow;
-        CREATE VIEW delaywheel.queues AS
-            SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
-        SELECT pg_advisory_lock(1);";
-    client.batch_execute(stall).expect("stall");
+    client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
         scope.spawn(|| claim(&store, worker, now));
         wait_for(&mut client, STALLED);

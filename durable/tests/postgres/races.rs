@@ -14,7 +14,7 @@ use delaywheel_durable::{
 };
 use fastrand::Rng;
 
-use crate::{LONG, client, connect, server::Server};
+use crate::{LONG, STALL, STALLED, WAITS, client, connect, server::Server, wait_for};
 
 /// What became of a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -199,20 +199,10 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     let claimed = store.claim(worker, &ClaimRequest::new(now, later)).expect("claim");
     let claim = claimed.expect("lease").records[0].claim();
     let mut client = client(&server);
-    let stall = "
-        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
-            AS 'SELECT pg_advisory_lock_shared(1) IS NULL';
-        ALTER TABLE delaywheel.queues RENAME TO slow;
-        CREATE VIEW delaywheel.queues AS
-            SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
-        SELECT pg_advisory_lock(1);";
-    client.batch_execute(stall).expect("stall");
+    client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
         let begin = scope.spawn(|| store.begin(now, slice::from_ref(&claim), None));
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
-        while client.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
-            thread::yield_now();
-        }
+        wait_for(&mut client, STALLED);
         let answers = store.write(now, &[Command::Reschedule(new.id.clone(), later)]);
         assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
@@ -241,10 +231,7 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
                 let row = user.query_one(&format!("SELECT delaywheel.{call}"), &[]);
                 row.expect("call").get::<_, String>(0)
             });
-            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-            while watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
-                thread::yield_now();
-            }
+            wait_for(&mut watcher, WAITS);
             replace.commit().expect("commit");
             call.join().expect("no panic")
         });
@@ -278,10 +265,7 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
     let commands = [Command::Cancel(id("a")), Command::Reschedule(id("b"), now)];
     let answers = thread::scope(|scope| {
         let write = scope.spawn(|| store.write(now, &commands));
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
-        while client.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
-            thread::yield_now();
-        }
+        wait_for(&mut client, STALLED);
         let replace = format!("BEGIN; DELETE FROM delaywheel.timeouts; {schedule} COMMIT;");
         client.batch_execute(&replace).expect("replace");
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");

@@ -61,7 +61,7 @@ fn two_databases_become_three_and_go_on_without_one() {
         assert!(missing.remove(&seen.recv_timeout(LONG).expect("delivery")), "each once");
     }
 
-    // Nobody can connect to the second one any more.
+    // The second database ends its connections, and refuses new ones.
     for id in ids("later") {
         three.schedule(id, 2 * SECOND, b"").wait().expect("schedule");
     }

@@ -11,7 +11,7 @@ use crate::{
 
 /// All rows, and the targets.
 pub fn text(results: &Results) -> String {
-    let (rows, targets) = (rows_table(results, &paths(results)), target_table(results));
+    let (rows, targets) = (rows_table(results, &paths(results)), target_table(results, false));
     format!("{}\n\n{rows}\n{targets}\n{} targets missed\n", head(results), missed(results))
 }
 
@@ -83,27 +83,72 @@ pub fn is_ours(contestant: &str) -> bool {
     contestant.starts_with("delaywheel")
 }
 
-/// The tables of the page.
-pub fn markdown(results: &Results) -> String {
-    let (mut text, mut few) = (head(results) + "\n\n", Vec::new());
-    let group = |row: &str| (rows::section_of(row), row.split('/').next().map(str::to_owned));
-    for rows in paths(results).chunk_by(|one, other| group(one) == group(other)) {
-        let figures = rows.iter().flat_map(|row| results.row(row));
-        let mut names: Vec<&str> = figures.map(|figure| &*figure.contestant).collect();
-        names.sort_by_key(|name| (!is_ours(name), position(name).unwrap_or(usize::MAX)));
-        names.dedup();
-        if names.len() > 3 {
-            let layer = rows[0].split('/').next().unwrap_or_default();
-            text += &format!("Rows of `{layer}/`:\n\n{}\n", table(results, rows, &names));
-        } else {
-            few.extend_from_slice(rows);
+/// The tables of the page: their titles, and the paths of their rows. Those that users see are
+/// first.
+const PAGE: &[(&str, &[&str])] = &[
+    ("A timer, one thread or several", &["timer/pair", "timer/reset", "timer/threads"]),
+    ("Late beside 2 to 16 threads that cancel and schedule", &["timer/oversubscribed/*/p99"]),
+    ("The slowest of their pairs", &["timer/oversubscribed/pair"]),
+    ("Sleeps and timeouts of futures", &["future"]),
+    (
+        "A purgatory",
+        &[
+            "purgatory/closed",
+            "purgatory/threads",
+            "purgatory/load/sustained",
+            "purgatory/load/cpu",
+            "purgatory/load/past/done",
+            "purgatory/load/past/cpu_of_half",
+            "purgatory/oversubscribed/*/p99",
+            "purgatory/late/*/*/p99",
+            "purgatory/memory",
+        ],
+    ),
+    (
+        "A burst, a steady load, a crowd, and windows",
+        &["timer/burst", "timer/steady", "timer/crowd", "timer/windows"],
+    ),
+    ("An idle timer", &["timer/idle"]),
+    ("Maps", &["map"]),
+    ("Heap bytes of one timeout", &["timer/memory"]),
+    ("A bare wheel", &["wheel/churn", "wheel/reset"]),
+    ("A bare wheel in a server", &["wheel/server", "wheel/keep_alive", "wheel/sparse"]),
+    ("Heap bytes of one timeout of a bare wheel", &["wheel/memory"]),
+];
+
+/// The part of the page that is made from results.
+fn page(results: &Results) -> String {
+    let mut text = head(results) + "\n\n";
+    for (title, prefixes) in PAGE {
+        let is_shown = |row: &&str| prefixes.iter().any(|prefix| rows::is_under(row, prefix));
+        let rows: Vec<_> = paths(results).into_iter().filter(is_shown).collect();
+        if !rows.is_empty() {
+            text += &format!("{title}:\n\n{}\n", best_table(results, &rows));
         }
     }
-    let (few, targets) = (rows_table(results, &few), target_table(results));
-    let missed = missed(results);
-    text + &format!(
-        "Rows of few contestants:\n\n{few}\nTargets, of which {missed} are missed:\n\n{targets}"
-    )
+    let (targets, missed) = (verdicts(results).count(), missed(results));
+    text += &format!("Of {targets} targets, {missed} are missed");
+    if missed == 0 { text + ".\n" } else { text + ":\n\n" + &target_table(results, true) }
+}
+
+/// All rows as tables, and the targets.
+pub fn markdown(results: &Results) -> String {
+    let mut text = head(results) + "\n\n";
+    let group = |row: &str| (rows::section_of(row), row.split('/').next().map(str::to_owned));
+    for rows in paths(results).chunk_by(|one, other| group(one) == group(other)) {
+        text += &format!("{}\n", best_table(results, rows));
+    }
+    let (targets, missed) = (target_table(results, false), missed(results));
+    text + &format!("Targets, of which {missed} are missed:\n\n{targets}")
+}
+
+/// A line for each contestant, or for each row if there are few contestants.
+fn best_table(results: &Results, rows: &[&str]) -> String {
+    let figures = rows.iter().flat_map(|row| results.row(row));
+    let mut names: Vec<&str> = figures.map(|figure| &*figure.contestant).collect();
+    names.sort_by_key(|name| (!is_ours(name), position(name).unwrap_or(usize::MAX)));
+    names.dedup();
+    if names.len() > 3 { table(results, rows, &names) } else { rows_table(results, rows) }
 }
 
 /// A Markdown table.
@@ -116,8 +161,6 @@ pub fn markdown_table(head: &[&str], lines: impl IntoIterator<Item = Vec<String>
 
 /// A line for each contestant, and a column for each row.
 fn table(results: &Results, rows: &[&str], names: &[&str]) -> String {
-    let mut rows = rows.to_vec();
-    rows.sort_unstable();
     let head = |row: &&str| {
         let (_, path) = row.split_once('/').unwrap_or(("", row));
         format!("{path}, {}", rows::definition(row).unit)
@@ -158,14 +201,15 @@ fn rows_table(results: &Results, rows: &[&str]) -> String {
     markdown_table(&["Row", "", "Figures"], rows.iter().map(line))
 }
 
-fn target_table(results: &Results) -> String {
+fn target_table(results: &Results, only_missed: bool) -> String {
+    let shown = verdicts(results).filter(|(_, _, is_met)| !(only_missed && *is_met));
     let line = |(target, value, is_met): (&Target, f64, bool)| {
         let word = if is_met { "met" } else { "**missed**" };
         let row = format!("`{}`", target.row);
         [&row, target.contestant, &number(value), target.bound, word].map(str::to_owned).into()
     };
     let head = ["Row", "Contestant", "Measured", "Target", ""];
-    markdown_table(&head, verdicts(results).map(line))
+    markdown_table(&head, shown.map(line))
 }
 
 fn strong(name: &str) -> String {
@@ -200,7 +244,7 @@ pub fn update_docs(results: &Results, root: &Path) -> Result<(), Box<dyn Error>>
     let pictures = pictures.iter().fold(String::new(), |text, (file, caption)| {
         format!("{text}![{caption}](figures/{file})\n\n")
     });
-    let made = pictures + &markdown(results);
+    let made = pictures + &page(results);
     let text = replaced(&text, &made)
         .ok_or_else(|| format!("{} has no place for results", path.display()))?;
     fs::write(path, text)?;

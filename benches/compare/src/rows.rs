@@ -1,20 +1,13 @@
 //! Every row of the report: the sections that measure rows; their definitions and targets.
 //!
-//! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one
-//! place.
+//! The tables of `rows.md` are the definitions and targets.
 
 use crate::measure::{futures, load, map, memory, purgatory, shared, timer, wheel};
 use crate::prelude::*;
 
-/// Read when the program runs, so that an edit of the page does not rebuild it.
-static DOCS: LazyLock<String> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/benchmarks.md");
-    fs::read_to_string(path).expect("the repository holds the page")
-});
-
-/// The cells of a table of the documentation, line by line.
+/// The cells of a table of `rows.md`, line by line.
 fn table<const CELLS: usize>(head: &str) -> impl Iterator<Item = [&'static str; CELLS]> {
-    let lines = DOCS.lines().skip_while(move |line| *line != head).skip(2);
+    let lines = include_str!("../rows.md").lines().skip_while(move |line| *line != head).skip(2);
     lines.take_while(|line| line.starts_with('|')).map(|line| {
         let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
         let cells: [&str; CELLS] = cells.try_into().expect("a line has as many cells as the head");
@@ -85,10 +78,11 @@ pub const SECTIONS: &[Section] = &[
     section(&["timer/memory", "purgatory/memory", "wheel/memory", map::MEMORY], memory::run),
 ];
 
-/// Whether a path is `prefix` or lies below it.
+/// Whether a path is `prefix` or lies below it. A segment `*` stands for any.
 pub fn is_under(path: &str, prefix: &str) -> bool {
-    let rest = path.strip_prefix(prefix.trim_end_matches('/'));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let mut segments = path.split('/');
+    let mut names = prefix.trim_end_matches('/').split('/');
+    names.all(|name| segments.next().is_some_and(|segment| name == "*" || name == segment))
 }
 
 /// The section that measures a row, by its position.
@@ -163,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_describes_every_contestant() {
+    fn the_tables_describe_every_contestant() {
         let described = table::<3>("| Contestant | Structure | Besides |");
         let described = described.map(|[name, ..]| name.trim_matches('*'));
         let described =
@@ -177,6 +171,8 @@ mod tests {
         assert_eq!(definition("timer/burst/cpu").unit, "ns");
         assert!(is_under("wheel/churn/uniform/1e3", "wheel/churn"));
         assert!(!is_under("future/elapse_cpu/1e6", "future/elapse"));
+        assert!(is_under("purgatory/late/1e6/event/p99", "purgatory/late/*/event"));
+        assert!(!is_under("purgatory/late/cpu", "purgatory/late/*/event"));
     }
 
     #[test]

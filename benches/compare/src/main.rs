@@ -73,7 +73,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
     print!("{}", report::text(&results));
     fs::create_dir_all(&made)?;
-    fs::write(made.join("tables.md"), report::markdown(&results))?;
+    fs::write(made.join("tables.md"), report::page(&results))?;
     figures::draw_all(&results, &made.join("figures"))?;
     eprintln!("results, tables and pictures are in {}", made.display());
     if arguments.docs {

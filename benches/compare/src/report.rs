@@ -85,42 +85,31 @@ pub fn is_ours(contestant: &str) -> bool {
 
 /// The tables of the page: their titles, and the paths of their rows. Those that users see are
 /// first.
-const PAGE: &[(&str, &[&str])] = &[
-    ("A timer, one thread or several", &["timer/pair", "timer/reset", "timer/threads"]),
-    ("Late beside 2 to 16 threads that cancel and schedule", &["timer/oversubscribed/*/p99"]),
-    ("The slowest of their pairs", &["timer/oversubscribed/pair"]),
-    ("Sleeps and timeouts of futures", &["future"]),
+const PAGE: &[(&str, &str)] = &[
+    ("A timer, one thread or several", "timer/pair timer/reset timer/threads"),
+    ("Late beside 2 to 16 threads that cancel and schedule", "timer/oversubscribed/*/p99"),
+    ("The slowest of their pairs", "timer/oversubscribed/pair"),
+    ("Sleeps and timeouts of futures", "future"),
     (
         "A purgatory",
-        &[
-            "purgatory/closed",
-            "purgatory/threads",
-            "purgatory/load/sustained",
-            "purgatory/load/cpu",
-            "purgatory/load/past/done",
-            "purgatory/load/past/cpu_of_half",
-            "purgatory/oversubscribed/*/p99",
-            "purgatory/late/*/*/p99",
-            "purgatory/memory",
-        ],
+        "purgatory/closed purgatory/threads purgatory/load/sustained purgatory/load/cpu \
+         purgatory/load/past/done purgatory/load/past/cpu_of_half purgatory/oversubscribed/*/p99 \
+         purgatory/late/*/*/p99 purgatory/memory",
     ),
-    (
-        "A burst, a steady load, a crowd, and windows",
-        &["timer/burst", "timer/steady", "timer/crowd", "timer/windows"],
-    ),
-    ("An idle timer", &["timer/idle"]),
-    ("Maps", &["map"]),
-    ("Heap bytes of one timeout", &["timer/memory"]),
-    ("A bare wheel", &["wheel/churn", "wheel/reset"]),
-    ("A bare wheel in a server", &["wheel/server", "wheel/keep_alive", "wheel/sparse"]),
-    ("Heap bytes of one timeout of a bare wheel", &["wheel/memory"]),
+    ("A burst, a steady load, a crowd", "timer/burst timer/steady timer/crowd timer/windows"),
+    ("An idle timer", "timer/idle"),
+    ("Maps", "map"),
+    ("Heap bytes of one timeout", "timer/memory"),
+    ("A bare wheel", "wheel/churn wheel/reset"),
+    ("A bare wheel in a server", "wheel/server wheel/keep_alive wheel/sparse"),
+    ("Heap bytes of one timeout of a bare wheel", "wheel/memory"),
 ];
 
 /// The part of the page that is made from results.
-fn page(results: &Results) -> String {
+pub fn page(results: &Results) -> String {
     let mut text = head(results) + "\n\n";
     for (title, prefixes) in PAGE {
-        let is_shown = |row: &&str| prefixes.iter().any(|prefix| rows::is_under(row, prefix));
+        let is_shown = |row: &&str| prefixes.split(' ').any(|prefix| rows::is_under(row, prefix));
         let rows: Vec<_> = paths(results).into_iter().filter(is_shown).collect();
         if !rows.is_empty() {
             text += &format!("{title}:\n\n{}\n", best_table(results, &rows));
@@ -129,17 +118,6 @@ fn page(results: &Results) -> String {
     let (targets, missed) = (verdicts(results).count(), missed(results));
     text += &format!("Of {targets} targets, {missed} are missed");
     if missed == 0 { text + ".\n" } else { text + ":\n\n" + &target_table(results, true) }
-}
-
-/// All rows as tables, and the targets.
-pub fn markdown(results: &Results) -> String {
-    let mut text = head(results) + "\n\n";
-    let group = |row: &str| (rows::section_of(row), row.split('/').next().map(str::to_owned));
-    for rows in paths(results).chunk_by(|one, other| group(one) == group(other)) {
-        text += &format!("{}\n", best_table(results, rows));
-    }
-    let (targets, missed) = (target_table(results, false), missed(results));
-    text + &format!("Targets, of which {missed} are missed:\n\n{targets}")
 }
 
 /// A line for each contestant, or for each row if there are few contestants.

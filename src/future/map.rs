@@ -183,7 +183,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                     return Poll::Ready(Ok(expired));
                 }
                 if sleep.as_ref().map(|(until, _)| *until) != next {
-                    sleep = next.map(|until| (until, self.sleep_until(until)));
+                    sleep = next.map(|until| (until, self.0.lock().map.sleep_until(until)));
                 }
                 // Without an end to wait for, an insert wakes this task.
                 let Some((_, slept)) = &mut sleep else { return Poll::Pending };
@@ -198,10 +198,6 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
             }
         })
         .await
-    }
-
-    fn sleep_until(&self, instant: Instant) -> Sleep {
-        self.0.lock().map.sleep_until(instant)
     }
 }
 

@@ -108,10 +108,11 @@ pub use self::{
     interval::Interval,
     map::SharedDelayMap,
     queue::QueueStream,
-    sleep::{Sleep, SleepError, TimeSleep},
+    sleep::{Sleep, SleepError},
     timeout::{Timeout, TimeoutError},
     wait::{AsyncPurgatory, Wait, Waiting},
 };
+pub use crate::timer::TimeSleep;
 use crate::timer::{MissedTicks, SleepHandle, Timer};
 
 /// The default timer of the process, which the free functions use.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::timer::{ScheduleError, SleepHandle, Sleeper, TimeSleeper, Timer};
+use crate::timer::{ScheduleError, SleepHandle, Sleeper, TimeSleep, Timer};
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
 ///
@@ -134,53 +134,6 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// Waits until the wall clock shows a time; from [`Timer::sleep_until_time`] and
-/// [`sleep_until_time()`](super::sleep_until_time()).
-///
-/// It is [`Unpin`]. Unlike that of a [`Sleep`], each pending poll clones the waker and takes a
-/// lock. A poll after its end is ready again, unless the wall clock was set back before the time.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use delaywheel::{Clock, ManualClock, Timer};
-/// use pollster::block_on;
-///
-/// let clock = ManualClock::new();
-/// let timer = Timer::builder().clock(clock.clone()).build()?;
-/// let noon = clock.system_time() + Duration::from_secs(12 * 3600);
-/// let lunch = timer.sleep_until_time(noon);
-/// clock.set_system_time(noon);
-/// block_on(lunch)?;
-/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
-///
-/// # Errors
-///
-/// Those of [`Sleep`].
-///
-/// # Cancel safety
-///
-/// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
-#[must_use = "futures do nothing unless awaited"]
-pub struct TimeSleep(pub(super) TimeSleeper);
-
-impl Future for TimeSleep {
-    type Output = Result<(), SleepError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx.waker())
-    }
-}
-
-impl fmt::Debug for TimeSleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeSleep").field("time", &self.0.time).finish_non_exhaustive()
-    }
-}
-
 /// Futures, with the feature `future`.
 impl Timer {
     /// Returns a future that ends after `delay`: not earlier, and less than a tick plus scheduling
@@ -232,7 +185,7 @@ impl Timer {
     ///
     /// See [`TimeSleep`].
     pub fn sleep_until_time(&self, time: impl Into<SystemTime>) -> TimeSleep {
-        TimeSleep(TimeSleeper::new(self.sleep_handle(), time.into()))
+        TimeSleep::new(self.sleep_handle(), time.into())
     }
 }
 

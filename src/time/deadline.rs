@@ -7,15 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The units of `grpc-timeout` in nanoseconds, finest first.
-const UNITS: [(u8, u128); 6] = [
-    (b'n', 1),
-    (b'u', 1_000),
-    (b'm', 1_000_000),
-    (b'S', 1_000_000_000),
-    (b'M', 60_000_000_000),
-    (b'H', 3_600_000_000_000),
-];
+/// The units of `grpc-timeout`, finest first.
+const UNITS: [u8; 6] = *b"numSMH";
+
+/// The units in nanoseconds.
+const NANOS: [u64; 6] = [1, 1_000, 1_000_000, 1_000_000_000, 60_000_000_000, 3_600_000_000_000];
 
 /// The greatest number of eight digits.
 const MOST: u128 = 99_999_999;
@@ -76,10 +72,7 @@ impl Deadline {
     /// Returns the earlier of two deadlines.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
-        match (self.0, other.0) {
-            (Some(one), Some(two)) => Self(Some(one.min(two))),
-            (one, two) => Self(one.or(two)),
-        }
+        Self(self.0.into_iter().chain(other.0).min())
     }
 
     /// Returns the time left by the system's clock: zero after the deadline, [`Duration::MAX`] if
@@ -118,16 +111,14 @@ pub fn parse_grpc_timeout(value: &str) -> Result<Duration, ParseGrpcTimeoutError
 }
 
 fn parse(value: &str) -> Option<Duration> {
-    let (&unit, digits) = value.as_bytes().split_last()?;
-    let (_, nanos) = UNITS.into_iter().find(|&(letter, _)| letter == unit)?;
+    let (letter, digits) = value.as_bytes().split_last()?;
+    let unit = UNITS.iter().position(|unit| unit == letter)?;
     if digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let count: u32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    // Eight digits of hours are more than 2^64 ns.
-    let nanos = u128::from(count) * nanos;
-    let seconds = u64::try_from(nanos / 1_000_000_000).ok()?;
-    Some(Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).ok()?))
+    // Eight digits of hours are more than 2^64 ns, but not than the longest `Duration`.
+    Some(Duration::from_nanos(NANOS[unit]) * count)
 }
 
 /// Writes a time limit as the value of the header `grpc-timeout`, in the finest unit that needs at
@@ -147,10 +138,9 @@ fn parse(value: &str) -> Option<Duration> {
 /// ```
 #[must_use]
 pub fn format_grpc_timeout(limit: Duration) -> String {
-    let nanos = limit.as_nanos();
-    let fits = UNITS.into_iter().find(|&(_, unit)| nanos / unit <= MOST);
-    let (letter, unit) = fits.unwrap_or(UNITS[5]);
-    format!("{}{}", (nanos / unit).min(MOST), char::from(letter))
+    let count = |unit: usize| limit.as_nanos() / u128::from(NANOS[unit]);
+    let unit = (0..5).find(|unit| count(*unit) <= MOST).unwrap_or(5);
+    format!("{}{}", count(unit).min(MOST), char::from(UNITS[unit]))
 }
 
 /// Error of [`parse_grpc_timeout`]: the value is not one to eight digits and a unit. Holds the

@@ -13,7 +13,7 @@ use std::{
 };
 
 use foldhash::quality::RandomState;
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::{
     error::InsertError,
@@ -274,17 +274,19 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     }
 
     fn put(&mut self, key: K, value: V, deadline: Tick) -> Result<Option<V>, InsertError<(K, V)>> {
-        let hash = self.seed.hash_one(&key);
-        if let Some(entry) = self.find_hashed(hash, &key) {
-            self.entries.reset(entry, deadline);
-            let old = self.entries.get_mut(entry).map(|(_, old)| std::mem::replace(old, value));
-            return Ok(old);
-        }
         let Self { table, entries, seed, .. } = self;
+        let key_of = |entry: &Key| entries.get(*entry).map(|(key, _)| key);
+        let is_it = |entry: &Key| key_of(entry) == Some(&key);
         // A hash that panics does so here, where nothing has changed.
-        table.reserve(1, |entry| entries.get(*entry).map_or(0, |(key, _)| seed.hash_one(key)));
-        let entry = entries.insert(deadline, (key, value))?;
-        table.insert_unique(hash, entry, |_| unreachable!("there is room"));
+        let rehash = |entry: &Key| key_of(entry).map_or(0, |key| seed.hash_one(key));
+        match table.entry(seed.hash_one(&key), is_it, rehash) {
+            Entry::Occupied(entry) => {
+                entries.reset(*entry.get(), deadline);
+                let old = entries.get_mut(*entry.get());
+                return Ok(old.map(|(_, old)| std::mem::replace(old, value)));
+            }
+            Entry::Vacant(entry) => entry.insert(entries.insert(deadline, (key, value))?),
+        };
         Ok(None)
     }
 
@@ -292,16 +294,9 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.find_hashed(self.seed.hash_one(key), key)
-    }
-
-    fn find_hashed<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<Key>
-    where
-        K: Borrow<Q>,
-    {
         let is_it =
             |entry: &Key| self.entries.get(*entry).is_some_and(|(other, _)| other.borrow() == key);
-        self.table.find(hash, is_it).copied()
+        self.table.find(self.seed.hash_one(key), is_it).copied()
     }
 }
 

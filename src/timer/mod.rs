@@ -15,9 +15,8 @@
 //! |-|-|
 //! | starter | a thread starts the reaper and the executors |
 //! | joining | a timer joins its reaper |
-//! | deadlines by the wall clock | one is registered, or a turn moves all of them |
 //! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
-//! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
+//! | callback threads, reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
 
 #![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
 
@@ -53,13 +52,14 @@ use std::{
 };
 
 #[cfg(feature = "future")]
+pub use self::sleep::until_time::TimeSleep;
+#[cfg(feature = "future")]
 pub(crate) use self::{
     backlog::Receiver,
     repeat::grid::Grid,
     sleep::{
         driver::{DriverTurn, Turns},
         sleeper::{SleepHandle, Sleeper},
-        until_time::TimeSleeper,
     },
     waker::{poll_or_store, wake_all},
 };
@@ -271,9 +271,8 @@ impl Timer {
     /// # Complexity
     ///
     /// Takes amortized *O*(1) time, and about 64 bytes more than another timeout. From the first
-    /// call on, each turn of the reaper reads the wall clock, and each reset of any timeout takes
-    /// one lock of the timer: if many threads reset timeouts, use another timer for these. A turn
-    /// that finds the clock set moves all timeouts with such deadlines.
+    /// call on, each turn of the reaper reads the wall clock. A turn or a call that finds the clock
+    /// set moves all timeouts with such deadlines.
     pub fn schedule_at_time(
         &self,
         time: impl Into<SystemTime>,

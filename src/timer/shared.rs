@@ -7,7 +7,7 @@ use std::{
     string::String,
     sync::{Arc, Weak},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
     vec::Vec,
 };
 
@@ -268,20 +268,6 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         shard.unlock();
         self.help_if_late(read);
         inserted.map(|key| TimeoutKey::new(index, key))
-    }
-
-    /// Adds a timeout until a time of the wall clock to the shard of this thread.
-    pub(super) fn insert_at_time(
-        &self,
-        time: SystemTime,
-        value: T,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let read = self.shards.clock().read();
-        let inserted = self.shards.put_at_time(time, read.now, |tick, earlier| {
-            self.shards.insert_quietly(read.now, tick, value, earlier)
-        });
-        self.help_if_late(read);
-        inserted
     }
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,

@@ -37,12 +37,12 @@ pub(crate) struct TickClock {
 }
 
 /// Returns the present, as an instant and as [`system_nanos`].
-fn system_start() -> (Instant, Nanos) {
+fn system_start() -> (OnceLock<Instant>, Nanos) {
     // The scheduler may interrupt this thread between two readings.
     let readings = (0..16).map(|_| (system_nanos(), Instant::now(), system_nanos()));
     let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
     let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
-    (origin, started)
+    (origin.into(), started)
 }
 
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
@@ -95,16 +95,13 @@ impl TickClock {
     pub(crate) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
-        let (origin, started) = match source.as_deref().map(|clock| (clock, clock.as_manual())) {
-            None => {
-                let (origin, started) = system_start();
-                (origin.into(), started)
-            }
-            Some((_, Some(_))) => (OnceLock::new(), Nanos::ZERO),
-            Some((clock, None)) => (clock.now().into(), Nanos::ZERO),
-        };
         let manual = source.as_ref().and_then(|clock| clock.as_manual());
         let manual_start = manual.map_or(Duration::ZERO, ManualClock::elapsed);
+        let (origin, started) = match &source {
+            None => system_start(),
+            Some(clock) if manual.is_none() => (clock.now().into(), Nanos::ZERO),
+            Some(_) => (OnceLock::new(), Nanos::ZERO),
+        };
         let (latest, recheck) = (AtomicU64::new(0), OnceLock::new());
         Self { source, origin, started, manual_start, ticks, latest, recheck }
     }
@@ -139,15 +136,12 @@ impl TickClock {
 
     /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It
     /// returns whether the clock has to be read again and again, also by a reaper that sleeps
-    /// already.
+    /// already. So does a call at the same time.
     pub(super) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
-        let mut is_first = false;
-        let recheck = self.recheck.get_or_init(|| {
-            is_first = true;
-            match &self.source {
-                None => watch_steps(listener),
-                Some(clock) => clock.watch(listener),
-            }
+        let is_first = self.recheck.get().is_none();
+        let recheck = self.recheck.get_or_init(|| match &self.source {
+            None => watch_steps(listener),
+            Some(clock) => clock.watch(listener),
         });
         is_first && recheck.is_some()
     }

@@ -12,7 +12,7 @@ use std::{
 use super::{
     builder::TimerBuilder,
     error::{ScheduleError, TimerBuildError},
-    shards::{Shards, TimeoutKey},
+    shards::{Shards, TimeoutKey, shard::ShardGuard},
     shared::{Owner, Shared},
     stats::TimerStats,
 };
@@ -143,7 +143,11 @@ impl<T: Send + 'static> ValueTimer<T> {
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        self.shared().insert_at_time(time.into(), value)
+        let (shards, read) = (self.shards(), self.shards().clock().read());
+        let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(read.now, tick, value);
+        let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
+        self.shared().help_if_late(read);
+        inserted
     }
 
     /// Passes `value` to the handler within a window of delays, as

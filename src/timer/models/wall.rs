@@ -1,4 +1,4 @@
-//! A time of the wall clock beside a step back, and a turn.
+//! Two times of the wall clock beside a step back, and a turn.
 
 use std::{
     sync::{Arc, Weak},
@@ -13,6 +13,7 @@ use crate::{
     clock::{Clock, StepListener},
     sync::{AtomicU64, Ordering, Parker},
     tick::Tick,
+    timer::{ShardGuard, shards::Shards},
 };
 
 /// The wall clock is set back by an hour, and then two ticks pass.
@@ -48,17 +49,16 @@ fn a_time_is_not_early_though_the_clock_steps_back_while_it_is_scheduled() {
         let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
         let clock = Stepped(Instant::now(), Arc::clone(&stage));
         let shards = Arc::new(shards_with(1, None, clock, parker.unparker()));
-        // The first use, whose lock the model checker does not know.
-        _ = shards.put_at_time(UNIX_EPOCH, Tick::ZERO, |_, _| Err(()));
+        let schedule = |shards: &Arc<Shards<_>>| {
+            let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
+            let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(now, tick, 1);
+            assert!(shards.put_at_time(0, now, time, insert).is_ok());
+        };
+        // One that has its place already. The model checker does not know a lock of the first use.
+        schedule(&shards);
         let scheduler = thread::spawn({
             let shards = Arc::clone(&shards);
-            move || {
-                let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
-                let inserted = shards.put_at_time(time, now, |tick, earlier| {
-                    shards.insert_quietly(now, tick, 1, earlier)
-                });
-                assert!(inserted.is_ok());
-            }
+            move || schedule(&shards)
         });
         let step = move || (1..=2).for_each(|next| stage.store(next, Ordering::SeqCst));
         let steps = thread::spawn(step);

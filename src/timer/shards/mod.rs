@@ -10,7 +10,7 @@ use std::{
     cell::Cell,
     num::NonZeroU64,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -21,21 +21,15 @@ use crossbeam::utils::CachePadded;
 
 use self::{
     shard::{Permits, Shard, ShardGuard, ShardState},
-    wakeup::{Earlier, Wakeup},
-    wall::Walls,
+    wakeup::Wakeup,
+    wall::{Wall, since_1970},
 };
 use super::{
-    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
     tick_clock::TickClock,
 };
-use crate::{
-    clock::StepListener,
-    sync::Unparker,
-    tick::Tick,
-    wheel::{Key, TimingWheel},
-};
+use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -44,8 +38,7 @@ pub(crate) struct Shards<S> {
     pub(crate) wakeup: Wakeup,
     permits: Permits,
     pub(super) lifecycle: Lifecycle,
-    /// Empty until a timeout has a deadline by the wall clock.
-    walls: OnceLock<Walls<TimeoutKey>>,
+    wall: Wall,
 }
 
 impl<S: ShardState> Shards<S> {
@@ -59,22 +52,12 @@ impl<S: ShardState> Shards<S> {
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Box<[_]> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
-        let (wakeup, lifecycle, walls) = (Wakeup::new(reaper), Lifecycle::new(), OnceLock::new());
-        Self { all, clock, wakeup, permits, lifecycle, walls }
+        let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::new(), Wall::new());
+        Self { all, clock, wakeup, permits, lifecycle, wall }
     }
 
     pub(crate) fn clock(&self) -> &TickClock {
         &self.clock
-    }
-
-    /// Makes the reaper read the clock after each jump, if this clock may jump.
-    pub(super) fn watch_jumps(self: &Arc<Self>)
-    where
-        S: Send + 'static,
-    {
-        if self.clock.may_jump() {
-            self.clock.watch(Arc::<Self>::downgrade(self));
-        }
     }
 
     /// Returns the number of shards.
@@ -125,106 +108,38 @@ impl<S: ShardState> Shards<S> {
     /// Moves a timeout to `delay` from now. Returns whether it was pending.
     pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         let read = self.clock.read();
-        self.leave_wall_clock(key, read.now, self.clock.deadline(read, delay))
+        self.reset_to(key, read.now, self.clock.deadline(read, delay))
     }
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
     pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.leave_wall_clock(key, self.clock.read().now, self.clock.at(instant))
-    }
-
-    /// Moves a timeout to a deadline. It no longer follows the wall clock.
-    #[inline]
-    fn leave_wall_clock(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
-        let Some(walls) = self.walls.get() else { return self.reset_to(key, now, deadline) };
-        let mut earlier = None;
-        let put = || (self.reset_quietly(key, now, deadline, &mut earlier), true);
-        let is_pending = walls.leave(key, put);
-        self.wakeup.wake_if_needed(now, earlier);
-        is_pending
-    }
-
-    /// Lets `put` insert or move a timeout at the place of a deadline by the wall clock, without a
-    /// wake-up. From then on the timeout follows that clock.
-    pub(super) fn put_at_time<E>(
-        self: &Arc<Self>,
-        deadline: SystemTime,
-        now: Tick,
-        put: impl FnOnce(Tick, &mut Earlier) -> Result<TimeoutKey, E>,
-    ) -> Result<TimeoutKey, E>
-    where
-        S: Send + 'static,
-    {
-        let walls = self.walls.get_or_init(Walls::new);
-        if self.clock.watch(Arc::<Self>::downgrade(self)) {
-            self.wakeup.wake();
-        }
-        let is_pending = |key| self.deadline(key).is_some();
-        let mut earlier = None;
-        let put = |tick| put(tick, &mut earlier);
-        let (put, is_stale) = walls.put(&self.clock, deadline, is_pending, put);
-        self.wakeup.wake_if_needed(now, earlier);
-        if is_stale {
-            self.wakeup.wake();
-        }
-        put
+        self.reset_to(key, self.clock.read().now, self.clock.at(instant))
     }
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
     pub(super) fn follow_wall_clock(&self, now: Tick) {
-        if let Some(walls) = self.walls.get() {
-            let mut earlier = None;
-            walls.follow(&self.clock, |key, tick| self.reset_quietly(key, now, tick, &mut earlier));
-            self.wakeup.wake_if_needed(now, earlier);
+        if self.wall.is_used() {
+            self.look_at_wall_clock(now);
         }
     }
 
-    /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
-    pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool
-    where
-        S: Send + 'static,
-    {
-        let now = self.clock.latest();
-        let put = |tick, earlier: &mut _| {
-            self.reset_quietly(key, now, tick, earlier).then_some(key).ok_or(())
-        };
-        self.put_at_time(time, now, put).is_ok()
+    fn look_at_wall_clock(&self, now: Tick) {
+        let tick_of = |deadline| self.wall.tick_of(&self.clock, deadline);
+        self.wall.look(&self.clock, || {
+            self.lock_each().for_each(|mut shard| shard.move_by_wall_clock(now, tick_of));
+        });
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
     pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
         let read = self.clock.read();
         let deadline = self.clock.deadline(read, delay);
-        let mut earlier = None;
-        // Returns whether the timeout is pending, and whether it moves.
-        let mut put = || {
-            let Some(mut shard) = self.lock_of(key) else { return (false, false) };
-            let Some(before) = shard.deadline(key.in_shard()) else { return (false, false) };
-            let is_pending = shard.reset(key.in_shard(), read.now, deadline.max(before));
-            earlier = shard.unlock_quietly();
-            (is_pending, before < deadline)
-        };
-        let is_pending = match self.walls.get() {
-            Some(walls) => walls.leave(key, put),
-            None => put().0,
-        };
-        self.wakeup.wake_if_needed(read.now, earlier);
-        is_pending
-    }
-
-    /// Moves a timeout without a wake-up, which the caller owes. Returns whether it was pending.
-    fn reset_quietly(
-        &self,
-        key: TimeoutKey,
-        now: Tick,
-        deadline: Tick,
-        earlier: &mut Earlier,
-    ) -> bool {
         let Some(mut shard) = self.lock_of(key) else { return false };
-        let is_pending = shard.reset(key.in_shard(), now, deadline);
-        let published = shard.unlock_quietly();
-        *earlier = [*earlier, published].into_iter().flatten().min();
-        is_pending
+        let before = shard.deadline(key.in_shard());
+        if before.is_some_and(|before| before < deadline) {
+            shard.reset(key.in_shard(), read.now, deadline);
+        }
+        before.is_some()
     }
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
@@ -347,8 +262,6 @@ impl<S: ShardState> Shards<S> {
             let mut wheel = self.lock(index).shut_down();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
-        // No shard takes another one.
-        self.walls.get().into_iter().for_each(Walls::clear);
         self.wakeup.wake();
         values
     }
@@ -368,10 +281,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Frees the memory that pending timeouts do not need.
     pub(crate) fn shrink(&self) {
-        self.walls.get().into_iter().for_each(|walls| {
-            walls.shrink(|key| self.deadline(key).is_some());
-        });
-        self.lock_each().for_each(|mut shard| shard.state_mut().wheel_mut().shrink());
+        self.lock_each().for_each(|mut shard| shard.shrink());
     }
 
     /// Returns the counts of all shards.
@@ -382,20 +292,40 @@ impl<S: ShardState> Shards<S> {
     }
 }
 
-impl<T: Send + 'static> Shards<TimingWheel<T>> {
-    /// Adds a timeout to a shard without a wake-up, which the caller owes.
-    pub(super) fn insert_quietly(
-        &self,
+impl<S: ShardState + Send + 'static> Shards<S> {
+    /// Makes the reaper read the clock after each jump, if this clock may jump.
+    pub(super) fn watch_jumps(self: &Arc<Self>) {
+        if self.clock.may_jump() {
+            self.clock.watch(Arc::<Self>::downgrade(self));
+        }
+    }
+
+    /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
+    pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool {
+        let (now, in_shard) = (self.clock.latest(), key.in_shard());
+        let put = |shard: &mut ShardGuard<'_, S>, tick| {
+            shard.reset(in_shard, now, tick).then_some(in_shard).ok_or(())
+        };
+        key.shard() < self.count() && self.put_at_time(key.shard(), now, time, put).is_ok()
+    }
+
+    /// Lets `put` insert a timeout into a shard, or move one, at the tick of a deadline by the wall
+    /// clock. From then on the timeout follows that clock.
+    pub(super) fn put_at_time<E>(
+        self: &Arc<Self>,
+        index: usize,
         now: Tick,
-        deadline: Tick,
-        value: T,
-        earlier: &mut Earlier,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let index = self.current();
-        let mut shard = self.lock(index);
-        let inserted = shard.insert(now, deadline, value);
-        *earlier = shard.unlock_quietly();
-        inserted.map(|key| TimeoutKey::new(index, key))
+        time: SystemTime,
+        put: impl FnOnce(&mut ShardGuard<'_, S>, Tick) -> Result<Key, E>,
+    ) -> Result<TimeoutKey, E> {
+        if self.clock.watch(Arc::<Self>::downgrade(self)) {
+            self.wakeup.wake();
+        }
+        self.look_at_wall_clock(now);
+        let (deadline, mut shard) = (since_1970(time), self.lock(index));
+        let key = put(&mut shard, self.wall.tick_of(&self.clock, deadline))?;
+        shard.follow_wall_clock(key, deadline);
+        Ok(TimeoutKey::new(index, key))
     }
 }
 
@@ -492,7 +422,12 @@ fn first_unlocked(count: usize, is_locked: impl Fn(usize) -> bool) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{clock::ManualClock, sync::Parker, timer::ScheduleErrorKind, wheel::WheelBuilder};
+    use crate::{
+        clock::ManualClock,
+        sync::Parker,
+        timer::ScheduleErrorKind,
+        wheel::{TimingWheel, WheelBuilder},
+    };
 
     /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.
     #[test]

@@ -42,7 +42,10 @@
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
-use super::wakeup::{Earlier, Published, Wakeup};
+use super::{
+    wakeup::{Earlier, Published, Wakeup},
+    wall::WallDeadlines,
+};
 use crate::{
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread, unlock_fair},
     tick::Tick,
@@ -133,6 +136,7 @@ pub(super) struct Content<S> {
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
     counts: Counts,
+    wall_deadlines: WallDeadlines,
 }
 
 impl<S: ShardState> Content<S> {
@@ -152,8 +156,10 @@ impl<S: ShardState> Content<S> {
 impl<S: ShardState> Shard<S> {
     pub(super) fn new(state: S, has_limit: bool) -> Self {
         let (is_closed, must_settle) = (false, has_limit);
-        let counts = Counts::default();
-        let content = Content { state, is_closed, must_settle, unsettled: 0, unchecked: 0, counts };
+        let (counts, wall_deadlines) = (Counts::default(), WallDeadlines::default());
+        let (unsettled, unchecked) = (0, 0);
+        let content =
+            Content { state, is_closed, must_settle, unsettled, unchecked, counts, wall_deadlines };
         Self { content: Mutex::new(content), published: Published::new() }
     }
 
@@ -285,7 +291,7 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         self.state_mut().wheel_mut().cancel(key)
     }
 
-    /// Moves a timeout to a new deadline. Returns whether it was pending.
+    /// Moves a timeout to a new deadline, by the timer's clock. Returns whether it was pending.
     #[inline]
     pub(crate) fn reset(&mut self, key: Key, now: Tick, deadline: Tick) -> bool {
         let wheel = self.state_mut().wheel_mut();
@@ -293,10 +299,47 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         let is_pending = wheel.reset(key, deadline).is_some();
         if is_pending {
             let held = self.held_mut();
+            if !held.content.wall_deadlines.is_empty() {
+                held.content.wall_deadlines.remove(&key);
+            }
             let next = held.content.expiration(deadline);
             held.publish(now, next);
         }
         is_pending
+    }
+
+    /// Makes a timeout that was inserted or reset follow the wall clock.
+    pub(super) fn follow_wall_clock(&mut self, key: Key, deadline: i128) {
+        let deadlines = &self.held().content.wall_deadlines;
+        if deadlines.len() == deadlines.capacity() {
+            let live = self.forget_ended().len();
+            self.wall_deadlines().reserve(live + 1);
+        }
+        self.wall_deadlines().insert(key, deadline);
+    }
+
+    /// Moves all timeouts by the wall clock to the ticks of their deadlines.
+    pub(super) fn move_by_wall_clock(&mut self, now: Tick, tick_of: impl Fn(i128) -> Tick) {
+        let mut deadlines = mem::take(self.wall_deadlines());
+        deadlines.retain(|key, deadline| self.reset(*key, now, tick_of(*deadline)));
+        *self.wall_deadlines() = deadlines;
+    }
+
+    /// Frees the memory that pending timeouts do not need.
+    pub(super) fn shrink(&mut self) {
+        self.forget_ended().shrink_to_fit();
+        self.state_mut().wheel_mut().shrink();
+    }
+
+    /// Removes the deadlines by the wall clock of timeouts that have ended.
+    fn forget_ended(&mut self) -> &mut WallDeadlines {
+        let Content { state, wall_deadlines, .. } = &mut *self.held_mut().content;
+        wall_deadlines.retain(|key, _| state.wheel().deadline(*key).is_some());
+        wall_deadlines
+    }
+
+    pub(super) fn wall_deadlines(&mut self) -> &mut WallDeadlines {
+        &mut self.held_mut().content.wall_deadlines
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
@@ -366,7 +409,8 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
     pub(super) fn shut_down(&mut self) -> TimingWheel<S::Value> {
         self.close();
         let Held { shard, content, .. } = self.held_mut();
-        let Content { state, counts, .. } = &mut **content;
+        let Content { state, counts, wall_deadlines, .. } = &mut **content;
+        *wall_deadlines = WallDeadlines::default();
         let wheel = mem::take(state.wheel_mut());
         counts.returned += wheel.len() as u64;
         shard.published.set(Tick::MAX);
@@ -402,14 +446,6 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         assert!(counts.returned == 0 || *is_closed, "a shutdown closes the shard");
         assert!(counts.returned == 0 || pending == 0, "a shutdown returns all timeouts");
         pending
-    }
-
-    /// Unlocks without a wake-up. Returns the expiration for which the caller has to
-    /// [wake the reaper if needed](Wakeup::wake_if_needed).
-    pub(in crate::timer) fn unlock_quietly(mut self) -> Earlier {
-        let held = self.held_mut();
-        held.now = Tick::ZERO;
-        held.earlier.take()
     }
 
     /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.

@@ -1,8 +1,9 @@
 //! Deadlines by the wall clock, which may be set.
 //!
 //! A wheel knows only ticks of the timer's clock. The *offset* is the time of the wall clock at the
-//! start of tick 0. It gives each deadline by the wall clock a tick. Before a turn expires
-//! timeouts, it reads both clocks. If the offset has changed, the turn moves all these timeouts.
+//! start of tick 0. It gives each deadline by the wall clock a tick. A thread that schedules such a
+//! timeout looks at both clocks, and so does a turn before it expires timeouts. If the offset has
+//! changed, the thread moves all these timeouts. Each shard has their deadlines.
 //!
 //! # Why no timeout is early
 //!
@@ -15,20 +16,20 @@
 //! # Why no step is missed
 //!
 //! A thread that schedules first subscribes to notices of steps. Then it looks. In one hold of the
-//! lock, it places, inserts and registers the timeout, by the offset of the latest look of any
-//! thread. So no turn finds a timeout at the place of an offset that has passed. If the thread
-//! itself has noticed a step, it wakes the reaper.
+//! shard's lock, it reads the offset, places the timeout by it, and registers the timeout. A thread
+//! that has changed the offset then locks each shard. If it locks the shard later, it finds the
+//! timeout there and moves it. If it has done so before, the timeout has its place by the new
+//! offset.
 //!
-//! The latest look is the last that has begun. A turn whose look is older also uses that offset,
-//! which was valid later than the `now` of the turn.
+//! A thread that looks while another one moves the timeouts moves them as well. So after a look,
+//! each timeout has its place by an offset that was valid then or later. The latest look is the
+//! last that has begun. A thread whose look is older leaves the offset as it is.
 //!
-//! A thread takes this lock before those of shards. It wakes the reaper after the release, and
-//! reads no clock of the user while it holds the lock.
+//! The lock of the offset comes after those of the shards. A thread that holds one of these locks
+//! reads no clock of the user.
 
 use std::{
     collections::HashMap,
-    hash::Hash,
-    mem,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -39,26 +40,29 @@ use crate::{
     tick::Tick,
     ticks::Nanos,
     timer::tick_clock::TickClock,
+    wheel::Key,
 };
 
-/// The timeouts of a timer whose deadlines are times of the wall clock, by their keys.
-pub(super) struct Walls<K> {
-    state: Mutex<State<K>>,
+/// Deadlines by the wall clock in a shard, in nanoseconds since 1970. Some of the timeouts have
+/// ended.
+pub(super) type WallDeadlines = HashMap<Key, i128, FixedState>;
+
+/// The offset of a timer.
+pub(super) struct Wall {
+    state: Mutex<State>,
     /// The number of looks that have begun. Clocks that step back do not tell their order.
     looks: AtomicU64,
 }
 
-struct State<K> {
-    /// The offset that gave the timeouts their places, in nanoseconds since 1970.
+struct State {
+    /// In nanoseconds since 1970.
     offset: i128,
     /// The number of the latest look.
     seen: u64,
-    /// Whether another offset gave some timeouts their places.
-    is_stale: bool,
-    /// Deadlines, in nanoseconds since 1970. Some of the timeouts have ended.
-    deadlines: HashMap<K, i128, FixedState>,
-    /// The number of deadlines at which `keep` removes those of ended timeouts.
-    most: usize,
+    /// The number of the look that gave the offset.
+    changed: u64,
+    /// The number of the look by which, or by a later one, all timeouts have their places.
+    moved: u64,
 }
 
 /// Bounds of the offset, from one look at both clocks.
@@ -68,96 +72,47 @@ struct Look {
     most: i128,
 }
 
-impl<K: Copy + Eq + Hash> Walls<K> {
+impl Wall {
     pub(super) fn new() -> Self {
-        let (deadlines, offset) = (HashMap::default(), i128::MAX);
-        let state = State { offset, seen: 0, is_stale: false, deadlines, most: LEAST_KEPT };
+        let state = State { offset: i128::MAX, seen: 0, changed: 0, moved: 0 };
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
-    /// Looks at both clocks.
-    fn look(&self, clock: &TickClock) -> Look {
-        Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel))
+    /// Returns whether a thread has looked: only then may there be such deadlines.
+    pub(super) fn is_used(&self) -> bool {
+        self.looks.load(Ordering::Acquire) > 0
     }
 
-    /// Lets `put` insert or move a timeout at the place of its deadline, and registers it. Returns
-    /// the result of `put`, and whether a turn has to move timeouts.
-    pub(super) fn put<E>(
-        &self,
-        clock: &TickClock,
-        deadline: SystemTime,
-        is_pending: impl Fn(K) -> bool,
-        put: impl FnOnce(Tick) -> Result<K, E>,
-    ) -> (Result<K, E>, bool) {
-        let look = self.look(clock);
+    /// Looks at both clocks. Calls `move_all` if timeouts may have their places by another offset.
+    pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce()) {
+        let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
         let mut state = self.state.lock();
-        state.follow(&look, clock);
-        let deadline = since_1970(deadline);
-        let put = put(tick_of(clock, deadline, state.offset));
-        if let Ok(key) = &put {
-            state.deadlines.insert(*key, deadline);
-            if state.deadlines.len() >= state.most {
-                state.forget_ended(is_pending);
-            }
-        }
-        (put, state.is_stale)
-    }
-
-    /// Moves all timeouts by `reset` if the wall clock was set, and forgets those for which it
-    /// returns `false`. Call it before due timeouts expire.
-    pub(super) fn follow(&self, clock: &TickClock, mut reset: impl FnMut(K, Tick) -> bool) {
-        let look = self.look(clock);
-        let mut state = self.state.lock();
-        state.follow(&look, clock);
-        if mem::take(&mut state.is_stale) {
-            let offset = state.offset;
-            state.deadlines.retain(|key, deadline| reset(*key, tick_of(clock, *deadline, offset)));
+        state.follow(&look, clock.ticks.tick());
+        let (changed, is_stale) = (state.changed, state.changed > state.moved);
+        drop(state);
+        if is_stale {
+            move_all();
+            let mut state = self.state.lock();
+            state.moved = state.moved.max(changed);
         }
     }
 
-    /// Lets `put` move a timeout. Forgets the timeout if `put` returns `true` as well.
-    #[cold]
-    pub(super) fn leave<R>(&self, key: K, put: impl FnOnce() -> (R, bool)) -> R {
-        let mut state = self.state.lock();
-        let (result, leaves) = put();
-        if leaves {
-            state.deadlines.remove(&key);
-        }
-        result
-    }
-
-    /// Frees the memory of timeouts that have ended.
-    pub(super) fn shrink(&self, is_pending: impl Fn(K) -> bool) {
-        let mut state = self.state.lock();
-        state.forget_ended(is_pending);
-        state.deadlines.shrink_to_fit();
-    }
-
-    /// Forgets all timeouts, at the end of the timer.
-    pub(super) fn clear(&self) {
-        self.state.lock().deadlines = HashMap::default();
+    /// Returns the first tick at which the wall clock shows a deadline. The shard of the timeout is
+    /// locked.
+    pub(super) fn tick_of(&self, clock: &TickClock, deadline: i128) -> Tick {
+        let since_start = (deadline - self.state.lock().offset).max(0);
+        clock.ticks.ceil(Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX)))
     }
 }
 
-/// Least number of deadlines at which [`Walls::put`] removes those of ended timeouts.
-const LEAST_KEPT: usize = 16;
-
-impl<K: Copy> State<K> {
-    fn forget_ended(&mut self, is_pending: impl Fn(K) -> bool) {
-        self.deadlines.retain(|key, _| is_pending(*key));
-        self.most = LEAST_KEPT.max(2 * self.deadlines.len());
-    }
-
+impl State {
     /// Adopts the offset of a look if the wall clock went back, or ahead by more than a tick.
-    fn follow(&mut self, look: &Look, clock: &TickClock) {
-        if look.number < self.seen {
-            return;
-        }
-        self.seen = look.number;
-        let is_behind = || self.offset + nanos(clock.ticks.tick()) < look.least;
-        if self.offset > look.most || is_behind() {
-            self.offset = look.least;
-            self.is_stale = !self.deadlines.is_empty();
+    fn follow(&mut self, look: &Look, tick: Duration) {
+        if look.number > self.seen {
+            self.seen = look.number;
+            if self.offset > look.most || self.offset + nanos(tick) < look.least {
+                (self.offset, self.changed) = (look.least, look.number);
+            }
         }
     }
 }
@@ -176,14 +131,8 @@ impl Look {
     }
 }
 
-/// Returns the first tick at which the wall clock shows a deadline.
-fn tick_of(clock: &TickClock, deadline: i128, offset: i128) -> Tick {
-    let since_start = u64::try_from((deadline - offset).max(0)).unwrap_or(u64::MAX);
-    clock.ticks.ceil(Nanos::new(since_start))
-}
-
 /// Returns the nanoseconds since 1970, which may be negative.
-fn since_1970(time: SystemTime) -> i128 {
+pub(super) fn since_1970(time: SystemTime) -> i128 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => nanos(after),
         Err(before) => -nanos(before.duration()),
@@ -196,8 +145,6 @@ fn nanos(span: Duration) -> i128 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         clock::{Clock, ManualClock},
@@ -206,16 +153,15 @@ mod tests {
 
     #[test]
     fn a_newer_look_counts_if_the_wall_clock_went_back_or_ahead_by_more_than_a_tick() {
-        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let tick = 1_000_000;
         for (number, step, is_followed) in
-            [(5, 0, false), (5, tick, false), (5, tick + 1, true), (5, -1, true), (4, -1, false)]
+            [(6, 0, false), (6, tick, false), (6, tick + 1, true), (6, -1, true), (5, -1, false)]
         {
-            let deadlines = [(1, 1)].into_iter().collect();
-            let mut state = State { offset: 9, seen: 5, is_stale: false, deadlines, most: 2 };
-            state.follow(&Look { number, least: 9 + step, most: 9 + step }, &clock);
-            let offset = if is_followed { 9 + step } else { 9 };
-            assert_eq!((state.offset, state.is_stale), (offset, is_followed), "{number}, {step}");
+            let mut state = State { offset: 9, seen: 5, changed: 4, moved: 4 };
+            let look = Look { number, least: 9 + step, most: 9 + step };
+            state.follow(&look, Duration::from_millis(1));
+            let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
+            assert_eq!((state.offset, state.changed), expected, "{number}, {step}");
         }
     }
 
@@ -228,22 +174,22 @@ mod tests {
         for value in 0..10_000 {
             timer.schedule_at_time(now + second, value).expect("the timer runs");
         }
-        let state = || timer.shards().walls.get().expect("it has such deadlines").state.lock();
-        assert!((10_001..=20_000).contains(&state().most), "{}", state().most);
         let last = timer.schedule_at_time(now + 2 * second, 0).expect("the timer runs");
+        let shard = || timer.shards().lock(last.shard());
+        assert!((10_001..=40_000).contains(&shard().wall_deadlines().capacity()));
         clock.advance(second);
         timer.shrink();
-        assert!(state().deadlines.contains_key(&last));
-        let capacity = state().deadlines.capacity();
-        assert!(capacity < 2 * LEAST_KEPT, "{capacity}");
+        assert!(shard().wall_deadlines().contains_key(&last.in_shard()));
+        let capacity = shard().wall_deadlines().capacity();
+        assert!(capacity < 8, "{capacity}");
         // Those that have ended are forgotten without a shrink.
         for value in 0..1000 {
             let key = timer.schedule_at_time(now + 3 * second, value).expect("the timer runs");
             timer.cancel(key);
         }
-        let len = state().deadlines.len();
-        assert!((1..LEAST_KEPT).contains(&len), "{len}");
+        let len = shard().wall_deadlines().len();
+        assert!((1..8).contains(&len), "{len}");
         timer.shutdown();
-        assert_eq!(state().deadlines.capacity(), 0);
+        assert_eq!(shard().wall_deadlines().capacity(), 0);
     }
 }

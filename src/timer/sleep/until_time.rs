@@ -5,30 +5,73 @@
 //! the poll reads the wall clock again.
 
 use std::{
+    fmt,
+    future::Future,
     mem,
-    task::{Poll, Waker},
+    pin::Pin,
+    task::{Context, Poll, Waker},
     time::SystemTime,
 };
 
-use super::sleeper::{Polled, SleepHandle};
+use super::sleeper::SleepHandle;
 use crate::timer::{error::ScheduleError, shards::TimeoutKey};
 
-/// A sleep until a time of the wall clock.
-pub(crate) struct TimeSleeper {
+/// Waits until the wall clock shows a time; from
+/// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time) and
+/// [`sleep_until_time()`](crate::future::sleep_until_time()).
+///
+/// It is [`Unpin`]. Unlike that of a [`Sleep`](crate::future::Sleep), each pending poll clones the
+/// waker and takes a lock. A poll after its end is ready again, unless the wall clock was set back
+/// before the time.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Clock, ManualClock, Timer};
+/// use pollster::block_on;
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let noon = clock.system_time() + Duration::from_secs(12 * 3600);
+/// let lunch = timer.sleep_until_time(noon);
+/// clock.set_system_time(noon);
+/// block_on(lunch)?;
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Sleep`](crate::future::Sleep).
+///
+/// # Cancel safety
+///
+/// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
+#[must_use = "futures do nothing unless awaited"]
+pub struct TimeSleep {
     handle: SleepHandle,
-    pub(crate) time: SystemTime,
+    time: SystemTime,
     /// The waker in the wheel, unless it has expired.
     key: Option<TimeoutKey>,
 }
 
-impl TimeSleeper {
+impl TimeSleep {
     pub(crate) fn new(handle: SleepHandle, time: SystemTime) -> Self {
         Self { handle, time, key: None }
     }
 
-    /// Polls the sleep. It is ready when the wall clock shows its time, or with an error if the
-    /// timer refuses or ends it.
-    pub(crate) fn poll(&mut self, waker: &Waker) -> Polled {
+    fn cancel(&mut self) {
+        if let Some(key) = self.key.take() {
+            drop(self.handle.shared().shards.cancel(key));
+        }
+    }
+}
+
+impl Future for TimeSleep {
+    type Output = Result<(), ScheduleError<()>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let wakers = self.handle.shared();
         let shards = &wakers.shards;
         if shards.clock().system_time() >= self.time {
@@ -39,33 +82,31 @@ impl TimeSleeper {
             return Poll::Ready(Err(ScheduleError::no_thread((), cause)));
         }
         // Cloning and dropping wakers is user code, so both happen without a lock.
-        let mut waker = waker.clone();
+        let mut waker = cx.waker().clone();
         let now = shards.clock().read().now;
-        let put = shards.put_at_time(self.time, now, |tick, earlier| {
-            if let Some(key) = self.key {
-                let mut shard = shards.lock(key.shard());
-                if let Some(held) = shard.state_mut().get_mut(key.in_shard()) {
+        let index = self.key.map_or_else(|| shards.current(), TimeoutKey::shard);
+        let put = shards.put_at_time(index, now, self.time, |shard, tick| {
+            if let Some(key) = self.key.map(TimeoutKey::in_shard) {
+                if let Some(held) = shard.state_mut().get_mut(key) {
                     mem::swap(held, &mut waker);
-                    shard.reset(key.in_shard(), now, tick);
-                    *earlier = shard.unlock_quietly();
+                    shard.reset(key, now, tick);
                     return Ok(key);
                 }
             }
-            let waker = mem::replace(&mut waker, Waker::noop().clone());
-            shards.insert_quietly(now, tick, waker, earlier)
+            shard.insert(now, tick, mem::replace(&mut waker, Waker::noop().clone()))
         });
         self.key = put.as_ref().ok().copied();
         put.map_or_else(|refused| Poll::Ready(Err(refused.map(drop))), |_| Poll::Pending)
     }
+}
 
-    fn cancel(&mut self) {
-        if let Some(key) = self.key.take() {
-            drop(self.handle.shared().shards.cancel(key));
-        }
+impl fmt::Debug for TimeSleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimeSleep").field("time", &self.time).finish_non_exhaustive()
     }
 }
 
-impl Drop for TimeSleeper {
+impl Drop for TimeSleep {
     fn drop(&mut self) {
         self.cancel();
     }

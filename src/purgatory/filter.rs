@@ -17,7 +17,7 @@
 
 use std::{boxed::Box, iter, sync::Arc};
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Number of cells: 64 KiB of counts for up to 16 shards. With more cells, fewer keys share one, so
 /// threads with different keys seldom write the same line.
@@ -59,24 +59,33 @@ impl Filters {
         Self { used, lines, words, lines_of_cell }
     }
 
-    /// Returns the shards that may have a watcher of a key. The caller has executed
-    /// [`fence_event`].
+    /// Returns the first shard from `from` on that may have a watcher of a key. The caller has
+    /// executed a fence.
     #[inline]
-    pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
+    pub(super) fn next(&self, hash: u64, from: usize) -> Option<usize> {
         let words = &self.used[cell(hash) * self.words..][..self.words];
-        words.iter().enumerate().flat_map(move |(word, bits)| {
-            let mut bits = bits.load(Ordering::Relaxed);
-            iter::from_fn(move || {
-                let shard = (bits != 0).then(|| word * WORD + bits.trailing_zeros() as usize);
-                bits &= bits.wrapping_sub(1);
-                shard
-            })
-            .filter(move |&shard| self.may_have(hash, shard))
-        })
+        let mut unseen = u64::MAX << (from % WORD);
+        for (word, used) in words.iter().enumerate().skip(from / WORD) {
+            let mut used = used.load(Ordering::Relaxed) & unseen;
+            while used != 0 {
+                let shard = word * WORD + used.trailing_zeros() as usize;
+                if self.may_have(hash, shard) {
+                    return Some(shard);
+                }
+                used &= used - 1;
+            }
+            unseen = u64::MAX;
+        }
+        None
     }
 
-    /// Returns whether a shard may have a watcher of a key. The caller has executed
-    /// [`fence_event`].
+    /// Returns the shards that may have a watcher of a key. The caller has executed a fence.
+    pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
+        iter::successors(self.next(hash, 0), move |&shard| self.next(hash, shard + 1))
+    }
+
+    /// Returns whether a shard may have a watcher of a key. The caller has executed a
+    /// fence.
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
         self.count(cell(hash), shard).load(Ordering::Relaxed) > USED
@@ -153,18 +162,6 @@ impl Filter {
             assert_eq!(is_used, count & USED > 0, "events pass over the {count} keys of {cell}");
         }
     }
-}
-
-/// The fence between the registration on the lists and the check that follows.
-#[inline]
-pub(super) fn fence_watch() {
-    fence(Ordering::SeqCst);
-}
-
-/// The fence between the change that an event announces and the search for watchers.
-#[inline]
-pub(super) fn fence_event() {
-    fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(loom)))]

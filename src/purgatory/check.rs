@@ -47,16 +47,15 @@ where
         let hash = hasher.hash_one(key);
         // The filter has the reason for this fence.
         fence(Ordering::SeqCst);
-        let Some(first) = filters.next(hash, 0) else { return 0 };
+        let mut shards = filters.shards(hash);
+        let Some(first) = shards.next() else { return 0 };
         // All passes begin before the first check, which may lead to new operations in any shard.
         // The walk of the first shard begins its pass before any check.
         let mut others = Vec::new();
-        let mut next = filters.next(hash, first + 1);
-        while let Some(shard) = next {
+        for shard in shards {
             let mut walk = Walk::of_events(0);
             timer.shards.lock(shard).state_mut().begin_pass(&mut walk);
             others.push((shard, walk));
-            next = filters.next(hash, shard + 1);
         }
         let mut completed = self.check_walk(first, Walk::of_events(0), (hash, key));
         for (shard, walk) in others {

@@ -15,7 +15,7 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::{boxed::Box, iter, sync::Arc};
+use std::{boxed::Box, sync::Arc};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -59,29 +59,10 @@ impl Filters {
         Self { used, lines, words, lines_of_cell }
     }
 
-    /// Returns the first shard from `from` on that may have a watcher of a key. The caller has
-    /// executed a fence.
-    #[inline]
-    pub(super) fn next(&self, hash: u64, from: usize) -> Option<usize> {
-        let words = &self.used[cell(hash) * self.words..][..self.words];
-        let mut unseen = u64::MAX << (from % WORD);
-        for (word, used) in words.iter().enumerate().skip(from / WORD) {
-            let mut used = used.load(Ordering::Relaxed) & unseen;
-            while used != 0 {
-                let shard = word * WORD + used.trailing_zeros() as usize;
-                if self.may_have(hash, shard) {
-                    return Some(shard);
-                }
-                used &= used - 1;
-            }
-            unseen = u64::MAX;
-        }
-        None
-    }
-
     /// Returns the shards that may have a watcher of a key. The caller has executed a fence.
-    pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
-        iter::successors(self.next(hash, 0), move |&shard| self.next(hash, shard + 1))
+    #[inline]
+    pub(super) fn shards(&self, hash: u64) -> Watching<'_> {
+        Watching { filters: self, cell: cell(hash), word: 0, left: 0 }
     }
 
     /// Returns whether a shard may have a watcher of a key. The caller has executed a
@@ -99,6 +80,39 @@ impl Filters {
     /// Returns the word of a cell that has the bit of a shard.
     fn word(&self, cell: usize, shard: usize) -> &AtomicU64 {
         &self.used[cell * self.words + shard / WORD]
+    }
+}
+
+/// The shards that may have a watcher of a key.
+pub(super) struct Watching<'a> {
+    filters: &'a Filters,
+    cell: usize,
+    /// The number of words that were read.
+    word: usize,
+    /// The shards of the last one that were not visited.
+    left: u64,
+}
+
+impl Iterator for Watching<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let Self { filters, cell, word, left } = self;
+        loop {
+            while *left != 0 {
+                let shard = (*word - 1) * WORD + left.trailing_zeros() as usize;
+                *left &= *left - 1;
+                if filters.count(*cell, shard).load(Ordering::Relaxed) > USED {
+                    return Some(shard);
+                }
+            }
+            if *word == filters.words {
+                return None;
+            }
+            *left = filters.used[*cell * filters.words + *word].load(Ordering::Relaxed);
+            *word += 1;
+        }
     }
 }
 

@@ -218,7 +218,7 @@ where
         let shared = Arc::new(Shared::new());
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
-        let added = self.purgatory.shared().watch(operation, &mut self.conditions, self.delay)?;
+        let added = self.purgatory.watch_conditions(operation, &mut self.conditions, self.delay)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
         debug_assert!(!shared.has_waker(), "an end within this poll would wake the task");
         Ok(State::Waiting(shared, guard))
@@ -353,8 +353,7 @@ where
     ///
     /// See [`Wait`].
     pub fn wait(&self, watches: impl Watches<K>, delay: Duration) -> Wait<K> {
-        let (purgatory, mut conditions) = (self.clone(), Conditions::new());
-        self.shared().add(watches, &mut conditions);
+        let (purgatory, conditions) = (self.clone(), self.conditions(watches));
         Wait { state: State::New(New { purgatory, conditions, delay, when: None, reached: None }) }
     }
 }

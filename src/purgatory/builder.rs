@@ -1,6 +1,6 @@
 //! The settings of a purgatory, and the error of those that are out of range.
 
-use std::{error::Error, fmt, hash::Hash, io, marker::PhantomData, time::Duration};
+use std::{error::Error, fmt, hash::Hash, io, marker::PhantomData, sync::Arc, time::Duration};
 
 use foldhash::{SharedSeed, fast::SeedableRandomState};
 
@@ -210,7 +210,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
         };
         let limits = Limits::new(total, self.max_delayed_per_key, self.max_keys);
         let shared = SharedPurgatory::new(timer, self.max_delay, limits, self.hasher)?;
-        Ok(Purgatory::from_shared(shared))
+        Ok(Purgatory { shared: Arc::new(shared) })
     }
 }
 

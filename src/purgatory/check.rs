@@ -1,16 +1,24 @@
 //! Checks after events: checks the operations on a key, and completes those that can complete.
 
-use std::{borrow::Borrow, hash::Hash, mem, vec::Vec};
+use std::{
+    borrow::Borrow,
+    hash::{BuildHasher, Hash},
+    mem,
+    sync::Arc,
+    vec::Vec,
+};
 
 use super::{
-    Purgatory, SharedPurgatory, deferral,
-    filter::fence_event,
+    Purgatory, SharedPurgatory,
+    calls::{defer_checks, is_too_deep, run_checks},
     lists::BATCH,
     operation::DelayedOperation,
-    place::{Back, Out},
-    shard::{Batch, Walk, release},
+    shard::{Back, Batch, Out, Walk, release},
 };
-use crate::ticks::Nanos;
+use crate::{
+    sync::{Ordering, fence},
+    ticks::Nanos,
+};
 
 impl<K, O> Purgatory<K, O>
 where
@@ -35,49 +43,40 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared().check_key(key)
-    }
-}
-
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
-    /// Checks the operations on a key after an event, and completes those that can complete.
-    /// Returns their number.
-    #[inline]
-    pub(super) fn check_key<Q>(&self, key: &Q) -> usize
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.hash(key);
-        fence_event();
-        let mut shards = self.filters.shards(hash);
+        let SharedPurgatory { hasher, filters, timer, .. } = &*self.shared;
+        let hash = hasher.hash_one(key);
+        // The filter has the reason for this fence.
+        fence(Ordering::SeqCst);
+        let mut shards = filters.shards(hash);
         let Some(first) = shards.next() else { return 0 };
         // All passes begin before the first check, which may lead to new operations in any shard.
         // The walk of the first shard begins its pass before any check.
         let mut others = Vec::new();
         for shard in shards {
-            others.push((shard, self.lock(shard).state_mut().begin_pass()));
+            let mut walk = Walk::of_events(0);
+            timer.shards.lock(shard).state_mut().begin_pass(&mut walk);
+            others.push((shard, walk));
         }
-        let mut completed = self.check_walk(first, 0, (hash, key));
-        for (shard, pass) in others {
+        let mut completed = self.check_walk(first, Walk::of_events(0), (hash, key));
+        for (shard, walk) in others {
             // The checks before may have ended all operations there.
-            if self.filters.may_have(hash, shard) {
-                completed += self.check_walk(shard, pass, (hash, key));
+            if filters.may_have(hash, shard) {
+                completed += self.check_walk(shard, walk, (hash, key));
             }
         }
         completed
     }
 
-    /// Checks the operations on a key in a shard, in a pass.
+    /// Checks the operations on a key in a shard.
     #[inline]
-    fn check_walk<Q>(&self, shard: usize, pass: u64, key: (u64, &Q)) -> usize
+    fn check_walk<Q>(&self, shard: usize, mut walk: Walk, key: (u64, &Q)) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let (mut walk, mut batch, mut completed) = (Walk::of_events(pass), Batch::new(), 0);
+        let (mut batch, mut completed) = (Batch::new(), 0);
         while !walk.is_done() {
-            let mut guard = self.lock(shard);
+            let mut guard = self.shared.lock(shard);
             guard.state_mut().take_out(&mut walk, key, &mut batch);
             release(guard);
             if !batch.is_empty() {
@@ -99,28 +98,26 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// them when the outermost check has returned.
     #[inline]
     pub(super) fn check_or_defer(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
-        if deferral::is_too_deep() {
+        if is_too_deep() {
             self.defer_checks(shard, batch);
             return 0;
         }
-        let mut completed = 0;
+        let (calls, mut completed) = (&self.shared.calls, 0);
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
             let mut is_end = false;
-            deferral::check(|| {
-                for Out { operation, can_complete, .. } in batch.iter_mut() {
-                    let check = |operation: &mut O| self.catch(|| operation.try_complete());
-                    *can_complete = operation.as_mut().is_some_and(check);
-                    is_end |= *can_complete;
-                }
-            });
+            for Out { operation, can_complete, .. } in batch.iter_mut() {
+                let check = |operation: &mut O| calls.check(|| operation.try_complete());
+                *can_complete = operation.as_mut().is_some_and(check);
+                is_end |= *can_complete;
+            }
             let (ended, is_announced) = self.bring_back(shard, batch, is_end);
             completed += ended;
             if !(is_announced && self.take_out_again(shard, batch)) {
                 break;
             }
         }
-        deferral::run_checks();
+        run_checks();
         completed
     }
 
@@ -129,8 +126,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     /// that one can complete.
     #[inline]
     fn bring_back(&self, shard: usize, batch: &mut [Out<O>], is_end: bool) -> (usize, bool) {
-        let now = if is_end { self.now() } else { Nanos::ZERO };
-        let mut guard = self.lock(shard);
+        let now = if is_end { self.shared.now() } else { Nanos::ZERO };
+        let mut guard = self.shared.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
             guard.state_mut().bring_back(out, now);
         }
@@ -143,7 +140,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
                 Back::Ended(completion) => {
                     if let Some(operation) = out.operation.take() {
                         completed += usize::from(out.can_complete);
-                        self.complete(operation, completion);
+                        self.shared.calls.complete(operation, completion);
                     }
                 }
             }
@@ -162,7 +159,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     #[inline]
     fn take_out_again(&self, shard: usize, batch: &mut [Out<O>]) -> bool {
         let mut are_any = false;
-        let mut guard = self.lock(shard);
+        let mut guard = self.shared.lock(shard);
         for out in batch.iter_mut() {
             if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
                 out.operation = guard.state_mut().take_out_again(out.key);
@@ -178,10 +175,10 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);
         let mut again: Vec<_> = are_here.map(Out::announced).collect();
         self.bring_back(shard, batch, false);
-        let this = self.this.upgrade();
-        deferral::defer_checks(move || {
-            if let Some(this) = this {
-                this.check_announced(shard, &mut again);
+        let this = Arc::downgrade(&self.shared);
+        defer_checks(move || {
+            if let Some(this) = this.upgrade() {
+                Self { shared: this }.check_announced(shard, &mut again);
             }
         });
     }

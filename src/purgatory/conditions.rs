@@ -123,37 +123,32 @@ pub(super) struct Threshold<K> {
 const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
+    /// Collects conditions, each once, and passes each key that it does not need to `discard`.
     #[inline]
-    pub(crate) fn new() -> Self {
-        Self {
-            events: SmallVec::new(),
-            thresholds: SmallVec::new(),
-            rule: Rule::CHECKED,
-            positions: None,
-            is_too_large: false,
-            is_plain: true,
-            needs_event: false,
-        }
-    }
-
-    /// Adds conditions, once, and passes each key that it does not need to `discard`.
-    #[inline]
-    pub(super) fn add(
-        &mut self,
+    pub(super) fn new(
         watches: impl Watches<K>,
         max_keys: usize,
         hash: impl Fn(&K) -> u64,
         discard: impl Fn(K),
-    ) {
+    ) -> Self {
         let (is_all, conditions) = watches.into_conditions();
+        let mut this = Self {
+            events: SmallVec::new(),
+            thresholds: SmallVec::new(),
+            rule: Rule { is_all: is_all.unwrap_or(false), is_checked: true, missing: 0 },
+            positions: None,
+            is_too_large: false,
+            is_plain: is_all.is_none(),
+            needs_event: false,
+        };
         for (key, threshold) in conditions {
             let hash = hash(&key);
-            if threshold.is_none() && self.has_event(hash, &key) {
+            if threshold.is_none() && this.has_event(hash, &key) {
                 discard(key);
                 continue;
             }
-            if self.events.len() + self.thresholds.len() == max_keys {
-                self.is_too_large = true;
+            if this.events.len() + this.thresholds.len() == max_keys {
+                this.is_too_large = true;
                 discard(key);
                 if let Some((_, key)) = threshold {
                     discard(key);
@@ -161,15 +156,14 @@ impl<K: Eq> Conditions<K> {
                 break;
             }
             match threshold {
-                None => self.events.push((hash, key)),
+                None => this.events.push((hash, key)),
                 Some((at, listed)) => {
-                    self.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
+                    this.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
                 }
             }
         }
-        self.is_plain = is_all.is_none();
-        let is_checked = !self.events.is_empty() || self.thresholds.is_empty();
-        self.rule = Rule { is_all: is_all.unwrap_or(false), is_checked, missing: 0 };
+        this.rule.is_checked = !this.events.is_empty() || this.thresholds.is_empty();
+        this
     }
 
     /// Returns whether there is a condition on the events of a key. If there is none, the caller
@@ -224,9 +218,6 @@ pub(super) enum Effect {
 }
 
 impl Rule {
-    /// The check is the only condition.
-    pub(super) const CHECKED: Self = Self { is_all: false, is_checked: true, missing: 0 };
-
     /// Returns the effect of an event on a key.
     #[inline]
     pub(super) const fn on_event(self) -> Effect {
@@ -273,8 +264,7 @@ mod tests {
     fn each_key_is_there_once_however_often_it_is_added() {
         let keys = (0..100_000).map(|number| number % 500);
         // Two keys share each hash.
-        let mut conditions = Conditions::new();
-        conditions.add(keys, 500, |number| number / 2, drop);
+        let conditions = Conditions::new(keys, 500, |number| number / 2, drop);
         assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
         assert_eq!((conditions.hashes().len(), conditions.is_too_large), (500, false));
     }
@@ -290,8 +280,8 @@ mod tests {
                 let twice = (0..count).flat_map(|number| [number, number]).map(condition);
                 let twice = twice.filter(|condition| matches!(condition, Condition::Events(_)));
                 let once = (0..count).step_by(3).map(condition);
-                let mut conditions = Conditions::new();
-                conditions.add(Watch::any(once.chain(twice)), max, |key| *key as u64, drop);
+                let watch = Watch::any(once.chain(twice));
+                let conditions = Conditions::new(watch, max, |key| *key as u64, drop);
                 assert_eq!(conditions.is_too_large, count > max);
                 assert_eq!(conditions.hashes().len(), max);
             }

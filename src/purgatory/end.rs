@@ -1,18 +1,22 @@
 //! Ends without a check: by a value of a key, by a handle, by a key, by a shutdown.
 
-use std::{borrow::Borrow, fmt, hash::Hash, sync::Weak, vec::Vec};
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::{BuildHasher, Hash},
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use smallvec::SmallVec;
 
 use super::{
     Purgatory, SharedPurgatory,
-    filter::fence_event,
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
-    place::Out,
-    shard::{Claim, Due, Walk, release},
+    shard::{Claim, Out, Walk, release},
 };
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 impl<K, O> Purgatory<K, O>
 where
@@ -39,7 +43,46 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared().advance(key, value)
+        let SharedPurgatory { hasher, filters, calls, .. } = &*self.shared;
+        let hash = hasher.hash_one(key);
+        fence(Ordering::SeqCst);
+        let mut shards = filters.shards(hash).peekable();
+        if shards.peek().is_none() {
+            return 0;
+        }
+        let now = self.shared.now();
+        // No code of the user runs before all thresholds have been visited.
+        let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
+        let mut visited = 0;
+        for shard in shards {
+            visited += 1;
+            let (mut walk, mut keys) = (Walk::of_thresholds(0), Vec::new());
+            while !walk.is_done() {
+                let (mut guard, key, satisfied) =
+                    (self.shared.lock(shard), (hash, key), &mut satisfied);
+                let state = guard.state_mut();
+                completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
+                release(guard);
+            }
+            if !keys.is_empty() {
+                unchecked.push((shard, keys));
+            }
+        }
+        // The operations of each shard are in order.
+        if visited > 1 {
+            satisfied.sort_by_key(|&(at, _)| at);
+        }
+        completed += satisfied.len();
+        for (_, operation) in satisfied {
+            calls.complete(operation, Completion::Satisfied);
+        }
+        for (shard, keys) in unchecked {
+            for keys in keys.chunks(BATCH) {
+                let mut batch: Vec<_> = keys.iter().map(|&key| Out::announced(key)).collect();
+                completed += self.check_announced(shard, &mut batch);
+            }
+        }
+        completed
     }
 
     /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
@@ -69,7 +112,7 @@ where
     /// ```
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn complete(&self, key: OperationKey) -> bool {
-        self.shared().end(key, Completion::Satisfied)
+        self.end(key, Completion::Satisfied)
     }
 
     /// Completes operations as satisfied, without a check. Returns how many of them were waiting.
@@ -110,7 +153,24 @@ where
     ///
     /// *O*(k log k + the keys that the operations watch) for k operations.
     pub fn complete_all(&self, keys: impl IntoIterator<Item = OperationKey>) -> usize {
-        self.shared().complete_all(keys.into_iter().collect())
+        let now = self.shared.now();
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        keys.sort_by_key(|key| (key.purgatory, key.shard));
+        let mut decided = 0;
+        let of_shards =
+            keys.chunk_by(|one, next| (one.purgatory, one.shard) == (next.purgatory, next.shard));
+        for keys in of_shards.flat_map(|of_shard| of_shard.chunks(BATCH)) {
+            let Some(mut shard) = self.shared.lock_of(keys[0]) else { continue };
+            let claims: SmallVec<[_; BATCH]> = keys
+                .iter()
+                .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))
+                .collect();
+            release(shard);
+            for claim in claims {
+                decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
+            }
+        }
+        decided
     }
 
     /// Cancels an operation and returns it. The caller answers it.
@@ -119,8 +179,8 @@ where
     /// it as [`Completion::Cancelled`].
     #[must_use = "the operation has not been answered"]
     pub fn cancel(&self, key: OperationKey) -> Option<O> {
-        let now = self.shared().now();
-        let mut shard = self.shared().lock_of(key)?;
+        let now = self.shared.now();
+        let mut shard = self.shared.lock_of(key)?;
         match shard.state_mut().claim(key.key, Completion::Cancelled, now) {
             Claim::Taken(operation) => Some(operation),
             Claim::IsOut | Claim::Late => None,
@@ -164,19 +224,33 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared().cancel_for_key(key)
+        let hash = self.shared.hasher.hash_one(key);
+        fence(Ordering::SeqCst);
+        let (now, mut cancelled) = (self.shared.now(), Vec::new());
+        for shard in self.shared.filters.shards(hash) {
+            let mut pass = 0;
+            for walk_of in [Walk::of_events, Walk::of_thresholds] {
+                let mut walk = walk_of(pass);
+                while !walk.is_done() {
+                    let mut guard = self.shared.lock(shard);
+                    guard.state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
+                }
+                pass = walk.pass;
+            }
+        }
+        cancelled
     }
 
     /// Returns a guard that cancels an operation when it is dropped.
     pub fn guard(&self, key: OperationKey) -> OperationGuard<K, O> {
-        OperationGuard { shared: self.downgrade(), key }
+        OperationGuard { shared: Arc::downgrade(&self.shared), key }
     }
 
     /// Returns whether an operation has not ended. Also returns `false` if another thread has
     /// decided the end of an operation that is being checked.
     #[must_use]
     pub fn is_waiting(&self, key: OperationKey) -> bool {
-        let shard = self.shared().lock_of(key);
+        let shard = self.shared.lock_of(key);
         shard.is_some_and(|shard| shard.state().wheel.get(key.key).is_some())
     }
 
@@ -218,8 +292,30 @@ where
     #[must_use = "the operations have not been answered"]
     pub fn shutdown(&self) -> Vec<O> {
         let mut operations = Vec::new();
-        self.shared().shut_down(|ended| operations.append(ended));
+        self.shared.shut_down(|ended| operations.append(ended));
         operations
+    }
+
+    /// Ends an operation. Returns `false` if its end was decided before.
+    #[inline]
+    pub(super) fn end(&self, key: OperationKey, completion: Completion) -> bool {
+        let now = self.shared.now();
+        let Some(mut shard) = self.shared.lock_of(key) else { return false };
+        let claim = shard.state_mut().claim(key.key, completion, now);
+        release(shard);
+        self.complete_claimed(claim, completion)
+    }
+
+    /// Completes an operation unless another thread does. Returns whether this thread decided its
+    /// end.
+    #[inline]
+    fn complete_claimed(&self, claim: Claim<O>, completion: Completion) -> bool {
+        match claim {
+            Claim::Late => return false,
+            Claim::IsOut => {}
+            Claim::Taken(operation) => self.shared.calls.complete(operation, completion),
+        }
+        true
     }
 }
 
@@ -279,7 +375,7 @@ where
 {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.end(self.key, Completion::Cancelled);
+            Purgatory { shared }.end(self.key, Completion::Cancelled);
         }
     }
 }
@@ -291,149 +387,5 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OperationGuard").field("key", &self.key).finish_non_exhaustive()
-    }
-}
-
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
-    /// Completes the operations whose thresholds on a key `value` has reached, in order, and then
-    /// those that pass a check. Returns their number.
-    pub(super) fn advance<Q>(&self, key: &Q, value: u64) -> usize
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.hash(key);
-        fence_event();
-        let mut shards = self.filters.shards(hash).peekable();
-        if shards.peek().is_none() {
-            return 0;
-        }
-        let now = self.now();
-        // No code of the user runs before all thresholds have been visited.
-        let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
-        let mut visited = 0;
-        for shard in shards {
-            visited += 1;
-            let (mut walk, mut keys) = (Walk::of_thresholds(0), Vec::new());
-            while !walk.is_done() {
-                let (mut guard, key, satisfied) = (self.lock(shard), (hash, key), &mut satisfied);
-                let state = guard.state_mut();
-                completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
-                release(guard);
-            }
-            if !keys.is_empty() {
-                unchecked.push((shard, keys));
-            }
-        }
-        // The operations of each shard are in order.
-        if visited > 1 {
-            satisfied.sort_by_key(|&(at, _)| at);
-        }
-        completed += satisfied.len();
-        for (_, operation) in satisfied {
-            self.complete(operation, Completion::Satisfied);
-        }
-        for (shard, keys) in unchecked {
-            for keys in keys.chunks(BATCH) {
-                let mut batch: Vec<_> = keys.iter().map(|&key| Out::announced(key)).collect();
-                completed += self.check_announced(shard, &mut batch);
-            }
-        }
-        completed
-    }
-
-    /// Ends an operation. Returns `false` if its end was decided before.
-    #[inline]
-    pub(super) fn end(&self, key: OperationKey, completion: Completion) -> bool {
-        let now = self.now();
-        let Some(mut shard) = self.lock_of(key) else { return false };
-        let claim = shard.state_mut().claim(key.key, completion, now);
-        release(shard);
-        self.complete_claimed(claim, completion)
-    }
-
-    /// Completes an operation unless another thread does. Returns whether this thread decided its
-    /// end.
-    #[inline]
-    fn complete_claimed(&self, claim: Claim<O>, completion: Completion) -> bool {
-        match claim {
-            Claim::Late => return false,
-            Claim::IsOut => {}
-            Claim::Taken(operation) => self.complete(operation, completion),
-        }
-        true
-    }
-
-    /// Ends operations as satisfied. Returns how many ends this call decided.
-    pub(super) fn complete_all(&self, mut keys: Vec<OperationKey>) -> usize {
-        let now = self.now();
-        keys.sort_by_key(|key| (key.purgatory, key.shard));
-        let mut decided = 0;
-        let of_shards =
-            keys.chunk_by(|one, next| (one.purgatory, one.shard) == (next.purgatory, next.shard));
-        for keys in of_shards.flat_map(|of_shard| of_shard.chunks(BATCH)) {
-            let Some(mut shard) = self.lock_of(keys[0]) else { continue };
-            let claims: SmallVec<[_; BATCH]> = keys
-                .iter()
-                .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))
-                .collect();
-            release(shard);
-            for claim in claims {
-                decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
-            }
-        }
-        decided
-    }
-
-    /// Cancels all operations that watch a key, and returns those that are not being checked.
-    pub(super) fn cancel_for_key<Q>(&self, key: &Q) -> Vec<O>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.hash(key);
-        fence_event();
-        let (now, mut cancelled) = (self.now(), Vec::new());
-        for shard in self.filters.shards(hash) {
-            let mut pass = 0;
-            for walk_of in [Walk::of_events, Walk::of_thresholds] {
-                let mut walk = walk_of(pass);
-                while !walk.is_done() {
-                    self.lock(shard).state_mut().cancel(
-                        &mut walk,
-                        (hash, key),
-                        now,
-                        &mut cancelled,
-                    );
-                }
-                pass = walk.pass;
-            }
-        }
-        cancelled
-    }
-
-    /// Refuses further operations, and ends the waiting ones. Passes them to `take` after they have
-    /// left the timer and the limits. Also decides the end of the operations that are out, and
-    /// takes back those that have expired and whose completion has not begun.
-    fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
-        let (now, mut ended) = (self.now(), Vec::new());
-        self.lock_each().for_each(|mut shard| shard.close());
-        for shard in 0..self.timer.shards.count() {
-            let mut slot = Some(0);
-            while let Some(start) = slot {
-                slot = self.lock(shard).state_mut().shut_down(start, now, &mut ended);
-                take(&mut ended);
-            }
-        }
-        ended.extend(self.timer.end(false).1.into_iter().filter_map(Due::take));
-        self.taken_back.fetch_add(ended.len() as u64, Ordering::Release);
-        take(&mut ended);
-    }
-
-    /// Shuts down, and completes the waiting operations.
-    pub(super) fn shut_down_now(&self) {
-        self.shut_down(|ended| {
-            ended.drain(..).for_each(|operation| self.complete(operation, Completion::ShutDown));
-        });
     }
 }

@@ -15,9 +15,9 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::{boxed::Box, iter, sync::Arc};
+use std::{boxed::Box, sync::Arc};
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Number of cells: 64 KiB of counts for up to 16 shards. With more cells, fewer keys share one, so
 /// threads with different keys seldom write the same line.
@@ -59,24 +59,14 @@ impl Filters {
         Self { used, lines, words, lines_of_cell }
     }
 
-    /// Returns the shards that may have a watcher of a key. The caller has executed
-    /// [`fence_event`].
+    /// Returns the shards that may have a watcher of a key. The caller has executed a fence.
     #[inline]
-    pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
-        let words = &self.used[cell(hash) * self.words..][..self.words];
-        words.iter().enumerate().flat_map(move |(word, bits)| {
-            let mut bits = bits.load(Ordering::Relaxed);
-            iter::from_fn(move || {
-                let shard = (bits != 0).then(|| word * WORD + bits.trailing_zeros() as usize);
-                bits &= bits.wrapping_sub(1);
-                shard
-            })
-            .filter(move |&shard| self.may_have(hash, shard))
-        })
+    pub(super) fn shards(&self, hash: u64) -> Watching<'_> {
+        Watching { filters: self, cell: cell(hash), word: 0, left: 0 }
     }
 
-    /// Returns whether a shard may have a watcher of a key. The caller has executed
-    /// [`fence_event`].
+    /// Returns whether a shard may have a watcher of a key. The caller has executed a
+    /// fence.
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
         self.count(cell(hash), shard).load(Ordering::Relaxed) > USED
@@ -90,6 +80,39 @@ impl Filters {
     /// Returns the word of a cell that has the bit of a shard.
     fn word(&self, cell: usize, shard: usize) -> &AtomicU64 {
         &self.used[cell * self.words + shard / WORD]
+    }
+}
+
+/// The shards that may have a watcher of a key.
+pub(super) struct Watching<'a> {
+    filters: &'a Filters,
+    cell: usize,
+    /// The number of words that were read.
+    word: usize,
+    /// The shards of the last one that were not visited.
+    left: u64,
+}
+
+impl Iterator for Watching<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let Self { filters, cell, word, left } = self;
+        loop {
+            while *left != 0 {
+                let shard = (*word - 1) * WORD + left.trailing_zeros() as usize;
+                *left &= *left - 1;
+                if filters.count(*cell, shard).load(Ordering::Relaxed) > USED {
+                    return Some(shard);
+                }
+            }
+            if *word == filters.words {
+                return None;
+            }
+            *left = filters.used[*cell * filters.words + *word].load(Ordering::Relaxed);
+            *word += 1;
+        }
     }
 }
 
@@ -153,18 +176,6 @@ impl Filter {
             assert_eq!(is_used, count & USED > 0, "events pass over the {count} keys of {cell}");
         }
     }
-}
-
-/// The fence between the registration on the lists and the check that follows.
-#[inline]
-pub(super) fn fence_watch() {
-    fence(Ordering::SeqCst);
-}
-
-/// The fence between the change that an event announces and the search for watchers.
-#[inline]
-pub(super) fn fence_event() {
-    fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(loom)))]

@@ -64,14 +64,16 @@ pub(super) struct Excess {
 
 /// The limits of a purgatory, except the one of its timer.
 pub(super) struct Limits {
-    /// The total limit, if it displaces.
-    total: Option<Total>,
-    per_key: Option<PerKey>,
+    /// The total limit, if it displaces. Then the shards keep the order of registration.
+    pub(super) total: Option<Total>,
+    pub(super) per_key: Option<PerKey>,
+    /// Whether a limit displaces other operations, so counts those that begin to wait.
+    pub(super) displace: bool,
     pub(super) max_keys: usize,
     refused: AtomicU64,
 }
 
-struct Total {
+pub(super) struct Total {
     operations: u64,
     count: AtomicU64,
 }
@@ -80,7 +82,7 @@ struct Total {
 ///
 /// Keys are identified by their 64-bit hash. Two keys with equal hashes share a limit. With a
 /// million keys, that happens in one of thirty million purgatories.
-struct PerKey {
+pub(super) struct PerKey {
     limit: Limit,
     stripes: Box<[CachePadded<Mutex<Counts>>]>,
 }
@@ -98,25 +100,8 @@ impl Limits {
             let stripe = |_| CachePadded::new(Mutex::new(Counts::default()));
             PerKey { limit, stripes: (0..STRIPES).map(stripe).collect() }
         });
-        Self { total, per_key, max_keys, refused: AtomicU64::new(0) }
-    }
-
-    /// Returns whether there is a limit per key.
-    #[inline]
-    pub(super) const fn is_per_key(&self) -> bool {
-        self.per_key.is_some()
-    }
-
-    /// Returns whether the total limit displaces. Then the shards keep the order of registration.
-    #[inline]
-    pub(super) const fn is_total(&self) -> bool {
-        self.total.is_some()
-    }
-
-    /// Returns whether a limit displaces other operations, so counts those that begin to wait.
-    #[inline]
-    pub(super) fn displace(&self) -> bool {
-        self.is_total() || self.per_key.as_ref().is_some_and(PerKey::displaces)
+        let displace = total.is_some() || per_key.as_ref().is_some_and(PerKey::displaces);
+        Self { total, per_key, displace, max_keys, refused: AtomicU64::new(0) }
     }
 
     /// Returns whether the limit per key counts an operation. A limit that refuses counts each one

@@ -11,7 +11,7 @@
 
 use std::{any::Any, boxed::Box, collections::BTreeMap, mem, ops::Bound, sync::Arc, vec::Vec};
 
-use super::{deferral::Panics, filter::Filter, limits::Limits, stats::ShardStats, table::Table};
+use super::{calls::Calls, filter::Filter, limits::Limits, stats::ShardStats, table::Table};
 use crate::slab::{END, Slab};
 
 /// Maximum number of operations that a thread takes out at once, and that end in one hold. One in
@@ -30,7 +30,7 @@ pub(super) struct Lists<K> {
     pub(super) limits: Arc<Limits>,
     pub(super) stats: ShardStats,
     pub(super) dropped: Option<Box<Dropped<K>>>,
-    pub(super) panics: Panics,
+    pub(super) calls: Calls,
 }
 
 /// Values that are dropped after the release of the lock.
@@ -39,19 +39,19 @@ pub(super) struct Dropped<K> {
     keys: Vec<K>,
     /// Memory that may take long to free.
     pub(super) memory: Option<Box<dyn Any + Send>>,
-    pub(super) panics: Panics,
+    pub(super) calls: Calls,
 }
 
 impl<K> Drop for Dropped<K> {
     fn drop(&mut self) {
         for key in self.keys.drain(..) {
-            self.panics.catch(|| drop(key));
+            self.calls.catch(|| drop(key));
         }
     }
 }
 
 impl<K> Lists<K> {
-    pub(super) fn new(filter: Filter, limits: Arc<Limits>, panics: Panics) -> Self {
+    pub(super) fn new(filter: Filter, limits: Arc<Limits>, calls: Calls) -> Self {
         Self {
             keys: Table::new(),
             chunks: Slab::new(),
@@ -61,7 +61,7 @@ impl<K> Lists<K> {
             limits,
             stats: ShardStats::new(),
             dropped: None,
-            panics,
+            calls,
         }
     }
 
@@ -74,8 +74,7 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Adds a watcher of the events of a key. The table gets the key if it has none. Returns the
-    /// spot.
+    /// Adds a watcher of the events of a key, which the table gets if it is new. Returns the spot.
     #[inline]
     pub(super) fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
     where
@@ -89,9 +88,10 @@ impl<K> Lists<K> {
             let list = &mut self.keys.at_mut(index).list;
             return list.add_event(&mut self.chunks, index, number, slot);
         }
-        let index = self.keys.insert(hash, key, List::of_event(slot));
         self.filter.add(hash);
-        Spot::in_list(index, 0)
+        let mut list = List::new();
+        list.few[0] = slot;
+        Spot::in_list(self.keys.insert(hash, key, list), 0)
     }
 
     /// Adds a watcher of a threshold of a key, which the table gets if it has none. Returns the
@@ -128,35 +128,39 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Removes a watcher from its list, and releases its permit.
+    /// Removes a watcher of events, and releases its permit.
     #[inline]
-    pub(super) fn remove(&mut self, number: u64, watcher: Watcher, is_counted: bool) {
-        match watcher {
-            Watcher::Event(spot) => self.remove_event(spot, is_counted),
-            Watcher::Threshold(key, at) => self.remove_threshold(key, (at, number), is_counted),
-            Watcher::Reached => {}
+    pub(super) fn remove_event(&mut self, spot: Spot, is_counted: bool) {
+        self.watched -= 1;
+        if self.limits.per_key.is_some() && self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
+        }
+        if spot.is_in_chunk() {
+            return self.remove_from_chunk(spot);
+        }
+        let (key, index) = spot.split();
+        let list = &mut self.keys.at_mut(key).list;
+        debug_assert_ne!(list.few[index], END, "a watcher leaves twice");
+        list.few[index] = END;
+        if list.is_empty() {
+            self.remove_key(key);
         }
     }
 
-    /// Removes a watcher of events, and releases its permit.
-    #[inline]
-    fn remove_event(&mut self, spot: Spot, is_counted: bool) {
-        self.watched -= 1;
-        if self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
+    /// Removes a watcher of events from its chunk, and the chunk after its last watcher.
+    #[inline(never)]
+    fn remove_from_chunk(&mut self, spot: Spot) {
+        let (number, index) = spot.split();
+        let slots = &mut self.chunks.at_mut(number).slots;
+        debug_assert_ne!(slots[index], END, "a watcher leaves twice");
+        slots[index] = END;
+        if slots.iter().any(|&slot| slot != END) {
+            return;
         }
-        let (key, is_empty) = match spot.chunk() {
-            None => {
-                let (key, index) = spot.few();
-                (key, self.keys.at_mut(key).list.remove_few(index))
-            }
-            Some((number, index)) => {
-                let removed = remove_from(&mut self.chunks, number, index);
-                let Some(chunk) = removed else { return };
-                (chunk.key, self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk))
-            }
-        };
-        if is_empty {
+        let (_, Chunk { first, key, .. }) = self.chunks.take_at(number);
+        let list = &mut self.keys.at_mut(key).list;
+        list.remove_chunk(number, first);
+        if list.is_empty() {
             self.remove_key(key);
         }
     }
@@ -168,7 +172,8 @@ impl<K> Lists<K> {
         if self.limits.count_on_keys(is_counted) {
             self.limits.release_key(entry.hash);
         }
-        if entry.list.remove_threshold(threshold) {
+        entry.list.remove_threshold(threshold);
+        if entry.list.is_empty() {
             self.remove_key(key);
         }
     }
@@ -207,7 +212,7 @@ impl<K> Lists<K> {
     }
 
     pub(super) fn dropped(&mut self) -> &mut Dropped<K> {
-        let new = || Dropped { keys: Vec::new(), memory: None, panics: self.panics.clone() };
+        let new = || Dropped { keys: Vec::new(), memory: None, calls: self.calls.clone() };
         self.dropped.get_or_insert_with(|| Box::new(new()))
     }
 }
@@ -240,23 +245,6 @@ pub(super) struct Chunk {
     slots: [u32; CHUNK as usize],
 }
 
-impl Chunk {
-    /// Removes a watcher. Returns whether it was the last one.
-    #[inline]
-    fn remove(&mut self, index: usize) -> bool {
-        debug_assert_ne!(self.slots[index], END, "a watcher leaves twice");
-        self.slots[index] = END;
-        self.slots.iter().all(|&slot| slot == END)
-    }
-}
-
-/// Removes a watcher from a chunk. Returns the chunk if that was its last watcher.
-#[inline]
-pub(super) fn remove_from(chunks: &mut Slab<Chunk>, number: u32, index: usize) -> Option<Chunk> {
-    let is_last = chunks.at_mut(number).remove(index);
-    is_last.then(|| chunks.remove_at(number)).flatten().map(|(_, chunk)| chunk)
-}
-
 /// Where a watcher of events is: the number of its key or, with the highest bit set, of its chunk,
 /// and the index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -269,7 +257,7 @@ impl Spot {
 
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
     #[inline]
-    pub(super) fn in_list(key: u32, index: usize) -> Self {
+    fn in_list(key: u32, index: usize) -> Self {
         assert!(key < IN_CHUNK / FEW, "a shard has more than 2^29 keys");
         Self(key * FEW + index as u32)
     }
@@ -283,26 +271,21 @@ impl Spot {
 
     /// Returns the key in the table.
     pub(super) fn key(self, chunks: &Slab<Chunk>) -> u32 {
-        match self.chunk() {
-            Some((chunk, _)) => chunks.at(chunk).key,
-            None => self.few().0,
-        }
+        let (number, _) = self.split();
+        if self.is_in_chunk() { chunks.at(number).key } else { number }
     }
 
-    /// Returns the number of the chunk, and the index there; `None` if the spot is in a list.
     #[inline]
-    pub(super) const fn chunk(self) -> Option<(u32, usize)> {
+    const fn is_in_chunk(self) -> bool {
+        self.0 & IN_CHUNK != 0
+    }
+
+    /// Returns the number of the key or of the chunk, and the index there.
+    #[inline]
+    const fn split(self) -> (u32, usize) {
         let spot = self.0 & !IN_CHUNK;
-        if self.0 & IN_CHUNK == 0 {
-            return None;
-        }
-        Some((spot / CHUNK, (spot % CHUNK) as usize))
-    }
-
-    /// Returns the number of the key, and the index in its list.
-    #[inline]
-    pub(super) const fn few(self) -> (u32, usize) {
-        (self.0 / FEW, (self.0 % FEW) as usize)
+        let size = if self.is_in_chunk() { CHUNK } else { FEW };
+        (spot / size, (spot % size) as usize)
     }
 }
 
@@ -329,16 +312,8 @@ struct More {
 }
 
 impl List {
-    pub(super) const fn new() -> Self {
+    const fn new() -> Self {
         Self { few: [END; FEW as usize], last: END, more: None }
-    }
-
-    /// Makes a list for a watcher of the events of a new key. Its spot is the first one.
-    #[inline]
-    pub(super) fn of_event(slot: u32) -> Self {
-        let mut this = Self::new();
-        this.few[0] = slot;
-        this
     }
 
     #[inline]
@@ -349,13 +324,7 @@ impl List {
 
     /// Adds a watcher of the events of a key. Its number must be the greatest so far.
     #[inline]
-    pub(super) fn add_event(
-        &mut self,
-        chunks: &mut Slab<Chunk>,
-        key: u32,
-        number: u64,
-        slot: u32,
-    ) -> Spot {
+    fn add_event(&mut self, chunks: &mut Slab<Chunk>, key: u32, number: u64, slot: u32) -> Spot {
         if self.last == END {
             let used = self.few.iter().rposition(|&slot| slot != END).map_or(0, |last| last + 1);
             if let Some(vacancy) = self.few.get_mut(used) {
@@ -385,37 +354,26 @@ impl List {
         Spot::in_chunk(self.last, 0)
     }
 
-    /// Removes the watcher at an index in the list itself. Returns whether no watcher is left.
-    #[inline]
-    pub(super) fn remove_few(&mut self, index: usize) -> bool {
-        debug_assert_ne!(self.few[index], END, "a watcher leaves twice");
-        self.few[index] = END;
-        self.is_empty()
-    }
-
-    /// Removes a chunk, which has no watchers left. Returns whether the list has none.
-    #[inline(never)]
-    pub(super) fn remove_chunk(&mut self, number: u32, chunk: &Chunk) -> bool {
+    /// Removes a chunk, which has no watchers left.
+    fn remove_chunk(&mut self, number: u32, first: u64) {
         let More { chunks, .. } = self.more.as_deref_mut().expect("a list has its chunks");
-        chunks.remove(&chunk.first);
+        chunks.remove(&first);
         if self.last == number {
             self.last = chunks.last_key_value().map_or(END, |(_, &last)| last);
         }
-        self.is_empty()
     }
 
     /// Adds a watcher of a threshold.
-    pub(super) fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
+    fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
         let before = self.more.get_or_insert_default().thresholds.insert(threshold, slot);
         debug_assert!(before.is_none(), "two watchers have threshold {threshold:?}");
     }
 
-    /// Removes a watcher of a threshold. Returns whether no watcher is left.
-    pub(super) fn remove_threshold(&mut self, threshold: Threshold) -> bool {
+    /// Removes a watcher of a threshold.
+    fn remove_threshold(&mut self, threshold: Threshold) {
         let more = self.more.as_deref_mut();
         let removed = more.and_then(|more| more.thresholds.remove(&threshold));
         debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
-        self.is_empty()
     }
 
     /// Returns the watchers of events, in order, from the group that begins with number `first` on.

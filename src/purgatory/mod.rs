@@ -37,9 +37,9 @@
 //! whose `filter` rules the key out. A thread takes operations out of the shard to check them.
 
 mod builder;
+mod calls;
 mod check;
 mod conditions;
-mod deferral;
 mod end;
 mod filter;
 mod limits;
@@ -47,25 +47,20 @@ mod lists;
 #[cfg(all(test, loom))]
 mod models;
 mod operation;
-mod place;
 mod shard;
 mod stats;
 mod table;
 mod watch;
 
 use std::{
-    boxed::Box,
-    collections::BTreeMap,
-    error::Error,
-    fmt,
-    hash::{BuildHasher, Hash},
-    sync::{Arc, Weak},
-    time::Duration,
+    boxed::Box, collections::BTreeMap, error::Error, fmt, hash::Hash, sync::Arc, time::Duration,
+    vec::Vec,
 };
 
 use crossbeam::utils::CachePadded;
 use foldhash::fast::SeedableRandomState;
 
+#[cfg(feature = "future")]
 pub(crate) use self::conditions::Conditions;
 pub use self::{
     builder::{PurgatoryBuildError, PurgatoryBuilder},
@@ -77,10 +72,10 @@ pub use self::{
     watch::{WatchError, WatchErrorKind},
 };
 use self::{
-    deferral::Panics,
+    calls::Calls,
     filter::{Filter, Filters},
     limits::Limits,
-    shard::Shard,
+    shard::{Due, Shard},
 };
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
@@ -151,7 +146,7 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    owner: Arc<Owner<K, O>>,
+    shared: Arc<SharedPurgatory<K, O>>,
 }
 
 impl<K, O> Purgatory<K, O>
@@ -159,18 +154,6 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    fn from_shared(shared: Arc<SharedPurgatory<K, O>>) -> Self {
-        Self { owner: Arc::new(Owner(shared)) }
-    }
-
-    pub(crate) fn shared(&self) -> &SharedPurgatory<K, O> {
-        &self.owner.0
-    }
-
-    fn downgrade(&self) -> Weak<SharedPurgatory<K, O>> {
-        Arc::downgrade(&self.owner.0)
-    }
-
     /// Returns the number of operations that wait.
     ///
     /// # Complexity
@@ -178,7 +161,7 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn delayed(&self) -> u64 {
-        self.shared().lock_each().map(|shard| shard.state().wheel.len() as u64).sum()
+        self.shared.lock_each().map(|shard| shard.state().wheel.len() as u64).sum()
     }
 
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
@@ -186,7 +169,7 @@ where
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.shared().timer.shards.wakeup.wake();
+        self.shared.timer.shards.wakeup.wake();
     }
 
     /// Returns the counts of the purgatory and of its timer.
@@ -196,7 +179,23 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn stats(&self) -> PurgatoryStats {
-        self.shared().stats()
+        let SharedPurgatory { timer, limits, calls, at_once, taken_back, .. } = &*self.shared;
+        let mut stats = PurgatoryStats::new(timer.stats());
+        // Loaded before the counts of the shards, which include these.
+        let taken_back = taken_back.load(Ordering::Acquire);
+        for shard in self.shared.lock_each() {
+            let Shard { wheel, lists, .. } = shard.state();
+            stats.delayed += wheel.len() as u64;
+            stats.watched += lists.watched;
+            stats.keys += lists.keys.len() as u64;
+            lists.stats.add_to(&mut stats);
+        }
+        stats.at_once = at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        stats.refused = limits.refused();
+        stats.panicked = calls.panicked();
+        stats.expired -= taken_back;
+        stats.shut_down += taken_back;
+        stats
     }
 
     /// Checks the invariants of the purgatory, for our own tests.
@@ -210,7 +209,13 @@ where
     /// *O*(operations and keys), a shard at a time under its lock.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.shared().check_invariants();
+        let mut on_keys = BTreeMap::new();
+        let mut in_total = 0;
+        for mut shard in self.shared.lock_each() {
+            shard.check_invariants();
+            in_total += shard.state_mut().check_invariants(&mut on_keys);
+        }
+        self.shared.limits.check_invariants(in_total, &on_keys);
     }
 
     /// Frees the memory of operations that have ended.
@@ -223,7 +228,12 @@ where
     ///
     /// *O*(capacity), a shard at a time under its lock.
     pub fn shrink(&self) {
-        self.shared().shrink();
+        for mut shard in self.shared.lock_each() {
+            let Shard { wheel, lists, .. } = shard.state_mut();
+            wheel.shrink();
+            lists.shrink();
+        }
+        self.shared.limits.shrink();
     }
 }
 
@@ -255,7 +265,7 @@ where
     O: DelayedOperation<K>,
 {
     fn clone(&self) -> Self {
-        Self { owner: Arc::clone(&self.owner) }
+        Self { shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -280,25 +290,7 @@ where
 }
 
 /// The part that all clones share. Its drop shuts the purgatory down.
-struct Owner<K, O>(Arc<SharedPurgatory<K, O>>)
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>;
-
-impl<K, O> Drop for Owner<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
-    fn drop(&mut self) {
-        self.0.shut_down_now();
-    }
-}
-
-/// A purgatory without its handles.
-pub(crate) struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
-    /// A reference to itself, for deferred checks.
-    this: Weak<Self>,
+struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
     /// Its number in the process.
     number: u32,
     /// Shows which shards may have watchers of a key.
@@ -313,29 +305,28 @@ pub(crate) struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
     at_once: Box<[CachePadded<AtomicU64>]>,
     /// Number of expired operations that a shutdown took back before their completion began.
     taken_back: AtomicU64,
-    panics: Panics,
+    calls: Calls,
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     fn new(
         timer: TimerBuilder,
         max_delay: Duration,
         limits: Limits,
         hasher: SeedableRandomState,
-    ) -> Result<Arc<Self>, TimerBuildError> {
+    ) -> Result<Self, TimerBuildError> {
         static PURGATORIES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let (limits, panics) = (Arc::new(limits), Panics::new());
+        let (limits, calls) = (Arc::new(limits), Calls::new());
         let mut filters = None;
         let state = |wheel, index, count| {
             let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));
             let filter = Filter::new(Arc::clone(filters), index);
-            Shard::new(wheel, filter, Arc::clone(&limits), panics.clone())
+            Shard::new(wheel, filter, Arc::clone(&limits), calls.clone())
         };
         // The drop of an expired operation completes it.
         let timer = timer.build_with_state(state, drop)?;
         let at_once = (0..timer.shards.count()).map(|_| CachePadded::default()).collect();
-        Ok(Arc::new_cyclic(|this| Self {
-            this: Weak::clone(this),
+        Ok(Self {
             number: PURGATORIES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             filters: filters.expect("a timer has a shard"),
             hasher,
@@ -345,8 +336,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
             displacing: Mutex::new(()),
             at_once,
             taken_back: AtomicU64::new(0),
-            panics,
-        }))
+            calls,
+        })
     }
 
     /// Locks a shard.
@@ -371,87 +362,42 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
     #[inline]
     fn now(&self) -> Nanos {
         let clock = self.timer.shards.clock();
-        let read = self.catch(|| Some(clock.elapsed_coarsely()));
+        let read = self.calls.catch(|| Some(clock.elapsed_coarsely()));
         read.unwrap_or_else(|| clock.ticks.until_start(clock.latest()))
     }
 
-    #[inline]
-    fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
-        self.hasher.hash_one(key)
-    }
-
-    /// Adds to the conditions of an operation that is about to wait.
-    #[inline]
-    pub(crate) fn add(&self, watches: impl Watches<K>, conditions: &mut Conditions<K>) {
-        let discard = |key| self.catch(|| drop(key));
-        conditions.add(watches, self.limits.max_keys, |key| self.hash(key), discard);
-    }
-
-    fn stats(&self) -> PurgatoryStats {
-        let mut stats = PurgatoryStats::new(self.timer.stats());
-        // Loaded before the counts of the shards, which include these.
-        let taken_back = self.taken_back.load(Ordering::Acquire);
-        for shard in self.lock_each() {
-            let Shard { wheel, lists, .. } = shard.state();
-            stats.delayed += wheel.len() as u64;
-            stats.watched += lists.watched;
-            stats.keys += lists.keys.len() as u64;
-            lists.stats.add_to(&mut stats);
+    /// Refuses further operations, and ends the waiting ones. Passes them to `take` after they have
+    /// left the timer and the limits. Also decides the end of the operations that are out, and
+    /// takes back those that have expired and whose completion has not begun.
+    fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
+        let (now, mut ended) = (self.now(), Vec::new());
+        self.lock_each().for_each(|mut shard| shard.close());
+        for shard in 0..self.timer.shards.count() {
+            let mut slot = Some(0);
+            while let Some(start) = slot {
+                slot = self.lock(shard).state_mut().shut_down(start, now, &mut ended);
+                take(&mut ended);
+            }
         }
-        stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        stats.refused = self.limits.refused();
-        stats.panicked = self.panics.count();
-        stats.expired -= taken_back;
-        stats.shut_down += taken_back;
-        stats
+        ended.extend(self.timer.end(false).1.into_iter().filter_map(Due::take));
+        self.taken_back.fetch_add(ended.len() as u64, Ordering::Release);
+        take(&mut ended);
     }
 
-    /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
-    fn shrink(&self) {
-        for mut shard in self.lock_each() {
-            let Shard { wheel, lists, .. } = shard.state_mut();
-            wheel.shrink();
-            lists.shrink();
-        }
-        self.limits.shrink();
+    /// Shuts down, and completes the waiting operations.
+    fn shut_down_now(&self) {
+        self.shut_down(|ended| {
+            let operations = ended.drain(..);
+            operations.for_each(|operation| self.calls.complete(operation, Completion::ShutDown));
+        });
     }
+}
 
-    #[inline]
-    fn check(&self, operation: &mut O) -> bool {
-        deferral::check(|| self.catch(|| operation.try_complete()))
-    }
-
-    /// Asks an operation whether a key has reached a threshold.
-    fn has_reached(&self, operation: &mut O, key: &K, at: u64) -> bool {
-        deferral::check(|| self.catch(|| operation.has_reached(key, at)))
-    }
-
-    /// Completes an operation at once or, when called in a completion, after that completion has
-    /// returned.
-    #[inline]
-    fn complete(&self, operation: O, completion: Completion) {
-        deferral::complete(&self.panics, operation, completion);
-    }
-
-    /// Runs user code. Counts a panic in it, and returns the default then.
-    #[inline]
-    fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
-        self.panics.catch(user_code)
-    }
-
-    /// Checks the invariants of the shards, and that the limits agree with them.
-    ///
-    /// # Panics
-    ///
-    /// Panics if an invariant is broken, or if a call is in progress.
-    fn check_invariants(&self) {
-        let mut on_keys = BTreeMap::new();
-        let mut in_total = 0;
-        for mut shard in self.lock_each() {
-            shard.check_invariants();
-            in_total += shard.state_mut().check_invariants(&mut on_keys);
-        }
-        self.limits.check_invariants(in_total, &on_keys);
+/// Models shut down what they need to: one that has failed takes no further step.
+#[cfg(not(all(test, loom)))]
+impl<K: Send + 'static, O: DelayedOperation<K>> Drop for SharedPurgatory<K, O> {
+    fn drop(&mut self) {
+        self.shut_down_now();
     }
 }
 

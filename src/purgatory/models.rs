@@ -22,8 +22,8 @@ use loom::thread;
 
 use super::{
     Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
-    DelayedOperation, SharedPurgatory, WatchError, WatchErrorKind, Watched,
-    conditions::{Condition, Conditions, Watch, Watches},
+    DelayedOperation, Purgatory, SharedPurgatory, WatchError, WatchErrorKind, Watched,
+    conditions::{Condition, Watch, Watches},
     limits::Limits,
     operation::OperationKey,
 };
@@ -91,7 +91,7 @@ impl DelayedOperation<usize> for Op {
 /// A purgatory, the state, and the ends of operations.
 #[derive(Clone)]
 struct World {
-    shared: Arc<SharedPurgatory<usize, Op>>,
+    purgatory: Purgatory<usize, Op>,
     clock: Still,
     state: Arc<State>,
     ends: Ends,
@@ -117,7 +117,8 @@ impl World {
                 .expect("the settings are in range");
         // A timer whose threads have been started starts none: the models do their work.
         drop(shared.timer.take_starter());
-        Self { shared, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
+        let purgatory = Purgatory { shared: Arc::new(shared) };
+        Self { purgatory, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }
 
     fn op(&self) -> Op {
@@ -138,28 +139,28 @@ impl World {
         watches: impl Watches<usize>,
         delay: Duration,
     ) -> Result<Watched, WatchError<Op>> {
-        let mut conditions = Conditions::new();
-        self.shared.add(watches, &mut conditions);
-        let watched = self.shared.watch(self.op(), &mut conditions, delay);
+        let watched = self.purgatory.watch(self.op(), watches, delay);
         self.check_shard();
         watched
     }
 
     /// Ends an operation as cancelled. Returns whether this call decided that.
     fn cancel(&self, key: OperationKey) -> bool {
-        self.shared.end(key, Cancelled)
+        self.purgatory.end(key, Cancelled)
     }
 
     /// Cancels the operations on a key, and completes those that wait. Returns their number.
     fn cancel_for_key(&self, key: usize) -> usize {
-        let cancelled = self.shared.cancel_for_key(&key);
+        let cancelled = self.purgatory.cancel_for_key(&key);
         let count = cancelled.len();
-        cancelled.into_iter().for_each(|operation| self.shared.complete(operation, Cancelled));
+        cancelled
+            .into_iter()
+            .for_each(|operation| self.purgatory.shared.calls.complete(operation, Cancelled));
         count
     }
 
     fn is_waiting(&self, key: OperationKey) -> bool {
-        self.shared.lock(key.shard as usize).state().wheel.get(key.key).is_some()
+        self.purgatory.shared.lock(key.shard as usize).state().wheel.get(key.key).is_some()
     }
 
     /// Registers an operation that waits for [`DELAY`].
@@ -170,7 +171,7 @@ impl World {
     /// Moves the clock past [`DELAY`], and expires due operations, as the reaper does.
     fn expire(&self) {
         self.clock.moves.fetch_add(1, atomic::Ordering::Relaxed);
-        self.shared.timer.turn();
+        self.purgatory.shared.timer.turn();
         self.check_shard();
     }
 
@@ -188,14 +189,14 @@ impl World {
     /// Changes the state, and announces an event on a key.
     fn satisfy(&self, key: usize) -> usize {
         self.state.is_ready.store(true, Ordering::Relaxed);
-        let completed = self.shared.check_key(&key);
+        let completed = self.purgatory.check_and_complete(&key);
         self.check_shard();
         completed
     }
 
     fn advance(&self, key: usize) -> usize {
         self.state.values[key].store(5, Ordering::Relaxed);
-        let completed = self.shared.advance(&key, 5);
+        let completed = self.purgatory.advance(&key, 5);
         self.check_shard();
         completed
     }
@@ -203,7 +204,7 @@ impl World {
     /// Checks the invariants that hold whenever a lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
-            for shard in self.shared.lock_each() {
+            for shard in self.purgatory.shared.lock_each() {
                 shard.state().check_invariants(&mut BTreeMap::new());
             }
         }
@@ -221,10 +222,10 @@ impl World {
 
     /// Checks that no operation is left, here or in the timer.
     fn check_empty(&self) {
-        let stats = self.shared.stats();
-        self.shared.check_invariants();
+        let stats = self.purgatory.stats();
+        self.purgatory.check_invariants();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "missed");
-        assert_eq!(self.shared.timer.stats().pending, 0);
+        assert_eq!(self.purgatory.shared.timer.stats().pending, 0);
     }
 }
 
@@ -252,7 +253,7 @@ fn no_event_is_missed_while_an_operation_begins_to_wait() {
         // The shard publishes the expiration of this one even after its end. So the registration
         // below is not the earliest, passes no fence on its way to the reaper, and needs its own.
         let earlier = world.watch_for_delay(&[0]).expect("it waits");
-        assert_eq!(world.shared.complete_all(vec![earlier]), 1);
+        assert_eq!(world.purgatory.complete_all(vec![earlier]), 1);
         let event = world.spawn(|world| world.satisfy(0));
         world.watch(&[0]);
         join(event);
@@ -267,7 +268,7 @@ fn no_event_is_missed_during_a_check_for_an_earlier_one() {
         let world = World::new();
         world.watch(&[0]);
         // This event may take the operation out, and find that it cannot complete.
-        let earlier = world.spawn(|world| world.shared.check_key(&0));
+        let earlier = world.spawn(|world| world.purgatory.check_and_complete(&0));
         let completed = world.satisfy(0);
         assert_eq!(completed + join(earlier), 1);
         assert_eq!(world.ends(), [Satisfied]);
@@ -358,7 +359,7 @@ fn operations_completed_together_end_once_each_while_one_is_checked_and_another_
         let keys = keys.map(|key| key.expect("it waits"));
         let event = world.spawn(|world| world.satisfy(0));
         let reaper = world.spawn(World::expire);
-        let claimed = world.shared.complete_all(vec![keys[0], keys[1], keys[0]]);
+        let claimed = world.purgatory.complete_all(vec![keys[0], keys[1], keys[0]]);
         let completed = join(event);
         join(reaper);
         let expired = world.ends().iter().filter(|end| **end == Expired).count();
@@ -374,7 +375,7 @@ fn an_operation_that_comes_during_a_shutdown_is_refused_or_answered() {
         let world = World { checks_steps: false, ..World::new() };
         let event = world.spawn(|world| world.satisfy(0));
         let closer = world.spawn(|world| {
-            world.shared.shut_down_now();
+            world.purgatory.shared.shut_down_now();
         });
         let refused = world.try_watch(&[0]).err();
         join(event);
@@ -396,8 +397,8 @@ fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
         let world = World::new();
         world.watch(&[0]);
         // It finds that the operation cannot complete, and brings it back.
-        let event = world.spawn(|world| world.shared.check_key(&0));
-        world.shared.shut_down_now();
+        let event = world.spawn(|world| world.purgatory.check_and_complete(&0));
+        world.purgatory.shared.shut_down_now();
         // If the event has the operation out, its thread completes it.
         assert_eq!(join(event), 0);
         assert_eq!(world.ends(), [ShutDown]);
@@ -415,7 +416,7 @@ fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() 
         // changes the list.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);
-            world.shared.check_key(&0)
+            world.purgatory.check_and_complete(&0)
         };
         let other = world.spawn(walk);
         assert_eq!(walk(&world) + join(other), 2);
@@ -431,7 +432,7 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
         let keys = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
         let canceller = world.spawn(move |world| world.cancel(keys[1]));
         world.state.is_ready.store(true, Ordering::Relaxed);
-        let completed = world.shared.check_key(&0);
+        let completed = world.purgatory.check_and_complete(&0);
         let is_cancelled = join(canceller);
         assert_eq!((completed, world.ends().len()), (3 - usize::from(is_cancelled), 3));
         assert_eq!(world.ends().contains(&Cancelled), is_cancelled);

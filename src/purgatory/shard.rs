@@ -1,4 +1,5 @@
-//! A shard: operations that wait, their timeouts, and the lists of their keys, under one lock.
+//! A shard: operations that wait, their timeouts, and the lists of their keys, under one lock. An
+//! operation has a place here, also while a thread has taken it out.
 //!
 //! # Ownership
 //!
@@ -32,13 +33,12 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    conditions::{Conditions, Effect},
-    deferral::{self, Panics},
+    calls::Calls,
+    conditions::{Conditions, Effect, Rule},
     filter::Filter,
     limits::{Excess, Limits},
-    lists::{BATCH, Dropped, Lists, Threshold, Watcher},
+    lists::{BATCH, Dropped, Lists, Spot, Threshold, Watcher},
     operation::{Completion, DelayedOperation},
-    place::{Back, Out, Place},
 };
 use crate::{
     ticks::Nanos,
@@ -57,6 +57,136 @@ const PAUSE: usize = 32;
 
 /// Operations that a thread checks between two holds. There is almost always only one.
 pub(super) type Batch<O> = SmallVec<[Out<O>; 1]>;
+
+/// Keys that an operation names without an allocation.
+const FEW: usize = 3;
+
+/// The place of an operation whose end is not decided: the value of its timeout.
+pub(super) struct Place<O> {
+    /// `None` while a thread has it out.
+    operation: Option<O>,
+    /// Its number in the order of registration.
+    number: u64,
+    /// The last pass that has visited it.
+    seen: u64,
+    /// The time of its registration.
+    since: Nanos,
+    rule: Rule,
+    /// Where it watches events.
+    spots: [Spot; FEW],
+    /// Its thresholds, and then the spots for which there is no room above.
+    #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
+    further: Option<Box<Vec<Watcher>>>,
+    /// Whether an event was announced while it is out.
+    is_announced: bool,
+    /// Whether the limits that displace count it.
+    is_counted: bool,
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Place<&u8>>() == 64);
+
+impl<O> Place<O> {
+    /// Makes a place whose operation is out.
+    #[inline]
+    pub(super) fn new(since: Nanos, rule: Rule) -> Self {
+        Self {
+            operation: None,
+            number: 0,
+            seen: 0,
+            since,
+            rule,
+            spots: [Spot::NONE; FEW],
+            further: None,
+            is_announced: false,
+            is_counted: false,
+        }
+    }
+
+    /// Returns the watchers, with their numbers in the order of registration.
+    fn watchers(&self) -> impl Iterator<Item = (u64, Watcher)> {
+        let few = self.spots.iter().filter(|&&spot| spot != Spot::NONE);
+        few.map(|&spot| (self.number, Watcher::Event(spot))).chain(self.further())
+    }
+
+    /// Returns those for which there is no room in `spots`.
+    fn further(&self) -> impl Iterator<Item = (u64, Watcher)> {
+        (self.number + 1..).zip(self.further.iter().flat_map(|further| further.iter()).copied())
+    }
+
+    /// Leaves all lists and the limits, and counts the end.
+    #[inline]
+    fn leave<K>(&self, lists: &mut Lists<K>, how: Completion, now: Nanos) {
+        for &spot in self.spots.iter().take_while(|&&spot| spot != Spot::NONE) {
+            lists.remove_event(spot, self.is_counted);
+        }
+        if self.further.is_some() {
+            self.leave_further(lists);
+        }
+        if lists.limits.total.is_some() {
+            lists.all.remove(&self.number);
+            if self.is_counted {
+                lists.limits.release();
+            }
+        }
+        lists.stats.count(how, now.saturating_sub(self.since));
+    }
+
+    #[cold]
+    fn leave_further<K>(&self, lists: &mut Lists<K>) {
+        for (number, watcher) in self.further() {
+            match watcher {
+                Watcher::Event(spot) => lists.remove_event(spot, self.is_counted),
+                Watcher::Threshold(key, at) => {
+                    lists.remove_threshold(key, (at, number), self.is_counted);
+                }
+                Watcher::Reached => {}
+            }
+        }
+    }
+
+    /// Marks the threshold with a number as reached. Returns its key and its value, unless it was
+    /// marked before.
+    fn reach(&mut self, number: u64) -> Option<(u32, u64)> {
+        let index = usize::try_from(number - self.number - 1).ok()?;
+        let watcher = self.further.as_mut()?.get_mut(index)?;
+        let &mut Watcher::Threshold(key, at) = watcher else { return None };
+        *watcher = Watcher::Reached;
+        Some((key, at))
+    }
+}
+
+/// An operation that a thread has taken out.
+pub(super) struct Out<O> {
+    pub(super) key: Key,
+    /// `None` if it waits again.
+    pub(super) operation: Option<O>,
+    /// Whether its last check found that it can complete.
+    pub(super) can_complete: bool,
+    pub(super) back: Back,
+}
+
+/// What became of an operation that a thread has brought back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Back {
+    Waits,
+    /// It waits, but an event was announced while it was out.
+    IsAnnounced,
+    /// It has ended, and the thread that had it out completes it.
+    Ended(Completion),
+}
+
+impl<O> Out<O> {
+    #[inline]
+    pub(super) const fn new(key: Key, operation: O) -> Self {
+        Self { key, operation: Some(operation), can_complete: false, back: Back::Waits }
+    }
+
+    /// Makes one that waits, and needs a check.
+    pub(super) const fn announced(key: Key) -> Self {
+        Self { key, operation: None, can_complete: false, back: Back::IsAnnounced }
+    }
+}
 
 /// Result of a decision to end an operation.
 pub(super) enum Claim<O> {
@@ -117,6 +247,23 @@ pub(super) struct Shard<K, O> {
     is_sweeping: bool,
 }
 
+/// A registration in progress. Unless it completes, its drop ends the operation.
+struct Registration<'a, K: Send + 'static, O: Send + 'static> {
+    shard: &'a mut Shard<K, O>,
+    key: Key,
+    now: Nanos,
+    is_complete: bool,
+}
+
+impl<K: Send + 'static, O: Send + 'static> Drop for Registration<'_, K, O> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.shard.end(self.key, Completion::Cancelled, self.now);
+        }
+    }
+}
+
 /// Releases the lock of a shard, and drops what it must not drop under the lock.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
@@ -139,61 +286,53 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         wheel: TimingWheel<Place<O>>,
         filter: Filter,
         limits: Arc<Limits>,
-        panics: Panics,
+        calls: Calls,
     ) -> Self {
-        let lists = Lists::new(filter, limits, panics);
+        let lists = Lists::new(filter, limits, calls);
         Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0, is_sweeping: false }
     }
 
-    /// Begins a pass.
+    /// Begins the pass of a walk, unless it has begun.
     #[inline]
-    pub(super) fn begin_pass(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
-    }
-
-    /// Returns the pass of a walk, which begins now unless it has begun.
-    #[inline]
-    fn pass_of(&mut self, walk: &mut Walk) -> u64 {
+    pub(super) fn begin_pass(&mut self, walk: &mut Walk) {
         if walk.pass == 0 {
-            walk.pass = self.begin_pass();
+            self.last_number += 1;
+            walk.pass = self.last_number;
         }
-        walk.pass
     }
 
-    /// Adds an operation that is out, and that has a timeout with this key, to its lists. The
-    /// comparison of a key may panic.
+    /// Adds an operation that is out, and that has a timeout with this key, to its lists. If the
+    /// comparison of a key panics, the operation leaves the shard.
     #[inline]
-    pub(super) fn watch(&mut self, key: Key, conditions: &mut Conditions<K>)
+    pub(super) fn watch(&mut self, key: Key, conditions: &mut Conditions<K>, now: Nanos)
     where
         K: Eq,
     {
-        let number = self.last_number + 1;
-        self.last_number = number + conditions.thresholds.len() as u64;
-        self.most = self.most.max(self.wheel.len());
-        let place = self.wheel.get_mut(key).expect("the timeout was just inserted");
-        place.number = number;
-        if self.lists.limits.is_total() {
-            self.lists.all.insert(number, key.index());
+        let mut registration = Registration { shard: self, key, now, is_complete: false };
+        let Self { wheel, lists, last_number, most, .. } = &mut *registration.shard;
+        let place = wheel.get_mut(key).expect("the timeout was just inserted");
+        place.number = *last_number + 1;
+        *last_number = place.number + conditions.thresholds.len() as u64;
+        let (number, index) = (place.number, key.index());
+        if lists.limits.total.is_some() {
+            lists.all.insert(number, index);
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
             let listed = threshold.listed.take().expect("an operation is registered once");
-            let index = self.lists.watch_threshold(
-                threshold.hash,
-                listed,
-                (threshold.at, number),
-                key.index(),
-            );
-            let watcher = Watcher::Threshold(index, threshold.at);
+            let at = (threshold.at, number);
+            let list = lists.watch_threshold(threshold.hash, listed, at, index);
+            let watcher = Watcher::Threshold(list, threshold.at);
             place.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
-            let spot = self.lists.watch_event(hash, watched, number, key.index());
+            let spot = lists.watch_event(hash, watched, number, index);
             match place.spots.get_mut(count) {
                 Some(few) => *few = spot,
                 None => place.further.get_or_insert_default().push(Watcher::Event(spot)),
             }
         }
+        *most = wheel.len().max(*most);
+        registration.is_complete = true;
     }
 
     /// Continues a walk along watchers of events, up to 32 operations.
@@ -272,7 +411,8 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let pass = self.pass_of(walk);
+        self.begin_pass(walk);
+        let pass = walk.pass;
         self.visit(walk, key, |key, place| {
             if place.seen < pass {
                 place.seen = pass;
@@ -348,7 +488,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         Q: Eq + ?Sized,
     {
         let mut found = SmallVec::<[Key; BATCH]>::new();
-        self.pass_of(walk);
+        self.begin_pass(walk);
         if let Next::Events(..) = walk.next {
             self.visit(walk, key, |key, _| found.push(key));
         } else {
@@ -380,7 +520,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         Q: Eq + ?Sized,
     {
         let mut ended_elsewhere = 0;
-        self.pass_of(walk);
+        self.begin_pass(walk);
         for &((at, number), slot) in &self.thresholds(walk, key, value) {
             let Some(key) = self.wheel.key_at(slot) else { continue };
             match self.on_threshold(key, number) {
@@ -546,8 +686,8 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
             if place.operation.is_none() {
                 self.decided.insert(key, Completion::Expired);
             }
-            let (operation, panics) = (place.operation, self.lists.panics.clone());
-            let value = Due { operation, panics, keys: PhantomData };
+            let (operation, calls) = (place.operation, self.lists.calls.clone());
+            let value = Due { operation, calls, keys: PhantomData };
             expired.push(Expired { key, deadline, value });
         }
         let is_drained = due.is_drained();
@@ -565,7 +705,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
 pub(super) struct Due<K, O: DelayedOperation<K>> {
     /// `None` if another thread completes it.
     operation: Option<O>,
-    panics: Panics,
+    calls: Calls,
     keys: PhantomData<fn(K)>,
 }
 
@@ -579,7 +719,7 @@ impl<K, O: DelayedOperation<K>> Due<K, O> {
 impl<K, O: DelayedOperation<K>> Drop for Due<K, O> {
     fn drop(&mut self) {
         if let Some(operation) = self.operation.take() {
-            deferral::complete(&self.panics, operation, Completion::Expired);
+            self.calls.complete(operation, Completion::Expired);
         }
     }
 }
@@ -644,7 +784,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
 
         all.sort_unstable();
         let in_order = lists.all.iter().map(|(&number, &slot)| (number, slot));
-        assert!(!lists.limits.is_total() || in_order.eq(all), "the list of all is wrong");
+        assert!(lists.limits.total.is_none() || in_order.eq(all), "the list of all is wrong");
         in_total
     }
 }

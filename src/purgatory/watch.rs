@@ -1,20 +1,30 @@
 //! Registration: an operation begins to wait between two checks, or is refused.
 
-use std::{error::Error, fmt, hash::Hash, io, mem, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    hash::{BuildHasher, Hash},
+    io, mem,
+    time::Duration,
+};
 
 use smallvec::SmallVec;
 
 use super::{
     Purgatory, SharedPurgatory,
+    calls::run_checks,
     conditions::{Conditions, Effect, Watches},
-    deferral,
-    filter::fence_watch,
     limits::Excess,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
-    place::{Back, Out, Place},
-    shard::{Claim, Shard, release},
+    shard::{Back, Claim, Out, Place, Rank, release},
 };
-use crate::{error::Exclusive, sync::Ordering, ticks::Nanos, timer::ScheduleErrorKind, wheel::Key};
+use crate::{
+    error::Exclusive,
+    sync::{Ordering, fence},
+    ticks::Nanos,
+    timer::ScheduleErrorKind,
+    wheel::Key,
+};
 
 impl<K, O> Purgatory<K, O>
 where
@@ -87,89 +97,120 @@ where
         watches: impl Watches<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let mut conditions = Conditions::new();
-        self.shared().add(watches, &mut conditions);
-        self.shared().watch(operation, &mut conditions, delay)
+        self.watch_conditions(operation, &mut self.conditions(watches), delay)
     }
-}
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
+    /// Collects the conditions of an operation that is about to wait.
+    #[inline]
+    pub(crate) fn conditions(&self, watches: impl Watches<K>) -> Conditions<K> {
+        let SharedPurgatory { limits, hasher, calls, .. } = &*self.shared;
+        let discard = |key| calls.catch(|| drop(key));
+        Conditions::new(watches, limits.max_keys, |key| hasher.hash_one(key), discard)
+    }
+
     /// Completes an operation if it can complete. Otherwise registers it.
     #[inline]
-    pub(crate) fn watch(
+    pub(crate) fn watch_conditions(
         &self,
         mut operation: O,
         conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
+        let SharedPurgatory { timer, limits, calls, at_once, .. } = &*self.shared;
         // The conditions that were left out may not hold, so the others decide nothing.
         let is_checked = !conditions.is_too_large || conditions.is_plain;
-        let watched = if is_checked && self.can_complete(&mut operation, conditions) {
-            self.at_once[self.timer.shards.current()].fetch_add(1, Ordering::Relaxed);
-            self.complete(operation, Completion::Satisfied);
+        let watched = if is_checked && self.can_complete(&mut operation, conditions, None) {
+            at_once[timer.shards.current()].fetch_add(1, Ordering::Relaxed);
+            calls.complete(operation, Completion::Satisfied);
             Ok(Watched::Completed)
         } else if conditions.is_too_large {
             Err(WatchError::new(WatchErrorKind::TooManyKeys, operation))
         } else {
-            self.wait(operation, conditions, delay)
+            self.register(operation, conditions, delay)
         };
-        deferral::run_checks();
-        watched.inspect_err(|_| self.limits.refuse())
+        run_checks();
+        watched.inspect_err(|_| limits.refuse())
     }
 
-    /// Returns whether an operation can complete before it waits. Removes the thresholds that are
-    /// reached.
+    /// Checks an operation, and its thresholds: before it waits and, with its shard and its key,
+    /// after it was added to its lists. Returns whether it can complete.
     #[inline]
-    fn can_complete(&self, operation: &mut O, conditions: &mut Conditions<K>) -> bool {
-        let reached =
-            if conditions.thresholds.is_empty() { 0 } else { self.ask(operation, conditions) };
-        match conditions.rule.at_first(conditions.thresholds.len(), reached) {
+    fn can_complete(
+        &self,
+        operation: &mut O,
+        conditions: &mut Conditions<K>,
+        waiting: Option<(usize, Key)>,
+    ) -> bool {
+        let effect = if conditions.thresholds.is_empty() {
+            conditions.rule.on_event()
+        } else {
+            self.ask(operation, conditions, waiting)
+        };
+        match effect {
             Effect::Nothing => false,
-            Effect::Check => !conditions.needs_event && self.check(operation),
+            Effect::Check => {
+                !conditions.needs_event && self.shared.calls.check(|| operation.try_complete())
+            }
             Effect::Satisfied => true,
         }
     }
 
-    /// Asks an operation which of its thresholds are reached. Removes these, and returns their
-    /// number.
-    fn ask(&self, operation: &mut O, conditions: &mut Conditions<K>) -> usize {
-        let count = conditions.thresholds.len();
-        for threshold in mem::take(&mut conditions.thresholds) {
-            if self.has_reached(operation, &threshold.key, threshold.at) {
-                self.catch(|| drop(threshold));
+    /// Asks an operation which of its thresholds are reached. Removes these or, for one that is on
+    /// its lists, all. Returns the effect.
+    #[cold]
+    fn ask(
+        &self,
+        operation: &mut O,
+        conditions: &mut Conditions<K>,
+        waiting: Option<(usize, Key)>,
+    ) -> Effect {
+        let (calls, mut reached) = (&self.shared.calls, SmallVec::<[u64; 4]>::new());
+        for (threshold, index) in mem::take(&mut conditions.thresholds).into_iter().zip(0..) {
+            let is_reached = calls.check(|| operation.has_reached(&threshold.key, threshold.at));
+            if is_reached {
+                reached.push(index);
+            }
+            if is_reached || waiting.is_some() {
+                calls.catch(|| drop(threshold));
             } else {
                 conditions.thresholds.push(threshold);
             }
         }
-        count - conditions.thresholds.len()
+        match waiting {
+            None => conditions.rule.at_first(conditions.thresholds.len(), reached.len()),
+            Some((shard, key)) => self.shared.lock(shard).state_mut().on_found(key, &reached),
+        }
     }
 
     /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
-    fn wait(
+    fn register(
         &self,
         operation: O,
         conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let shards = &self.timer.shards;
+        let SharedPurgatory { timer, limits, max_delay, number, .. } = &*self.shared;
+        let shards = &timer.shards;
         let read = shards.clock().read();
-        let deadline = shards.clock().deadline(read, delay.min(self.max_delay));
-        if let Err(cause) = self.timer.ensure_started() {
+        let deadline = shards.clock().deadline(read, delay.min(*max_delay));
+        if let Err(cause) = timer.ensure_started() {
             return Err(WatchError::no_thread(cause, operation));
         }
-        let hashes =
-            if self.limits.is_per_key() { conditions.hashes() } else { SmallVec::default() };
-        if self.limits.is_per_key() && !self.limits.admit(&hashes) {
-            return Err(WatchError::new(WatchErrorKind::KeyFull, operation));
+        let mut hashes = SmallVec::new();
+        if limits.per_key.is_some() {
+            hashes = conditions.hashes();
+            if !limits.admit(&hashes) {
+                return Err(WatchError::new(WatchErrorKind::KeyFull, operation));
+            }
         }
         let index = shards.unlocked();
-        let mut shard = self.lock(index);
-        let waiting = Place::new(read.elapsed, conditions.rule);
-        let key = match shard.insert(read.now, deadline, waiting) {
+        let mut shard = shards.lock(index);
+        let place = Place::new(read.elapsed, conditions.rule);
+        let key = match shard.insert(read.now, deadline, place) {
             Ok(key) => key,
             Err(refused) => {
                 drop(shard);
-                self.limits.give_back(&hashes);
+                limits.give_back(&hashes);
                 let kind = match refused.kind() {
                     ScheduleErrorKind::ShutDown => WatchErrorKind::ShutDown,
                     _ => WatchErrorKind::Full,
@@ -177,63 +218,42 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
                 return Err(WatchError::new(kind, operation));
             }
         };
-        let (state, now) = (shard.state_mut(), read.elapsed);
-        let mut registration = Registration { shard: state, key, now, is_complete: false };
-        registration.shard.watch(key, conditions);
-        registration.is_complete = true;
-        drop(registration);
+        shard.state_mut().watch(key, conditions, read.elapsed);
         release(shard);
-        self.timer.help_if_late(read);
-        fence_watch();
-        let mut out = Out::new(key, operation);
-        out.can_complete = self.check_again(index, &mut out, conditions);
-        self.begin_to_wait(index, out, read.elapsed);
+        timer.help_if_late(read);
+        // The filter has the reason for this fence.
+        fence(Ordering::SeqCst);
+        self.begin_to_wait(index, key, operation, conditions, read.elapsed);
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
         let shard = index as u32;
-        Ok(Watched::Waiting(OperationKey { key, shard, purgatory: self.number }))
+        Ok(Watched::Waiting(OperationKey { key, shard, purgatory: *number }))
     }
 
-    /// Checks an operation again after it was added to its lists, including its thresholds. Returns
-    /// whether it can complete.
+    /// Checks an operation that was just registered, and brings it back. It almost always waits
+    /// from then on. Otherwise it is checked again, or it has ended. If it exceeds a limit, it
+    /// displaces another operation.
     #[inline]
-    fn check_again(&self, shard: usize, out: &mut Out<O>, conditions: &mut Conditions<K>) -> bool {
-        let mut effect = conditions.rule.on_event();
-        let operation = out.operation.as_mut().expect("it is out");
-        if !conditions.thresholds.is_empty() {
-            let mut reached = SmallVec::<[u64; 4]>::new();
-            for (threshold, index) in conditions.thresholds.drain(..).zip(0..) {
-                if self.has_reached(operation, &threshold.key, threshold.at) {
-                    reached.push(index);
-                }
-                self.catch(|| drop(threshold));
-            }
-            effect = self.lock(shard).state_mut().on_found(out.key, &reached);
-        }
-        match effect {
-            Effect::Nothing => false,
-            Effect::Check => !conditions.needs_event && self.check(operation),
-            Effect::Satisfied => true,
-        }
-    }
-
-    /// Brings back an operation that was just registered. It almost always waits from then on.
-    /// Otherwise it is checked again, or it has ended. If it exceeds a limit, it displaces another
-    /// operation.
-    #[inline]
-    fn begin_to_wait(&self, index: usize, mut out: Out<O>, now: Nanos) {
-        let key = out.key;
-        let mut shard = self.lock(index);
-        let is_counted = !out.can_complete && self.limits.displace();
+    fn begin_to_wait(
+        &self,
+        index: usize,
+        key: Key,
+        mut operation: O,
+        conditions: &mut Conditions<K>,
+        now: Nanos,
+    ) {
+        let SharedPurgatory { limits, calls, .. } = &*self.shared;
+        let can_complete = self.can_complete(&mut operation, conditions, Some((index, key)));
+        let mut out = Out { can_complete, ..Out::new(key, operation) };
+        let mut shard = self.shared.lock(index);
+        let is_counted = !can_complete && limits.displace;
         let excess = is_counted.then(|| shard.state_mut().count(key));
         shard.state_mut().bring_back(&mut out, now);
         release(shard);
-        if let (Back::Ended(completion), Some(operation)) = (out.back, out.operation.take()) {
-            self.complete(operation, completion);
-            return;
-        }
-        // First, since one that ends now exceeds no limit.
-        if out.back == Back::IsAnnounced {
-            self.check_announced(index, &mut [out]);
+        match (out.back, out.operation.take()) {
+            (Back::Ended(completion), Some(operation)) => calls.complete(operation, completion),
+            // First, since one that ends now exceeds no limit.
+            (Back::IsAnnounced, _) => _ = self.check_announced(index, &mut [out]),
+            _ => {}
         }
         if let Some(excess) = excess {
             self.displace(index, key, now, &excess);
@@ -249,15 +269,15 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         for &hash in hashes {
             self.displace_one(
                 now,
-                || self.limits.is_key_exceeded(hash),
-                |shard| self.lock(shard).state().oldest_on_key(hash, newcomer(shard)),
+                || self.shared.limits.is_key_exceeded(hash),
+                |shard| self.shared.lock(shard).state().oldest_on_key(hash, newcomer(shard)),
             );
         }
         if *is_total_exceeded {
             self.displace_one(
                 now,
-                || self.limits.is_exceeded(),
-                |shard| self.lock(shard).state().oldest(newcomer(shard)),
+                || self.shared.limits.is_exceeded(),
+                |shard| self.shared.lock(shard).state().oldest(newcomer(shard)),
             );
         }
     }
@@ -268,15 +288,16 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         &self,
         now: Nanos,
         is_exceeded: impl Fn() -> bool,
-        find: impl Fn(usize) -> Option<(super::shard::Rank, Key)>,
+        find: impl Fn(usize) -> Option<(Rank, Key)>,
     ) {
         // One displacement at a time: two threads that see one excess would displace twice.
-        let turn = self.displacing.lock();
+        let SharedPurgatory { displacing, timer, calls, .. } = &*self.shared;
+        let turn = displacing.lock();
         while is_exceeded() {
             let of_shard = |shard| find(shard).map(|(rank, key)| (rank, shard, key));
-            let oldest = (0..self.timer.shards.count()).filter_map(of_shard).min();
+            let oldest = (0..timer.shards.count()).filter_map(of_shard).min();
             let Some((_, shard, key)) = oldest else { return };
-            let mut shard = self.lock(shard);
+            let mut shard = timer.shards.lock(shard);
             let claim = shard.state_mut().claim(key, Completion::Displaced, now);
             // The drop of keys is user code.
             let dropped = shard.unlock();
@@ -285,26 +306,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
             }
             drop((turn, dropped));
             if let Claim::Taken(operation) = claim {
-                self.complete(operation, Completion::Displaced);
+                calls.complete(operation, Completion::Displaced);
             }
             return;
-        }
-    }
-}
-
-/// A registration in progress. Unless it completes, its drop ends the operation.
-struct Registration<'a, K: Send + 'static, O: Send + 'static> {
-    shard: &'a mut Shard<K, O>,
-    key: Key,
-    now: Nanos,
-    is_complete: bool,
-}
-
-impl<K: Send + 'static, O: Send + 'static> Drop for Registration<'_, K, O> {
-    #[inline]
-    fn drop(&mut self) {
-        if !self.is_complete {
-            self.shard.end(self.key, Completion::Cancelled, self.now);
         }
     }
 }

@@ -18,14 +18,14 @@ fn an_executor_completes_one_operation_while_the_reaper_expires_another() {
         world.watch_for_delay(&[0]);
         world.expire();
         world.watch_for_delay(&[1]);
-        let executor = world.spawn(|world| world.shared.timer.run_executor());
+        let executor = world.spawn(|world| world.purgatory.shared.timer.run_executor());
         world.expire();
-        world.shared.shut_down_now();
+        world.purgatory.shared.shut_down_now();
         join(executor);
         let ends = world.ends();
         assert_eq!(ends.len(), 2, "each ends once");
         let expired = ends.iter().filter(|end| **end == Expired).count() as u64;
-        let stats = world.shared.stats();
+        let stats = world.purgatory.stats();
         assert_eq!([stats.expired, stats.shut_down], [expired, 2 - expired]);
         world.check_empty();
     });
@@ -37,8 +37,8 @@ fn an_executor_or_a_shutdown_completes_an_operation_that_the_reaper_expires() {
         let world = with_executor();
         world.watch_for_delay(&[0]);
         let reaper = world.spawn(World::expire);
-        world.shared.shut_down_now();
-        world.shared.timer.run_executor();
+        world.purgatory.shared.shut_down_now();
+        world.purgatory.shared.timer.run_executor();
         join(reaper);
         assert!(matches!(world.ends()[..], [Expired | ShutDown]), "lost");
         world.check_empty();

@@ -41,7 +41,7 @@ fn an_operation_that_expires_while_it_begins_to_wait_ends_once() {
         join(reaper);
         // If it came after the turn of the reaper, it still waits.
         let is_waiting = world.ends().is_empty();
-        let stats = world.shared.stats();
+        let stats = world.purgatory.stats();
         assert_eq!([stats.delayed, stats.watched], [u64::from(is_waiting); 2]);
         assert_eq!(world.satisfy(0), usize::from(is_waiting));
         assert_eq!(world.ends(), [if is_waiting { Satisfied } else { Expired }]);
@@ -55,7 +55,7 @@ fn either_the_delay_or_a_shutdown_ends_an_operation() {
         let world = World::new();
         world.watch_for_delay(&[0]);
         let reaper = world.spawn(World::expire);
-        world.shared.shut_down_now();
+        world.purgatory.shared.shut_down_now();
         join(reaper);
         assert!(matches!(world.ends()[..], [ShutDown | Expired]), "lost");
         world.check_empty();

@@ -22,7 +22,7 @@ fn of_newcomers_at_once_each_displaces_one_and_one_remains() {
         assert!(world.watch(&[0]).is_some());
         assert!(join(other));
         assert_eq!(world.ends(), [Displaced, Displaced]);
-        assert_eq!(world.shared.stats().delayed, 1);
+        assert_eq!(world.purgatory.stats().delayed, 1);
         assert_eq!(world.cancel_for_key(0), 1);
         world.check_empty();
     });
@@ -40,7 +40,7 @@ fn an_operation_displaced_while_it_is_checked_ends_once() {
         let satisfied = ends.iter().filter(|end| **end == Satisfied).count();
         // The newcomer may complete in its second check.
         assert!(satisfied >= completed + usize::from(!is_waiting));
-        let delayed = world.shared.stats().delayed;
+        let delayed = world.purgatory.stats().delayed;
         assert_eq!(delayed + ends.len() as u64, 2);
         assert_eq!(world.cancel_for_key(1) as u64, delayed);
         world.check_empty();

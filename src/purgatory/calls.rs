@@ -24,16 +24,17 @@ use std::{
 use super::operation::{Completion, DelayedOperation};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The number of caught panics. Clones share it.
+/// The calls of user code by a purgatory, with the number of caught panics. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Panics(Arc<AtomicU64>);
+pub(super) struct Calls(Arc<AtomicU64>);
 
-impl Panics {
+impl Calls {
     pub(super) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(0)))
     }
 
-    pub(super) fn count(&self) -> u64 {
+    /// Returns the number of caught panics.
+    pub(super) fn panicked(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -48,6 +49,40 @@ impl Panics {
             }
             V::default()
         })
+    }
+
+    /// Runs a check of an operation.
+    #[inline]
+    pub(super) fn check(&self, check: impl FnOnce() -> bool) -> bool {
+        CHECKING.with(|checking| checking.depth.set(checking.depth.get() + 1));
+        let result = self.catch(check);
+        CHECKING.with(|checking| {
+            debug_assert_ne!(checking.depth.get(), 0, "more checks have ended than begun");
+            checking.depth.set(checking.depth.get() - 1);
+        });
+        result
+    }
+
+    /// Completes an operation at once or, when called in a completion, after that completion has
+    /// returned.
+    #[inline]
+    pub(super) fn complete<K, O: DelayedOperation<K>>(&self, operation: O, completion: Completion) {
+        let is_nested = COMPLETIONS.try_with(|queue| queue.is_running.replace(true));
+        if matches!(is_nested, Ok(true)) {
+            return self.defer(operation, completion);
+        }
+        self.catch(|| operation.complete(completion));
+        // A thread that exits has no queue.
+        if is_nested.is_ok() {
+            COMPLETIONS.with(Queue::run);
+        }
+    }
+
+    #[cold]
+    fn defer<K, O: DelayedOperation<K>>(&self, operation: O, completion: Completion) {
+        let calls = self.clone();
+        let deferred = move || calls.catch(|| operation.complete(completion));
+        COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
     }
 }
 
@@ -84,44 +119,6 @@ std::thread_local! {
     static CHECKING: Checking = const {
         Checking { depth: Cell::new(0), is_deferred: Cell::new(false) }
     };
-}
-
-/// Completes an operation at once or, when called in a completion, after that completion has
-/// returned. Counts panics.
-#[inline]
-pub(super) fn complete<K, O: DelayedOperation<K>>(
-    panics: &Panics,
-    operation: O,
-    completion: Completion,
-) {
-    let is_nested = COMPLETIONS.try_with(|queue| queue.is_running.replace(true));
-    match is_nested {
-        Ok(true) => defer::<K, O>(panics.clone(), operation, completion),
-        Ok(false) => {
-            panics.catch(|| operation.complete(completion));
-            COMPLETIONS.with(Queue::run);
-        }
-        // The thread exits.
-        Err(_) => panics.catch(|| operation.complete(completion)),
-    }
-}
-
-#[cold]
-fn defer<K, O: DelayedOperation<K>>(panics: Panics, operation: O, completion: Completion) {
-    let deferred = move || panics.catch(|| operation.complete(completion));
-    COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
-}
-
-/// Runs checks, which must not panic.
-#[inline]
-pub(super) fn check<V>(checks: impl FnOnce() -> V) -> V {
-    CHECKING.with(|checking| checking.depth.set(checking.depth.get() + 1));
-    let result = checks();
-    CHECKING.with(|checking| {
-        debug_assert_ne!(checking.depth.get(), 0, "more checks have ended than begun");
-        checking.depth.set(checking.depth.get() - 1);
-    });
-    result
 }
 
 /// Returns whether checks must be deferred now.
@@ -176,15 +173,13 @@ impl Queue {
     #[inline]
     fn run(&self) {
         debug_assert!(self.is_running.get(), "two calls run one queue");
-        while let Some(deferred) = self.next() {
+        // The borrow ends before the call.
+        let next = || self.deferred.borrow_mut().pop_front();
+        while let Some(deferred) = next() {
             deferred();
         }
         debug_assert!(self.deferred.borrow().is_empty(), "a deferred call is left");
         self.is_running.set(false);
-    }
-
-    fn next(&self) -> Option<Box<dyn FnOnce()>> {
-        self.deferred.borrow_mut().pop_front()
     }
 }
 
@@ -198,11 +193,11 @@ mod tests {
 
     impl Drop for AtExit {
         fn drop(&mut self) {
-            check(|| {
+            Calls::new().check(|| {
                 let sender = self.0.clone();
                 let depth = || CHECKING.with(|checking| checking.depth.get());
                 defer_checks(move || sender.send(depth()).expect("the test waits"));
-                self.0.send(depth()).expect("the test waits");
+                self.0.send(depth()).is_ok()
             });
         }
     }

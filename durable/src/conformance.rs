@@ -20,11 +20,11 @@ use fastrand::Rng;
 
 use crate::{
     memory::MemoryStore,
-    record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
-        Store, WorkerId,
+        Store, WorkerId, WorkerLease,
     },
     time::WallTime,
 };
@@ -329,9 +329,21 @@ impl Comparison<'_> {
         let records = self.store.list(&all, usize::MAX >> 1).expect("list");
         assert_eq!(without_tokens(&records), without_tokens(&self.reference.records()));
         assert_eq!(self.store.count().expect("count"), self.reference.count().expect("count"));
-        let is_due = |record: &&Record| record.state != State::Dead && record.next <= self.now;
-        let due = records.iter().filter(is_due).count() as u64;
-        assert_eq!(self.store.count_due(self.now).expect("count"), due);
+        let range = (self.time(), self.time());
+        let (queue, limit) = (self.queue(), self.rng.usize(..40));
+        for (queue, limit) in [(None, usize::MAX), (Some(&queue), limit)] {
+            let count = |store: &dyn Store| store.count_live(range.0, range.1, queue, limit);
+            let expected = count(&self.reference).expect("count");
+            assert_eq!(count(self.store).expect("count"), expected, "{range:?} {queue:?} {limit}");
+        }
+        let workers = |store: &dyn Store| store.workers(9).expect("workers");
+        let leases = |workers: Vec<WorkerLease>| {
+            let lease = |other: WorkerLease| WorkerLease { worker: WorkerId(0), ..other };
+            workers.into_iter().map(lease).collect::<Vec<_>>()
+        };
+        if let (Some(ours), Some(theirs)) = (workers(self.store), workers(&self.reference)) {
+            assert_eq!(leases(ours), leases(theirs));
+        }
     }
 }
 

@@ -1,40 +1,21 @@
-//! What an operator asks of a store, beside the calls of a timer: bounded counts, and the workers.
+//! What an operator sees of a store: bounded counts.
 
 use std::time::Duration;
 
 use crate::{
     error::StoreResult,
-    memory::MemoryStore,
-    record::{Name, Record},
-    store::{Query, QueueState, Store, WorkerId},
+    store::{Query, QueueState, Store},
     time::WallTime,
 };
 
-/// A worker and its lease, as a store knows them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerLease {
-    /// The worker.
-    pub worker: WorkerId,
-    /// Name of the worker, if it has one.
-    pub name: Option<String>,
-    /// End of the lease.
-    pub until: WallTime,
-    /// Number of records that it has claimed.
-    pub held: u64,
-    /// Number of these whose delivery is under way.
-    pub delivering: u64,
-}
-
-/// A store that the program and the page for operators can show.
-///
-/// The methods have defaults, so a store of your own needs only `impl Inspect for MyStore {}`.
+/// Counts of a store at one time. A count that equals `limit` means "at least", but for `dead`.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel_durable::{Inspect, MemoryStore, Overview, Store, WallTime};
+/// use delaywheel_durable::{MemoryStore, Overview, Store, WallTime};
 ///
 /// let (store, now) = (MemoryStore::new(), WallTime::MIN);
 /// store.enter(now, Duration::from_secs(60), Some("node-1"))?;
@@ -43,41 +24,6 @@ pub struct WorkerLease {
 /// assert_eq!(Overview::of(&store, now, 24, 1_000)?.due, 0);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
-pub trait Inspect: Store {
-    /// Returns the number of live records of all queues or of one whose next attempt lies in a
-    /// range of time, the end not included; `limit` if there are more. The default reads all of
-    /// them.
-    fn count_live(
-        &self,
-        from: WallTime,
-        until: WallTime,
-        queue: Option<&Name>,
-        limit: usize,
-    ) -> StoreResult<usize> {
-        let records = self.list(&Query::Times { from, until, after: None }, usize::MAX)?;
-        let fits = |record: &&Record| queue.is_none_or(|queue| record.queue == *queue);
-        Ok(records.iter().filter(fits).take(limit).count())
-    }
-
-    /// Returns the number of dead records, or `limit` if there are more. The default reads them.
-    fn count_dead(&self, limit: usize) -> StoreResult<usize> {
-        Ok(self.list(&Query::Dead { after: None }, limit)?.len())
-    }
-
-    /// Returns at most `limit` workers; `None` if the store cannot tell, which is the default.
-    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        let _ = limit;
-        Ok(None)
-    }
-}
-
-impl Inspect for MemoryStore {
-    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        Ok(Some(self.leases(limit)))
-    }
-}
-
-/// Bounded counts of a store at one time. A count that equals `limit` means "at least".
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overview {
@@ -90,7 +36,7 @@ pub struct Overview {
     /// Next attempt of the oldest of these.
     pub oldest_due: Option<WallTime>,
     /// Dead records.
-    pub dead: usize,
+    pub dead: u64,
     /// Start of the hour of `now`, in UTC.
     pub hour: WallTime,
     /// Records that become due in each hour. The first one is the hour of `now`, without what is
@@ -104,7 +50,7 @@ impl Overview {
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError).
-    pub fn of<S: Inspect + ?Sized>(
+    pub fn of<S: Store + ?Sized>(
         store: &S,
         now: WallTime,
         hours: usize,
@@ -123,7 +69,7 @@ impl Overview {
             limit,
             due: store.count_live(WallTime::MIN, later, None, limit)?,
             oldest_due: store.list(&due, 1)?.first().map(|record| record.next),
-            dead: store.count_dead(limit)?,
+            dead: store.count()?.dead,
             hour,
             by_hour: by_hour.collect::<StoreResult<_>>()?,
         })
@@ -148,7 +94,7 @@ impl QueueOverview {
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError).
-    pub fn of<S: Inspect + ?Sized>(
+    pub fn of<S: Store + ?Sized>(
         store: &S,
         queue: QueueState,
         now: WallTime,

@@ -161,7 +161,7 @@ pub use self::postgres::PostgresStore;
 pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    inspect::{Inspect, Overview, QueueOverview, WorkerLease},
+    inspect::{Overview, QueueOverview},
     memory::MemoryStore,
     record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
@@ -169,6 +169,7 @@ pub use self::{
     store::{
         Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
         NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+        WorkerLease,
     },
     time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
     timer::{

@@ -18,7 +18,7 @@ use crate::{
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        QueueState, Settlement, Store, WorkerId,
+        QueueState, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
     transition::{Change, apply, ended},
@@ -62,13 +62,6 @@ impl MemoryStore {
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.state.lock().records.values().map(|entry| entry.record.clone()).collect()
-    }
-
-    /// Returns the first workers with their leases.
-    pub(crate) fn leases(&self, limit: usize) -> Vec<crate::inspect::WorkerLease> {
-        let state = self.state.lock();
-        let hold = |entry: &Entry| (entry.worker, entry.record.state == State::Delivering);
-        state.workers.leases(limit, &state.records.values().map(hold))
     }
 }
 
@@ -196,10 +189,10 @@ impl Store for MemoryStore {
         Ok(Counts { live: live as u64, dead: dead as u64 })
     }
 
-    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        let until = now.saturating_add(Duration::from_micros(1));
-        let due = Query::Times { from: WallTime::MIN, until, after: None };
-        Ok(self.list(&due, usize::MAX)?.len() as u64)
+    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+        let state = self.state.lock();
+        let hold = |entry: &Entry| (entry.worker, entry.record.state == State::Delivering);
+        Ok(Some(state.workers.leases(limit, &state.records.values().map(hold))))
     }
 
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {

@@ -40,7 +40,7 @@ use crate::{
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        QueueState, Store, WorkerId,
+        QueueState, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
     transition::{Change, apply, ended},
@@ -420,8 +420,30 @@ impl Store for SqliteStore {
         })
     }
 
-    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        self.number(&format!("SELECT count(*) FROM records WHERE {DUE}"), [now.as_micros()])
+    /// On a connection of its own, so that no claim waits for it.
+    fn count_live(
+        &self,
+        from: WallTime,
+        until: WallTime,
+        queue: Option<&Name>,
+        limit: usize,
+    ) -> StoreResult<usize> {
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 0
+            AND queue IN (SELECT name FROM queues WHERE ?1 IS NULL OR name = ?1)
+            AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let range = (queue.map(Name::as_str), from.as_micros(), until.as_micros(), limit);
+        let read = || self.connection()?.query_row(sql, range, |row| row.get(0));
+        read().map_err(store_error)
+    }
+
+    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+        if self.shared.lock.is_none() {
+            return Ok(None);
+        }
+        let held = self.shared.held.lock();
+        let holds = held.holds.values().map(|hold| (hold.worker, hold.begun));
+        Ok(Some(held.workers.leases(limit, &holds)))
     }
 
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {

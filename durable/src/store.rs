@@ -225,6 +225,21 @@ impl Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u64);
 
+/// A worker and its lease, as a store knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerLease {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Name of the worker, if it has one.
+    pub name: Option<String>,
+    /// End of the lease.
+    pub until: WallTime,
+    /// Number of records that it has claimed.
+    pub held: u64,
+    /// Number of these whose delivery is under way.
+    pub delivering: u64,
+}
+
 /// Request for records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRequest {
@@ -446,12 +461,25 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the numbers of records.
     fn count(&self) -> StoreResult<Counts>;
 
-    /// Returns the number of live records whose next attempt is at `now` or before: those that wait
-    /// for a worker, and those that are being delivered.
-    ///
-    /// A store may read them in parts, so that it delays no other call. A record that changes in
-    /// the meantime counts or not.
-    fn count_due(&self, now: WallTime) -> StoreResult<u64>;
+    /// Returns the number of live records of all queues or of one whose next attempt lies in a
+    /// range of time, the end not included; `limit` if there are more. The default reads them.
+    fn count_live(
+        &self,
+        from: WallTime,
+        until: WallTime,
+        queue: Option<&Name>,
+        limit: usize,
+    ) -> StoreResult<usize> {
+        let records = self.list(&Query::Times { from, until, after: None }, usize::MAX)?;
+        let fits = |record: &&Record| queue.is_none_or(|queue| record.queue == *queue);
+        Ok(records.iter().filter(fits).take(limit).count())
+    }
+
+    /// Returns at most `limit` workers; `None` if the store cannot tell, which is the default.
+    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+        let _ = limit;
+        Ok(None)
+    }
 
     /// Registers a worker with a lease until `now + lease`. A worker with a name takes over the
     /// records of an earlier one of this name, whose claims become void.

@@ -3,9 +3,8 @@
 use std::{collections::BTreeMap, mem, num::NonZeroU32, time::Duration};
 
 use crate::{
-    inspect::WorkerLease,
     record::Name,
-    store::{QueueState, WorkerId},
+    store::{QueueState, WorkerId, WorkerLease},
     time::WallTime,
 };
 

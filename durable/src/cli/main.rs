@@ -9,11 +9,12 @@ use std::{
     fmt,
     io::{self, Write},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Inspect, Name, Query, QueueOverview, Record, State, StoreError,
+    Answer, Cancelled, Command, Name, Query, QueueOverview, Record, State, Store, StoreError,
     TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -179,7 +180,7 @@ fn print(report: Report, object: &Value) -> Outcome {
 }
 
 /// Returns the present by the clock of the store, or that of the system.
-fn now(store: &dyn Inspect) -> WallTime {
+fn now(store: &dyn Store) -> WallTime {
     use delaywheel_durable::{SystemWallClock, WallClock};
     store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now())
 }
@@ -188,15 +189,16 @@ fn times(until: WallTime) -> Query {
     Query::Times { from: WallTime::MIN, until, after: None }
 }
 
-fn stats(store: &dyn Inspect, report: Report) -> Outcome {
+fn stats(store: &dyn Store, report: Report) -> Outcome {
     let now = now(store);
-    let (counts, due) = (store.count()?, store.count_due(now)?);
+    let (counts, later) = (store.count()?, now.saturating_add(Duration::from_micros(1)));
+    let due = store.count_live(WallTime::MIN, later, None, usize::MAX)?;
     let oldest = store.list(&times(now), 1)?.first().map(|record| record.next.to_string());
     let (live, dead) = (counts.live, counts.dead);
     print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
 }
 
-fn list(store: &dyn Inspect, mut query: Query, page: &args::Page, report: Report) -> Outcome {
+fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {
     if let Some((time, id)) = page.after.clone() {
         query.continue_after(time, id);
     }
@@ -220,7 +222,7 @@ fn missing(id: &TimeoutId) -> bool {
     false
 }
 
-fn cancel(store: &dyn Inspect, id: &TimeoutId, report: Report) -> Outcome {
+fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     let answers = store.write(now(store), &[Command::Cancel(id.clone())])?;
     let result = match answers[..] {
         [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
@@ -236,7 +238,7 @@ fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
     requeue.at.map_or(Ok(now), |time| time.resolve(now))
 }
 
-fn requeue_one(store: &dyn Inspect, id: TimeoutId, requeue: &Requeue, report: Report) -> Outcome {
+fn requeue_one(store: &dyn Store, id: TimeoutId, requeue: &Requeue, report: Report) -> Outcome {
     let now = now(store);
     let Some(record) = store.get(&id)? else { return Ok(missing(&id)) };
     let mut requeued = usize::from(record.state == State::Dead);
@@ -253,7 +255,7 @@ fn count(answers: &[Answer]) -> usize {
 }
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
-fn requeue_all(store: &dyn Inspect, requeue: &Requeue, report: Report) -> Outcome {
+fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome {
     let start = now(store);
     let due = due(requeue, start)?;
     let bar = ProgressBar::new(store.count()?.dead).with_message("0");
@@ -290,7 +292,7 @@ fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outc
 
 fn spinner(text: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(text);
-    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
 

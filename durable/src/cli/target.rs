@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use delaywheel_durable::{Inspect, PostgresStore, SqliteStore, StoreError, StoreErrorReason};
+use delaywheel_durable::{PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
 
 use crate::Failure;
 
@@ -38,16 +38,16 @@ impl Target {
     }
 
     /// Opens the store to read it.
-    pub(crate) fn read(&self) -> Result<Arc<dyn Inspect>, Failure> {
+    pub(crate) fn read(&self) -> Result<Arc<dyn Store>, Failure> {
         self.open(true)
     }
 
     /// Opens the store to change it. A SQLite file must not be in use.
-    pub(crate) fn write(&self) -> Result<Arc<dyn Inspect>, Failure> {
+    pub(crate) fn write(&self) -> Result<Arc<dyn Store>, Failure> {
         self.open(false)
     }
 
-    fn open(&self, is_read: bool) -> Result<Arc<dyn Inspect>, Failure> {
+    fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
         Ok(match &self.kind {
             Kind::Postgres(url) => Arc::new(PostgresStore::connect_schema(url, &self.schema)?),
             _ => Arc::new(self.sqlite(is_read)?),

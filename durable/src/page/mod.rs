@@ -29,9 +29,9 @@ use tokio::sync::Semaphore;
 use self::view::Snapshot;
 use crate::{
     error::StoreResult,
-    inspect::{Inspect, Overview, QueueOverview},
+    inspect::{Overview, QueueOverview},
     record::Name,
-    store::{Answer, Command, Query},
+    store::{Answer, Command, Query, Store},
     time::{SystemWallClock, WallClock, WallTime},
 };
 
@@ -77,7 +77,7 @@ const TOKEN: usize = 16;
 /// # }
 /// ```
 pub struct Page {
-    store: Arc<dyn Inspect>,
+    store: Arc<dyn Store>,
     clock: Arc<dyn WallClock>,
     title: String,
     allows_changes: bool,
@@ -88,7 +88,7 @@ pub struct Page {
 impl Page {
     /// Creates a page that is read-only and needs no token.
     #[must_use]
-    pub fn new(store: Arc<dyn Inspect>) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         let clock = store.clock().unwrap_or_else(|| Arc::new(SystemWallClock));
         let readers = Arc::new(Semaphore::new(READERS));
         let title = "Durable timeouts".to_owned();

@@ -5,8 +5,9 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::{
-    inspect::{Overview, QueueOverview, WorkerLease},
+    inspect::{Overview, QueueOverview},
     record::Record,
+    store::WorkerLease,
     time::WallTime,
 };
 
@@ -93,7 +94,7 @@ fn cards(overview: &Overview) -> Markup {
             div { dt { "Oldest of these, late by" } dd { (late.as_deref().unwrap_or("-")) } }
             div { dt { "Due in " (overview.by_hour.len()) " hours" }
                 dd { (digits(next)) @if is_least { "+" } } }
-            div { dt { "Dead" } dd.bad[overview.dead > 0] { (count(overview.dead, overview.limit)) } }
+            div { dt { "Dead" } dd.bad[overview.dead > 0] { (digits(overview.dead)) } }
         }
     }
 }
@@ -214,8 +215,8 @@ fn workers(seen: &Snapshot) -> Markup {
                     td { (worker.worker.0) }
                     td { (worker.name.as_deref().unwrap_or("-")) }
                     td.time { (at(worker.until)) @if worker.until < now { " (ended)" } }
-                    td.number { (digits(worker.held.try_into().unwrap_or(usize::MAX))) }
-                    td.number { (digits(worker.delivering.try_into().unwrap_or(usize::MAX))) }
+                    td.number { (digits(worker.held)) }
+                    td.number { (digits(worker.delivering)) }
                 } }
             } },
         }
@@ -234,7 +235,7 @@ fn count(number: usize, limit: usize) -> String {
 }
 
 /// Writes a number in groups of three digits.
-fn digits(number: usize) -> String {
+fn digits(number: impl std::fmt::Display) -> String {
     let digits = number.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")

@@ -318,11 +318,6 @@ impl Lane {
         Self { connections: Arc::clone(connections), options, turn: Mutex::default() }
     }
 
-    /// Returns whether no thread uses the lane at this moment.
-    pub(super) fn is_free(&self) -> bool {
-        !self.turn.is_locked()
-    }
-
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
     ///
     /// After a panic or a loss, the connection is not used again.

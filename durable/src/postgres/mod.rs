@@ -6,7 +6,6 @@
 
 mod clock;
 mod connection;
-mod inspect;
 mod sql;
 
 use std::{
@@ -45,7 +44,7 @@ use crate::{
     store::{
         Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
         NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
-        news,
+        WorkerLease, news,
     },
     time::{WallClock, WallTime},
     workers::interval,
@@ -168,8 +167,9 @@ struct Shared {
     connections: Arc<Connections>,
     schema: String,
     writer: Lane,
-    /// Writes while the writer waits for a locked record.
-    patient: Lane,
+    /// Writes single commands. If the record of one is locked, others may wait for their turn, and
+    /// the timer tries it again, so it waits only for a moment.
+    single: Lane,
     worker: Lane,
     /// Renews leases, while a claim may be slow.
     keeper: Lane,
@@ -376,7 +376,7 @@ impl PostgresStore {
         let shown = writer.run(|session| session.query(sql::NOW, &[]))?;
         let shared = Shared {
             writer,
-            patient: lane(""),
+            single: lane("-c lock_timeout=5"),
             worker: lane(""),
             keeper: lane(""),
             backlog: lane(""),
@@ -550,8 +550,8 @@ impl Store for PostgresStore {
         let extra =
             Extra { stopped: &stopped, until: self.keep_until(now), now: now.to_system_time() };
         let groups = groups(commands);
-        let Shared { writer, patient, .. } = &*self.shared;
-        let connection = if writer.is_free() { writer } else { patient };
+        let Shared { writer, single, .. } = &*self.shared;
+        let connection = if commands.len() == 1 { single } else { writer };
         let answers = connection.run(|session| {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
@@ -583,7 +583,7 @@ impl Store for PostgresStore {
     }
 
     fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = most(limit);
         let rows = match query {
             Query::Prefix { prefix, after } => {
                 let after = after.as_ref().map_or("", TimeoutId::as_str);
@@ -611,10 +611,32 @@ impl Store for PostgresStore {
         Ok(Counts { live: count(0), dead: count(1) })
     }
 
-    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        let now = now.to_system_time();
-        let rows = self.shared.reader.run(|session| session.query(sql::COUNT_DUE, &[&now]))?;
-        Ok(rows[0].get::<_, i64>(0).cast_unsigned())
+    /// The limit holds for the server too.
+    fn count_live(
+        &self,
+        from: WallTime,
+        until: WallTime,
+        queue: Option<&Name>,
+        limit: usize,
+    ) -> StoreResult<usize> {
+        let (from, until) = (from.to_system_time(), until.to_system_time());
+        let (most, queue) = (most(limit), queue.map(Name::as_str));
+        let parameters: Parameters<'_> = &[&from, &until, &most, &queue];
+        let rows = self.shared.reader.run(|session| session.query(sql::COUNT_LIVE, parameters))?;
+        Ok(usize::try_from(rows[0].get::<_, i64>(0)).unwrap_or(limit))
+    }
+
+    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+        let limit = most(limit);
+        let rows = self.shared.reader.run(|session| session.query(sql::LEASES, &[&limit]))?;
+        let lease = |row: &Row| WorkerLease {
+            worker: WorkerId(row.get::<_, i64>(0).cast_unsigned()),
+            name: row.get(1),
+            until: WallTime::now_of(row.get(2)),
+            held: row.get::<_, i64>(3).cast_unsigned(),
+            delivering: row.get::<_, i64>(4).cast_unsigned(),
+        };
+        Ok(Some(rows.iter().map(lease).collect()))
     }
 
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
@@ -672,8 +694,13 @@ impl Store for PostgresStore {
     fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
         let tokens: Vec<_> = tokens.iter().map(|token| token.cast_signed()).collect();
         let id = worker.0.cast_signed();
-        let freed =
-            self.shared.keeper.run(|session| session.commit(sql::KEEP_ONLY, &[&id, &tokens]));
+        let freed = self.shared.keeper.run(|session| {
+            session.transaction(|session| {
+                // A claim of unknown outcome ends first.
+                session.query(sql::LOCK_WORKER, &[&id])?;
+                session.query(sql::KEEP_ONLY, &[&id, &tokens])
+            })
+        });
         let freed = self.doubt(Some(WallTime::MIN), freed)?;
         if !freed.is_empty() {
             self.shared.listeners.tell_all();
@@ -684,8 +711,8 @@ impl Store for PostgresStore {
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
         let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
-        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-        let bytes = i64::try_from(request.max_bytes).unwrap_or(i64::MAX);
+        let limit = most(request.limit);
+        let bytes = most(request.max_bytes);
         let (cron, queue, now) =
             (request.cron, request.queue.as_str(), request.now.to_system_time());
         let busy: Vec<_> = request.busy.iter().map(Name::as_str).collect();
@@ -728,7 +755,7 @@ impl Store for PostgresStore {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
-        let limit = key_limit.map(|limit| i64::try_from(limit.get()).unwrap_or(i64::MAX));
+        let limit = key_limit.map(|limit| most(limit.get()));
         let start = |session: &mut Session, busy: &[String], is_alone: bool| {
             let parameters: Parameters<'_> = &[&ids, &tokens, &now, &limit, &busy];
             if is_alone {
@@ -780,7 +807,7 @@ impl Store for PostgresStore {
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let most = self::most(most);
         let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
         let rows = self.shared.starter.run(|session| session.commit(sql::PERMITS, parameters))?;
         let Some(row) = rows.first() else {
@@ -818,7 +845,7 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> StoreResult<Vec<Attempt>> {
         let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = most(limit);
         let now = now.to_system_time();
         let rows = self.shared.reader.run(|session| match id {
             None => session.query(sql::HISTORY, &[&before, &now, &limit]),
@@ -864,6 +891,10 @@ fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemT
     let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
     let (time, id) = after.max((from, ""));
     (time.to_system_time(), id)
+}
+
+fn most(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Zero is the sender of a notification by an SQL function.

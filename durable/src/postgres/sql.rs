@@ -325,11 +325,6 @@ pub(super) fn list_dead() -> String {
 pub(super) const COUNT: &str = "
     SELECT coalesce(sum(live), 0)::bigint, coalesce(sum(dead), 0)::bigint FROM {schema}.counts";
 
-pub(super) const COUNT_DUE: &str = "
-    SELECT (SELECT count(*) FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
-            JOIN {schema}.timeouts ON state = 0 AND queue = name AND priority = level AND next_at <= $1)
-        + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL AND next_at <= $1)";
-
 /// Counts at most `$3` live records, of all queues or of `$4`.
 pub(super) const COUNT_LIVE: &str = "
     SELECT count(*) FROM (
@@ -345,10 +340,6 @@ pub(super) const COUNT_LIVE: &str = "
          WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2
             AND ($4::text IS NULL OR queue = $4) LIMIT $3)
         LIMIT $3) found";
-
-pub(super) const COUNT_DEAD: &str = "
-    SELECT count(*) FROM (
-        SELECT FROM {schema}.timeouts WHERE state = 3 ORDER BY next_at LIMIT $1) found";
 
 pub(super) const LEASES: &str =
     "SELECT worker, name, lease_until, held, delivering FROM {schema}.leases LIMIT $1";

@@ -18,7 +18,7 @@ use crate::{
         Store,
     },
     time::{WallTime, When},
-    timer::{DurableTimer, Read, Receipt, one, read_scheduled},
+    timer::{DurableTimer, Read, Receipt, calls, one, read_scheduled},
     transition::{Change, apply},
 };
 
@@ -85,6 +85,10 @@ const MOVED: &str = "\u{1}moved to another database";
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
+/// A call for a timeout that moves blocks until it is answered, also before you wait for its receipt.
+/// If one of its two databases fails, so does the call. If it fails after the first one was changed,
+/// the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
 pub struct Sharded<S: Store> {
@@ -105,6 +109,8 @@ enum Place {
     Old(Record),
     New(Record),
 }
+
+calls!(Sharded);
 
 impl<S: Store> Sharded<S> {
     /// Joins timers. Their order must stay the same.
@@ -154,85 +160,11 @@ impl<S: Store> Sharded<S> {
         (jump(id, self.old), self.home(id))
     }
 
-    /// Schedules a timeout, like [`DurableTimer::schedule`].
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`], by the receipt. While databases are added, a timeout that moves has two.
-    /// If one of them fails, so does the call. If it fails after the first one was changed, the
-    /// reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
-    ///
-    /// A call for such a timeout blocks until it is answered, also before you wait for the receipt.
-    pub fn schedule(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-        payload: impl AsRef<[u8]>,
-    ) -> Receipt<Scheduled> {
-        let id = id.try_into().map_err(Into::into);
-        let new = id.and_then(|id| NewTimeout::new(&id, self.due(&id, when)?, payload));
-        self.submit(new.map(Command::Schedule), one!(Scheduled))
-    }
-
-    /// Schedules a timeout with a policy for an id that is taken, or one that recurs, like
-    /// [`DurableTimer::schedule_new`].
-    pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
-        let read = read_scheduled(new.conflict);
-        self.submit(Ok(Command::Schedule(new)), read)
-    }
-
-    /// Schedules a recurring timeout at its first time, like [`DurableTimer::schedule_repeat`].
-    pub fn schedule_repeat(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        repeat: Repeat,
-        payload: impl AsRef<[u8]>,
-    ) -> Receipt<Scheduled> {
-        let id = id.try_into().map_err(Into::into);
-        let new = id.and_then(|id| NewTimeout::recurring(&id, self.now(&id), repeat, payload));
-        self.submit(new.map(Command::Schedule), one!(Scheduled))
-    }
-
-    /// Cancels a timeout, like [`DurableTimer::cancel`].
-    pub fn cancel(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-    ) -> Receipt<Cancelled> {
-        let id = id.try_into().map_err(Into::into);
-        self.submit(id.map(Command::Cancel), one!(Cancelled))
-    }
-
-    /// Moves a timeout to another time, like [`DurableTimer::reschedule`].
-    pub fn reschedule(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-    ) -> Receipt<Rescheduled> {
-        let id = id.try_into().map_err(Into::into);
-        let command = id.and_then(|id| Ok(Command::Reschedule(id.clone(), self.due(&id, when)?)));
-        self.submit(command, one!(Rescheduled))
-    }
-
-    /// Makes a dead timeout due at `when`, like [`DurableTimer::requeue`].
-    pub fn requeue(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-    ) -> Receipt<bool> {
-        let id = id.try_into().map_err(Into::into);
-        let command = id.and_then(|id| Ok(Command::Requeue(id.clone(), self.due(&id, when)?)));
-        self.submit(command, one!(Requeued))
-    }
-
-    fn now(&self, id: &TimeoutId) -> WallTime {
+    fn now_of(&self, id: &TimeoutId) -> WallTime {
         self.timers[self.home(id)].now()
     }
 
-    fn due(&self, id: &TimeoutId, when: impl Into<When>) -> Result<WallTime, InputError> {
-        when.into().resolve(self.now(id))
-    }
-
-    fn submit<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
+    fn submit_one<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
         let is_valid = |command: &Command| command.due().is_none_or(|due| due < PARKED);
         let command = command.and_then(|command| {
             if is_valid(&command) { Ok(command) } else { Err(InputError::AfterYear9999) }
@@ -367,7 +299,7 @@ impl<S: Store> Sharded<S> {
     }
 
     /// Returns the number of timeouts that are due and not acknowledged.
-    pub fn count_due(&self) -> Result<u64, DurableError> {
+    pub fn count_due(&self) -> Result<usize, DurableError> {
         self.timers.iter().map(DurableTimer::count_due).sum()
     }
 

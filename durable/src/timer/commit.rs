@@ -100,6 +100,8 @@ pub(super) struct CommitQueue {
 struct Waiting {
     jobs: VecDeque<Job>,
     aside: Aside,
+    /// Jobs of the group that is being written.
+    under_way: usize,
     is_closed: bool,
 }
 
@@ -168,6 +170,12 @@ impl CommitQueue {
         self.set_aside.notify_all();
     }
 
+    /// Returns whether all jobs have been answered.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.jobs.is_empty() && state.aside.ids.is_empty() && state.under_way == 0
+    }
+
     /// Waits for jobs, and takes a group; `None` once the queue is closed and empty.
     fn take(&self) -> Option<Vec<Job>> {
         let mut state = self.state.lock();
@@ -186,6 +194,7 @@ impl CommitQueue {
                 }
                 group.push(job);
             }
+            state.under_way = group.len();
             if !group.is_empty() || state.is_closed {
                 return Some(group).filter(|group| !group.is_empty());
             }
@@ -202,6 +211,7 @@ impl CommitQueue {
                 failed.locked.into_iter().for_each(|job| state.aside.add(job));
                 self.set_aside.notify_one();
             }
+            state.under_way = failed.again.len();
             if failed.again.is_empty() || state.is_closed {
                 continue;
             }

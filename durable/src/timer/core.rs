@@ -350,7 +350,7 @@ impl<S: Store> Core<S> {
         if held(&drivers).2 > 0 || drivers.iter().any(Driver::is_claiming) {
             return false;
         }
-        for worker in drivers.iter_mut().flat_map(Driver::leave) {
+        for worker in drivers.iter_mut().filter_map(Driver::leave) {
             // If this fails, the lease ends by itself.
             let _ = contain(|| self.store.leave(worker));
         }
@@ -420,7 +420,8 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Returns whether nothing is due or being delivered, and the driver has taken all news.
+    /// Returns whether nothing is due or being delivered, no command waits, and the driver has taken
+    /// all news.
     fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
         let drivers = match deadline {
@@ -429,7 +430,10 @@ impl<S: Store> Core<S> {
         };
         let Some(drivers) = drivers else { return false };
         let now = self.clock.now();
-        !self.inbox.lock().has_news() && drivers.iter().all(|driver| driver.is_idle(now))
+        // A command that was written has left its news.
+        self.commits.is_idle()
+            && !self.inbox.lock().has_news()
+            && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
     fn settlement(
@@ -589,6 +593,12 @@ mod tests {
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
         let (core, deliveries) = core(&MemoryStore::new());
         core.run_turn(&|claim| core.claim(claim));
+        assert!(core.is_idle(None));
+        let cancel = Command::Cancel("none".try_into().expect("valid"));
+        drop(core.submit(vec![cancel]));
+        assert!(!core.is_idle(None), "a command is not written");
+        core.commits.close();
+        core.run_commits();
         assert!(core.is_idle(None));
         schedule(&core);
         assert!(!core.is_idle(None), "the driver has not taken the notice");

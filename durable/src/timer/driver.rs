@@ -315,8 +315,6 @@ pub(crate) struct Driver {
     /// After a failure: no call of the store before this.
     paused_until: Option<WallTime>,
     pause: Duration,
-    /// Earlier workers of this driver, from before it lost contact with the store.
-    abandoned: Vec<WorkerId>,
     /// No more claims. The driver gives the held records back.
     is_closing: bool,
 }
@@ -358,7 +356,6 @@ impl Driver {
             lacks_zone: !cfg!(feature = "cron"),
             paused_until: None,
             pause: Duration::ZERO,
-            abandoned: Vec::new(),
             is_closing: false,
         };
         driver.reach = driver.least_reach();
@@ -448,10 +445,9 @@ impl Driver {
         held.chain(due.into_iter().chain(parked).flat_map(Due::into_values)).collect()
     }
 
-    /// Returns the worker and the earlier ones, to be removed from the store once no delivery is
-    /// under way.
-    pub(crate) fn leave(&mut self) -> Vec<WorkerId> {
-        self.abandoned.drain(..).chain(self.worker.take()).collect()
+    /// Returns the worker, to be removed from the store once no delivery is under way.
+    pub(crate) fn leave(&mut self) -> Option<WorkerId> {
+        self.worker.take()
     }
 
     /// Does all work that is due at `now`.
@@ -580,10 +576,6 @@ impl Driver {
     }
 
     fn call_store(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        while let Some(&worker) = self.abandoned.last() {
-            contain(|| turn.store.leave(worker))?;
-            self.abandoned.pop();
-        }
         let lapsed = self.lapse_at.is_some_and(|lapse| lapse <= turn.now);
         if lapsed && self.worker.is_none() {
             self.enter(turn)?;
@@ -717,8 +709,9 @@ impl Driver {
         runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
     }
 
-    /// Gives back the records that only the store takes for held: a failover or a crash of its
-    /// server may have lost what ended their deliveries. No claim is under way.
+    /// Gives back the records that only the store takes for held: it carried out a claim or begin
+    /// that seemed to fail, or a failover or crash of its server lost what ended their deliveries.
+    /// No claim is under way.
     fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         self.settling.extend(turn.step.settling());
         if let Some(worker) = self.worker {
@@ -729,8 +722,20 @@ impl Driver {
             let tokens: Vec<_> = held.chain(others).collect();
             contain(|| turn.store.keep_only(worker, &tokens))?;
         }
-        self.reconcile_at = turn.now.saturating_add(RECONCILE);
+        let next = turn.now.saturating_add(RECONCILE);
+        self.reconcile_at = if self.settings.is_shared { next } else { WallTime::MAX };
         Ok(())
+    }
+
+    /// Notes that this worker may hold records that it does not know, unless a claim or begin has
+    /// certainly changed nothing. Returns whether it may.
+    fn doubt(&mut self, error: &StoreError, now: WallTime) -> bool {
+        let is_certain =
+            matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Unavailable);
+        if !is_certain {
+            self.reconcile_at = now;
+        }
+        !is_certain
     }
 
     /// Tells handlers whose claim is void.
@@ -791,11 +796,11 @@ impl Driver {
     }
 
     fn enter(&mut self, turn: &Turn<'_>) -> StoreResult<WorkerId> {
-        // Each queue of a timer has a worker of its own.
+        // Each queue of a timer has a worker of its own. No two pairs of names have one in common.
         let queue = &self.settings.queue.name;
-        let name = self.settings.worker.as_ref().map(|name| match queue.as_str() {
-            "" => name.clone(),
-            queue => format!("{name}/{queue}"),
+        let name = self.settings.worker.as_ref().map(|name| {
+            let name = name.replace('%', "%25").replace('/', "%2F");
+            if *queue == Name::default() { name } else { format!("{name}/{queue}") }
         });
         let lease = self.settings.lease;
         let worker = contain(|| turn.store.enter(turn.now, lease, name.as_deref()))?;
@@ -822,17 +827,6 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!("lease was lost");
         self.worker = None;
-        self.drop_held(now);
-    }
-
-    /// Becomes another worker after a claim or begin that failed. The store may have carried it
-    /// out, so this worker may hold records that it does not know.
-    fn abandon(&mut self, now: WallTime) {
-        self.abandoned.extend(self.worker.take());
-        self.drop_held(now);
-    }
-
-    fn drop_held(&mut self, now: WallTime) {
         self.lease.end();
         self.stop_deliveries();
         drop(self.take_held());
@@ -869,11 +863,8 @@ impl Driver {
             Ok(Some(batch)) => batch,
             Ok(None) => return self.lose_lease(turn.now, turn.counters),
             Err(error) => {
-                if changed_nothing(&error) {
-                    self.claim_soon(turn.now);
-                } else {
-                    self.abandon(turn.now);
-                }
+                self.doubt(&error, turn.now);
+                self.claim_soon(turn.now);
                 return self.pause_after(&error, turn.now, turn.counters);
             }
         };
@@ -1025,12 +1016,12 @@ impl Driver {
         let begun = match contain(|| turn.store.begin(turn.now, &claims, key_limit)) {
             Ok(begun) => begun,
             Err(error) => {
+                let is_doubtful = self.doubt(&error, turn.now);
                 for record in records {
                     self.free_key(record.key.as_ref());
-                    self.hold(record, turn.now);
-                }
-                if !changed_nothing(&error) {
-                    self.abandon(turn.now);
+                    if !is_doubtful {
+                        self.hold(record, turn.now);
+                    }
                 }
                 return Err(error);
             }
@@ -1220,7 +1211,7 @@ impl Driver {
     }
 
     fn must_reconcile(&self) -> bool {
-        self.settings.is_shared && self.reconcile_at <= self.last && !self.is_closing
+        self.reconcile_at <= self.last && !self.is_closing
     }
 
     /// Returns whether the lanes may claim. Before the worker tells what it holds, claims under way
@@ -1255,11 +1246,6 @@ impl Driver {
 /// Returns whether this process cannot tell the next occurrence.
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
-}
-
-/// Returns whether a call that failed has certainly changed nothing.
-fn changed_nothing(error: &StoreError) -> bool {
-    matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Unavailable)
 }
 
 /// Returns the place of a record among those that are due.
@@ -1376,9 +1362,7 @@ mod tests {
         driver.step(&store, now, &counters, claimed);
         assert!(store.records().iter().any(|record| record.state != State::Pending));
         assert!(driver.close().is_empty(), "it knows of no record");
-        for worker in driver.leave() {
-            store.leave(worker).expect("leave");
-        }
+        store.leave(driver.leave().expect("a worker")).expect("leave");
         assert!(store.records().iter().all(|record| record.state == State::Pending));
     }
 
@@ -1495,29 +1479,32 @@ mod tests {
         assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
     }
 
-    /// A call of the store before `enter` takes a while.
+    /// The worker has lost its lease, and the store takes a while to say so.
     #[test]
     fn a_lease_counts_from_the_time_that_the_store_hears() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
         driver.settings.is_virtual = false;
-        let unknown = |claim| (claim, Err(StoreError::new(StoreErrorReason::OutcomeUnknown)));
         let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        driver.step(&store, now, &counters, claims.into_iter().map(unknown).collect());
-        // The store calls this while the old worker leaves.
-        let left = Arc::new(std::sync::OnceLock::new());
-        let noted = Arc::clone(&left);
+        let worker = claims[0].worker;
+        driver.step(&store, now, &counters, carry_out(&store, claims));
+        store.leave(worker).expect("leave");
+        // The store calls this during the renewal: it takes the records of another worker.
+        store.enter(now, Duration::ZERO, None).expect("enter");
+        let heard = Arc::new(std::sync::OnceLock::new());
+        let noted = Arc::clone(&heard);
         store.listen(Arc::new(move |_, _| {
             let start = *noted.get_or_init(Lease::now);
             while Lease::now() < start + SECOND / 100 {}
         }));
-        driver.step(&store, now.saturating_add(SECOND), &counters, Vec::new());
+        let later = now.saturating_add(driver.settings.lease);
+        driver.claim_soon(later);
+        let step = driver.step(&store, later, &counters, Vec::new());
+        assert_ne!(step.claims[0].worker, worker);
         let end = Lease::now() + driver.lease.remaining().expect("real time");
-        let left = *left.get().expect("the worker left");
-        assert!(
-            end < left + driver.settings.lease / 10 * 9,
-            "the lease ends later than the store's"
-        );
+        let heard = *heard.get().expect("the renewal");
+        let limit = heard + driver.settings.lease / 10 * 9;
+        assert!(end < limit, "the lease ends later than the store's");
     }
 
     #[test]

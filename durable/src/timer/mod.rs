@@ -145,6 +145,125 @@ pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
 }
 
+/// Defines the calls for one timeout, for a type with `now_of` and `submit_one`.
+macro_rules! calls {
+    ($kind:ident) => {
+        impl<S: Store> $kind<S> {
+            /// Schedules a timeout, and replaces the one of the same id.
+            ///
+            /// # Errors
+            ///
+            /// [`DurableError`], by the receipt. After
+            /// [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown) it may be scheduled or not;
+            /// scheduling it again is safe.
+            pub fn schedule(
+                &self,
+                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                when: impl Into<When>,
+                payload: impl AsRef<[u8]>,
+            ) -> Receipt<Scheduled> {
+                let new =
+                    self.due(id, when).and_then(|(id, due)| NewTimeout::new(&id, due, payload));
+                self.submit_one(new.map(Command::Schedule), one!(Scheduled))
+            }
+
+            /// Schedules a timeout with a policy for an id that is taken, or one that recurs.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// use delaywheel_durable::{
+            ///     Conflict, DurableError, DurableTimer, MemoryStore, NewTimeout, Repeat,
+            /// };
+            ///
+            /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
+            /// let hour = Duration::from_secs(3_600);
+            /// let report = NewTimeout::new("report", timer.now().saturating_add(hour), b"")?
+            ///     .repeat(Repeat::every(hour)?)
+            ///     .conflict(Conflict::Refuse);
+            /// timer.schedule_new(report.clone()).wait()?;
+            /// assert!(matches!(timer.schedule_new(report).wait(), Err(DurableError::Exists)));
+            /// # Ok::<_, Box<dyn std::error::Error>>(())
+            /// ```
+            pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
+                let read = read_scheduled(new.conflict);
+                self.submit_one(Ok(Command::Schedule(new)), read)
+            }
+
+            /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
+            /// scheduled already with the same rule and payload, nothing changes: so a program can call
+            /// this at each start, and loses no occurrence that was due meanwhile.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// use delaywheel_durable::{DurableTimer, MemoryStore, Repeat, Scheduled};
+            ///
+            /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
+            /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
+            /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
+            /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));
+            /// # Ok::<_, Box<dyn std::error::Error>>(())
+            /// ```
+            pub fn schedule_repeat(
+                &self,
+                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                repeat: Repeat,
+                payload: impl AsRef<[u8]>,
+            ) -> Receipt<Scheduled> {
+                let id = id.try_into().map_err(Into::into);
+                let new =
+                    id.and_then(|id| NewTimeout::recurring(&id, self.now_of(&id), repeat, payload));
+                self.submit_one(new.map(Command::Schedule), one!(Scheduled))
+            }
+
+            /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
+            pub fn cancel(
+                &self,
+                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+            ) -> Receipt<Cancelled> {
+                let id = id.try_into().map_err(Into::into);
+                self.submit_one(id.map(Command::Cancel), one!(Cancelled))
+            }
+
+            /// Moves a timeout to another time. Its number of attempts starts at 0 again.
+            pub fn reschedule(
+                &self,
+                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                when: impl Into<When>,
+            ) -> Receipt<Rescheduled> {
+                let moved = self.due(id, when).map(|(id, due)| Command::Reschedule(id, due));
+                self.submit_one(moved, one!(Rescheduled))
+            }
+
+            /// Makes a dead timeout due at `when`. Returns whether it was dead.
+            pub fn requeue(
+                &self,
+                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                when: impl Into<When>,
+            ) -> Receipt<bool> {
+                let moved = self.due(id, when).map(|(id, due)| Command::Requeue(id, due));
+                self.submit_one(moved, one!(Requeued))
+            }
+
+            fn due(
+                &self,
+                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                when: impl Into<When>,
+            ) -> Result<(TimeoutId, WallTime), InputError> {
+                let id = id.try_into().map_err(Into::into)?;
+                let due = when.into().resolve(self.now_of(&id))?;
+                Ok((id, due))
+            }
+        }
+    };
+}
+pub(crate) use calls;
+
+calls!(DurableTimer);
+
 impl<S: Store> DurableTimer<S> {
     /// Starts with the default settings.
     pub fn builder(store: S) -> DurableTimerBuilder<S> {
@@ -157,74 +276,6 @@ impl<S: Store> DurableTimer<S> {
 
     fn core(&self) -> &Core<S> {
         &self.owner.0
-    }
-
-    /// Schedules a timeout, and replaces the one of the same id.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`], by the receipt. After
-    /// [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown) it may be scheduled or not;
-    /// scheduling it again is safe.
-    pub fn schedule(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-        payload: impl AsRef<[u8]>,
-    ) -> Receipt<Scheduled> {
-        let due = when.into().resolve(self.now());
-        let new = due.and_then(|due| NewTimeout::new(id, due, payload));
-        self.submit(new.map(|new| vec![Command::Schedule(new)]), one!(Scheduled))
-    }
-
-    /// Schedules a timeout with a policy for an id that is taken, or one that recurs.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use delaywheel_durable::{
-    ///     Conflict, DurableError, DurableTimer, MemoryStore, NewTimeout, Repeat,
-    /// };
-    ///
-    /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
-    /// let hour = Duration::from_secs(3_600);
-    /// let report = NewTimeout::new("report", timer.now().saturating_add(hour), b"")?
-    ///     .repeat(Repeat::every(hour)?)
-    ///     .conflict(Conflict::Refuse);
-    /// timer.schedule_new(report.clone()).wait()?;
-    /// assert!(matches!(timer.schedule_new(report).wait(), Err(DurableError::Exists)));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
-        let read = read_scheduled(new.conflict);
-        self.submit(Ok(vec![Command::Schedule(new)]), read)
-    }
-
-    /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
-    /// scheduled already with the same rule and payload, nothing changes: so a program can call
-    /// this at each start, and loses no occurrence that was due meanwhile.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use delaywheel_durable::{DurableTimer, MemoryStore, Repeat, Scheduled};
-    ///
-    /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
-    /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
-    /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
-    /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn schedule_repeat(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        repeat: Repeat,
-        payload: impl AsRef<[u8]>,
-    ) -> Receipt<Scheduled> {
-        let new = NewTimeout::recurring(id, self.now(), repeat, payload);
-        self.submit(new.map(|new| vec![Command::Schedule(new)]), one!(Scheduled))
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
@@ -241,43 +292,12 @@ impl<S: Store> DurableTimer<S> {
         })
     }
 
-    /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
-    pub fn cancel(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-    ) -> Receipt<Cancelled> {
-        let id = id.try_into().map_err(Into::into);
-        self.submit(id.map(|id| vec![Command::Cancel(id)]), one!(Cancelled))
+    fn now_of(&self, _: &TimeoutId) -> WallTime {
+        self.now()
     }
 
-    /// Moves a timeout to another time. Its number of attempts starts at 0 again.
-    pub fn reschedule(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-    ) -> Receipt<Rescheduled> {
-        self.move_to(id, when, Command::Reschedule, one!(Rescheduled))
-    }
-
-    /// Makes a dead timeout due at `when`. Returns whether it was dead.
-    pub fn requeue(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-    ) -> Receipt<bool> {
-        self.move_to(id, when, Command::Requeue, one!(Requeued))
-    }
-
-    fn move_to<T>(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-        when: impl Into<When>,
-        command: fn(TimeoutId, WallTime) -> Command,
-        read: Read<T>,
-    ) -> Receipt<T> {
-        let due = when.into().resolve(self.now());
-        let id = id.try_into().map_err(Into::into);
-        self.submit(id.and_then(|id| Ok(vec![command(id, due?)])), read)
+    fn submit_one<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
+        self.submit(command.map(|command| vec![command]), read)
     }
 
     /// Writes commands with the next group, unless the timer was shut down or the input is wrong.
@@ -338,8 +358,9 @@ impl<S: Store> DurableTimer<S> {
     /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 1));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
-    pub fn count_due(&self) -> Result<u64, DurableError> {
-        Ok(self.core().store.count_due(self.now())?)
+    pub fn count_due(&self) -> Result<usize, DurableError> {
+        let until = self.now().saturating_add(Duration::from_micros(1));
+        Ok(self.core().store.count_live(WallTime::MIN, until, None, usize::MAX)?)
     }
 
     /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.

@@ -11,8 +11,9 @@ use delaywheel_durable::{
     Notice, Query, QueueState, Record, Store, StoreResult, TimeoutId, WallTime, WorkerId,
 };
 
-/// A call that locks records.
+/// A call: one that locks records, or another one.
 pub(crate) enum Call<'a> {
+    Other,
     Write(&'a [Command]),
     Claim,
     Begin,
@@ -42,42 +43,58 @@ impl std::fmt::Debug for Hooked {
     }
 }
 
+/// Passes calls of a store on by `call`, but for those that a test store may change.
+macro_rules! pass_others_on {
+    () => {
+        pass_others_on! {
+            get(id: &TimeoutId) -> Option<Record>;
+            list(query: &Query, limit: usize) -> Vec<Record>;
+            count() -> Counts;
+            enter(now: WallTime, lease: Duration, name: Option<&str>) -> WorkerId;
+            leave(worker: WorkerId) -> ();
+            keep_only(worker: WorkerId, tokens: &[u64]) -> u64;
+            permits(queue: &Name, now: WallTime, rate: NonZeroU32, most: usize) -> (usize, WallTime);
+            pause(queue: &Name, is_paused: bool) -> ();
+            history(now: WallTime, id: Option<&TimeoutId>, before: Option<u64>, limit: usize)
+                -> Vec<Attempt>;
+            queues() -> Vec<QueueState>;
+        }
+
+        fn keep_history(&self, keep: Duration) {
+            self.store.keep_history(keep);
+        }
+
+        fn listen(&self, notice: Notice) {
+            self.store.listen(notice);
+        }
+    };
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(
+            fn $name(&self, $($argument: $kind),*) -> StoreResult<$answer> {
+                self.call(|| self.store.$name($($argument),*))
+            }
+        )*
+    };
+}
+pub(crate) use pass_others_on;
+
+impl Hooked {
+    fn call<R>(&self, run: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
+        (self.hook)(Call::Other)?;
+        run()
+    }
+}
+
 impl Store for Hooked {
+    pass_others_on!();
+
     fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         (self.hook)(Call::Write(commands))?;
         self.store.write(now, commands)
     }
 
-    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
-        self.store.get(id)
-    }
-
-    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
-        self.store.list(query, limit)
-    }
-
-    fn count(&self) -> StoreResult<Counts> {
-        self.store.count()
-    }
-
-    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        self.store.count_due(now)
-    }
-
-    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
-        self.store.enter(now, lease, name)
-    }
-
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
-        self.store.renew(worker, now, lease)
-    }
-
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
-        self.store.keep_only(worker, tokens)
-    }
-
-    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
-        self.store.leave(worker)
+        self.call(|| self.store.renew(worker, now, lease))
     }
 
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
@@ -93,41 +110,5 @@ impl Store for Hooked {
     ) -> StoreResult<Vec<Begun>> {
         (self.hook)(Call::Begin)?;
         self.store.begin(now, claims, key_limit)
-    }
-
-    fn permits(
-        &self,
-        queue: &Name,
-        now: WallTime,
-        rate: NonZeroU32,
-        most: usize,
-    ) -> StoreResult<(usize, WallTime)> {
-        self.store.permits(queue, now, rate, most)
-    }
-
-    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        self.store.pause(queue, is_paused)
-    }
-
-    fn keep_history(&self, keep: Duration) {
-        self.store.keep_history(keep);
-    }
-
-    fn history(
-        &self,
-        now: WallTime,
-        id: Option<&TimeoutId>,
-        before: Option<u64>,
-        limit: usize,
-    ) -> StoreResult<Vec<Attempt>> {
-        self.store.history(now, id, before, limit)
-    }
-
-    fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        self.store.queues()
-    }
-
-    fn listen(&self, notice: Notice) {
-        self.store.listen(notice);
     }
 }

@@ -98,11 +98,10 @@ fn many_locked_records_delay_other_commands_for_a_few_tries() {
 
 /// The server refuses three tries of a call because of a lock, or does not answer.
 #[test]
-fn a_claim_or_begin_that_changed_nothing_voids_no_delivery() {
-    let (locked, unavailable) = (StoreErrorReason::Locked, StoreErrorReason::Unavailable);
-    for (reason, fails_at_begin) in
-        [(locked, false), (locked, true), (unavailable, false), (unavailable, true)]
-    {
+fn a_claim_or_begin_that_fails_voids_no_delivery() {
+    use StoreErrorReason::{Locked, OutcomeUnknown, Unavailable};
+    let reasons = [Locked, Unavailable, OutcomeUnknown];
+    for (reason, fails_at_begin) in reasons.into_iter().flat_map(|r| [(r, false), (r, true)]) {
         let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
         let failures = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&failures);

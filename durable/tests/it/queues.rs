@@ -8,7 +8,7 @@ use std::{
 
 use delaywheel_durable::{
     BuildError, Delivery, DurableTimer, DurableTimerBuilder, ManualWallClock, MemoryStore,
-    NewTimeout, Priority, Queue, Repeat, Scheduled, WallClock,
+    NewTimeout, Priority, Queue, Repeat, Scheduled, Store, WallClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -58,6 +58,17 @@ fn a_timeout_waits_for_a_worker_that_knows_its_queue() {
     for wrong in [["a", "a"], ["a", &"b".repeat(65)]] {
         assert!(matches!(names(wrong), BuildError::Setting("queue")));
     }
+}
+
+#[test]
+fn workers_of_different_names_and_queues_share_no_name() {
+    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let workers = [("a", "b/c"), ("a/b", "c"), ("a/b/c", "")].map(|(name, queue)| {
+        let builder = DurableTimer::builder(store.clone()).clock(clock.clone()).worker(name);
+        builder.queue(self::queue(queue).0).build().expect("start")
+    });
+    clock.advance(SECOND);
+    assert_eq!(store.workers(9).expect("memory").expect("known").len(), workers.len());
 }
 
 /// The worker holds eight timeouts of a long backlog when others come.

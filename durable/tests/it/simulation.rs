@@ -25,6 +25,8 @@ use delaywheel_durable::{
 use fastrand::Rng;
 use parking_lot::Mutex;
 
+use crate::hooked::pass_others_on;
+
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -189,6 +191,8 @@ impl Network {
 }
 
 impl Store for RemoteStore {
+    pass_others_on!();
+
     fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let settlements = || {
             let is_settlement = |command: &&Command| matches!(command, Command::Settle(..));
@@ -210,38 +214,10 @@ impl Store for RemoteStore {
         })
     }
 
-    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
-        self.call(|| self.store.get(id))
-    }
-
-    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
-        self.call(|| self.store.list(query, limit))
-    }
-
-    fn count(&self) -> StoreResult<Counts> {
-        self.call(|| self.store.count())
-    }
-
-    fn count_due(&self, now: WallTime) -> StoreResult<u64> {
-        self.call(|| self.store.count_due(now))
-    }
-
-    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
-        self.call(|| self.store.enter(now, lease, name))
-    }
-
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let now = if self.fault == Some(Fault::NoLapse) { WallTime::MIN } else { now };
         let late = || vec![Late::Renew(worker, now, lease)];
         self.send(late, || self.store.renew(worker, now, lease))
-    }
-
-    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
-        self.call(|| self.store.leave(worker))
-    }
-
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
-        self.call(|| self.store.keep_only(worker, tokens))
     }
 
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
@@ -280,42 +256,6 @@ impl Store for RemoteStore {
             }
             _ => self.store.begin(now, claims, key_limit),
         })
-    }
-
-    fn permits(
-        &self,
-        queue: &Name,
-        now: WallTime,
-        rate: NonZeroU32,
-        most: usize,
-    ) -> StoreResult<(usize, WallTime)> {
-        self.call(|| self.store.permits(queue, now, rate, most))
-    }
-
-    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        self.call(|| self.store.pause(queue, is_paused))
-    }
-
-    fn keep_history(&self, keep: Duration) {
-        self.store.keep_history(keep);
-    }
-
-    fn history(
-        &self,
-        now: WallTime,
-        id: Option<&TimeoutId>,
-        before: Option<u64>,
-        limit: usize,
-    ) -> StoreResult<Vec<Attempt>> {
-        self.call(|| self.store.history(now, id, before, limit))
-    }
-
-    fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        self.call(|| self.store.queues())
-    }
-
-    fn listen(&self, notice: Notice) {
-        self.store.listen(notice);
     }
 
     fn recheck(&self) -> Option<Duration> {

@@ -51,6 +51,26 @@ async fn a_locked_row_delays_its_own_commands_only() {
     assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
 }
 
+/// A transaction of the user holds 400 rows, and commands for all of them are one group.
+#[test]
+fn many_locked_rows_delay_a_command_that_came_with_them_by_seconds_only() {
+    let Some(server) = Server::start() else { return };
+    let (timer, _deliveries) = held(&server, 30 * SECOND);
+    let far = timer.now().saturating_add(600 * SECOND);
+    let ids: Vec<_> = (0..400).map(|number| format!("{number}")).collect();
+    let new = ids.iter().map(|id| NewTimeout::new(id, far, b"").expect("valid"));
+    timer.schedule_batch(new.collect()).wait().expect("schedule");
+    let mut client = client(&server);
+    let mut lock = client.transaction().expect("begin");
+    lock.query("SELECT FROM delaywheel.timeouts FOR UPDATE", &[]).expect("lock");
+    let start = Instant::now();
+    let cancels: Vec<_> = ids.iter().map(|id| timer.cancel(id)).collect();
+    timer.schedule("other", 600 * SECOND, b"").wait().expect("schedule");
+    println!("{:?}", start.elapsed());
+    assert!(start.elapsed() < 20 * SECOND, "{:?}", start.elapsed());
+    drop(cancels);
+}
+
 /// A handler with an open transaction exceeds its limit, and schedules before it commits.
 #[test]
 fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {

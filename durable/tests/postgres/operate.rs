@@ -1,7 +1,5 @@
 //! What operators use on PostgreSQL: the program, the views, and the list of workers.
 
-use delaywheel_durable::{Inspect, Overview, QueueOverview};
-
 use super::*;
 
 /// Dead `lost`, overdue `held`, `idle` and `late`, of which a worker delivers the first and has
@@ -56,31 +54,6 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
         let plan = column(&mut client, &format!("EXPLAIN SELECT * FROM delaywheel.{view} LIMIT 9"));
         assert!(plan.iter().any(|line| line.contains(index)), "{plan:#?}");
     }
-}
-
-#[test]
-fn the_store_tells_operators_bounded_counts_and_workers() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("of the server").now();
-    fill(&store, now);
-    let overview = Overview::of(&store, now, 72, 100).expect("overview");
-    assert_eq!((overview.due, overview.dead), (3, 1));
-    assert_eq!(overview.oldest_due, Some(now.saturating_sub(7_200 * SECOND)));
-    let hours = overview.by_hour.iter().enumerate().filter(|&(_, &count)| count > 0);
-    assert_eq!(hours.collect::<Vec<_>>(), [(48, &1)]);
-    assert_eq!(Overview::of(&store, now, 1, 1).expect("overview").due, 1);
-    let new = NewTimeout::new("mail", now, b"").expect("valid").queue("mail").expect("valid");
-    store.write(now, &[Command::Schedule(new)]).expect("write");
-    let counts = store.queues().expect("queues").into_iter().map(|queue| {
-        let seen = QueueOverview::of(&store, queue, now, 100).expect("counts");
-        (seen.queue.name.to_string(), seen.live, seen.due)
-    });
-    assert_eq!(counts.collect::<Vec<_>>(), [(String::new(), 4, 3), ("mail".to_owned(), 1, 1)]);
-    let workers = store.workers(9).expect("read").expect("it knows them");
-    let [node] = &workers[..] else { panic!("{workers:?}") };
-    assert_eq!((node.name.as_deref(), node.held, node.delivering), (Some("node-1"), 2, 1));
-    assert!(node.until >= now.saturating_add(60 * SECOND));
 }
 
 #[cfg(feature = "cli")]

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use delaywheel_durable::{
-    Begun, Claim, ClaimRequest, Command, Inspect, NewTimeout, Overview, PostgresStore, Query,
-    QueueOverview, Record, Settlement, Store, TimeoutId, WallTime,
+    Begun, Claim, ClaimRequest, Command, NewTimeout, Overview, PostgresStore, Query, QueueOverview,
+    Record, Settlement, Store, TimeoutId, WallTime,
 };
 
 use crate::{
@@ -80,7 +80,6 @@ fn use_store(store: &PostgresStore, now: WallTime) {
         assert!(store.workers(LIMIT).expect("workers").is_some());
         let queue = store.queues().expect("queues").remove(0);
         assert_eq!(QueueOverview::of(store, queue, now, LIMIT).expect("counts").due, LIMIT);
-        store.count_due(now).expect("count");
         assert!(store.renew(worker, now, Duration::from_secs(60)).expect("renew"));
     }
     store.keep_only(worker, &[]).expect("keep");

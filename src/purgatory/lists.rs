@@ -74,28 +74,17 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Adds a watcher of the events of a key, which the table gets if it is new. Returns the spot.
+    /// Adds a watcher of the events of a key. Returns its spot.
     #[inline]
     pub(super) fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
     where
         K: Eq,
     {
-        // The comparison may panic. Nothing has changed by then.
-        let found = self.keys.find(hash, |other| *other == key);
-        self.watched += 1;
-        if let Some(index) = found {
-            self.discard(key);
-            let list = &mut self.keys.at_mut(index).list;
-            return list.add_event(&mut self.chunks, index, number, slot);
-        }
-        self.filter.add(hash);
-        let mut list = List::new();
-        list.few[0] = slot;
-        Spot::in_list(self.keys.insert(hash, key, list), 0)
+        let index = self.watch(hash, key);
+        self.keys.at_mut(index).list.add_event(&mut self.chunks, index, number, slot)
     }
 
-    /// Adds a watcher of a threshold of a key, which the table gets if it has none. Returns the
-    /// number of the key.
+    /// Adds a watcher of a threshold of a key. Returns the number of the key.
     pub(super) fn watch_threshold(
         &mut self,
         hash: u64,
@@ -106,16 +95,23 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let found = self.keys.find(hash, |other| *other == key);
-        self.watched += 1;
-        let index = if let Some(index) = found {
-            self.discard(key);
-            index
-        } else {
-            self.filter.add(hash);
-            self.keys.insert(hash, key, List::new())
-        };
+        let index = self.watch(hash, key);
         self.keys.at_mut(index).list.add_threshold(threshold, slot);
+        index
+    }
+
+    /// Counts a watcher of a key, which the table gets if it is new. Returns its number.
+    #[inline]
+    fn watch(&mut self, hash: u64, key: K) -> u32
+    where
+        K: Eq,
+    {
+        let (index, known) = self.keys.find_or_insert(hash, key, List::new());
+        self.watched += 1;
+        match known {
+            Some(key) => self.discard(key),
+            None => self.filter.add(hash),
+        }
         index
     }
 

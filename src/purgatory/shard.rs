@@ -61,46 +61,73 @@ pub(super) type Batch<O> = SmallVec<[Out<O>; 1]>;
 /// Keys that an operation names without an allocation.
 const FEW: usize = 3;
 
-/// The place of an operation whose end is not decided: the value of its timeout.
+/// The place of an operation whose end is not decided: the value of its timeout. With its slot, one
+/// of a small operation takes 64 bytes, and the fields that an event reads are in one cache line.
+#[repr(C)]
 pub(super) struct Place<O> {
-    /// `None` while a thread has it out.
-    operation: Option<O>,
-    /// Its number in the order of registration.
-    number: u64,
-    /// The last pass that has visited it.
-    seen: u64,
-    /// The time of its registration.
-    since: Nanos,
-    rule: Rule,
-    /// Where it watches events.
-    spots: [Spot; FEW],
-    /// Its thresholds, and then the spots for which there is no room above.
+    /// Its thresholds, and then the spots for which there is no room below.
     #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
     further: Option<Box<Vec<Watcher>>>,
+    /// The time of its registration.
+    since: Nanos,
+    /// Where it watches events.
+    spots: [Spot; FEW],
+    /// The last pass that has visited it, after its own number, or [`OLD`] if that is far.
+    seen: u32,
+    /// The parts of its rule.
+    missing: u32,
+    is_all: bool,
+    is_checked: bool,
     /// Whether an event was announced while it is out.
     is_announced: bool,
     /// Whether the limits that displace count it.
     is_counted: bool,
+    /// Its number in the order of registration.
+    number: u64,
+    /// `None` while a thread has it out.
+    operation: Option<O>,
 }
 
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Place<&u8>>() == 64);
+const _: () = assert!(size_of::<Place<&u8>>() == 56);
+
+/// A pass so long after an operation that its number is not stored. So the operation does not know
+/// whether the pass has visited it.
+const OLD: u32 = u32::MAX;
 
 impl<O> Place<O> {
     /// Makes a place whose operation is out.
     #[inline]
     pub(super) fn new(since: Nanos, rule: Rule) -> Self {
+        let Rule { is_all, is_checked, missing } = rule;
         Self {
-            operation: None,
-            number: 0,
-            seen: 0,
-            since,
-            rule,
-            spots: [Spot::NONE; FEW],
             further: None,
+            since,
+            spots: [Spot::NONE; FEW],
+            seen: 0,
+            missing,
+            is_all,
+            is_checked,
             is_announced: false,
             is_counted: false,
+            number: 0,
+            operation: None,
         }
+    }
+
+    #[inline]
+    const fn rule(&self) -> Rule {
+        Rule { is_all: self.is_all, is_checked: self.is_checked, missing: self.missing }
+    }
+
+    /// Notes the visit of a pass, which is later than this operation. Returns `false` if that or a
+    /// later pass has visited it before.
+    #[inline]
+    fn see(&mut self, pass: u64) -> bool {
+        let after = u32::try_from(pass - self.number).unwrap_or(OLD);
+        let is_new = self.seen < after || after == OLD;
+        self.seen = self.seen.max(after);
+        is_new
     }
 
     /// Returns the watchers, with their numbers in the order of registration.
@@ -414,19 +441,17 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         self.begin_pass(walk);
         let pass = walk.pass;
         self.visit(walk, key, |key, place| {
-            if place.seen < pass {
-                place.seen = pass;
-                if place.rule.on_event() == Effect::Check {
-                    match place.operation.take() {
-                        Some(operation) => {
-                            if batch.len() == batch.inline_size() {
-                                batch.reserve_exact(BATCH);
-                            }
-                            batch.push(Out::new(key, operation));
-                        }
-                        None => place.is_announced = true,
+            if !place.see(pass) || place.rule().on_event() != Effect::Check {
+                return;
+            }
+            match place.operation.take() {
+                Some(operation) => {
+                    if batch.len() == batch.inline_size() {
+                        batch.reserve_exact(BATCH);
                     }
+                    batch.push(Out::new(key, operation));
                 }
+                None => place.is_announced = true,
             }
         });
     }
@@ -546,7 +571,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule.on_event())
+        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule().on_event())
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out
@@ -555,7 +580,9 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let Some(place) = self.wheel.get_mut(key) else { return Effect::Nothing };
         let Some((list, at)) = place.reach(number) else { return Effect::Nothing };
         self.lists.remove_threshold(list, (at, number), place.is_counted);
-        let effect = place.rule.on_threshold();
+        let mut rule = place.rule();
+        let effect = rule.on_threshold();
+        place.missing = rule.missing;
         if effect == Effect::Check && place.operation.is_none() {
             place.is_announced = true;
             return Effect::Nothing;
@@ -736,11 +763,12 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let lists = &self.lists;
         let (mut in_total, mut watchers, mut all) = (0, Vec::new(), Vec::new());
         for (key, _, place) in &self.wheel {
-            let Place { operation, number, seen, rule, is_announced, is_counted, .. } = place;
+            let Place { operation, number, is_announced, is_counted, .. } = place;
             let is_idle = !(*is_announced && operation.is_some());
             assert!(is_idle, "operation {number} waits, but an event was announced for it");
             assert!(!self.decided.contains_key(&key), "the end of operation {number} is decided");
-            assert!(*seen == 0 || seen > number, "pass {seen} saw operation {number}");
+            let passes = self.last_number - number;
+            assert!(u64::from(place.seen) <= passes, "a later pass saw operation {number}");
             let mut missing = 0;
             for (number, watcher) in place.watchers() {
                 let Some(list) = lists.key_of(watcher) else { continue };
@@ -754,7 +782,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                     *on_keys.entry(lists.keys.at(list).hash).or_default() += 1;
                 }
             }
-            assert_eq!(missing, rule.missing, "operation {number} misses others");
+            assert_eq!(missing, place.missing, "operation {number} misses others");
             in_total += u64::from(*is_counted);
             all.push((*number, key.index()));
         }
@@ -786,5 +814,20 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let in_order = lists.all.iter().map(|(&number, &slot)| (number, slot));
         assert!(lists.limits.total.is_none() || in_order.eq(all), "the list of all is wrong");
         in_total
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_skips_an_operation_that_it_or_a_later_one_has_visited_unless_that_is_not_known() {
+        let rule = Rule { is_all: false, is_checked: true, missing: 0 };
+        let mut place = Place { number: 7, ..Place::<()>::new(Nanos::ZERO, rule) };
+        assert!(place.see(9) && !place.see(9) && !place.see(8) && place.see(10));
+        let far = 7 + u64::from(OLD);
+        assert!(place.see(far - 1) && !place.see(far - 1));
+        assert!(place.see(far) && place.see(far) && place.see(u64::MAX) && !place.see(far - 1));
     }
 }

@@ -91,9 +91,9 @@ impl Bench {
         let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
         // So long that no worker claims the timeout during the measurement.
         let due = || timer.now().saturating_add(HOUR + YEAR.mul_f64(fastrand::f64()));
-        let [growing, _] = [true, false].map(|is_growing| {
+        let [grow, _] = [true, false].map(|is_growing| {
             let new = || {
-                let id = if is_growing { TimeoutId::generate() } else { scattered() };
+                let id = if is_growing { growing() } else { scattered() };
                 NewTimeout::new(id, due(), b"payload").expect("valid")
             };
             let schedule = || {
@@ -115,7 +115,7 @@ impl Bench {
             rates
         });
         assert!(timer.finish(LONG));
-        growing
+        grow
     }
 
     /// Measures how fast workers deliver what is overdue, with scattered ids, how late other
@@ -179,6 +179,11 @@ impl Bench {
         println!("  memory now and at most: {} and {} MiB", size("VmRSS:"), size("VmHWM:"));
         rate
     }
+}
+
+fn growing() -> TimeoutId {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    TimeoutId::new(format!("{:020}", NEXT.fetch_add(1, SeqCst))).expect("valid")
 }
 
 fn scattered() -> TimeoutId {
@@ -260,7 +265,7 @@ fn lateness<S: Store>(store: S) -> f64 {
     let start = timer.now().saturating_add(Duration::from_secs(2));
     let batch = (0..1_000).map(|number| {
         let due = start.saturating_add(Duration::from_millis(number * 4));
-        NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid")
+        NewTimeout::new(growing(), due, b"payload").expect("valid")
     });
     timer.schedule_batch(batch.collect()).wait().expect("schedule");
     while timer.stats().acknowledged < 1_000 {

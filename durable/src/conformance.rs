@@ -38,6 +38,7 @@ use crate::{
 pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_ids_payloads_and_times(&open());
     limits_of_deliveries_by_key(&open());
+    clocks_that_differ_or_step_back(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -91,6 +92,28 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
     assert_eq!(begin(&claims[2..]), [Begun::Busy]);
     write(store, Command::Settle(claims[0].clone(), Settlement::Done));
     assert_eq!(begin(&claims[2..]), [Begun::Begun]);
+}
+
+/// Workers whose clocks differ a little keep to a rate, and a late call shortens no lease. After a
+/// step back by an hour, permits and leases follow the new time.
+fn clocks_that_differ_or_step_back(store: &dyn Store) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let now = at(0).saturating_add(9_000 * SECOND);
+    let back = now.saturating_sub(3_600 * SECOND);
+    let rate = NonZeroU32::new(1_000).expect("positive");
+    let permits = |now| store.permits(&Name::default(), now, rate, 10_000).expect("permits").0;
+    let behind = now.saturating_sub(SECOND / 50);
+    let given: usize = (0..20).map(|_| permits(now) + permits(behind)).sum();
+    assert_eq!(given, 100, "a tenth of the rate, in one moment");
+    assert_eq!([back, back.saturating_add(SECOND / 10)].map(permits), [0, 100]);
+    let lease = 30 * SECOND;
+    let worker = store.enter(now, lease, None).expect("enter");
+    for (now, until) in [(now.saturating_sub(20 * SECOND), 50), (back, 30)] {
+        assert!(store.renew(worker, now, lease).expect("renew"));
+        if let Some(workers) = store.workers(1).expect("workers") {
+            assert_eq!(workers[0].until.since(now), until * SECOND);
+        }
+    }
 }
 
 /// Random operations on a store and on the reference.

@@ -46,10 +46,6 @@ pub struct Overview {
 
 impl Overview {
     /// Counts the records of a store. Each number costs one statement.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`](crate::StoreError).
     pub fn of<S: Store + ?Sized>(
         store: &S,
         now: WallTime,
@@ -90,10 +86,6 @@ pub struct QueueOverview {
 
 impl QueueOverview {
     /// Counts the records of a queue, with two statements.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`](crate::StoreError).
     pub fn of<S: Store + ?Sized>(
         store: &S,
         queue: QueueState,

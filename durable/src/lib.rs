@@ -163,7 +163,9 @@ pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     inspect::{Overview, QueueOverview},
     memory::MemoryStore,
-    record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
+    record::{
+        Attempt, AttemptEnd, Claim, Input, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId,
+    },
     repeat::{Missed, Repeat},
     sharded::Sharded,
     store::{

@@ -7,7 +7,11 @@ use std::{any::Any, error::Error};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::InputError, record::TimeoutId, store::NewTimeout, time::WallTime, timer::Delivery,
+    error::InputError,
+    record::{Input, TimeoutId},
+    store::NewTimeout,
+    time::WallTime,
+    timer::Delivery,
 };
 
 /// A type of payloads, whose form has a version.
@@ -53,10 +57,6 @@ pub trait Payload: Serialize + DeserializeOwned {
     const VERSION: u32;
 
     /// Reads a payload of a version. The default reads [`VERSION`](Self::VERSION) only.
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError::UnknownVersion`] and [`PayloadError::Format`].
     fn read(version: u32, json: &[u8]) -> Result<Self, PayloadError> {
         if version != Self::VERSION {
             return Err(PayloadError::UnknownVersion(version));
@@ -65,10 +65,6 @@ pub trait Payload: Serialize + DeserializeOwned {
     }
 
     /// Writes the payload as bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError::Format`] if JSON cannot hold it.
     fn encode(&self) -> Result<Vec<u8>, PayloadError> {
         let mut bytes = format!("{} ", Self::VERSION).into_bytes();
         serde_json::to_writer(&mut bytes, self)?;
@@ -76,10 +72,6 @@ pub trait Payload: Serialize + DeserializeOwned {
     }
 
     /// Reads a payload from bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError`].
     fn decode(bytes: &[u8]) -> Result<Self, PayloadError> {
         let space = bytes.iter().position(|&byte| byte == b' ').ok_or(PayloadError::NoVersion)?;
         let version = str::from_utf8(&bytes[..space]).ok().and_then(|text| text.parse().ok());
@@ -107,12 +99,8 @@ pub enum PayloadError {
 
 impl NewTimeout {
     /// Creates a timeout like [`new`](Self::new), with a typed payload: see [`Payload`].
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError`].
     pub fn typed<P: Payload>(
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        id: impl Input<TimeoutId>,
         due: WallTime,
         payload: &P,
     ) -> Result<Self, PayloadError> {
@@ -123,10 +111,6 @@ impl NewTimeout {
 impl Delivery {
     /// Reads a typed payload. A handler that returns the error passes timeouts of an unknown
     /// version to other workers.
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError`].
     pub fn decode<P: Payload>(&self) -> Result<P, PayloadError> {
         P::decode(self.payload())
     }

@@ -19,7 +19,6 @@ pub const MAX_PAYLOAD: usize = 1 << 20;
 /// let id = TimeoutId::new("invoice/17")?;
 /// assert_eq!(id.as_str(), "invoice/17");
 /// assert_eq!(TimeoutId::new(""), Err(InputError::EmptyId));
-/// assert_ne!(TimeoutId::generate(), TimeoutId::generate());
 /// # Ok::<_, InputError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,10 +29,6 @@ impl TimeoutId {
     pub const MAX_LEN: usize = 255;
 
     /// Creates an id from a string.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError::EmptyId`], [`InputError::LongId`] and [`InputError::NulInId`].
     pub fn new(id: impl AsRef<str>) -> Result<Self, InputError> {
         let id = id.as_ref();
         match id.len() {
@@ -42,14 +37,6 @@ impl TimeoutId {
             _ if id.contains('\0') => Err(InputError::NulInId),
             _ => Ok(Self(id.into())),
         }
-    }
-
-    /// Creates a new id: a UUID of version 7, so ids of one process sort by the time of creation.
-    #[must_use]
-    pub fn generate() -> Self {
-        let mut buffer = uuid::Uuid::encode_buffer();
-        let text: &str = uuid::Uuid::now_v7().hyphenated().encode_lower(&mut buffer);
-        Self(text.into())
     }
 
     /// Returns the least string of all, which is not an id.
@@ -100,10 +87,6 @@ impl Name {
     pub const MAX_LEN: usize = 64;
 
     /// Creates a name from a string.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError::LongName`] and [`InputError::NulInId`].
     pub fn new(name: impl AsRef<str>) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
@@ -178,6 +161,11 @@ impl AsRef<str> for TimeoutId {
         self.as_str()
     }
 }
+
+/// Input of a call that becomes a [`TimeoutId`] or a [`Name`]: one of these, or a text.
+pub trait Input<T>: TryInto<T, Error: Into<InputError>> {}
+
+impl<T, I: TryInto<T, Error: Into<InputError>>> Input<T> for I {}
 
 impl From<std::convert::Infallible> for InputError {
     fn from(never: std::convert::Infallible) -> Self {

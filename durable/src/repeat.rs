@@ -49,10 +49,6 @@ impl Repeat {
     /// assert_eq!(Repeat::every(Duration::ZERO), Err(InputError::ShortPeriod));
     /// # Ok::<_, InputError>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`InputError::ShortPeriod`] if the period is shorter than a millisecond.
     pub fn every(period: Duration) -> Result<Self, InputError> {
         let micros = u64::try_from(period.as_nanos().div_ceil(1_000))
             .map_err(|_| InputError::AfterYear9999)?;
@@ -67,10 +63,6 @@ impl Repeat {
     ///
     /// The library `croner` interprets the expression. It also decides what happens to hours that
     /// daylight saving time skips or repeats.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError::Cron`] if the expression or the name of the zone is not valid.
     #[cfg(feature = "cron")]
     pub fn cron(expression: &str, zone: &str) -> Result<Self, InputError> {
         cron_parts(expression, zone)?;

@@ -12,8 +12,6 @@
 //! that is claimed from, a [`Frontier`] remembers how far it has been claimed, and which records
 //! below are not held.
 
-mod inspect;
-
 use std::{
     collections::BTreeSet,
     error::Error,
@@ -149,7 +147,6 @@ struct Shared {
 /// Claims: known to this process only.
 #[derive(Default)]
 struct Held {
-    /// Who holds a record.
     holds: FxHashMap<TimeoutId, Hold>,
     /// Records that a transaction may change. Their deliveries wait until it has ended.
     changing: FxHashSet<TimeoutId>,
@@ -224,6 +221,47 @@ impl SqliteStore {
     /// ```
     pub fn open_checked(path: impl AsRef<Path>) -> StoreResult<Self> {
         Self::open_locked(path.as_ref(), true)
+    }
+
+    /// Opens a file only to read it, also while another process uses it.
+    ///
+    /// The claims of that process are not in the file. So what it delivers seems to be pending, and
+    /// [`workers`](Store::workers) returns `None`. Calls that change something fail with
+    /// [`ReadOnly`](StoreErrorReason::ReadOnly).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel_durable::{SqliteStore, Store};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("timeouts.db");
+    /// let in_use = SqliteStore::open(&path)?;
+    /// assert_eq!(SqliteStore::open_read_only(&path)?.count()?, in_use.count()?);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), except [`InUse`](StoreErrorReason::InUse). A file that does
+    /// not exist is an error.
+    pub fn open_read_only(path: impl AsRef<Path>) -> StoreResult<Self> {
+        let path = real_path(path.as_ref()).map_err(file_error)?;
+        let writer = connect(&path, CACHE, true).map_err(store_error)?;
+        match number(&writer, "user_version").map_err(store_error)? {
+            VERSION => Self::with(writer, Held::default(), path, None),
+            version if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
+            0 => Err(StoreError::new(StoreErrorReason::Corrupt)),
+            _ => {
+                let message = "an earlier version of this crate wrote the file: open it first";
+                Err(StoreError::with_source(StoreErrorReason::Other, message))
+            }
+        }
+    }
+
+    /// Opens a connection of its own, so that no claim waits for it.
+    fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
+        connect(&self.shared.path, SMALL_CACHE, self.shared.lock.is_none())
     }
 
     fn open_locked(path: &Path, is_checked: bool) -> StoreResult<Self> {
@@ -321,7 +359,6 @@ impl SqliteStore {
         Ok(held.queues.list())
     }
 
-    /// Runs an operation that only reads.
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
     }
@@ -645,9 +682,7 @@ struct Effects {
     /// Holds of the records before the transaction. A change takes the hold away.
     holds: FxHashMap<TimeoutId, Hold>,
     token: u64,
-    /// Change of the number of dead records.
     dead: i64,
-    /// New queues.
     queues: Vec<Name>,
     /// How long attempts are kept, and how many were added.
     keep: Duration,
@@ -692,7 +727,6 @@ impl Effects {
         Ok(answer)
     }
 
-    /// Removes old attempts from the history.
     fn trim(&self, now: WallTime, writer: &Connection) -> rusqlite::Result<()> {
         if self.attempts > 0 {
             let sql = "DELETE FROM history WHERE number IN (
@@ -703,7 +737,6 @@ impl Effects {
         Ok(())
     }
 
-    /// Writes the new numbers of records.
     fn count(&self, writer: &Connection) -> rusqlite::Result<()> {
         let live = self
             .changes
@@ -1071,7 +1104,6 @@ fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
 }
 
-/// Adds an attempt to the history.
 fn note(writer: &Connection, attempt: &Attempt, until: WallTime) -> rusqlite::Result<()> {
     let sql = "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)";
     writer.prepare_cached(sql)?.execute((
@@ -1413,5 +1445,36 @@ mod tests {
         (0..=MAX_LOOSE).for_each(|number| frontier.loosen(place(number)));
         assert_eq!(frontier.loose.len(), MAX_LOOSE / 2);
         assert_eq!(frontier.to, place(MAX_LOOSE / 2 - 1), "what follows is read again");
+    }
+
+    /// An operator may look at the file of a process that was killed, before the next one starts.
+    #[test]
+    fn a_store_without_workers_leaves_the_next_one_wary() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("timeouts.db");
+        let open = || SqliteStore::open(&path).expect("open");
+        let is_wary = |store: &SqliteStore| store.shared.held.lock().was_killed;
+        open().shared.held.lock().was_killed = true;
+        drop(SqliteStore::open_read_only(&path).expect("open"));
+        assert!(is_wary(&open()), "the one before was not closed");
+        let store = open();
+        assert!(is_wary(&store), "no worker has entered since");
+        store.enter(WallTime::MIN, Duration::MAX, None).expect("enter");
+        drop(store);
+        assert!(!is_wary(&open()));
+    }
+
+    #[test]
+    fn a_store_that_is_only_read_refuses_workers_and_changes() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("timeouts.db");
+        assert!(SqliteStore::open_read_only(&path).is_err());
+        let _in_use = SqliteStore::open(&path).expect("open");
+        let store = SqliteStore::open_read_only(&path).expect("open");
+        let refused = store.enter(WallTime::MIN, Duration::MAX, None).expect_err("read-only");
+        assert_eq!(refused.reason(), StoreErrorReason::ReadOnly);
+        let refused = store.write(WallTime::MIN, &[schedule("a", 1)]);
+        assert_eq!(refused.expect_err("read-only").reason(), StoreErrorReason::ReadOnly);
+        assert_eq!(store.workers(9).expect("read"), None);
     }
 }

@@ -446,10 +446,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Applies commands in order, in one transaction. On return, the changes are durable.
     ///
     /// The answers are in the order of the commands.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`](crate::StoreError) if the transaction failed: then no command was applied.
     fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
 
     /// Returns a record.

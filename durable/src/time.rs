@@ -155,10 +155,6 @@ pub enum When {
 
 impl When {
     /// Returns the due time, rounded up to a microsecond.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError::Before1970`] and [`InputError::AfterYear9999`].
     pub fn resolve(self, now: WallTime) -> Result<WallTime, InputError> {
         match self {
             Self::At(time) => WallTime::try_from(time),

@@ -156,38 +156,3 @@ pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
     let micros = (1_000_000 / u64::from(rate.get())).max(1);
     (Duration::from_micros(micros), (rate.get() / 10).max(1))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn workers_whose_clocks_differ_a_little_keep_to_the_rate_and_a_step_back_pauses_nothing() {
-        let mut queues = Queues::default();
-        let rate = NonZeroU32::new(1_000).expect("positive");
-        let mut permits = |now| queues.permits(&Name::default(), now, rate, 10_000).0;
-        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
-        let behind = now.saturating_sub(SECOND / 50);
-        let given: usize = (0..100).map(|_| permits(now) + permits(behind)).sum();
-        assert_eq!(given, 100, "a tenth of the rate, in one moment");
-        let earlier = now.saturating_sub(3_600 * SECOND);
-        let later = earlier.saturating_add(SECOND / 10);
-        assert_eq!([earlier, later].map(permits), [0, 100]);
-    }
-
-    #[test]
-    fn a_late_call_shortens_no_lease_and_a_step_back_of_the_clock_does() {
-        let mut workers = Workers::default();
-        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
-        let lease = 30 * SECOND;
-        let (worker, _) = workers.enter(now.saturating_add(lease), None);
-        let mut renew = |now: WallTime| {
-            assert!(workers.renew(worker, now, lease).0);
-            workers.leases(1, &[].into_iter())[0].until.since(now)
-        };
-        assert_eq!(renew(now.saturating_sub(20 * SECOND)), 50 * SECOND);
-        assert_eq!(renew(now.saturating_sub(3_600 * SECOND)), lease);
-    }
-}

@@ -6,7 +6,6 @@ mod target;
 
 use std::{
     error::Error,
-    fmt,
     io::{self, Write},
     process::ExitCode,
     time::Duration,
@@ -54,41 +53,20 @@ fn main() -> ExitCode {
 }
 
 /// Why a command failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum Failure {
+    #[error("{0}")]
     Usage(String),
-    Store(StoreError),
-    Output(io::Error),
+    #[error("{}", chain(.0))]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Output(#[from] io::Error),
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) => f.write_str(text),
-            Self::Output(error) => error.fmt(f),
-            Self::Store(error) => {
-                error.fmt(f)?;
-                let mut source = error.source();
-                while let Some(error) = source {
-                    write!(f, ": {error}")?;
-                    source = error.source();
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
+/// Returns the text of an error and of its sources.
+fn chain(error: &StoreError) -> String {
+    let errors = std::iter::successors(Some(error as &dyn Error), |&error| error.source());
+    errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Whether what was named was found.

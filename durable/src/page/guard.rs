@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Form, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, Method, StatusCode, header},
     middleware::Next,
-    response::{IntoResponse, Redirect, Response},
+    response::{IntoResponse, Response},
 };
+use base64::{Engine, engine::general_purpose::STANDARD};
 use subtle::ConstantTimeEq;
 
-use super::{Fields, Page, TOKEN, field, respond, view};
+use super::{Page, TOKEN};
 
-/// Returns whether a text can be a token and a cookie.
 pub(super) fn is_token(token: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte);
-    token.len() >= TOKEN && token.bytes().all(is_plain)
+    token.len() >= TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
@@ -35,13 +34,12 @@ impl Page {
         self.token.is_some() && bearer.is_some_and(|given| self.admits(given))
     }
 
-    fn has_cookie(&self, headers: &HeaderMap) -> bool {
-        let cookies =
-            headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut cookies = cookies.flat_map(|value| value.split(';'));
-        cookies.any(|cookie| {
-            cookie.trim().strip_prefix("token=").is_some_and(|given| self.admits(given))
-        })
+    /// Returns whether the token is the password, for which a browser asks.
+    fn has_password(&self, headers: &HeaderMap) -> bool {
+        let basic = text(headers, &header::AUTHORIZATION);
+        let basic = basic.and_then(|value| STANDARD.decode(value.strip_prefix("Basic ")?).ok());
+        let text = basic.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        text.split_once(':').is_some_and(|(_, password)| self.admits(password))
     }
 }
 
@@ -88,23 +86,9 @@ pub(super) async fn check_token(
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    if page.token.is_none() || page.has_bearer(headers) || page.has_cookie(headers) {
+    if page.token.is_none() || page.has_bearer(headers) || page.has_password(headers) {
         return next.run(request).await;
     }
-    ask(&page, false)
-}
-
-fn ask(page: &Page, is_wrong: bool) -> Response {
-    let form = respond(StatusCode::UNAUTHORIZED, view::login(&page.title, is_wrong));
-    ([(header::WWW_AUTHENTICATE, "Bearer")], form).into_response()
-}
-
-pub(super) async fn log_in(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Response {
-    match (field(&fields, "token"), &page.token) {
-        (Some(given), Some(token)) if page.admits(given) => {
-            let cookie = format!("token={token}; HttpOnly; SameSite=Strict; Path=/");
-            ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
-        }
-        _ => ask(&page, true),
-    }
+    let ask = [(header::WWW_AUTHENTICATE, r#"Basic realm="timeouts", charset="UTF-8""#)];
+    (ask, page.say(StatusCode::UNAUTHORIZED, "The password is the token.")).into_response()
 }

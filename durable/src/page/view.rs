@@ -43,20 +43,6 @@ pub(super) fn message(title: &str, text: &str) -> Markup {
     frame(title, &html! { p.notice { (text) } p { a href="/" { "Back" } } })
 }
 
-pub(super) fn login(title: &str, is_wrong: bool) -> Markup {
-    frame(
-        title,
-        &html! {
-            @if is_wrong { p.notice { "This is not the token." } }
-            form method="post" action="/login" {
-                p { label for="token" { "Token " }
-                    input #token type="password" name="token" autocomplete="current-password" required;
-                    " " button { "Log in" } }
-            }
-        },
-    )
-}
-
 pub(super) fn page(title: &str, seen: &Snapshot, buttons: bool, notice: Option<&str>) -> Markup {
     let notice = match notice {
         Some("requeued") => Some("The timeout is due again."),

@@ -77,12 +77,10 @@ const TRIES: usize = 10;
 /// Number of batches written without COPY after a COPY failed because an id was scheduled already.
 const AVOIDED: u32 = 16;
 
-/// The connections of a store.
 pub(super) struct Connections {
     config: Config,
     connect: Connect,
     schema: String,
-    /// Settings of all sessions.
     options: &'static str,
     /// Whether a pool gives each transaction another session.
     is_pooled: AtomicBool,
@@ -100,15 +98,12 @@ pub(super) struct Connections {
 /// Calls that wait for each other, and for no others.
 pub(super) struct Lane {
     connections: Arc<Connections>,
-    /// Settings of its sessions beside those of all, such as `-c synchronous_commit=off`.
-    options: &'static str,
     turn: Mutex<()>,
 }
 
 /// A connection that is open, with its prepared statements.
 pub(super) struct Session {
     client: Held,
-    options: &'static str,
     schema: String,
     statements: FxHashMap<String, Statement>,
     /// Begins a transaction with its settings, if a pool is between.
@@ -119,7 +114,6 @@ pub(super) struct Session {
     may_commit: bool,
     /// Batches until COPY is tried again.
     avoided: u32,
-    /// End of its latest use.
     used: Instant,
 }
 
@@ -199,7 +193,7 @@ impl Connections {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
             error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
         };
-        let is_pooled = match self.open("", None) {
+        let is_pooled = match self.open(None) {
             Ok(client) => {
                 let shown = block_on(client.simple_query("SHOW plan_cache_mode"));
                 let is_set = |message: &SimpleQueryMessage| {
@@ -225,15 +219,11 @@ impl Connections {
     }
 
     /// Opens a connection, whose notifications go to a channel.
-    pub(super) fn open(
-        &self,
-        options: &str,
-        notices: Option<mpsc::Sender<Notification>>,
-    ) -> StoreResult<Held> {
+    pub(super) fn open(&self, notices: Option<mpsc::Sender<Notification>>) -> StoreResult<Held> {
         let mut config = self.config.clone();
         if !self.are_pooled() {
             let old = config.get_options().unwrap_or_default();
-            let options = format!("{old} {} {options}", self.options);
+            let options = format!("{old} {}", self.options);
             config.options(options.trim());
         }
         let opened = block_on(self.runtime.spawn((self.connect)(config)));
@@ -254,22 +244,17 @@ impl Connections {
     }
 
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
-    fn take(&self, options: &'static str) -> StoreResult<Session> {
-        let idle = {
-            let mut idle = self.idle.lock();
-            idle.retain(|session| !session.client.is_closed());
-            let found = idle.iter().rposition(|session| session.options == options);
-            found.map(|index| idle.remove(index))
-        };
-        if let Some(session) = idle {
-            return Ok(session);
+    fn take(&self) -> StoreResult<Session> {
+        while let Some(session) = { self.idle.lock().pop() } {
+            if !session.client.is_closed() {
+                return Ok(session);
+            }
         }
         Ok(Session {
-            client: self.open(options, None)?,
-            options,
+            client: self.open(None)?,
             schema: self.schema.clone(),
             statements: FxHashMap::default(),
-            begin: self.are_pooled().then(|| begin(&format!("{} {options}", self.options))),
+            begin: self.are_pooled().then(|| begin(self.options)),
             is_in_transaction: false,
             types: Arc::clone(&self.types),
             may_commit: false,
@@ -314,8 +299,8 @@ fn begin(options: &str) -> String {
 }
 
 impl Lane {
-    pub(super) fn new(connections: &Arc<Connections>, options: &'static str) -> Self {
-        Self { connections: Arc::clone(connections), options, turn: Mutex::default() }
+    pub(super) fn new(connections: &Arc<Connections>) -> Self {
+        Self { connections: Arc::clone(connections), turn: Mutex::default() }
     }
 
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
@@ -335,7 +320,7 @@ impl Lane {
 
     fn run_here<R>(&self, mut run: impl FnMut(&mut Session) -> Result<R, Error>) -> StoreResult<R> {
         let _turn = self.turn.lock();
-        let mut session = self.connections.take(self.options)?;
+        let mut session = self.connections.take()?;
         for tries in 1.. {
             session.may_commit = false;
             let error = match run(&mut session) {
@@ -430,7 +415,6 @@ impl Session {
         self.query(sql, parameters)
     }
 
-    /// Runs statements in one transaction.
     pub(super) fn transaction<R>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<R, Error>,
@@ -452,20 +436,6 @@ impl Session {
                 Err(error)
             }
         }
-    }
-
-    /// Runs a statement within a transaction, and returns the number of rows that it changed.
-    pub(super) fn execute_count(
-        &mut self,
-        sql: &str,
-        parameters: Parameters<'_>,
-    ) -> Result<u64, Error> {
-        if self.begin.is_none() {
-            let statement = self.prepare(sql)?;
-            return block_on(self.client.execute(&statement, parameters));
-        }
-        let (sql, parameters) = self.typed(sql, parameters)?;
-        block_on(self.client.execute_typed(&sql, &parameters))
     }
 
     /// Returns whether a statement outside of a transaction is one by itself.
@@ -498,7 +468,6 @@ impl Session {
         self.may_commit = false;
     }
 
-    /// Runs a text of several statements.
     pub(super) fn execute(&mut self, sql: &str) -> Result<(), Error> {
         block_on(self.client.batch_execute(sql))
     }

@@ -100,13 +100,10 @@ const NOTICE: Duration = Duration::from_secs(3_600);
 /// notifications.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time within which the notification to oneself arrives.
-const ECHO: Duration = Duration::from_secs(5);
-
 /// Time between looks whether the server answers, and what its clock shows.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Looks without notifications before the next attempt to listen.
+/// Looks without notifications before the next reading of the clock.
 const DEAF_LOOKS: u32 = 60;
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
@@ -167,15 +164,13 @@ struct Shared {
     connections: Arc<Connections>,
     schema: String,
     writer: Lane,
-    /// Writes single commands. If the record of one is locked, others may wait for their turn, and
-    /// the timer tries it again, so it waits only for a moment.
+    /// Writes single commands, which the timer tries again if their record is locked.
     single: Lane,
     worker: Lane,
     /// Renews leases, while a claim may be slow.
     keeper: Lane,
     /// Claims records that are overdue, so that other claims do not wait for these.
     backlog: Lane,
-    /// Commits without waiting for the disk: a begin needs to be seen, not to be durable.
     starter: Lane,
     reader: Lane,
     clock: Arc<ServerClock>,
@@ -244,7 +239,7 @@ impl PostgresStore {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, "");
+        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?);
         if check(&lane, schema)? < NEWEST { migrate(&lane, schema) } else { Ok(()) }
     }
 
@@ -362,8 +357,8 @@ impl PostgresStore {
     }
 
     fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
-        let lane = |options| Lane::new(connections, options);
-        let writer = lane("");
+        let lane = || Lane::new(connections);
+        let writer = lane();
         let version = check(&writer, schema)?;
         if version < NEWEST {
             let message = format!(
@@ -376,12 +371,12 @@ impl PostgresStore {
         let shown = writer.run(|session| session.query(sql::NOW, &[]))?;
         let shared = Shared {
             writer,
-            single: lane("-c lock_timeout=5"),
-            worker: lane(""),
-            keeper: lane(""),
-            backlog: lane(""),
-            starter: lane("-c synchronous_commit=off"),
-            reader: lane(""),
+            single: lane(),
+            worker: lane(),
+            keeper: lane(),
+            backlog: lane(),
+            starter: lane(),
+            reader: lane(),
             clock: Arc::new(ServerClock::new(WallTime::now_of(shown[0].get(0)))),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
@@ -395,11 +390,7 @@ impl PostgresStore {
     }
 
     /// Schedules a timeout within a transaction of the caller. Its conflict policy is ignored: it
-    /// replaces the timeout of the same id.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`]; the caller's transaction has failed then.
+    /// replaces the timeout of the same id. After an error, the transaction has failed.
     pub async fn schedule_in(
         &self,
         client: &impl GenericClient,
@@ -420,10 +411,6 @@ impl PostgresStore {
     }
 
     /// Cancels a timeout within a transaction of the caller.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`]; the caller's transaction has failed then.
     pub async fn cancel_in(
         &self,
         client: &impl GenericClient,
@@ -442,10 +429,6 @@ impl PostgresStore {
     ///
     /// After the commit, end the delivery with
     /// [`acknowledged_in_transaction`](crate::Delivery::acknowledged_in_transaction).
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`]; the caller's transaction has failed then.
     pub async fn acknowledge_in(
         &self,
         client: &impl GenericClient,
@@ -511,15 +494,16 @@ impl PostgresStore {
     /// Ends the leases of locked workers, and makes their records pending. Returns the number of
     /// these.
     fn take_from(&self, session: &mut Session, workers: &[Row]) -> Result<u64, Error> {
+        const NONE: &[i64] = &[];
         let ids: Vec<i64> = workers.iter().map(|row| row.get(0)).collect();
         if ids.is_empty() {
             return Ok(0);
         }
-        session.execute_count(sql::END_LEASES, &[&ids])?;
-        let taken = session.execute_count(sql::TAKE, &[&ids])?;
-        session.execute_count(sql::REMOVE, &[&ids])?;
+        session.query(sql::END_LEASES, &[&ids])?;
+        let taken = session.query(sql::TAKE, &[&ids, &NONE])?.len();
+        session.query(sql::REMOVE, &[&ids])?;
         session.query(sql::NOTIFY, &[&self.notice(None, WallTime::MIN)])?;
-        Ok(taken)
+        Ok(taken as u64)
     }
 
     /// Has the timers look if a change may have made a record due at a time. The server may carry
@@ -547,11 +531,13 @@ impl Store for PostgresStore {
         let told = self.notification(now, commands);
         let told = told.as_deref();
         let stopped = self.notice(None, WallTime::MIN);
-        let extra =
-            Extra { stopped: &stopped, until: self.keep_until(now), now: now.to_system_time() };
         let groups = groups(commands);
         let Shared { writer, single, .. } = &*self.shared;
-        let connection = if commands.len() == 1 { single } else { writer };
+        // Other single commands may wait for this one.
+        let (connection, patience) =
+            if commands.len() == 1 { (single, "5ms") } else { (writer, "100ms") };
+        let (until, now) = (self.keep_until(now), now.to_system_time());
+        let extra = Extra { stopped: &stopped, until, now, patience };
         let answers = connection.run(|session| {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
@@ -698,7 +684,7 @@ impl Store for PostgresStore {
             session.transaction(|session| {
                 // A claim of unknown outcome ends first.
                 session.query(sql::LOCK_WORKER, &[&id])?;
-                session.query(sql::KEEP_ONLY, &[&id, &tokens])
+                session.query(sql::TAKE, &[&[id].as_slice(), &tokens])
             })
         });
         let freed = self.doubt(Some(WallTime::MIN), freed)?;
@@ -921,7 +907,7 @@ fn listen(shared: &Weak<Shared>) {
             continue;
         }
         let (sender, notices) = mpsc::channel();
-        let (opened, schema) = (store.connections.open("", Some(sender)), store.schema.clone());
+        let (opened, schema) = (store.connections.open(Some(sender)), store.schema.clone());
         drop(store);
         if let Ok(client) = opened {
             // The error is that the connection was lost.
@@ -937,31 +923,13 @@ fn pass_on(
     shared: &Weak<Shared>,
     schema: &str,
 ) -> Result<(), Error> {
-    let execute = |sql: &str| block_on(client.batch_execute(sql));
     let read_clock = || -> Result<(), Error> {
         let shown = block_on(client.query_typed(sql::NOW, &[]))?;
         let shared = shared.upgrade();
         shared.inspect(|shared| shared.clock.adjust(WallTime::now_of(shown[0].get(0))));
         Ok(())
     };
-    execute(&format!("LISTEN {schema}"))?;
-    // A pool of connections, such as PgBouncer in transaction mode, may give LISTEN to a connection
-    // whose notifications do not arrive here.
-    let echo = format!("{} {}", WallTime::MAX.as_micros(), new_sender());
-    execute(&format!("NOTIFY {schema}, '{echo}'"))?;
-    if notices.recv_timeout(ECHO).is_err() {
-        // Unless the connection was lost.
-        read_clock()?;
-        #[cfg(feature = "tracing")]
-        tracing::warn!("no notifications arrive, perhaps because of PgBouncer: the store polls");
-        for _ in 0..DEAF_LOOKS {
-            let Some(shared) = shared.upgrade() else { break };
-            shared.listeners.tell_all();
-            drop(shared);
-            thread::sleep(LISTEN_AGAIN);
-        }
-        return Ok(());
-    }
+    block_on(client.batch_execute(&format!("LISTEN {schema}")))?;
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {
         shared.listeners.tell_all();
@@ -1099,6 +1067,8 @@ struct Extra<'a> {
     /// Until when the history has the attempts.
     until: Option<SystemTime>,
     now: SystemTime,
+    /// How long to wait for a lock.
+    patience: &'a str,
 }
 
 /// Carries out the commands of a group, and fills in their answers.
@@ -1128,6 +1098,7 @@ fn write_group(
         &extra.stopped,
         &extra.until,
         &extra.now,
+        &extra.patience,
     ];
     let rows = if is_alone {
         session.commit(sql::WRITE, parameters)?

@@ -10,8 +10,10 @@
 
 /// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that
 /// a delivery under way has become void. The history has the attempts until `$13`, if it is not
-/// null; `$14` is the present. Kinds: -1 replace if it differs, 0 replace, 1 keep, 2 cancel, 3
-/// acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8 next occurrence, 9 release, 10 leave.
+/// null; `$14` is the present, and `$15` how long to wait for a lock. Kinds: -1 replace if it
+/// differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8
+/// next occurrence, 9 release, 10 leave.
+///
 /// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
 /// delivery was under way. A reschedule that a delivery prevents is among them, with 1.
 ///
@@ -19,9 +21,10 @@
 /// `missed` looks again, by functions that see the present.
 pub(super) const WRITE: &str = "
     WITH new AS MATERIALIZED (
-        SELECT * FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
-            $6::bytea[], $7::text[], $9::text[], $10::smallint[], $11::text[])
-            AS new (kind, id, token, at, repeat, payload, error, queue, priority, key)
+        SELECT new.* FROM (SELECT set_config('lock_timeout', $15::text, true)) setting,
+            unnest($1::smallint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[],
+                $6::bytea[], $7::text[], $9::text[], $10::smallint[], $11::text[])
+                AS new (kind, id, token, at, repeat, payload, error, queue, priority, key)
     ), put AS (
         INSERT INTO {schema}.timeouts AS t
             (id, due, next_at, token, repeat, payload, previous, queue, priority, key)
@@ -162,12 +165,14 @@ pub(super) const LOCK_KEYS: &str = "
 /// record, 2 the key is busy, 3 the queue is paused. At most `$4` deliveries of a key may run; `$5`
 /// has ids whose key is busy.
 ///
-/// `valid` compares the token again: the row that it locks may be newer than the one of `held`.
+/// The commit does not wait for the disk: a begin needs to be seen, not to be durable. `valid`
+/// compares the token again: the row that it locks may be newer than the one of `held`.
 pub(super) const BEGIN: &str = "
     WITH held AS MATERIALIZED (
         SELECT t.id, t.token, t.queue, t.key, old.place,
             EXISTS (SELECT FROM {schema}.queues q WHERE q.name = t.queue AND q.is_paused) AS is_paused
-        FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS old (id, token, place)
+        FROM (SELECT set_config('synchronous_commit', 'off', true)) setting
+        CROSS JOIN unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS old (id, token, place)
         JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
         WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3
     ), valid AS MATERIALIZED (
@@ -217,7 +222,8 @@ pub(super) const PERMITS: &str = "
     WITH old AS MATERIALIZED (
         SELECT CASE WHEN allowed > $4::bigint + 1000000 THEN $4
             ELSE greatest(allowed, $3::bigint) END AS start
-        FROM {schema}.queues WHERE name = $1 FOR UPDATE
+        FROM (SELECT set_config('synchronous_commit', 'off', true)) setting, {schema}.queues q
+        WHERE name = $1 FOR UPDATE OF q
     ), given AS (
         SELECT start, greatest(0, least($2::bigint, ($4 - start) / $5::bigint)) AS count FROM old
     )
@@ -256,19 +262,12 @@ pub(super) const LOCK_NAMED: &str = "SELECT id FROM {schema}.workers WHERE name 
 pub(super) const END_LEASES: &str = "
     UPDATE {schema}.workers SET lease_until = to_timestamp(0), name = NULL WHERE id = ANY($1)";
 
-/// Takes the records of these workers, but for those that other transactions have locked.
+/// Makes records of these workers pending that have other tokens, but for those that are locked.
 pub(super) const TAKE: &str = "
     UPDATE {schema}.timeouts t SET
         state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
     WHERE t.id IN (
-        SELECT id FROM {schema}.timeouts WHERE worker = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)";
-
-/// Makes records of a worker pending that have other tokens, but for those that are locked.
-pub(super) const KEEP_ONLY: &str = "
-    UPDATE {schema}.timeouts t SET
-        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
-    WHERE t.id IN (
-        SELECT id FROM {schema}.timeouts WHERE worker = $1 AND token <> ALL ($2)
+        SELECT id FROM {schema}.timeouts WHERE worker = ANY ($1) AND token <> ALL ($2)
         FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING t.id";
 

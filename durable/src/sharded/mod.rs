@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use self::mover::Sweep;
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Name, Record, State, TimeoutId, fnv},
+    record::{Input, Name, Record, State, TimeoutId, fnv},
     repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
@@ -85,9 +85,10 @@ const MOVED: &str = "\u{1}moved to another database";
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
-/// A call for a timeout that moves blocks until it is answered, also before you wait for its receipt.
-/// If one of its two databases fails, so does the call. If it fails after the first one was changed,
-/// the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+/// A call for a timeout that moves blocks until it is answered, also before you wait for its
+/// receipt. If one of its two databases fails, so does the call. If the first one was changed
+/// before, the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call
+/// again.
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
@@ -248,10 +249,7 @@ impl<S: Store> Sharded<S> {
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    pub fn get(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-    ) -> Result<Option<Record>, DurableError> {
+    pub fn get(&self, id: impl Input<TimeoutId>) -> Result<Option<Record>, DurableError> {
         let id = id.try_into().map_err(Into::into)?;
         let (old, new) = self.homes(&id);
         if old == new {
@@ -303,28 +301,16 @@ impl<S: Store> Sharded<S> {
         self.timers.iter().map(DurableTimer::count_due).sum()
     }
 
-    /// Pauses a queue in all databases, like [`DurableTimer::pause`].
-    ///
-    /// # Errors
-    ///
-    /// The first error, after it has asked all databases.
-    pub fn pause(
-        &self,
-        queue: impl TryInto<Name, Error: Into<InputError>>,
-    ) -> Result<(), DurableError> {
+    /// Pauses a queue in all databases, like [`DurableTimer::pause`]. Asks all of them, and
+    /// returns the first error.
+    pub fn pause(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
         let queue = queue.try_into().map_err(Into::into)?;
         self.each(|timer| timer.pause(queue.as_str()))
     }
 
-    /// Resumes a queue in all databases.
-    ///
-    /// # Errors
-    ///
-    /// The first error, after it has asked all databases.
-    pub fn resume(
-        &self,
-        queue: impl TryInto<Name, Error: Into<InputError>>,
-    ) -> Result<(), DurableError> {
+    /// Resumes a queue in all databases. Asks all of them, and
+    /// returns the first error.
+    pub fn resume(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
         let queue = queue.try_into().map_err(Into::into)?;
         self.each(|timer| timer.resume(queue.as_str()))
     }

@@ -150,20 +150,6 @@ impl Queue {
         Self::new(name, Arc::new(pass_on), false)
     }
 
-    /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.settings.threads = threads;
-        self
-    }
-
-    /// Sets the most deliveries under way, at least 1. Default: 1024.
-    #[must_use]
-    pub fn max_deliveries(mut self, max: usize) -> Self {
-        self.settings.max_deliveries = max;
-        self
-    }
-
     /// Sets the most deliveries of one key under way, of all workers. Default: no limit.
     ///
     /// All workers of the queue must have the same limit. A worker that could deliver a timeout,
@@ -184,21 +170,6 @@ impl Queue {
         self
     }
 
-    /// Sets when failed deliveries are tried again.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.settings.backoff = backoff;
-        self
-    }
-
-    /// Sets the time limit of the handler, like
-    /// [`DurableTimerBuilder::handler_limit`]. Default: 15 minutes.
-    #[must_use]
-    pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
-        self.settings.handler_limit = limit;
-        self
-    }
-
     fn wrong_setting(&self) -> Option<&'static str> {
         let short = Duration::from_millis(1);
         let settings = [
@@ -210,6 +181,54 @@ impl Queue {
         settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name)
     }
 }
+
+/// Defines the settings of a queue, also for the builder, which has those of the default queue.
+macro_rules! queue_settings {
+    ($kind:ident $(<$store:ident>)?, $($settings:ident).+) => {
+        impl$(<$store: Store>)? $kind$(<$store>)? {
+            /// Sets the most deliveries under way, at least 1. Default: 1024.
+            #[must_use]
+            pub fn max_deliveries(mut self, max: usize) -> Self {
+                self.$($settings).+.max_deliveries = max;
+                self
+            }
+
+            /// Sets when failed deliveries are tried again.
+            #[must_use]
+            pub fn backoff(mut self, backoff: Backoff) -> Self {
+                self.$($settings).+.backoff = backoff;
+                self
+            }
+
+            /// Sets the time after which a delivery that has not ended counts as failed, at least a
+            /// millisecond; `None` for never. Default: 15 minutes.
+            ///
+            /// As long as the handler runs within this time, the timer extends its lease. After
+            /// that, the [`StopToken`](crate::StopToken) of the delivery says so. The timer does
+            /// not interrupt the handler, and ignores its end. A blocking handler keeps its thread
+            /// until then. If as many handlers as there are [`threads`](Self::threads) never
+            /// return, all deliveries stop.
+            ///
+            /// A delivery that waits this long for a thread or a task goes back to the store. It is
+            /// no attempt.
+            #[must_use]
+            pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
+                self.$($settings).+.handler_limit = limit;
+                self
+            }
+
+            /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
+            #[must_use]
+            pub fn threads(mut self, threads: usize) -> Self {
+                self.$($settings).+.threads = threads;
+                self
+            }
+        }
+    };
+}
+
+queue_settings!(Queue, settings);
+queue_settings!(DurableTimerBuilder<S>, driver.queue);
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,13 +266,6 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the most deliveries under way, at least 1. Default: 1024.
-    #[must_use]
-    pub fn max_deliveries(mut self, max: usize) -> Self {
-        self.driver.queue.max_deliveries = max;
-        self
-    }
-
     /// Sets how long this worker's claims stay valid after it stops, at least 3 milliseconds.
     /// Default: 30 seconds.
     ///
@@ -286,30 +298,6 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets when failed deliveries are tried again.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.driver.queue.backoff = backoff;
-        self
-    }
-
-    /// Sets the time after which a delivery that has not ended counts as failed, at least a
-    /// millisecond; `None` for never. Default: 15 minutes.
-    ///
-    /// As long as the handler runs within this time, the timer extends its lease. After that, the
-    /// [`StopToken`](crate::StopToken) of the delivery says so. The timer does not interrupt the
-    /// handler, and ignores its end, if it comes. A blocking
-    /// handler keeps its thread until then. If as many handlers as there are
-    /// [`threads`](Self::threads) never return, all deliveries stop.
-    ///
-    /// A delivery that waits this long for a thread or a task goes back to the store. It is no
-    /// attempt.
-    #[must_use]
-    pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
-        self.driver.queue.handler_limit = limit;
-        self
-    }
-
     /// Sets the policy for overdue timeouts. Default: [`CatchUp::All`].
     #[must_use]
     pub fn catch_up(mut self, policy: CatchUp) -> Self {
@@ -325,20 +313,9 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.driver.queue.threads = threads;
-        self
-    }
-
     /// Starts a timer with a blocking handler, which runs on threads of the timer.
     ///
     /// `Ok` acknowledges the delivery. An error or a panic counts as a failed attempt.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] if a setting is out of range, or the threads cannot be started.
     pub fn build_blocking<F>(self, handler: F) -> Result<DurableTimer<S>, BuildError>
     where
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
@@ -381,10 +358,6 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] if a setting is out of range, or the threads cannot be started.
     pub fn build_async<P, F, R, E>(
         self,
         spawn: P,
@@ -403,10 +376,6 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///
     /// It is for handlers that pass deliveries to threads or tasks of their own. The handler must
     /// not block. If it panics and drops the delivery, that counts as a failed attempt.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] if a setting is out of range, or the threads cannot be started.
     pub fn build_with<F>(self, handler: F) -> Result<DurableTimer<S>, BuildError>
     where
         F: Fn(Delivery) + Send + Sync + 'static,

@@ -59,11 +59,9 @@ impl Job {
 /// Who waits for the answers.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// A caller.
     Caller(oneshot::Sender<StoreResult<Vec<Answer>>>),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
-    /// No caller.
     None,
 }
 

@@ -67,7 +67,6 @@ impl Inbox {
     }
 }
 
-/// A queue that the timer serves.
 pub(super) struct Served {
     pub(super) settings: DriverSettings,
     pub(super) handler: Handler,
@@ -82,7 +81,6 @@ pub(super) struct Core<S: Store> {
     pub(super) alarm: Option<Alarm>,
     pub(super) commits: CommitQueue,
     queues: Vec<Served>,
-    /// One for each queue.
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
     phase: Mutex<Phase>,
@@ -282,7 +280,6 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Claims, and tells the driver.
     fn claim(&self, claim: LaneClaim) {
         let claimed = contain(|| self.store.claim(claim.worker, &claim.request));
         self.inbox.lock().claimed.push((claim, claimed));
@@ -420,8 +417,8 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Returns whether nothing is due or being delivered, no command waits, and the driver has taken
-    /// all news.
+    /// Returns whether nothing is due or being delivered, no command waits, and the driver has
+    /// taken all news.
     fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
         let drivers = match deadline {

@@ -167,18 +167,14 @@ pub(crate) enum Lane {
 pub(crate) struct Step {
     /// Deliveries that have begun.
     pub(super) begun: Vec<(Record, Arc<Run>)>,
-    /// Commands to write.
     pub(crate) commands: Vec<Command>,
-    /// Attempts that have failed.
     pub(crate) failed: Vec<FailedAttempt>,
-    /// Claims to make.
     pub(crate) claims: Vec<LaneClaim>,
     /// Whether to step again at once.
     pub(crate) again: bool,
 }
 
 impl Step {
-    /// Returns the tokens of the settlements.
     fn settling(&self) -> impl Iterator<Item = u64> {
         let settled = self.commands.iter().filter_map(|command| match command {
             Command::Settle(claim, _) => Some(claim.token),
@@ -199,7 +195,6 @@ pub(crate) struct FailedAttempt {
 /// A claim for the caller to carry out. The next step takes its outcome.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneClaim {
-    /// Number of the driver.
     pub(crate) driver: usize,
     pub(crate) lane: Lane,
     pub(crate) worker: WorkerId,
@@ -226,9 +221,7 @@ type Due = BTreeMap<(Priority, WallTime, u64), Record>;
 #[derive(Debug)]
 struct LaneState {
     due: Due,
-    /// A claim is under way.
     is_claiming: bool,
-    /// When the lane claims next.
     at: Option<WallTime>,
     /// No claim before this: others have locked the records, or the rate of the backlog allows
     /// none.
@@ -406,7 +399,6 @@ impl Driver {
         }
     }
 
-    /// A handler has returned.
     pub(crate) fn returned(&mut self, token: u64) {
         let is_running = match self.delivering.get_mut(&token) {
             Some(delivering) => std::mem::take(&mut delivering.is_running),
@@ -416,7 +408,6 @@ impl Driver {
         self.running = self.running.saturating_sub(usize::from(is_running));
     }
 
-    /// A delivery is settled.
     pub(crate) fn ended(&mut self, token: u64) {
         self.settling.remove(&token);
         let Some(delivering) = self.delivering.remove(&token) else { return };

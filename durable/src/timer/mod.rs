@@ -28,7 +28,7 @@ pub use self::{
 };
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Attempt, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
+    record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState, Rescheduled,
@@ -154,11 +154,11 @@ macro_rules! calls {
             /// # Errors
             ///
             /// [`DurableError`], by the receipt. After
-            /// [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown) it may be scheduled or not;
-            /// scheduling it again is safe.
+            /// [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown) it may be scheduled or
+            /// not; scheduling it again is safe.
             pub fn schedule(
                 &self,
-                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                id: impl Input<TimeoutId>,
                 when: impl Into<When>,
                 payload: impl AsRef<[u8]>,
             ) -> Receipt<Scheduled> {
@@ -191,9 +191,9 @@ macro_rules! calls {
                 self.submit_one(Ok(Command::Schedule(new)), read)
             }
 
-            /// Schedules a recurring timeout of the default queue at its first time from now on. If it is
-            /// scheduled already with the same rule and payload, nothing changes: so a program can call
-            /// this at each start, and loses no occurrence that was due meanwhile.
+            /// Schedules a recurring timeout of the default queue at its first time from now on.
+            /// If it is scheduled already with the same rule and payload, nothing changes: so a
+            /// program can call this at each start, and loses no occurrence.
             ///
             /// # Examples
             ///
@@ -209,7 +209,7 @@ macro_rules! calls {
             /// ```
             pub fn schedule_repeat(
                 &self,
-                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                id: impl Input<TimeoutId>,
                 repeat: Repeat,
                 payload: impl AsRef<[u8]>,
             ) -> Receipt<Scheduled> {
@@ -220,10 +220,7 @@ macro_rules! calls {
             }
 
             /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
-            pub fn cancel(
-                &self,
-                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-            ) -> Receipt<Cancelled> {
+            pub fn cancel(&self, id: impl Input<TimeoutId>) -> Receipt<Cancelled> {
                 let id = id.try_into().map_err(Into::into);
                 self.submit_one(id.map(Command::Cancel), one!(Cancelled))
             }
@@ -231,7 +228,7 @@ macro_rules! calls {
             /// Moves a timeout to another time. Its number of attempts starts at 0 again.
             pub fn reschedule(
                 &self,
-                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                id: impl Input<TimeoutId>,
                 when: impl Into<When>,
             ) -> Receipt<Rescheduled> {
                 let moved = self.due(id, when).map(|(id, due)| Command::Reschedule(id, due));
@@ -241,7 +238,7 @@ macro_rules! calls {
             /// Makes a dead timeout due at `when`. Returns whether it was dead.
             pub fn requeue(
                 &self,
-                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                id: impl Input<TimeoutId>,
                 when: impl Into<When>,
             ) -> Receipt<bool> {
                 let moved = self.due(id, when).map(|(id, due)| Command::Requeue(id, due));
@@ -250,7 +247,7 @@ macro_rules! calls {
 
             fn due(
                 &self,
-                id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+                id: impl Input<TimeoutId>,
                 when: impl Into<When>,
             ) -> Result<(TimeoutId, WallTime), InputError> {
                 let id = id.try_into().map_err(Into::into)?;
@@ -320,10 +317,7 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    pub fn get(
-        &self,
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
-    ) -> Result<Option<Record>, DurableError> {
+    pub fn get(&self, id: impl Input<TimeoutId>) -> Result<Option<Record>, DurableError> {
         let id = id.try_into().map_err(Into::into)?;
         Ok(self.core().store.get(&id)?)
     }
@@ -366,18 +360,12 @@ impl<S: Store> DurableTimer<S> {
     /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
     /// Handlers that run go on, and so does one that starts at this moment. Deliveries that wait
     /// for a thread or a task go back to the store. The default queue is `""`.
-    pub fn pause(
-        &self,
-        queue: impl TryInto<Name, Error: Into<InputError>>,
-    ) -> Result<(), DurableError> {
+    pub fn pause(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
         Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, true)?)
     }
 
     /// Resumes a queue.
-    pub fn resume(
-        &self,
-        queue: impl TryInto<Name, Error: Into<InputError>>,
-    ) -> Result<(), DurableError> {
+    pub fn resume(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
         Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, false)?)
     }
 
@@ -467,12 +455,8 @@ impl<S: Store> DurableTimer<S> {
 impl NewTimeout {
     /// Creates a timeout of the default queue that replaces the one of the same id, and does not
     /// recur.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError`] if the id or the payload is not valid.
     pub fn new(
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        id: impl Input<TimeoutId>,
         due: WallTime,
         payload: impl AsRef<[u8]>,
     ) -> Result<Self, InputError> {
@@ -499,7 +483,7 @@ impl NewTimeout {
     ///
     /// [`InputError`] if the id or the payload is not valid, or the rule has no such time.
     pub fn recurring(
-        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        id: impl Input<TimeoutId>,
         now: WallTime,
         repeat: Repeat,
         payload: impl AsRef<[u8]>,
@@ -510,28 +494,14 @@ impl NewTimeout {
     }
 
     /// Sets the queue, whose handler gets it: see [`Queue`].
-    ///
-    /// # Errors
-    ///
-    /// [`InputError`] if the name is not valid.
-    pub fn queue(
-        mut self,
-        queue: impl TryInto<Name, Error: Into<InputError>>,
-    ) -> Result<Self, InputError> {
+    pub fn queue(mut self, queue: impl Input<Name>) -> Result<Self, InputError> {
         self.queue = queue.try_into().map_err(Into::into)?;
         Ok(self)
     }
 
     /// Sets the group within the queue, of which at most [`Queue::key_limit`] deliveries run at
     /// once.
-    ///
-    /// # Errors
-    ///
-    /// [`InputError`] if the name is not valid.
-    pub fn key(
-        mut self,
-        key: impl TryInto<Name, Error: Into<InputError>>,
-    ) -> Result<Self, InputError> {
+    pub fn key(mut self, key: impl Input<Name>) -> Result<Self, InputError> {
         self.key = Some(key.try_into().map_err(Into::into)?);
         Ok(self)
     }

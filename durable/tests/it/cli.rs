@@ -3,14 +3,13 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    time::Duration,
 };
 
-use delaywheel_durable::{
-    Command as Change, Name, NewTimeout, Repeat, Settlement, SqliteStore, Store, WallTime,
-};
+use delaywheel_durable::{Command as Change, SqliteStore};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use super::*;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_delaywheel-durable");
 

@@ -1,20 +1,8 @@
 //! Handlers that fail in every way: each failure is a failed attempt, and ends nothing else.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-        mpsc,
-    },
-    time::Duration,
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use delaywheel_durable::{
-    Backoff, DurableTimer, ManualWallClock, MemoryStore, NewTimeout, Queue, WallClock,
-};
-
-const SECOND: Duration = Duration::from_secs(1);
+use super::*;
 
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {

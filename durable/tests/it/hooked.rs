@@ -1,15 +1,6 @@
 //! A store in memory, of which calls that lock records may fail.
 
-use std::{
-    num::{NonZeroU32, NonZeroUsize},
-    sync::Arc,
-    time::Duration,
-};
-
-use delaywheel_durable::{
-    Answer, Attempt, Begun, Claim, ClaimRequest, ClaimedBatch, Command, Counts, MemoryStore, Name,
-    Notice, Query, QueueState, Record, Store, StoreResult, TimeoutId, WallTime, WorkerId,
-};
+use super::*;
 
 /// A call: one that locks records, or another one.
 pub(crate) enum Call<'a> {
@@ -53,7 +44,8 @@ macro_rules! pass_others_on {
             enter(now: WallTime, lease: Duration, name: Option<&str>) -> WorkerId;
             leave(worker: WorkerId) -> ();
             keep_only(worker: WorkerId, tokens: &[u64]) -> u64;
-            permits(queue: &Name, now: WallTime, rate: NonZeroU32, most: usize) -> (usize, WallTime);
+            permits(queue: &Name, now: WallTime, rate: NonZeroU32, most: usize)
+                -> (usize, WallTime);
             pause(queue: &Name, is_paused: bool) -> ();
             history(now: WallTime, id: Option<&TimeoutId>, before: Option<u64>, limit: usize)
                 -> Vec<Attempt>;

@@ -1,19 +1,8 @@
 //! Timers on real threads that have more to do than they can: what waits is not begun.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-        mpsc,
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use delaywheel_durable::SystemWallClock;
 
-use delaywheel_durable::{
-    Backoff, Command, Delivery, DurableTimer, DurableTimerBuilder, MemoryStore, NewTimeout, State,
-    Store, SystemWallClock, WallClock,
-};
+use super::*;
 
 const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);

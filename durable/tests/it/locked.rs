@@ -1,21 +1,11 @@
 //! Records that other transactions have locked.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-        mpsc,
-    },
-    thread,
-    time::Duration,
-};
+use std::sync::{Mutex, atomic::AtomicBool};
 
-use delaywheel_durable::{
-    Cancelled, Command, DurableTimer, ManualWallClock, MemoryStore, Scheduled, StoreError,
-    StoreErrorReason, StoreResult,
+use super::{
+    hooked::{Call, Hooked},
+    *,
 };
-
-use crate::hooked::{Call, Hooked};
 
 const FAR: Duration = Duration::from_secs(600);
 

@@ -18,16 +18,35 @@ mod sqlite;
 mod timer;
 mod waits;
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    num::{NonZeroU32, NonZeroUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
-use delaywheel_durable::{ClaimRequest, Command, Settlement, Store, WallTime};
+use delaywheel_durable::{
+    Answer, Attempt, Backoff, Begun, BuildError, Cancelled, Claim, ClaimRequest, ClaimedBatch,
+    Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
+    ManualWallClock, MemoryStore, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState,
+    Record, Repeat, Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason,
+    StoreResult, TimeoutId, WallClock, WallTime, WorkerId,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Ends an attempt of each timeout of the default queue that is due before a time.
 fn settle_all(store: &dyn Store, now: WallTime, until: WallTime, settlement: &Settlement) {
     let worker = store.enter(now, Duration::MAX, None).expect("enter");
     let claimed = store.claim(worker, &ClaimRequest::new(now, until)).expect("claim");
     let records = claimed.expect("lease").records;
-    let claims: Vec<_> = records.iter().map(delaywheel_durable::Record::claim).collect();
+    let claims: Vec<_> = records.iter().map(Record::claim).collect();
     store.begin(now, &claims, None).expect("begin");
     let settle = |claim| Command::Settle(claim, settlement.clone());
     store.write(now, &claims.into_iter().map(settle).collect::<Vec<_>>()).expect("settle");

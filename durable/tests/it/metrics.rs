@@ -1,17 +1,13 @@
 //! What `publish_metrics` publishes, and the dashboard that shows it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Mutex};
 
-use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
-use metrics::{
+use ::metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    with_local_recorder,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
+use super::*;
 
 /// The names of the published metrics, and the values of the histograms.
 #[derive(Default)]
@@ -71,7 +67,7 @@ fn start(clock: &ManualWallClock) -> DurableTimer<MemoryStore> {
 fn names() -> BTreeSet<String> {
     let seen = Seen::default();
     let timer = start(&ManualWallClock::new());
-    metrics::with_local_recorder(&seen, || timer.publish_metrics());
+    with_local_recorder(&seen, || timer.publish_metrics());
     seen.names.into_inner().expect("not poisoned")
 }
 
@@ -88,7 +84,7 @@ fn every_count_is_published_through_the_facade_metrics() {
 fn each_duration_is_published_once_as_a_value_of_a_histogram() {
     let (clock, seen) = (ManualWallClock::new(), Seen::default());
     let timer = start(&clock);
-    let publish = || metrics::with_local_recorder(&seen, || timer.publish_metrics());
+    let publish = || with_local_recorder(&seen, || timer.publish_metrics());
     let lateness = || seen.values("delaywheel_durable_lateness_seconds");
     for (id, delay) in [("a", 10), ("b", 13), ("c", 13)] {
         timer.schedule(id, delay * SECOND, b"").wait().expect("schedule");

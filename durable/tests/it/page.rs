@@ -5,16 +5,14 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     process::Command,
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
+    thread::JoinHandle,
 };
 
-use delaywheel_durable::{
-    Command as Change, ManualWallClock, MemoryStore, NewTimeout, Page, Settlement, State, Store,
-    WallClock, WallTime,
-};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use delaywheel_durable::{Command as Change, Page};
 use tokio::sync::oneshot;
+
+use super::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const TOKEN: &str = "correct-horse-battery";
@@ -238,30 +236,28 @@ fn queues_are_shown_paused_and_resumed() {
 }
 
 #[test]
-fn a_token_is_needed_as_bearer_or_cookie() {
+fn a_token_is_needed_as_bearer_or_password() {
     let served = Served::start(|page| page.token(TOKEN).allow_changes());
     let own = served.own();
     let bearer = |token| format!("Authorization: Bearer {token}");
+    let basic = |token| format!("Authorization: Basic {}", STANDARD.encode(format!("me:{token}")));
     let (status, head, body) = served.send("GET /", &[], "");
-    assert!(status == 401 && head.contains("www-authenticate: bearer"), "{head}");
-    assert!(body.contains(r#"action="/login""#) && !body.contains("order/1"), "{body}");
-    for wrong in [&bearer("x"), &bearer(&TOKEN[1..]), "Cookie: token=", "Cookie: other=1"] {
+    assert!(status == 401 && head.contains("www-authenticate: basic"), "{head}");
+    assert!(!body.contains("order/1"), "{body}");
+    let empty = "Authorization: Basic ";
+    for wrong in [&bearer("x"), &bearer(&TOKEN[1..]), &basic("x"), &basic(""), empty, "Cookie: a=1"]
+    {
         assert_eq!(served.send("GET /", &[wrong], "").0, 401, "{wrong}");
         assert_ne!(served.requeue(&[&own, wrong]).0, 303, "{wrong}");
     }
     assert!(served.is_dead());
     assert_eq!(served.send("GET /", &[&bearer(TOKEN)], "").0, 200);
-    assert_eq!(served.send("POST /login", &[&own], "token=wrong").0, 401);
-    let form = format!("token={TOKEN}");
-    assert_eq!(served.send("POST /login", &["Origin: http://evil.example"], &form).0, 403);
-    let (status, head, _) = served.send("POST /login", &[&own], &form);
-    assert!(status == 303 && head.contains("httponly; samesite=strict"), "{head}");
-    let cookie = format!("Cookie: a=b; token={TOKEN}");
+    let password = basic(TOKEN);
     // The name does not matter then, as behind a proxy.
-    assert_eq!(served.send("GET /", &[&cookie, "Host: ops.example"], "").0, 200);
-    assert_eq!(served.requeue(&[&cookie]).0, 403, "another site made the browser send it");
+    assert_eq!(served.send("GET /", &[&password, "Host: ops.example"], "").0, 200);
+    assert_eq!(served.requeue(&[&password]).0, 403, "another site made the browser send it");
     assert!(served.is_dead());
-    // A script has no origin, and no browser sends this header by itself.
+    // A script has no origin, and no browser sends a `Bearer` by itself.
     assert_eq!(served.requeue(&[&bearer(TOKEN)]).0, 303);
     assert!(!served.is_dead());
 }

@@ -1,17 +1,6 @@
 //! Several queues of one store, in virtual time.
 
-use std::{
-    num::{NonZeroU32, NonZeroUsize},
-    sync::mpsc::{self, Receiver},
-    time::Duration,
-};
-
-use delaywheel_durable::{
-    BuildError, Delivery, DurableTimer, DurableTimerBuilder, ManualWallClock, MemoryStore,
-    NewTimeout, Priority, Queue, Repeat, Scheduled, Store, WallClock,
-};
-
-const SECOND: Duration = Duration::from_secs(1);
+use super::*;
 
 /// Returns a queue whose handler passes its deliveries to the receiver.
 fn queue(name: &str) -> (Queue, Receiver<Delivery>) {

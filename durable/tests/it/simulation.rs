@@ -4,30 +4,14 @@
 //! Faults are seeded into the store on purpose, and every one of them must be found.
 //! `SIMULATION_SEEDS` sets the number of runs.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    num::{NonZeroU32, NonZeroUsize},
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, Sender},
-    },
-    time::Duration,
-};
+use std::{env, sync::mpsc::Sender};
 
-use delaywheel_durable::{
-    Answer, Attempt, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
-    Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Name, NewTimeout, Notice,
-    Priority, Query, Queue, QueueState, Record, Rescheduled, Scheduled, Settlement, State, Store,
-    StoreError, StoreErrorReason, StoreResult, TimeoutId, WallClock, WallTime, WorkerId,
-    conformance,
-};
+use delaywheel_durable::conformance;
 use fastrand::Rng;
 use parking_lot::Mutex;
 
-use crate::hooked::pass_others_on;
+use super::{hooked::pass_others_on, *};
 
-const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
 /// A fault that is seeded into a store.

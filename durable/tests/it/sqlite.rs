@@ -1,20 +1,16 @@
 //! Files of the embedded store: bad, damaged, in use, copied and compacted.
 
 use std::{
-    collections::BTreeMap,
     fs,
     ops::Range,
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
-use delaywheel_durable::{
-    ClaimRequest, Command, Name, NewTimeout, Query, Settlement, SqliteStore, Store,
-    StoreErrorReason, StoreResult, TimeoutId, WallTime,
-};
+use delaywheel_durable::SqliteStore;
 use rusqlite::Connection;
 use tempfile::TempDir;
+
+use super::*;
 
 fn file() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("folder");

@@ -1,26 +1,13 @@
 //! The timer in virtual time, and a few tests on real threads.
 
+use std::time::{SystemTime, UNIX_EPOCH};
 #[cfg(feature = "tracing")]
 use std::{cell::Cell, sync::Once};
-use std::{
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-        mpsc::{self, Receiver},
-    },
-    thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
 
-use delaywheel_durable::{
-    Backoff, BuildError, Cancelled, CatchUp, Conflict, Delivery, DurableError, DurableTimer,
-    DurableTimerBuilder, InputError, ManualWallClock, MemoryStore, Missed, NewTimeout, Query,
-    Repeat, Rescheduled, Scheduled, State, WallClock, WallTime,
-};
+use delaywheel_durable::{CatchUp, InputError, Missed};
 
-const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(86_400);
+use super::*;
+
 const MICRO: Duration = Duration::from_micros(1);
 
 /// Id, due time, time of delivery, attempt.

@@ -1,16 +1,10 @@
 //! A timer that waits does nothing, and times of the crate `jiff`.
 
-use std::{
-    sync::{Arc, Mutex, Weak},
-    time::Duration,
-};
+use std::sync::{Mutex, Weak};
 
-use delaywheel_durable::{
-    Driven, DurableTimer, ManualWallClock, MemoryStore, Store, WallClock, WallTime,
-};
+use delaywheel_durable::Driven;
 
-const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(86_400);
+use super::*;
 
 /// A clock for tests that shows when its timer wants the next turn.
 #[derive(Clone, Default)]

@@ -1,22 +1,10 @@
 //! What users, other programs and a server that is slow may do, and what must go on meanwhile.
 
-use std::{
-    error::Error,
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::error::Error;
 
-use delaywheel_durable::{
-    AttemptEnd, Backoff, Begun, ClaimRequest, Command, Delivery, DurableError, DurableTimer,
-    NewTimeout, PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
-};
+use delaywheel_durable::{AttemptEnd, Backoff, Repeat};
 
-use crate::{
-    LONG, SECOND, async_client, client, connect, held,
-    server::{Server, open},
-    start,
-};
+use super::*;
 
 /// A user's transaction holds the row, and the timer must cancel, deliver and settle others.
 #[tokio::test]
@@ -92,9 +80,7 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
             let (id, token) = (delivery.id().as_str(), delivery.claim().token.cast_signed());
             let acknowledge = "SELECT delaywheel.acknowledge($1, $2)";
             assert!(transaction.query_one(acknowledge, &[&id, &token])?.get::<_, bool>(0));
-            while delivery.is_current() {
-                thread::yield_now();
-            }
+            until(|| !delivery.is_current());
             timer.schedule("second", Duration::ZERO, b"").wait()?;
             Ok(transaction.rollback()?)
         })
@@ -102,9 +88,7 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     built.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
     timer_sender.send(built.clone()).expect("it waits");
     assert_eq!(done.recv_timeout(LONG).expect("delivery"), "second");
-    while built.stats().retries == 0 {
-        thread::yield_now();
-    }
+    until(|| built.stats().retries > 0);
     assert!(built.finish(LONG));
 }
 
@@ -187,11 +171,7 @@ fn workers_share_what_is_due_at_once() {
         builder.build_blocking(handler).expect("start")
     });
     let acknowledged = || timers.each_ref().map(|timer| timer.stats().acknowledged);
-    let deadline = Instant::now() + LONG;
-    while acknowledged().iter().sum::<u64>() < 600 {
-        assert!(Instant::now() < deadline, "{:?}", acknowledged());
-        thread::sleep(EACH);
-    }
+    until(|| acknowledged().iter().sum::<u64>() >= 600);
     println!("shares {:?}", acknowledged());
     assert!(acknowledged().iter().all(|&share| share >= 100), "{:?}", acknowledged());
 }
@@ -199,9 +179,7 @@ fn workers_share_what_is_due_at_once() {
 /// The process was killed, and the lease is still valid.
 #[test]
 fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((_server, store, now)) = stored() else { return };
     let new = NewTimeout::new("a", now, b"").expect("valid");
     store.write(now, &[Command::Schedule(new)]).expect("write");
     let killed = store.enter(now, 600 * SECOND, Some("node-1")).expect("enter");
@@ -311,9 +289,7 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
     let store = open(proxy.parameters(), "delaywheel");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    while timer.stats().acknowledged == 0 {
-        thread::yield_now();
-    }
+    until(|| timer.stats().acknowledged > 0);
     proxy.silence();
     let waits = timer.schedule("b", Duration::ZERO, b"");
     let begin = Instant::now();
@@ -343,11 +319,7 @@ fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
         let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
         let batch = (from..from + count_of).map(new).collect();
         timer.schedule_batch(batch).wait().expect("schedule");
-        let deadline = Instant::now() + LONG;
-        while count(&timer) < 1 + from + count_of {
-            assert!(Instant::now() < deadline, "{:?}", timer.stats());
-            thread::yield_now();
-        }
+        until(|| count(&timer) >= 1 + from + count_of);
     };
     deliver(0, 5_000);
     let mut watcher = self::client(&server);

@@ -26,9 +26,9 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, Name, NewTimeout,
-    PostgresStore, Priority, Query, Queue, Scheduled, State, Store, StoreErrorReason, TimeoutId,
-    WallClock, WallTime, conformance,
+    Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, Delivery, DurableError,
+    DurableTimer, Name, NewTimeout, PostgresStore, Priority, Query, Queue, Scheduled, State, Store,
+    StoreErrorReason, TimeoutId, WallClock, WallTime, conformance,
 };
 
 use self::{
@@ -105,13 +105,27 @@ const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 
 /// Counts the calls that wait for a lock.
 const WAITS: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
 
-/// Waits until a query does not count zero.
-fn wait_for(client: &mut postgres::Client, count: &str) {
+/// Waits for a condition.
+#[track_caller]
+fn until(mut is_met: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
-    while client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0 {
-        assert!(Instant::now() < deadline, "{count}");
+    while !is_met() {
+        assert!(Instant::now() < deadline, "it takes too long");
         thread::yield_now();
     }
+}
+
+/// Starts a server, and connects to it. Also returns the time there.
+fn stored() -> Option<(Server, PostgresStore, WallTime)> {
+    let server = Server::start()?;
+    let store = connect(&server);
+    let now = store.clock().expect("clock").now();
+    Some((server, store, now))
+}
+
+/// Waits until a query does not count zero.
+fn wait_for(client: &mut postgres::Client, count: &str) {
+    until(|| client.query_one(count, &[]).expect("count").get::<_, i64>(0) > 0);
 }
 
 #[test]
@@ -295,9 +309,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     // The acknowledgement would share the transaction of the next command.
-    while timer.count().expect("count").live > 0 {
-        thread::yield_now();
-    }
+    until(|| timer.count().expect("count").live == 0);
     proxy.arm("command", Cut::Answer);
     let error = timer.schedule("command", Duration::ZERO, b"").wait().expect_err("cut");
     let DurableError::Store(error) = error else { panic!("{error}") };
@@ -320,11 +332,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
         proxy.arm("begin", cut);
         schedule("begin", timer.now().saturating_add(SECOND));
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "begin");
-        let deadline = Instant::now() + LONG;
-        while !proxy.has_cut() {
-            assert!(Instant::now() < deadline, "{:?}", timer.stats());
-            thread::yield_now();
-        }
+        until(|| proxy.has_cut());
     }
     assert!(timer.finish(LONG));
 }
@@ -364,9 +372,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
                 AND query_start < now() - interval '200 ms'";
             let mut watcher = self::client(&server);
             let mut waits = || watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0);
-            while !lapses && !end.is_finished() && waits() == 0 {
-                thread::yield_now();
-            }
+            until(|| lapses || end.is_finished() || waits() > 0);
             if lapses {
                 end.join().expect("the renewal does not wait");
                 claim.commit().expect("commit");
@@ -488,9 +494,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
 
 #[test]
 fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((_server, store, now)) = stored() else { return };
     let write = |from: usize, conflict: Conflict, delay: Duration| {
         let new = |number: usize| {
             let due = now.saturating_add(delay);
@@ -544,11 +548,7 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
     );
     client.batch_execute(&sql).expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "good");
-    let deadline = Instant::now() + LONG;
-    while timer.count().expect("count").dead == 0 {
-        assert!(Instant::now() < deadline, "{:?}", timer.stats());
-        thread::yield_now();
-    }
+    until(|| timer.count().expect("count").dead > 0);
     let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
     assert_eq!(dead[0].id.as_str(), "bad");
     assert!(dead[0].error.as_ref().is_some_and(|error| error.contains(rule)), "{dead:?}");
@@ -603,9 +603,7 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     let queue = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
     let worker = DurableTimer::builder(connect(&server)).recheck(None).queue(queue);
     let worker = worker.build().expect("start");
-    while worker.stats().empty_claims < 2 {
-        thread::yield_now();
-    }
+    until(|| worker.stats().empty_claims >= 2);
     assert!(emails.try_recv().is_err());
     timer.resume("q").expect("resume");
     assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));

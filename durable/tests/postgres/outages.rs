@@ -1,23 +1,10 @@
 //! Machines, rows and answers that are lost, calls that are slow, and clocks that differ or step.
 
-use std::{
-    num::{NonZeroU32, NonZeroUsize},
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::num::{NonZeroU32, NonZeroUsize};
 
-use delaywheel_durable::{
-    Begun, Claim, ClaimRequest, Command, DurableTimer, Name, NewTimeout, PostgresStore, Record,
-    State, Store, TimeoutId, WallTime, WorkerId,
-};
+use delaywheel_durable::{Claim, Record, WorkerId};
 
-use crate::{
-    LONG, SECOND, STALL, STALLED, client, connect,
-    proxy::{Cut, Proxy},
-    server::{Server, open},
-    wait_for,
-};
+use super::*;
 
 fn schedule(store: &PostgresStore, id: &str, now: WallTime) -> TimeoutId {
     let new = NewTimeout::new(id, now, b"").expect("valid").key("k").expect("valid");
@@ -57,10 +44,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     let later = now.saturating_add(LONG);
     let second = store.enter(later, LONG, None).expect("enter");
     let held = claim(&store, second, now);
-    let deadline = Instant::now() + LONG;
-    while store.begin(now, &held, one).expect("begin") != [Begun::Begun] {
-        assert!(Instant::now() < deadline, "the key is locked");
-    }
+    until(|| store.begin(now, &held, one).expect("begin") == [Begun::Begun]);
     assert!(store.renew(second, later, LONG).expect("renew"));
     assert_eq!(state(&store, &a), State::Pending);
 }
@@ -69,9 +53,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
 /// effect.
 #[test]
 fn a_worker_gives_back_what_it_does_not_know() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((server, store, now)) = stored() else { return };
     let ids = ["a", "b", "c"].map(|id| schedule(&store, id, now));
     let worker = store.enter(now, LONG, None).expect("enter");
     let held = claim(&store, worker, now);
@@ -99,9 +81,7 @@ fn a_worker_gives_back_what_it_does_not_know() {
 /// An operator deleted the row, or a failover lost it.
 #[test]
 fn a_queue_with_a_rate_goes_on_without_its_row() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((server, store, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
     let permits = |now| store.permits(&queue, now, rate, 1).expect("permits").0;
     permits(now);
@@ -124,9 +104,7 @@ fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
     timer.pause("").expect("pause");
     let before = timer.stats().empty_claims;
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    while timer.stats().empty_claims == before {
-        thread::yield_now();
-    }
+    until(|| timer.stats().empty_claims != before);
     proxy.arm("COMMIT", Cut::Answer);
     timer.resume("").expect_err("cut");
     assert!(proxy.has_cut());
@@ -156,9 +134,7 @@ fn an_occurrence_that_sql_schedules_is_noticed() {
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
 #[test]
 fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((server, store, now)) = stored() else { return };
     let later = now.saturating_add(LONG);
     let a = schedule(&store, "a", now);
     let lapsed = store.enter(now, SECOND, None).expect("enter");
@@ -190,22 +166,6 @@ fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
     assert_eq!(state(&store, &a), State::Pending);
 }
 
-/// Their networks have different delays.
-#[test]
-fn workers_whose_clocks_differ_by_milliseconds_keep_to_the_rate() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
-    let behind = now.saturating_sub(Duration::from_millis(20));
-    let rate = NonZeroU32::new(1_000).expect("positive");
-    let permits = |now| store.permits(&Name::default(), now, rate, 10_000).expect("permits").0;
-    let given: usize = (0..20).map(|_| permits(now) + permits(behind)).sum();
-    assert_eq!(given, 100, "those that are kept");
-    let back = now.saturating_sub(LONG);
-    permits(back);
-    assert_eq!(permits(back.saturating_add(SECOND / 100)), 10, "after a step of the clock");
-}
-
 /// A clock of the server that is ahead by a number of seconds, which SQL functions find first.
 const STEPS: &str = "
     CREATE SCHEMA ahead;
@@ -222,11 +182,7 @@ fn a_process_that_only_schedules_hears_of_a_step_of_the_clock() {
     let timer = DurableTimer::builder(connect(&server)).build().expect("start");
     let ahead = timer.now().saturating_add(3_000 * SECOND);
     client.batch_execute("UPDATE ahead.seconds SET number = 3600").expect("step");
-    let deadline = Instant::now() + LONG;
-    while timer.now() < ahead {
-        assert!(Instant::now() < deadline, "the clock is late");
-        thread::yield_now();
-    }
+    until(|| timer.now() >= ahead);
 }
 
 /// The policy of the table delays the query of its version.
@@ -255,20 +211,4 @@ fn the_clock_of_a_store_is_not_late_by_the_time_of_its_connect() {
         let late = WallTime::now_of(shown).since(store.clock().expect("clock").now());
         assert!(late < 2 * SECOND, "{late:?}");
     });
-}
-
-/// The worker dies after a step back by an hour.
-#[test]
-fn a_lease_does_not_last_for_the_length_of_a_step_of_the_clock() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
-    let a = schedule(&store, "a", now);
-    let dies = store.enter(now.saturating_add(3_600 * SECOND), SECOND, None).expect("enter");
-    claim(&store, dies, now);
-    assert!(store.renew(dies, now, SECOND).expect("renew"));
-    let later = now.saturating_add(LONG);
-    let other = store.enter(later, LONG, None).expect("enter");
-    assert!(store.renew(other, later, LONG).expect("renew"));
-    assert_eq!(state(&store, &a), State::Pending);
 }

@@ -1,17 +1,9 @@
 //! The plans of the server: every statement finds its rows by an index, and reads no more of them
 //! than it needs. The module `auto_explain` of the server logs the plan of each statement.
 
-use std::time::Duration;
+use delaywheel_durable::{Claim, Overview, QueueOverview, Record, Settlement};
 
-use delaywheel_durable::{
-    Begun, Claim, ClaimRequest, Command, NewTimeout, Overview, PostgresStore, Query, QueueOverview,
-    Record, Settlement, Store, TimeoutId, WallTime,
-};
-
-use crate::{
-    client,
-    server::{Server, open},
-};
+use super::*;
 
 const LIMIT: usize = 10;
 

@@ -7,18 +7,9 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Stdio},
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
 };
 
-use delaywheel_durable::{Command, NewTimeout, Store, conformance};
-
-use crate::{
-    LONG, SECOND, client, connect,
-    server::{Server, open},
-    start_without_polls,
-};
+use super::*;
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
@@ -59,11 +50,7 @@ impl PgBouncer {
         let mut command = server.command(PROGRAM);
         let process = command.arg(file).stderr(Stdio::null()).spawn().expect("pgbouncer");
         let parameters = server.parameters().replace(&server.port.to_string(), &port.to_string());
-        let deadline = Instant::now() + LONG;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < deadline, "it does not listen");
-            thread::yield_now();
-        }
+        until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
         Some(Self { process, parameters, _folder: folder })
     }
 }

@@ -1,20 +1,12 @@
 //! `cancel`, `reschedule` and `requeue` race with deliveries on real threads. A model knows which
 //! answers, deliveries and last state fit together.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    slice,
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::{collections::BTreeMap, slice, sync::Mutex};
 
-use delaywheel_durable::{
-    Answer, Begun, Cancelled, ClaimRequest, Command, Delivery, DurableTimer, MemoryStore,
-    NewTimeout, Query, Rescheduled, State, Store, TimeoutId, WallTime,
-};
+use delaywheel_durable::{MemoryStore, Rescheduled};
 use fastrand::Rng;
 
-use crate::{LONG, STALL, STALLED, WAITS, client, connect, server::Server, wait_for};
+use super::*;
 
 /// What became of a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,9 +139,7 @@ fn race(store: impl Store) {
         });
         answers.insert(id, all);
     }
-    while timer.count().expect("count").live > 0 {
-        thread::yield_now();
-    }
+    until(|| timer.count().expect("count").live == 0);
     for (id, (answer, _, _)) in &mut answers {
         answer.get_or_insert_with(|| cancel(id));
     }
@@ -189,9 +179,7 @@ fn calls_that_race_with_deliveries_get_true_answers() {
 /// reschedule commits.
 #[test]
 fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((server, store, now)) = stored() else { return };
     let new = NewTimeout::new("a", now, b"").expect("valid");
     store.write(now, &[Command::Schedule(new.clone())]).expect("write");
     let worker = store.enter(now, LONG, None).expect("enter");
@@ -245,9 +233,7 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
 /// timeouts.
 #[test]
 fn commands_find_a_timeout_that_another_transaction_replaces() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let Some((server, store, now)) = stored() else { return };
     let mut client = client(&server);
     let schedule = "
         SELECT delaywheel.schedule(id, now() + interval '1 hour', '') FROM unnest('{a,b}'::text[]) id;";

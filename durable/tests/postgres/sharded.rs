@@ -1,15 +1,10 @@
 //! Three databases on one server as one: growth, and databases that end or are silent.
 
-use std::{
-    collections::BTreeSet,
-    iter,
-    sync::mpsc,
-    time::{Duration, Instant},
-};
+use std::iter;
 
-use delaywheel_durable::{DurableError, DurableTimer, Query, Sharded, StoreErrorReason, TimeoutId};
+use delaywheel_durable::Sharded;
 
-use crate::{LONG, SECOND, Timer, client, proxy::Proxy, server};
+use super::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -1,15 +1,11 @@
 //! Encrypted connections, with a certificate that the server makes for itself.
 
-use std::{
-    io::{self, Write},
-    time::{Duration, Instant},
-};
+use std::io::{self, Write};
 
-use delaywheel_durable::{DurableTimer, PostgresStore, StoreErrorReason};
 use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::{LONG, client, server::Server};
+use super::*;
 
 /// Makes a key and a certificate for the server, and turns TLS on. Returns the certificate; `None`
 /// if the machine has no `openssl`.

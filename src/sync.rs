@@ -2,7 +2,7 @@
 //!
 //! The protocols of the layers above use these types only, so the checker sees every step of them.
 
-use std::{sync::Arc, time::Duration};
+use std::{boxed::Box, io, string::String, sync::Arc, time::Duration};
 
 #[cfg(all(loom, test))]
 pub(crate) use self::model::explore;
@@ -16,6 +16,11 @@ pub(crate) use self::real::{
     AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
     this_thread, thread, unlock_fair,
 };
+
+/// Starts a thread. Not generic, because a program would compile a copy for each closure.
+pub(crate) fn spawn(name: String, run: Box<dyn FnOnce() + Send>) -> io::Result<ThreadId> {
+    thread::Builder::new().name(name).spawn(run).map(|handle| handle.thread().id())
+}
 
 /// Parks one thread, until another thread unparks it. A wake-up that comes earlier is kept.
 #[derive(Debug)]

@@ -221,6 +221,7 @@ impl ManualClock {
     /// # Panics
     ///
     /// Panics if an [`Instant`] cannot represent the new time.
+    #[inline]
     pub fn advance(&self, span: Duration) {
         let end = self.after(span);
         self.turn();
@@ -258,6 +259,7 @@ impl ManualClock {
     /// # Panics
     ///
     /// As [`advance`](Self::advance).
+    #[inline]
     pub fn jump(&self, span: Duration) {
         self.show(self.after(span));
         self.turn();
@@ -320,6 +322,7 @@ impl ManualClock {
     /// assert_eq!(clock.advance_to_next(), None);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[expect(clippy::must_use_candidate, reason = "it is called to let time pass")]
     pub fn advance_to_next(&self) -> Option<Duration> {
         let next = self.next_turn()?;
@@ -333,6 +336,7 @@ impl ManualClock {
     /// wake-ups. Returns whether none is.
     ///
     /// The limit ends the call when callbacks schedule new timeouts without end.
+    #[inline]
     #[must_use]
     pub fn run_until_idle(&self, limit: usize) -> bool {
         for _ in 0..limit {
@@ -354,12 +358,14 @@ impl ManualClock {
         *self.shared.origin.get_or_init(Instant::now)
     }
 
+    #[inline]
     fn turn(&self) {
         for timer in self.shared.timers.live() {
             timer.turn();
         }
     }
 
+    #[inline]
     fn next_turn(&self) -> Option<Duration> {
         let next_of = |timer: &Arc<dyn Driven>| {
             // A clock of the user around this one knows only instants.
@@ -405,6 +411,7 @@ impl Clock for ManualClock {
         None
     }
 
+    #[inline]
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         self.shared.timers.add(timer);
         true

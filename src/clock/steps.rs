@@ -61,7 +61,7 @@ impl<T: ?Sized> Listeners<T> {
 
 #[cfg(target_os = "linux")]
 mod system {
-    use std::{process, string::String, sync::Weak, thread};
+    use std::{boxed::Box, process, string::String, sync::Weak, thread};
 
     use rustix::{
         fd::OwnedFd,
@@ -102,7 +102,8 @@ mod system {
     }
 
     fn start(alarm: OwnedFd) -> bool {
-        let run = move || {
+        // A box, because a program would compile another copy of `spawn` for the closure.
+        let run: Box<dyn FnOnce() + Send> = Box::new(move || {
             loop {
                 // If the read fails, the thread wakes the listeners once a second instead.
                 if read(&alarm, &mut [0; 8]) != Err(Errno::CANCELED) {
@@ -110,7 +111,7 @@ mod system {
                 }
                 LISTENERS.live().iter().for_each(|listener| listener.clock_has_stepped());
             }
-        };
+        });
         thread::Builder::new().name(String::from("clock-steps")).spawn(run).is_ok()
     }
 }

@@ -52,6 +52,7 @@ pub(super) struct Filters {
 }
 
 impl Filters {
+    #[inline]
     pub(super) fn new(shards: usize) -> Self {
         let (words, lines_of_cell) = (shards.div_ceil(WORD), shards.div_ceil(LINE));
         let used = (0..CELLS * words).map(|_| AtomicU64::new(0)).collect();

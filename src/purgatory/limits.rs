@@ -94,6 +94,7 @@ const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };
 
 impl Limits {
     /// Makes limits. `total` is the total limit if its policy is to displace the oldest operation.
+    #[inline]
     pub(super) fn new(total: Option<u64>, per_key: Option<Limit>, max_keys: usize) -> Self {
         let total = total.map(|operations| Total { operations, count: AtomicU64::new(0) });
         let per_key = per_key.map(|limit| {
@@ -114,6 +115,7 @@ impl Limits {
     /// Takes a permit for each of these keys. Takes none and returns `false` if a key has none left
     /// and the limit refuses. If the limit displaces, returns `false` only for an operation that
     /// alone exceeds it, with several conditions on one key.
+    #[inline]
     pub(super) fn admit(&self, hashes: &[u64]) -> bool {
         let Some(per_key) = &self.per_key else { return true };
         if per_key.displaces() {
@@ -125,6 +127,7 @@ impl Limits {
     }
 
     /// Releases the permits of an operation that is refused after its admission.
+    #[inline]
     pub(super) fn give_back(&self, hashes: &[u64]) {
         if self.count_on_keys(false) {
             for &hash in hashes {
@@ -135,6 +138,7 @@ impl Limits {
 
     /// Counts an operation on these keys that begins to wait, in the limits that displace. Returns
     /// the limits that it exceeds.
+    #[inline]
     pub(super) fn begin(&self, mut hashes: SmallVec<[u64; 4]>) -> Excess {
         let is_exceeded =
             |total: &Total| total.count.fetch_add(1, Ordering::Relaxed) >= total.operations;
@@ -152,6 +156,7 @@ impl Limits {
     }
 
     /// Returns whether more operations wait on a key than its limit allows.
+    #[inline]
     pub(super) fn is_key_exceeded(&self, hash: u64) -> bool {
         self.per_key.as_ref().is_some_and(|per_key| {
             let counts = per_key.stripe(hash).lock();
@@ -169,6 +174,7 @@ impl Limits {
     }
 
     /// Releases a permit of a key.
+    #[inline]
     pub(super) fn release_key(&self, hash: u64) {
         self.per_key.iter().for_each(|per_key| per_key.release(hash));
     }
@@ -205,6 +211,7 @@ impl Limits {
 
     /// Frees the memory of keys that no operation watches. *O*(capacity), one stripe at a time
     /// under its lock.
+    #[inline]
     pub(super) fn shrink(&self) {
         for stripe in self.per_key.iter().flat_map(|per_key| &per_key.stripes) {
             stripe.lock().shrink_to_fit();
@@ -221,6 +228,7 @@ impl PerKey {
     }
 
     /// Returns whether one operation with these keys does not exceed the limit by itself.
+    #[inline]
     fn fits(&self, hashes: &[u64]) -> bool {
         let mut sorted: SmallVec<[u64; 4]> = hashes.into();
         sorted.sort_unstable();
@@ -230,6 +238,7 @@ impl PerKey {
 
     /// Takes a permit of a key. Returns `false` if none is left. Then it counts nothing, not even
     /// for a moment: another thread could be refused meanwhile.
+    #[inline]
     fn take(&self, hash: u64) -> bool {
         let mut counts = self.stripe(hash).lock();
         let count = counts.entry(hash).or_insert(0);
@@ -239,6 +248,7 @@ impl PerKey {
     }
 
     /// Counts an operation on a key. Returns the count.
+    #[inline]
     fn add(&self, hash: u64) -> u64 {
         let mut counts = self.stripe(hash).lock();
         let count = counts.entry(hash).or_insert(0);

@@ -162,6 +162,7 @@ impl<K> Lists<K> {
     }
 
     /// Removes a watcher of a threshold, and releases its permit.
+    #[inline]
     pub(super) fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
         self.watched -= 1;
         let entry = self.keys.at_mut(key);
@@ -340,7 +341,8 @@ impl List {
     }
 
     /// Adds a chunk with a watcher.
-    #[inline(never)]
+    #[cold]
+    #[inline]
     fn add_chunk(&mut self, chunks: &mut Slab<Chunk>, key: u32, number: u64, slot: u32) -> Spot {
         let mut slots = [END; CHUNK as usize];
         slots[0] = slot;
@@ -351,6 +353,7 @@ impl List {
     }
 
     /// Removes a chunk, which has no watchers left.
+    #[inline]
     fn remove_chunk(&mut self, number: u32, first: u64) {
         let More { chunks, .. } = self.more.as_deref_mut().expect("a list has its chunks");
         chunks.remove(&first);
@@ -360,12 +363,14 @@ impl List {
     }
 
     /// Adds a watcher of a threshold.
+    #[inline]
     fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
         let before = self.more.get_or_insert_default().thresholds.insert(threshold, slot);
         debug_assert!(before.is_none(), "two watchers have threshold {threshold:?}");
     }
 
     /// Removes a watcher of a threshold.
+    #[inline]
     fn remove_threshold(&mut self, threshold: Threshold) {
         let more = self.more.as_deref_mut();
         let removed = more.and_then(|more| more.thresholds.remove(&threshold));

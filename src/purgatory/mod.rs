@@ -252,10 +252,10 @@ where
     /// [`builder`](Self::builder) has other settings.
     #[must_use]
     pub fn new() -> Self {
-        match Self::builder().build() {
-            Ok(purgatory) => purgatory,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        let Ok(purgatory) = Self::builder().build() else {
+            unreachable!("the default settings are valid")
+        };
+        purgatory
     }
 }
 

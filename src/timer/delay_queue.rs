@@ -67,10 +67,10 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Makes a queue with the default settings. Starts no thread; the first value does.
     #[must_use]
     pub fn new() -> Self {
-        match TimerBuilder::default().build_queue() {
-            Ok(queue) => queue,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        let Ok(queue) = TimerBuilder::default().build_queue() else {
+            unreachable!("the default settings are valid")
+        };
+        queue
     }
 
     /// Returns a receiver for a task.

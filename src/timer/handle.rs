@@ -103,6 +103,7 @@ impl TimeoutHandle {
     }
 
     /// Returns whether the timeout has not ended.
+    #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.shards.deadline(self.key).is_some()
@@ -110,6 +111,7 @@ impl TimeoutHandle {
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
+    #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.deadline(self.key)?)
@@ -134,12 +136,14 @@ impl TimeoutHandle {
     /// assert_eq!(timeout.remaining(), None);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.shards.remaining(self.key)
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.
+    #[inline]
     pub fn cancel_on_drop(self) -> TimeoutGuard {
         TimeoutGuard { timeout: self, is_armed: true }
     }
@@ -182,6 +186,7 @@ pub struct TimeoutGuard {
 
 impl TimeoutGuard {
     /// Lets the timeout run when the guard is dropped.
+    #[inline]
     pub fn disarm(mut self) {
         self.is_armed = false;
     }

@@ -157,10 +157,10 @@ impl Timer {
     #[inline]
     #[must_use]
     pub fn new() -> Self {
-        match Self::builder().build() {
-            Ok(timer) => timer,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        let Ok(timer) = Self::builder().build() else {
+            unreachable!("the default settings are valid")
+        };
+        timer
     }
 
     /// Starts with the default settings.

@@ -52,7 +52,7 @@ use std::{
 
 use crate::{
     panics::catch,
-    sync::{Mutex, Parker, ThreadId, Unparker, thread},
+    sync::{Mutex, Parker, ThreadId, Unparker, spawn},
 };
 
 /// One thread that expires the timeouts of many timers.
@@ -195,7 +195,6 @@ impl Reaper {
     /// served.
     pub(super) fn serve(&self, client: Box<dyn Client>) -> io::Result<()> {
         self.join(client, || {
-            let builder = thread::Builder::new().name(format!("{}-reaper", self.0.name));
             let reaper = self.clone();
             let run = move || {
                 // By default, Linux may wake a thread 50 us late, to wake others with it.
@@ -203,7 +202,7 @@ impl Reaper {
                 let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(1));
                 reaper.run();
             };
-            builder.spawn(run).map(|handle| handle.thread().id())
+            spawn(format!("{}-reaper", self.0.name), Box::new(run))
         })
     }
 

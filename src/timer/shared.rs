@@ -6,7 +6,6 @@ use std::{
     format, io,
     string::String,
     sync::{Arc, Weak},
-    thread,
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -25,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::Driven,
-    sync::{AtomicBool, Mutex, Ordering, this_thread},
+    sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
     tick::Tick,
     wheel::TimingWheel,
 };
@@ -158,7 +157,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
                     handler.call(expired);
                 }
             };
-            thread::Builder::new().name(format!("{}-{index}", parts.name)).spawn(run)?;
+            spawn(format!("{}-{index}", parts.name), Box::new(run))?;
             parts.executors = index;
         }
         parts.reaper.serve(self.client())?;

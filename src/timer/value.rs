@@ -77,10 +77,10 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn new(handler: impl Fn(T) + Send + Sync + 'static) -> Self {
-        match TimerBuilder::default().build_with(handler) {
-            Ok(timer) => timer,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        let Ok(timer) = TimerBuilder::default().build_with(handler) else {
+            unreachable!("the default settings are valid")
+        };
+        timer
     }
 
     pub(super) fn from_shared(shared: Arc<Shared<TimingWheel<T>>>) -> Self {

@@ -400,6 +400,7 @@ impl Buckets {
     }
 
     /// Frees blocks, levels and chunks without timeouts.
+    #[inline]
     pub(super) fn shrink(&mut self) {
         self.end_kept();
         for block in &mut self.blocks {

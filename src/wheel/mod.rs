@@ -128,10 +128,10 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn new(start: Tick) -> Self {
-        match WheelBuilder::new().start(start).build() {
-            Ok(wheel) => wheel,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        let Ok(wheel) = WheelBuilder::new().start(start).build() else {
+            unreachable!("the default settings are valid")
+        };
+        wheel
     }
 
     /// Adds a timeout that expires at `deadline`.

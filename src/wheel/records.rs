@@ -258,6 +258,7 @@ impl Records {
     }
 
     /// Frees the segments without live records.
+    #[inline]
     pub(super) fn shrink(&mut self) {
         // The first chunk is that of the root, which goes last.
         if self.chunks.len() == 1 && self.is_dead(0) {

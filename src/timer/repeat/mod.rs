@@ -349,6 +349,7 @@ impl Repeating {
     /// assert_eq!(beat.next_run(), None);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn next_run(&self) -> Option<Instant> {
         self.0.timer.upgrade()?;

@@ -254,7 +254,7 @@ impl Chunk {
 #[inline]
 pub(super) fn remove_from(chunks: &mut Slab<Chunk>, number: u32, index: usize) -> Option<Chunk> {
     let is_last = chunks.at_mut(number).remove(index);
-    is_last.then(|| chunks.remove_at(number)).flatten().map(|(_, chunk)| chunk)
+    is_last.then(|| chunks.remove(number, None)).flatten().map(|(_, _, chunk)| chunk)
 }
 
 /// Where a watcher of events is: the number of its key or, with the highest bit set, of its chunk,

@@ -53,12 +53,14 @@ use std::{
 };
 
 #[cfg(feature = "future")]
+pub use self::sleep::sleeper::Sleep;
+#[cfg(feature = "future")]
 pub(crate) use self::{
     backlog::Receiver,
     repeat::grid::Grid,
     sleep::{
         driver::{DriverTurn, Turns},
-        sleeper::{SleepHandle, Sleeper},
+        sleeper::SleepHandle,
         until_time::TimeSleeper,
     },
     waker::{poll_or_store, wake_all},

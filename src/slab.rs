@@ -172,46 +172,22 @@ impl<V> Slab<V> {
     #[inline]
     pub(crate) fn fill(&mut self, tag: u32, value: V) -> Key {
         let index = self.vacant;
-        let Some(slot) = here_mut(&mut self.segments, index) else {
-            unreachable!("a listed slot exists")
-        };
-        let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
+        let slot = here_mut(&mut self.segments, index);
+        let Some(&mut Slot::Vacant { generation: Some(generation), next }) = slot else {
             unreachable!("only vacant slots are listed")
         };
-        *slot = Slot::Occupied { generation, tag, value };
+        if let Some(slot) = slot {
+            *slot = Slot::Occupied { generation, tag, value };
+        }
         self.vacant = next;
         self.len += 1;
         Key::new(index, generation)
     }
 
-    /// Removes the value of a key, and its tag; `None` if the key is dead.
+    /// Removes the value of a slot, if it has the key `only`, or whatever its key. Returns the key,
+    /// the tag and the value; `None` if there is none such.
     #[inline]
-    pub(crate) fn remove(&mut self, key: Key) -> Option<(u32, V)> {
-        let (_, tag, value) = self.vacate(key.index(), NonZeroU32::new(key.generation()))?;
-        Some((tag, value))
-    }
-
-    /// Removes the value of a slot. Returns its key as well; `None` if the slot is vacant.
-    #[inline]
-    pub(crate) fn remove_at(&mut self, index: u32) -> Option<(Key, V)> {
-        let (generation, _, value) = self.vacate(index, None)?;
-        Some((Key::new(index, generation), value))
-    }
-
-    /// Removes the value of a slot, which must be occupied, and its tag.
-    #[cfg(feature = "std")]
-    #[inline]
-    pub(crate) fn take_at(&mut self, index: u32) -> (u32, V) {
-        match self.vacate(index, None) {
-            Some((_, tag, value)) => (tag, value),
-            None => unreachable!("slot {index} is vacant"),
-        }
-    }
-
-    /// Takes the value out of a slot, of this generation if there is one. Returns the generation,
-    /// the tag and the value.
-    #[inline]
-    fn vacate(&mut self, index: u32, only: Option<NonZeroU32>) -> Option<(NonZeroU32, u32, V)> {
+    pub(crate) fn remove(&mut self, index: u32, only: Option<Key>) -> Option<(Key, u32, V)> {
         let Self { segments, elsewhere, vacant, .. } = self;
         let segment = segments.get_mut(index as usize / SEGMENT)?;
         let (slot, is_here) = match segment.get_mut(index as usize % SEGMENT) {
@@ -219,19 +195,18 @@ impl<V> Slab<V> {
             slot => (slot?, true),
         };
         let &mut Slot::Occupied { generation, .. } = slot else { return None };
-        // The load of the slot may be a cache miss, and the generation of a key is at hand.
-        let generation = match only {
-            Some(only) if only != generation => return None,
-            Some(only) => only,
-            None => generation,
-        };
-        let following = generation.checked_add(1);
+        // The load of the slot may be a cache miss, and a key is at hand.
+        let key = only.unwrap_or_else(|| Key::new(index, generation));
+        if key.generation() != generation.get() {
+            return None;
+        }
+        let following = NonZeroU32::new(key.generation().wrapping_add(1));
         let is_listed = is_here && following.is_some();
         let next = if is_listed { mem::replace(vacant, index) } else { END };
         self.newest = self.newest.max(following.unwrap_or(generation));
         self.len -= 1;
         match mem::replace(slot, Slot::Vacant { generation: following, next }) {
-            Slot::Occupied { tag, value, .. } => Some((generation, tag, value)),
+            Slot::Occupied { tag, value, .. } => Some((key, tag, value)),
             Slot::Vacant { .. } => unreachable!("slot {index} was seen to be occupied"),
         }
     }
@@ -556,16 +531,20 @@ mod tests {
 
     use super::*;
 
+    fn take<V>(slab: &mut Slab<V>, key: Key) -> Option<(u32, V)> {
+        slab.remove(key.index(), Some(key)).map(|(_, tag, value)| (tag, value))
+    }
+
     #[test]
     fn a_slot_retires_when_its_generations_are_used_up() {
         let mut slab = Slab::starting_at(NonZeroU32::MAX);
         let last = slab.insert(0, 1).unwrap();
-        assert_eq!((last.generation(), slab.remove(last)), (u32::MAX, Some((0, 1))));
+        assert_eq!((last.generation(), take(&mut slab, last)), (u32::MAX, Some((0, 1))));
         slab.first_generation = NonZeroU32::MIN;
         let next = slab.insert(0, 2).unwrap();
         assert_ne!(next.index(), last.index());
         assert_eq!(slab.get(last), None);
-        assert_eq!(slab.remove(next), Some((0, 2)));
+        assert_eq!(take(&mut slab, next), Some((0, 2)));
         assert!(slab.take().is_none(), "a retired slot would start again");
         slab.shrink();
         slab.check_invariants();
@@ -583,8 +562,8 @@ mod tests {
         slab.first_generation = NonZeroU32::MIN;
         for _ in 0..2 {
             let crowd: Vec<_> = (0..8 * 1024).map(|value| slab.insert(0, value).unwrap()).collect();
-            slab.remove(hot);
-            assert!(crowd.into_iter().all(|key| slab.remove(key).is_some()));
+            take(&mut slab, hot);
+            assert!(crowd.into_iter().all(|key| take(&mut slab, key).is_some()));
             assert!(slab.take().is_none(), "new slots would start at half of all generations");
             slab.shrink();
             slab.check_invariants();
@@ -601,7 +580,7 @@ mod tests {
             for step in 0..4_000 {
                 match random.u8(..64) {
                     0 if random.u8(..4) == 0 => live.drain(..).for_each(|key| {
-                        assert!(slab.remove(key).is_some());
+                        assert!(take(&mut slab, key).is_some());
                     }),
                     0 => slab.shrink(),
                     1 => assert_eq!(slab.take().is_some(), live.is_empty()),
@@ -613,7 +592,7 @@ mod tests {
                     _ if live.is_empty() => {}
                     _ => {
                         let key = live.swap_remove(random.usize(..live.len()));
-                        assert!(slab.remove(key).is_some() && slab.remove(key).is_none());
+                        assert!(take(&mut slab, key).is_some() && take(&mut slab, key).is_none());
                     }
                 }
                 assert_eq!(slab.len(), live.len());
@@ -641,12 +620,12 @@ mod tests {
                 random.shuffle(&mut live);
                 for _ in 0..random.usize(..=live.len()) {
                     let (key, value) = live.pop().unwrap();
-                    let (tag, taken) = match random.u8(..4) {
-                        0 => (value, slab.remove_at(key.index()).unwrap().1),
-                        1 => slab.take_at(key.index()),
-                        _ => slab.remove(key).unwrap(),
-                    };
-                    assert_eq!((tag, taken, slab.len()), (value, [value.into(); 5], live.len()));
+                    let only = random.bool().then_some(key);
+                    let (removed, tag, taken) = slab.remove(key.index(), only).unwrap();
+                    assert_eq!(
+                        (removed, tag, taken, slab.len()),
+                        (key, value, [value.into(); 5], live.len())
+                    );
                     dead.push(key);
                     if !slab.sweep() && live.len() % 4_096 == 0 {
                         slab.begin_sweep();
@@ -685,7 +664,7 @@ mod tests {
                     slab.get_mut(*key).unwrap()[1] ^= 1;
                     slab.get_at_mut(index).unwrap().1[2..].fill((*value).into());
                 }
-                let mut finds = |key| slab.get_mut(key).is_some() || slab.remove(key).is_some();
+                let mut finds = |key| slab.get_mut(key).is_some() || take(&mut slab, key).is_some();
                 assert!(!dead.iter().any(|&key| finds(key)), "a dead key lives");
             }
             slab.check_invariants();
@@ -705,7 +684,7 @@ mod tests {
         assert!(sizes.into_iter().eq([1, 4, 16, 64, 256, 1024, 2048, 3072, 4096]));
         assert!(keys.iter().zip(0..).all(|(key, index)| key.index() == index));
         for key in keys.iter().filter(|key| key.index() / 1024 % 2 == 1) {
-            slab.remove(*key);
+            take(&mut slab, *key);
         }
         slab.shrink();
         slab.check_invariants();
@@ -714,7 +693,7 @@ mod tests {
             (0..1024).map(|value| slab.insert(0, value).unwrap().index()).collect();
         assert!(filled.into_iter().eq(1024..2048));
         for key in slab.keys_from(0).collect::<Vec<_>>() {
-            slab.remove(key);
+            take(&mut slab, key);
         }
         slab.shrink();
         assert_eq!((slab.slots(), slab.segments.capacity()), (0, 0));

@@ -104,6 +104,8 @@ pub struct Ticks {
     origin: Duration,
     /// Nanoseconds in a tick.
     length: NonZeroU64,
+    /// `u64::MAX / length`. A multiplication by it takes a fraction of the time of a division.
+    reciprocal: u64,
 }
 
 impl Ticks {
@@ -120,7 +122,7 @@ impl Ticks {
         let Some(length) = NonZeroU64::new(Nanos::from(tick).get()) else {
             panic!("a tick of {tick:?} has no length")
         };
-        Self { origin, length }
+        Self { origin, length, reciprocal: u64::MAX / length }
     }
 
     /// Returns the length of a tick.
@@ -248,7 +250,10 @@ impl Ticks {
         if time == Nanos::NEVER {
             return Tick::MAX;
         }
-        Tick::new(time.get().div_ceil(self.length.get()))
+        // The reciprocal is at least `2^64 / length - 1`, so this is right or one too small.
+        let whole = ((u128::from(time.get()) * u128::from(self.reciprocal)) >> 64) as u64;
+        let (length, rest) = (self.length.get(), time.get() - whole * self.length.get());
+        Tick::new(whole + u64::from(rest > 0) + u64::from(rest > length))
     }
 
     /// Returns the time from the origin to the start of a tick.

@@ -153,7 +153,8 @@ impl<K> Lists<K> {
         if slots.iter().any(|&slot| slot != END) {
             return;
         }
-        let (_, Chunk { first, key, .. }) = self.chunks.take_at(number);
+        let emptied = self.chunks.remove(number, None);
+        let (.., Chunk { first, key, .. }) = emptied.expect("the chunk is there");
         let list = &mut self.keys.at_mut(key).list;
         list.remove_chunk(number, first);
         if list.is_empty() {

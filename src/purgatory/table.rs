@@ -102,7 +102,9 @@ impl<K, L> Table<K, L> {
     /// Removes a key. Returns it with its hash.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> (u64, K) {
-        let (next, Entry { hash, key, .. }) = self.entries.take_at(index);
+        let Some((_, next, Entry { hash, key, .. })) = self.entries.remove(index, None) else {
+            unreachable!("entry {index} is vacant")
+        };
         let head = self.head(hash);
         if *head == index {
             *head = next;

@@ -42,7 +42,7 @@ pub struct TimeoutHandle {
 impl TimeoutHandle {
     #[inline]
     pub(super) fn new(timer: &Shared<TimingWheel<Task>>, key: TimeoutKey) -> Self {
-        Self { shards: timer.reference(key), key }
+        Self { shards: timer.references[key.shard()].clone(), key }
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is

@@ -52,14 +52,14 @@ use std::{
 };
 
 #[cfg(feature = "future")]
-pub use self::sleep::until_time::TimeSleep;
+pub use self::sleep::{sleeper::Sleep, until_time::TimeSleep};
 #[cfg(feature = "future")]
 pub(crate) use self::{
     backlog::Receiver,
     repeat::grid::Grid,
     sleep::{
         driver::{DriverTurn, Turns},
-        sleeper::{SleepHandle, Sleeper},
+        sleeper::SleepHandle,
     },
     waker::{poll_or_store, wake_all},
 };

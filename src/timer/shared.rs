@@ -14,18 +14,15 @@ use crossbeam::utils::CachePadded;
 
 use super::{
     backlog::Backlog,
-    error::ScheduleError,
     executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
-    shards::{Shards, ShardsRef, TimeoutKey, shard::ShardState},
+    shards::{Shards, ShardsRef, shard::ShardState},
     stats::TimerStats,
-    tick_clock::Reading,
 };
 use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
-    tick::Tick,
     wheel::TimingWheel,
 };
 
@@ -36,7 +33,7 @@ use crate::{
 pub(crate) struct Shared<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
     /// A reference for the handles of each shard.
-    references: Box<[ShardsRef<S>]>,
+    pub(super) references: Box<[ShardsRef<S>]>,
     pub(crate) handler: Arc<Handler<S::Due>>,
     pub(super) delivery: Delivery<S::Due>,
     /// `None` once the threads have been started, or if the timer needs none.
@@ -110,12 +107,6 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         self.shards.wakeup.leave_to_driver();
         self.is_driven.store(true, Ordering::Release);
         drop(self.take_starter());
-    }
-
-    /// Returns a reference for the handle of a timeout.
-    #[inline]
-    pub(crate) fn reference(&self, key: TimeoutKey) -> ShardsRef<S> {
-        self.references[key.shard()].clone()
     }
 
     /// Marks the threads as started and returns the starter, if no thread has taken it before.
@@ -253,22 +244,6 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread.
-    #[inline]
-    pub(super) fn insert(
-        &self,
-        read: Reading,
-        deadline: Tick,
-        value: T,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let index = self.shards.current();
-        let mut shard = self.shards.lock(index);
-        let inserted = shard.insert(read.now, deadline, value);
-        shard.unlock();
-        self.help_if_late(read);
-        inserted.map(|key| TimeoutKey::new(index, key))
-    }
-
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {

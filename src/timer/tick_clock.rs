@@ -161,8 +161,7 @@ impl TickClock {
         after(self.source_now(), span)
     }
 
-    /// Returns the time since the start of tick 0.
-    #[inline]
+    /// Returns the time since the start of tick 0. A call, so that the callers are short.
     pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
     }
@@ -197,11 +196,7 @@ impl TickClock {
     pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
             None => system_nanos().saturating_sub(self.started),
-            Some(clock) => match clock.as_manual() {
-                Some(manual) => manual.elapsed().saturating_sub(self.manual_start).into(),
-                None => self.elapsed_at(clock.now()),
-            }
-            .min(Nanos::LAST),
+            Some(clock) => self.elapsed_by(&**clock),
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
         if self.ticks.is_in(elapsed, latest) {
@@ -211,7 +206,17 @@ impl TickClock {
         self.leave_tick(elapsed, latest)
     }
 
-    /// The same for a time outside the latest tick.
+    /// Returns the time since the start of tick 0 by the clock of the user.
+    #[inline(never)]
+    fn elapsed_by(&self, clock: &dyn Clock) -> Nanos {
+        let elapsed = match clock.as_manual() {
+            Some(manual) => manual.elapsed().saturating_sub(self.manual_start).into(),
+            None => self.elapsed_at(clock.now()),
+        };
+        elapsed.min(Nanos::LAST)
+    }
+
+    /// Returns the reading for a time outside the latest tick.
     #[cold]
     fn leave_tick(&self, elapsed: Nanos, latest: Tick) -> Reading {
         let begun = self.ticks.until_start(latest);

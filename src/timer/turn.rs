@@ -113,7 +113,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let count = batch.len() - before;
         holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
         let sleepers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
-        drop(shard.unlock());
+        drop(shard.unlock_fairly());
         if let Some((backlog, sleepers)) = sleepers {
             backlog.wake(sleepers);
             #[cfg(feature = "future")]
@@ -122,7 +122,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
-    /// take them. No callback runs here. An inserter that has unlocked its shard calls this.
+    /// take them. No callback runs here. An inserter calls this before it locks its shard.
     #[inline]
     pub(crate) fn help_if_late(&self, read: Reading) {
         if self.shards.wakeup.is_late(read.now) {

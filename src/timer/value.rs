@@ -15,8 +15,9 @@ use super::{
     shards::{Shards, TimeoutKey, shard::ShardGuard},
     shared::{Owner, Shared},
     stats::TimerStats,
+    tick_clock::Reading,
 };
-use crate::wheel::TimingWheel;
+use crate::{tick::Tick, wheel::TimingWheel};
 
 /// A timer that passes plain values to one handler.
 ///
@@ -114,10 +115,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        let value = self.ensure_started(value)?;
         let clock = self.shards().clock();
         let read = clock.read();
-        self.shared().insert(read, clock.deadline(read, delay), value)
+        self.insert(read, clock.deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -126,9 +126,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        let value = self.ensure_started(value)?;
         let clock = self.shards().clock();
-        self.shared().insert(clock.read(), clock.at(instant), value)
+        self.insert(clock.read(), clock.at(instant), value)
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as
@@ -145,9 +144,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         let value = self.ensure_started(value)?;
         let (shards, read) = (self.shards(), self.shards().clock().read());
         let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(read.now, tick, value);
-        let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
         self.shared().help_if_late(read);
-        inserted
+        shards.put_at_time(shards.current(), read.now, time.into(), insert)
     }
 
     /// Passes `value` to the handler within a window of delays, as
@@ -161,12 +159,11 @@ impl<T: Send + 'static> ValueTimer<T> {
         window: RangeInclusive<Duration>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let value = self.ensure_started(value)?;
         let clock = self.shards().clock();
         let read = clock.read();
         let at = |delay: &Duration| read.elapsed.saturating_add((*delay).into());
         let deadline = clock.ticks.roundest(at(window.start()), at(window.end()));
-        self.shared().insert(read, deadline, value)
+        self.insert(read, deadline, value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
@@ -335,9 +332,23 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shared().check_invariants();
     }
 
-    /// Starts the threads unless they have been started. Hands `value` back, even if that fails.
+    /// Adds a timeout, by a reading of the clock. Starts the threads if no timeout has done so.
     #[inline]
-    pub(super) fn ensure_started(&self, value: T) -> Result<T, ScheduleError<T>> {
+    pub(super) fn insert(
+        &self,
+        read: Reading,
+        deadline: Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let shared = self.shared();
+        let value = if shared.is_started() { value } else { self.ensure_started(value)? };
+        shared.help_if_late(read);
+        shared.shards.insert(read.now, deadline, value)
+    }
+
+    /// Starts the threads unless they have been started. Hands `value` back, even if that fails.
+    #[cold]
+    fn ensure_started(&self, value: T) -> Result<T, ScheduleError<T>> {
         match self.shared().ensure_started() {
             Ok(()) => Ok(value),
             Err(cause) => Err(ScheduleError::no_thread(value, cause)),

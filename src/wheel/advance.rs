@@ -121,7 +121,7 @@ impl<T> TimingWheel<T> {
             };
             let record = self.buckets.records.get(position);
             if record.deadline() <= expiration {
-                let Some((key, value)) = self.values.remove_at(record.slot) else {
+                let Some((key, _, value)) = self.values.remove(record.slot, None) else {
                     unreachable!("a live record has a timeout")
                 };
                 self.buckets.remove(position);

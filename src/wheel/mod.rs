@@ -198,7 +198,7 @@ impl<T> TimingWheel<T> {
     /// records.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
-        let (position, value) = self.values.remove(key)?;
+        let (_, position, value) = self.values.remove(key.index(), Some(key))?;
         self.remove(position);
         Some(value)
     }

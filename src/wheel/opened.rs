@@ -3,14 +3,15 @@
 //! To move each record to level 0 would access its slot once more. Instead the chunks leave the
 //! bucket, and the position of each record goes into the list of its tick. A list entry is a hint:
 //! its record may have died since, and the wheel removes the hint when it gets there. So a cancel
-//! costs nothing here, unless the record was in *front*.
+//! costs nothing here, unless the record was in *front*. If another record has taken the position,
+//! the wheel moves that one to the bucket where it is already, or expires it if it is due.
 
 use alloc::vec::Vec;
 use core::mem;
 
 use super::{
     occupied::Occupied,
-    records::{CHUNK, NIL, Records},
+    records::{NIL, Records},
 };
 use crate::tick::{Tick, TickSpan};
 
@@ -96,8 +97,7 @@ impl Opened {
         self.front = NIL;
         while let Some(offset) = self.occupied.first() {
             while let Some(&position) = self.hints.get(self.lists[offset] as usize) {
-                // The chunk may have been freed and be of a bucket now.
-                if records.is_live(position) && records.is_detached(position / CHUNK) {
+                if records.is_live(position) {
                     self.front = position;
                     self.front_tick = self.start.saturating_add(TickSpan::new(offset as u64));
                     return;

@@ -194,7 +194,7 @@ impl Records {
     pub(super) fn free(&mut self, chunk: u32) {
         debug_assert!(self.is_dead(chunk), "chunk {chunk} has live records");
         self.detach(chunk);
-        self.chunks.remove_at(chunk);
+        self.chunks.remove(chunk, None);
     }
 
     /// Takes a chunk out of its list. If it was the newest of a bucket, returns the bucket and its
@@ -262,7 +262,7 @@ impl Records {
     pub(super) fn shrink(&mut self) {
         // The first chunk is that of the root, which goes last.
         if self.chunks.len() == 1 && self.is_dead(0) {
-            self.chunks.remove_at(0);
+            self.chunks.remove(0, None);
         }
         self.chunks.shrink();
         let first = usize::from(!self.chunks.is_empty());

@@ -21,7 +21,7 @@ use crate::{
         shards::Shards,
         shared::Shared,
         sleep::{
-            sleeper::{SleepHandle, Sleeper},
+            sleeper::{Sleep, SleepHandle},
             wake_each,
         },
     },
@@ -104,7 +104,7 @@ struct Task {
     parker: Parker,
     waker: Waker,
     /// The checker does not allow its atomics in a drop after a deadlock.
-    sleep: ManuallyDrop<Sleeper>,
+    sleep: ManuallyDrop<Sleep>,
 }
 
 impl Task {
@@ -113,11 +113,11 @@ impl Task {
         let parker = Parker::new();
         let (waker, other) = (waker(&parker), waker(&Parker::new()));
         let handle = SleepHandle::new(&world.timer);
-        let mut sleep = ManuallyDrop::new(Sleeper::after(handle, ticks * TICK));
+        let mut sleep = ManuallyDrop::new(Sleep::after(handle, ticks * TICK));
         match first {
             First::None => {}
-            First::Other => assert!(sleep.poll(&other).is_pending()),
-            First::Same => assert!(sleep.poll(&waker).is_pending()),
+            First::Other => assert!(sleep.poll_by(&other).is_pending()),
+            First::Same => assert!(sleep.poll_by(&waker).is_pending()),
         }
         std::mem::forget(other);
         Self { shards: Arc::clone(&world.timer.shards), parker, waker, sleep }
@@ -132,7 +132,7 @@ impl Task {
     /// Runs the task until its sleep has ended. Returns how.
     fn run_until(&mut self) -> Result<(), ()> {
         loop {
-            match self.sleep.poll(&self.waker) {
+            match self.sleep.poll_by(&self.waker) {
                 Poll::Ready(ended) => return ended.map_err(drop),
                 Poll::Pending => self.parker.park(),
             }

@@ -25,11 +25,17 @@ use self::{
     wall::{Wall, since_1970},
 };
 use super::{
+    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
     tick_clock::TickClock,
 };
-use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
+use crate::{
+    clock::StepListener,
+    sync::Unparker,
+    tick::Tick,
+    wheel::{Key, TimingWheel},
+};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -81,8 +87,10 @@ impl<S: ShardState> Shards<S> {
     /// Locks the shard at `index`.
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> ShardGuard<'_, S> {
-        let shard = &self.all[index];
-        shard.guard(shard.content.lock(), &self.permits, &self.wakeup)
+        let shard = &*self.all[index];
+        let (permits, reaper) = (&self.permits, &self.wakeup);
+        let content = Some(shard.content.lock());
+        ShardGuard { shard, permits, reaper, content, earlier: None, now: Tick::ZERO }
     }
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
@@ -100,7 +108,7 @@ impl<S: ShardState> Shards<S> {
     #[inline]
     pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
         let mut shard = self.lock_of(key)?;
-        let value = shard.cancel(key.in_shard());
+        let value = shard.state_mut().wheel_mut().cancel(key.in_shard());
         shard.unlock();
         value
     }
@@ -188,15 +196,16 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
-        let shard = &self.all[index];
-        let content = shard.content.try_lock()?;
-        Some(shard.guard(content, &self.permits, &self.wakeup).into_fair())
+        let shard = &*self.all[index];
+        let (permits, reaper) = (&self.permits, &self.wakeup);
+        let content = Some(shard.content.try_lock()?);
+        Some(ShardGuard { shard, permits, reaper, content, earlier: None, now: Tick::ZERO })
     }
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.
     pub(super) fn wait_for(&self, index: usize) -> ShardGuard<'_, S> {
         self.wakeup.set_waiting(true);
-        let shard = self.lock(index).into_fair();
+        let shard = self.lock(index);
         self.wakeup.set_waiting(false);
         shard
     }
@@ -292,6 +301,23 @@ impl<S: ShardState> Shards<S> {
     }
 }
 
+impl<T: Send + 'static> Shards<TimingWheel<T>> {
+    /// Adds a timeout to the shard of this thread.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let index = self.current();
+        let mut shard = self.lock(index);
+        let inserted = shard.insert(now, deadline, value);
+        shard.unlock();
+        inserted.map(|key| TimeoutKey::new(index, key))
+    }
+}
+
 impl<S: ShardState + Send + 'static> Shards<S> {
     /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>) {
@@ -350,7 +376,9 @@ pub(crate) type ShardsRef<S> = Arc<CachePadded<Arc<Shards<S>>>>;
 /// [`ValueTimer`](crate::ValueTimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey {
-    shard: u32,
+    /// A whole word, as is the key: to store half of a word and then copy all of it stalls the
+    /// processor.
+    shard: usize,
     key: Key,
 }
 
@@ -358,14 +386,13 @@ impl TimeoutKey {
     #[inline]
     pub(super) fn new(shard: usize, key: Key) -> Self {
         debug_assert!(shard < 1 << 16, "the builder allows 2^16 shards");
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        Self { shard: shard as u32, key }
+        Self { shard, key }
     }
 
     /// Returns the index of its shard.
     #[inline]
     pub(crate) const fn shard(self) -> usize {
-        self.shard as usize
+        self.shard
     }
 
     /// Returns the key in the wheel of its shard.

@@ -36,9 +36,9 @@
 //! until it expires more timeouts in a hold than other threads insert between two.
 //!
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
-//! holder waits for one. An inserter has a time slice. If it finds, after its release, that the
-//! reaper is more than a tick late, it locks a shard that is due and free, and hands off up to 32
-//! timeouts there, if executor threads take them.
+//! holder waits for one. An inserter has a time slice. If it finds, before it locks its shard, that
+//! the reaper is more than a tick late, it locks a shard that is due and free, and hands off up to
+//! 32 timeouts there, if executor threads take them.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
@@ -163,25 +163,6 @@ impl<S: ShardState> Shard<S> {
         Self { content: Mutex::new(content), published: Published::new() }
     }
 
-    /// Returns a guard of the locked shard.
-    #[inline]
-    pub(super) fn guard<'a>(
-        &'a self,
-        content: MutexGuard<'a, Content<S>>,
-        permits: &'a Permits,
-        reaper: &'a Wakeup,
-    ) -> ShardGuard<'a, S> {
-        ShardGuard(Some(Held {
-            shard: self,
-            content,
-            permits,
-            reaper,
-            earlier: None,
-            now: Tick::ZERO,
-            is_fair: false,
-        }))
-    }
-
     /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
     pub(super) fn published(&self) -> Tick {
         self.published.get()
@@ -193,41 +174,37 @@ impl<S: ShardState> Shard<S> {
 /// Its drop releases the permits of the timeouts that have left the wheel, and the lock. Then it
 /// wakes the reaper if an operation has made that necessary, and drops the values that the state
 /// kept for that moment. All of this also happens in a panic.
-pub(crate) struct ShardGuard<'a, S: ShardState>(Option<Held<'a, S>>);
-
-/// The parts of a guard, until the release.
-struct Held<'a, S> {
-    shard: &'a Shard<S>,
-    content: MutexGuard<'a, Content<S>>,
-    permits: &'a Permits,
-    reaper: &'a Wakeup,
+pub(crate) struct ShardGuard<'a, S: ShardState> {
+    pub(super) shard: &'a Shard<S>,
+    pub(super) permits: &'a Permits,
+    pub(super) reaper: &'a Wakeup,
+    /// `None` once the lock is released.
+    pub(super) content: Option<MutexGuard<'a, Content<S>>>,
     /// The least expiration that an operation has published.
-    earlier: Earlier,
+    pub(super) earlier: Earlier,
     /// The time of the latest operation.
-    now: Tick,
-    /// Whether the lock is handed to the thread that has waited longest.
-    is_fair: bool,
+    pub(super) now: Tick,
 }
 
-impl<'a, S: ShardState> ShardGuard<'a, S> {
-    fn held(&self) -> &Held<'a, S> {
-        self.0.as_ref().expect("a guard holds its lock")
+impl<S: ShardState> ShardGuard<'_, S> {
+    fn content(&self) -> &Content<S> {
+        self.content.as_ref().expect("a guard holds its lock")
     }
 
     #[inline]
-    fn held_mut(&mut self) -> &mut Held<'a, S> {
-        self.0.as_mut().expect("a guard holds its lock")
+    fn content_mut(&mut self) -> &mut Content<S> {
+        self.content.as_mut().expect("a guard holds its lock")
     }
 
     pub(crate) fn state(&self) -> &S {
-        &self.held().content.state
+        &self.content().state
     }
 
     /// Returns the state. It must not be given new timeouts, nor earlier deadlines: those are
     /// published by [`insert`](Self::insert) and [`reset`](Self::reset).
     #[inline]
     pub(crate) fn state_mut(&mut self) -> &mut S {
-        &mut self.held_mut().content.state
+        &mut self.content_mut().state
     }
 
     /// Adds a timeout.
@@ -238,10 +215,11 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         deadline: Tick,
         value: S::Value,
     ) -> Result<Key, ScheduleError<S::Value>> {
-        let held = self.held_mut();
-        let Content { state, is_closed, must_settle, unsettled, counts, .. } = &mut *held.content;
+        let permits = self.permits;
+        let content = self.content_mut();
+        let Content { state, is_closed, must_settle, unsettled, counts, .. } = &mut *content;
         if *must_settle {
-            let is_full = || (!held.permits.acquire()).then_some(ScheduleErrorKind::Full);
+            let is_full = || (!permits.acquire()).then_some(ScheduleErrorKind::Full);
             let refusal = if *is_closed { Some(ScheduleErrorKind::ShutDown) } else { is_full() };
             if let Some(kind) = refusal {
                 counts.refused += 1;
@@ -254,8 +232,8 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         match wheel.insert(deadline, value) {
             Ok(key) => {
                 counts.scheduled += 1;
-                let next = held.content.expiration(deadline);
-                held.publish(now, next);
+                let next = content.expiration(deadline);
+                self.publish(now, next);
                 Ok(key)
             }
             Err(refused) => {
@@ -275,7 +253,7 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         value: S::Value,
     ) -> Result<Key, ScheduleError<S::Value>> {
         let inserted = self.insert(now, deadline, value);
-        let counts = &mut self.held_mut().content.counts;
+        let counts = &mut self.content_mut().counts;
         if inserted.is_ok() {
             counts.scheduled -= 1;
             counts.expired -= 1;
@@ -285,12 +263,6 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         inserted
     }
 
-    /// Cancels a timeout and returns its value; `None` if it has ended.
-    #[inline]
-    pub(crate) fn cancel(&mut self, key: Key) -> Option<S::Value> {
-        self.state_mut().wheel_mut().cancel(key)
-    }
-
     /// Moves a timeout to a new deadline, by the timer's clock. Returns whether it was pending.
     #[inline]
     pub(crate) fn reset(&mut self, key: Key, now: Tick, deadline: Tick) -> bool {
@@ -298,19 +270,19 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         wheel.observe(now);
         let is_pending = wheel.reset(key, deadline).is_some();
         if is_pending {
-            let held = self.held_mut();
-            if !held.content.wall_deadlines.is_empty() {
-                held.content.wall_deadlines.remove(&key);
+            let content = self.content_mut();
+            if !content.wall_deadlines.is_empty() {
+                content.wall_deadlines.remove(&key);
             }
-            let next = held.content.expiration(deadline);
-            held.publish(now, next);
+            let next = content.expiration(deadline);
+            self.publish(now, next);
         }
         is_pending
     }
 
     /// Makes a timeout that was inserted or reset follow the wall clock.
     pub(super) fn follow_wall_clock(&mut self, key: Key, deadline: i128) {
-        let deadlines = &self.held().content.wall_deadlines;
+        let deadlines = &self.content().wall_deadlines;
         if deadlines.len() == deadlines.capacity() {
             let live = self.forget_ended().len();
             self.wall_deadlines().reserve(live + 1);
@@ -333,24 +305,18 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
 
     /// Removes the deadlines by the wall clock of timeouts that have ended.
     fn forget_ended(&mut self) -> &mut WallDeadlines {
-        let Content { state, wall_deadlines, .. } = &mut *self.held_mut().content;
+        let Content { state, wall_deadlines, .. } = self.content_mut();
         wall_deadlines.retain(|key, _| state.wheel().deadline(*key).is_some());
         wall_deadlines
     }
 
     pub(super) fn wall_deadlines(&mut self) -> &mut WallDeadlines {
-        &mut self.held_mut().content.wall_deadlines
+        &mut self.content_mut().wall_deadlines
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(crate) fn deadline(&self, key: Key) -> Option<Tick> {
         self.state().wheel().deadline(key)
-    }
-
-    /// Makes the release hand the lock to the thread that has waited longest.
-    pub(super) fn into_fair(mut self) -> Self {
-        self.held_mut().is_fair = true;
-        self
     }
 
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
@@ -362,7 +328,8 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         expired: &mut Vec<Expired<S::Due>>,
     ) -> bool {
         let before = expired.len();
-        let Held { shard, content, .. } = self.held_mut();
+        let shard = self.shard;
+        let content = self.content_mut();
         let is_drained = content.state.expire(read, steps, expired);
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
@@ -379,9 +346,8 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
     /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
     /// early. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
-        let Held { shard, content, .. } = self.held();
-        let next = content.state.wheel().next_expiration().unwrap_or(Tick::MAX);
-        shard.published.set(next.max(shard.published()));
+        let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
+        self.shard.published.set(next.max(self.shard.published()));
     }
 
     /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
@@ -389,12 +355,12 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
     /// Unlike the published expiration, a cancelled timeout does not make it too early.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         // The wheel may want to split a crowded bucket earlier than the shard has published.
-        self.state().wheel().next_expiration().map(|next| next.max(self.held().shard.published()))
+        self.state().wheel().next_expiration().map(|next| next.max(self.shard.published()))
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
     pub(crate) fn close(&mut self) {
-        let content = &mut *self.held_mut().content;
+        let content = self.content_mut();
         if !mem::replace(&mut content.must_settle, true) {
             content.unsettled = content.state.wheel().len();
         }
@@ -402,24 +368,23 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.held().content.is_closed
+        self.content().is_closed
     }
 
     /// Closes the shard and returns its wheel. The caller empties it, without the lock.
     pub(super) fn shut_down(&mut self) -> TimingWheel<S::Value> {
         self.close();
-        let Held { shard, content, .. } = self.held_mut();
-        let Content { state, counts, wall_deadlines, .. } = &mut **content;
+        let Content { state, counts, wall_deadlines, .. } = self.content_mut();
         *wall_deadlines = WallDeadlines::default();
         let wheel = mem::take(state.wheel_mut());
         counts.returned += wheel.len() as u64;
-        shard.published.set(Tick::MAX);
+        self.shard.published.set(Tick::MAX);
         wheel
     }
 
     /// Adds the counts of this shard to `sum`.
     pub(super) fn add_counts(&self, sum: &mut TimerStats) {
-        let Content { state, counts, .. } = &*self.held().content;
+        let Content { state, counts, .. } = self.content();
         let pending = state.wheel().len() as u64;
         sum.scheduled += counts.scheduled;
         sum.expired += counts.expired;
@@ -432,11 +397,10 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
     /// Checks the invariants of the shard, except those of its state. Returns the number of pending
     /// timeouts.
     pub(crate) fn check_invariants(&self) -> u64 {
-        let Held { shard, content, .. } = self.held();
-        let Content { state, is_closed, counts, .. } = &**content;
+        let Content { state, is_closed, counts, .. } = self.content();
         let wheel = state.wheel();
         wheel.check_invariants();
-        let published = shard.published();
+        let published = self.shard.published();
         for (_, deadline, _) in wheel {
             assert!(published <= deadline, "published {published}, but one is due at {deadline}");
         }
@@ -448,27 +412,6 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         pending
     }
 
-    /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
-    pub(crate) fn unlock(mut self) -> S::Dropped {
-        match self.0.take() {
-            Some(held) => held.release(),
-            None => S::Dropped::default(),
-        }
-    }
-}
-
-impl<S: ShardState> Drop for ShardGuard<'_, S> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            held.drop();
-        }
-    }
-}
-
-impl<S: ShardState> Held<'_, S> {
     #[inline]
     fn publish(&mut self, now: Tick, expiration: Tick) {
         self.now = now;
@@ -479,31 +422,64 @@ impl<S: ShardState> Held<'_, S> {
         debug_assert!(self.shard.published() <= expiration, "the reaper would sleep too long");
     }
 
+    /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as for the caller")]
-    fn release(mut self) -> S::Dropped {
-        let is_emptied = self.content.must_settle && settle(&mut self.content, self.permits);
-        let dropped = self.content.state.take_dropped();
-        if self.is_fair {
-            unlock_fair(self.content);
-        } else {
-            drop(self.content);
-        }
-        self.reaper.wake_if_needed(self.now, self.earlier);
-        if is_emptied {
-            self.reaper.wake();
-        }
-        if self.reaper.is_waiting() {
-            let_run();
-        }
-        dropped
+    #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
+    pub(crate) fn unlock(mut self) -> S::Dropped {
+        let Some(content) = self.content.take() else { return S::Dropped::default() };
+        release(content, self.permits, self.reaper, self.now, self.earlier, drop)
     }
 
-    /// Not inlined, so that the parts of a guard need not be in memory for the case of a panic.
-    #[inline(never)]
-    fn drop(self) {
-        drop(self.release());
+    /// Unlocks as well, and hands the lock to the thread that has waited longest.
+    pub(in crate::timer) fn unlock_fairly(mut self) -> S::Dropped {
+        let Some(content) = self.content.take() else { return S::Dropped::default() };
+        release(content, self.permits, self.reaper, self.now, self.earlier, unlock_fair)
     }
+}
+
+impl<S: ShardState> Drop for ShardGuard<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(content) = self.content.take() {
+            release_in_drop(content, self.permits, self.reaper, self.now, self.earlier);
+        }
+    }
+}
+
+/// Not inlined, so that the parts of a guard need not be in memory for the case of a panic.
+#[inline(never)]
+fn release_in_drop<S: ShardState>(
+    content: MutexGuard<'_, Content<S>>,
+    permits: &Permits,
+    reaper: &Wakeup,
+    now: Tick,
+    earlier: Earlier,
+) {
+    drop(release(content, permits, reaper, now, earlier, drop));
+}
+
+/// Ends the hold of a guard with these parts.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as for `unlock`")]
+fn release<'a, S: ShardState>(
+    mut content: MutexGuard<'a, Content<S>>,
+    permits: &Permits,
+    reaper: &Wakeup,
+    now: Tick,
+    earlier: Earlier,
+    unlock: impl FnOnce(MutexGuard<'a, Content<S>>),
+) -> S::Dropped {
+    let is_emptied = content.must_settle && settle(&mut content, permits);
+    let dropped = content.state.take_dropped();
+    unlock(content);
+    reaper.wake_if_needed(now, earlier);
+    if is_emptied {
+        reaper.wake();
+    }
+    if reaper.is_waiting() {
+        let_run();
+    }
+    dropped
 }
 
 /// Lets the reaper run, which waits for a lock: the thread that holds it may have lost its

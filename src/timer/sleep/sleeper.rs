@@ -42,11 +42,14 @@
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
 use std::{
+    fmt,
+    future::Future,
     mem,
     panic::{RefUnwindSafe, UnwindSafe},
+    pin::Pin,
     ptr,
     sync::Arc,
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -102,8 +105,46 @@ impl SleepHandle {
     }
 }
 
-/// A sleep.
-pub(crate) struct Sleeper {
+/// Waits until its deadline; from [`Timer::sleep`](crate::Timer::sleep) and
+/// [`sleep()`](crate::future::sleep()).
+///
+/// It is [`Unpin`], because the wheel refers to it by a key and not by an address. So you can move
+/// it, store it, and poll `&mut sleep`.
+///
+/// The first poll registers it in the wheel. Before that, and after it has ended, it takes no lock.
+/// A poll after its end is ready again.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer};
+/// use pollster::block_on;
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let mut idle = timer.sleep(Duration::from_secs(30));
+/// clock.advance(Duration::from_secs(20));
+/// idle.reset(Duration::from_secs(30));
+/// clock.advance(Duration::from_secs(20));
+/// assert!(!idle.is_elapsed());
+/// clock.advance(Duration::from_secs(10));
+/// block_on(&mut idle)?;
+/// assert!(idle.is_elapsed());
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Errors
+///
+/// It ends with a [`SleepError`](crate::future::SleepError) if the timer is full or shut down, or
+/// cannot start its thread. A shutdown of the timer ends pending sleeps at once.
+///
+/// # Cancel safety
+///
+/// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Sleep {
     handle: SleepHandle,
     /// Time from the start of the timer to the deadline; the delay of a sleep that is `Delayed`.
     deadline: Nanos,
@@ -152,7 +193,7 @@ impl WakerId {
 /// The result of a poll.
 pub(crate) type Polled = Poll<Result<(), ScheduleError<()>>>;
 
-impl Sleeper {
+impl Sleep {
     /// Makes a sleep whose delay begins with its first poll. Does not read the clock.
     #[inline]
     pub(crate) fn delayed(handle: SleepHandle, delay: Duration) -> Self {
@@ -162,9 +203,10 @@ impl Sleeper {
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(crate) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        let mut sleep = Self::delayed(handle, delay);
-        sleep.start();
-        sleep
+        // In one piece: to store parts of a value and then move all of it stalls the processor.
+        let deadline = handle.parts().shards.clock().elapsed().saturating_add(delay.into());
+        let stage = if delay.is_zero() { Stage::Out } else { Stage::Ahead };
+        Self { handle, deadline, stage }
     }
 
     /// Makes a sleep that ends at `deadline`.
@@ -191,36 +233,30 @@ impl Sleeper {
         self.shards().clock()
     }
 
-    /// Returns the deadline; `None` if an [`Instant`] cannot represent it.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
+    /// [`Duration::MAX`].
+    ///
+    /// A deadline before the timer was made counts as the instant at which that happened.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
         self.clock().instant_at(self.deadline)
     }
 
-    /// Returns whether the deadline has passed. Reads the clock if no thread has seen that yet.
-    pub(crate) fn is_elapsed(&self) -> bool {
-        self.clock().has_passed(self.deadline) || self.clock().elapsed() >= self.deadline
+    /// Returns the length of a tick of the timer.
+    pub(crate) fn tick(&self) -> Duration {
+        self.clock().ticks.tick()
     }
 
-    /// Polls the sleep. It is ready at its deadline, or with an error if the timer refuses or ends
-    /// it.
-    #[inline]
-    pub(crate) fn poll(&mut self, waker: &Waker) -> Polled {
-        if matches!(self.stage, Stage::Delayed) {
-            self.start();
-        }
-        match self.stage {
-            Stage::In { due, id, .. } if self.is_held(due, id, waker) => return Poll::Pending,
-            Stage::In { shard, key, due, .. } => return self.renew(shard, key, due, waker),
-            Stage::Out if self.is_elapsed() => return Poll::Ready(Ok(())),
-            _ => {}
-        }
-        if self.clock().has_passed(self.deadline) {
-            return self.end(Ok(()));
-        }
-        match self.handle.parts().shared.ensure_started() {
-            Ok(()) => self.insert(waker),
-            Err(cause) => self.end(Err(ScheduleError::no_thread((), cause))),
-        }
+    /// Returns the time of the timer's clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock().instant_now()
+    }
+
+    /// Returns whether the deadline has passed, on the timer's clock. A poll sees that up to a tick
+    /// later.
+    #[must_use]
+    pub fn is_elapsed(&self) -> bool {
+        self.clock().has_passed(self.deadline) || self.clock().elapsed() >= self.deadline
     }
 
     /// Returns whether a thread that removes the waker from the wheel wakes the task of `waker`.
@@ -295,13 +331,27 @@ impl Sleeper {
         }
     }
 
-    /// Moves the deadline to `delay` from now.
-    pub(crate) fn reset(&mut self, delay: Duration) {
+    /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
+    ///
+    /// As everywhere in this crate, `reset` takes a delay, and [`reset_at`](Self::reset_at) an
+    /// instant. In tokio, `reset` takes an instant; such a call does not compile here.
+    ///
+    /// A later deadline takes one store: the sleep keeps its bucket in the wheel. So the timer also
+    /// wakes the task once at the old deadline, and the poll then returns `Pending`. Until that
+    /// poll, the sleep counts as expired. In a timer with
+    /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
+    ///
+    /// In a [`finish`](crate::Timer::finish) the sleep also moves at once. A finish also wakes the
+    /// task of each sleep. If a reset had only stored a later deadline, the poll moves the sleep to
+    /// it. If the old deadline passes before that poll, the sleep ends with an error.
+    ///
+    /// As after any wake-up, poll the sleep again to be woken at the new deadline.
+    pub fn reset(&mut self, delay: Duration) {
         self.move_to(self.clock().elapsed().saturating_add(delay.into()));
     }
 
-    /// Moves the deadline to an instant.
-    pub(crate) fn reset_at(&mut self, deadline: Instant) {
+    /// Moves the deadline to `deadline`, like [`reset`](Self::reset).
+    pub fn reset_at(&mut self, deadline: Instant) {
         self.move_to(self.clock().elapsed_at(deadline));
     }
 
@@ -332,6 +382,11 @@ impl Sleeper {
         self.stage = if is_live { Stage::In { shard, key, due, id } } else { Stage::Out };
     }
 
+    #[cfg(test)]
+    pub(crate) fn poll_by(&mut self, waker: &Waker) -> Polled {
+        Pin::new(self).poll(&mut Context::from_waker(waker))
+    }
+
     /// Removes the waker from the wheel. Takes no lock if there is none, or if the shard shows that
     /// the key has expired.
     #[inline]
@@ -340,7 +395,7 @@ impl Sleeper {
             let shards = self.shards();
             if !shards.is_past(shard as usize, due) {
                 let mut shard = shards.lock(shard as usize);
-                let waker = shard.cancel(key);
+                let waker = shard.state_mut().cancel(key);
                 shard.unlock();
                 // User code, without the lock.
                 drop(waker);
@@ -349,7 +404,38 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
+impl Future for Sleep {
+    type Output = Result<(), ScheduleError<()>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        let waker = cx.waker();
+        if matches!(self.stage, Stage::Delayed) {
+            self.start();
+        }
+        match self.stage {
+            Stage::In { due, id, .. } if self.is_held(due, id, waker) => return Poll::Pending,
+            Stage::In { shard, key, due, .. } => return self.renew(shard, key, due, waker),
+            Stage::Out if self.is_elapsed() => return Poll::Ready(Ok(())),
+            _ => {}
+        }
+        if self.clock().has_passed(self.deadline) {
+            return self.end(Ok(()));
+        }
+        match self.handle.parts().shared.ensure_started() {
+            Ok(()) => self.insert(waker),
+            Err(cause) => self.end(Err(ScheduleError::no_thread((), cause))),
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").field("deadline", &self.deadline()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
         self.cancel();
@@ -390,13 +476,13 @@ mod tests {
         let waker = Waker::from(Arc::new(Idle)).clone();
         let second = Duration::from_secs(1);
         let new = |delay| {
-            let mut sleep = Sleeper::after(timer.sleep_handle(), delay);
-            assert!(sleep.poll(&waker).is_pending());
+            let mut sleep = Sleep::after(timer.sleep_handle(), delay);
+            assert!(sleep.poll_by(&waker).is_pending());
             sleep
         };
         let (fired, mut ended) = (new(second), new(second));
         clock.advance(second);
-        assert!(ended.poll(&waker).is_ready());
+        assert!(ended.poll_by(&waker).is_ready());
         let mut pending = new(second);
 
         let shards = Arc::clone(&pending.handle.parts().shards);
@@ -404,13 +490,13 @@ mod tests {
         let (done, is_done) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(move || {
-                drop(Sleeper::after(timer.sleep_handle(), second));
+                drop(Sleep::after(timer.sleep_handle(), second));
                 assert!(
-                    Sleeper::after(timer.sleep_handle(), Duration::ZERO).poll(&waker).is_ready()
+                    Sleep::after(timer.sleep_handle(), Duration::ZERO).poll_by(&waker).is_ready()
                 );
-                assert!(pending.poll(&waker).is_pending());
+                assert!(pending.poll_by(&waker).is_pending());
                 pending.reset(3 * second);
-                assert!(pending.poll(&waker).is_pending());
+                assert!(pending.poll_by(&waker).is_pending());
                 drop((ended, fired));
                 done.send(pending)
             });

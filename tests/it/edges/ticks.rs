@@ -56,6 +56,21 @@ fn times_before_the_origin_count_as_the_origin_and_times_after_the_horizon_never
 }
 
 #[test]
+fn a_deadline_is_rounded_up_exactly_over_the_whole_scale() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..20_000 {
+        let mut draw = || random.u64(1..u64::MAX) >> random.u32(..64);
+        let (length, time) = (draw().max(1), draw());
+        let ticks = Ticks::new(Duration::ZERO, Duration::from_nanos(length));
+        let multiple = time - time % length;
+        for time in [time, multiple, multiple.saturating_sub(1)] {
+            let deadline = ticks.deadline(Duration::from_nanos(time));
+            assert_eq!(deadline, Tick::new(time.div_ceil(length)), "{time} ns by {length} ns");
+        }
+    }
+}
+
+#[test]
 fn a_wait_ends_exactly_when_the_tick_begins() {
     let mut random = fastrand::Rng::with_seed(1);
     for length in lengths() {

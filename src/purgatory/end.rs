@@ -161,6 +161,7 @@ where
             keys.chunk_by(|one, next| (one.purgatory, one.shard) == (next.purgatory, next.shard));
         for keys in of_shards.flat_map(|of_shard| of_shard.chunks(BATCH)) {
             let Some(mut shard) = self.shared.lock_of(keys[0]) else { continue };
+            shard.state().read_ahead(keys);
             let claims: SmallVec<[_; BATCH]> = keys
                 .iter()
                 .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))

@@ -26,8 +26,8 @@
 //! announces an event.
 
 use std::{
-    borrow::Borrow, boxed::Box, collections::BTreeMap, marker::PhantomData, mem, sync::Arc,
-    vec::Vec,
+    borrow::Borrow, boxed::Box, collections::BTreeMap, hint::black_box, marker::PhantomData, mem,
+    sync::Arc, vec::Vec,
 };
 
 use smallvec::SmallVec;
@@ -38,7 +38,7 @@ use super::{
     filter::Filter,
     limits::{Excess, Limits},
     lists::{BATCH, Dropped, Lists, Spot, Threshold, Watcher},
-    operation::{Completion, DelayedOperation},
+    operation::{Completion, DelayedOperation, OperationKey},
 };
 use crate::{
     ticks::Nanos,
@@ -477,6 +477,13 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             out.can_complete = false;
             Back::Ended(self.decided.remove(&key).expect("it has ended if it does not wait"))
         };
+    }
+
+    /// Reads the memory of operations that are about to end, so that their cache misses overlap.
+    pub(super) fn read_ahead(&self, keys: &[OperationKey]) {
+        let places = keys.iter().filter_map(|key| self.wheel.get(key.key));
+        let spots = places.flat_map(|place| &place.spots).filter(|spot| **spot != Spot::NONE);
+        black_box(spots.fold(0, |sum, spot| sum ^ spot.key(&self.lists.chunks)));
     }
 
     /// Decides how an operation ends, unless that is decided. If it is out, the thread that has it

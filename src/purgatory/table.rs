@@ -2,8 +2,8 @@
 //! time, so that a hold of a lock is short.
 //!
 //! A table that doubles moves all its entries at once. This one uses *linear hashing* (Litwin,
-//! 1980). There is about one chain for each entry, but at least a block of chains. An insertion that
-//! exceeds the load splits the next chain in two.
+//! 1980). There is about one chain for each entry, but at least a block of chains. An insertion
+//! that exceeds the load splits the next chain in two.
 
 use std::{boxed::Box, mem, vec::Vec};
 

@@ -145,8 +145,9 @@ impl<T: Send + 'static> ValueTimer<T> {
         let (shared, time) = (self.shared(), time.into());
         let (shards, read) = (&shared.shards, shared.shards.clock().read());
         let put = |tick, earlier: &mut _| shards.insert_quietly(read.now, tick, value, earlier);
+        let key = shards.put_at_time(time, read.now, put)?;
         shared.help_if_late(read);
-        shards.put_at_time(time, read.now, put)
+        Ok(key)
     }
 
     /// Passes `value` to the handler within a window of delays, as
@@ -343,8 +344,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let shared = self.shared();
         let value = if shared.is_started() { value } else { self.ensure_started(value)? };
+        let key = shared.shards.insert(read.now, deadline, value)?;
         shared.help_if_late(read);
-        shared.shards.insert(read.now, deadline, value)
+        Ok(key)
     }
 
     /// Starts the threads unless they have been started. Hands `value` back, even if that fails.

@@ -172,7 +172,8 @@ impl<V> Slab<V> {
     #[inline]
     pub(crate) fn fill(&mut self, tag: u32, value: V) -> Key {
         let index = self.vacant;
-        let slot = here_mut(&mut self.segments, index);
+        let segment = self.segments.get_mut(index as usize / SEGMENT);
+        let slot = segment.and_then(|segment| segment.get_mut(index as usize % SEGMENT));
         let Some(&mut Slot::Vacant { generation: Some(generation), next }) = slot else {
             unreachable!("only vacant slots are listed")
         };

@@ -122,7 +122,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
-    /// take them. No callback runs here. An inserter calls this before it locks its shard.
+    /// take them. No callback runs here. An inserter calls this while it holds no lock.
     #[inline]
     pub(crate) fn help_if_late(&self, read: Reading) {
         if self.shards.wakeup.is_late(read.now) {

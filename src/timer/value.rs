@@ -144,8 +144,9 @@ impl<T: Send + 'static> ValueTimer<T> {
         let value = self.ensure_started(value)?;
         let (shards, read) = (self.shards(), self.shards().clock().read());
         let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(read.now, tick, value);
+        let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
         self.shared().help_if_late(read);
-        shards.put_at_time(shards.current(), read.now, time.into(), insert)
+        inserted
     }
 
     /// Passes `value` to the handler within a window of delays, as
@@ -342,8 +343,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let shared = self.shared();
         let value = if shared.is_started() { value } else { self.ensure_started(value)? };
+        let key = shared.shards.insert(read.now, deadline, value)?;
         shared.help_if_late(read);
-        shared.shards.insert(read.now, deadline, value)
+        Ok(key)
     }
 
     /// Starts the threads unless they have been started. Hands `value` back, even if that fails.

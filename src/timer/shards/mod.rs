@@ -310,11 +310,12 @@ impl<T: Send + 'static> Shards<TimingWheel<T>> {
         deadline: Tick,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let index = self.current();
+        let index = own(self.count());
         let mut shard = self.lock(index);
-        let inserted = shard.insert(now, deadline, value);
+        // A refused timeout needs no wake-up, and its release may be slow.
+        let key = shard.insert(now, deadline, value)?;
         shard.unlock();
-        inserted.map(|key| TimeoutKey::new(index, key))
+        Ok(TimeoutKey::new(index, key))
     }
 }
 

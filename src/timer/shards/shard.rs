@@ -36,7 +36,7 @@
 //! until it expires more timeouts in a hold than other threads insert between two.
 //!
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
-//! holder waits for one. An inserter has a time slice. If it finds, before it locks its shard, that
+//! holder waits for one. An inserter has a time slice. If it finds, while it holds no lock, that
 //! the reaper is more than a tick late, it locks a shard that is due and free, and hands off up to
 //! 32 timeouts there, if executor threads take them.
 

@@ -360,6 +360,47 @@ mod tests {
         }
     }
 
+    /// A clock that stands still. The test sets its wall clock, without a notice.
+    #[derive(Debug, Clone)]
+    struct WallSet(std::time::Instant, Arc<crate::sync::Mutex<Duration>>);
+
+    impl crate::clock::Clock for WallSet {
+        fn now(&self) -> std::time::Instant {
+            self.0
+        }
+
+        fn system_time(&self) -> SystemTime {
+            SystemTime::UNIX_EPOCH + *self.1.lock()
+        }
+
+        fn watch(&self, _: std::sync::Weak<dyn crate::clock::StepListener>) -> Option<Duration> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_call_that_finds_the_wall_clock_set_wakes_the_reaper_for_what_is_due() {
+        let clock = WallSet(std::time::Instant::now(), Arc::default());
+        let settings = Timer::builder().clock(clock.clone()).shards(2).inline();
+        let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
+        let client: Box<dyn Client> = Box::new(TimerClient::new(timer.shared()));
+        let mut clients = Clients::from([client]);
+        let put = |shard, hour: u64| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * hour);
+            let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(Tick::ZERO, tick, 0);
+            let put = timer.shards().put_at_time(shard, Tick::ZERO, time, insert);
+            assert!(put.is_ok());
+        };
+        put(0, 1);
+        assert!(round(&mut clients) && fall_asleep(&mut clients).is_some());
+        *clock.1.lock() = Duration::from_secs(2 * 3600);
+        assert!(is_asleep(&timer));
+        put(1, 9);
+        assert!(!is_asleep(&timer), "not woken");
+        assert!(round(&mut clients));
+        assert_eq!(timer.stats().expired, 1);
+    }
+
     #[test]
     fn a_timer_with_many_due_timeouts_leaves_the_others_their_turn() {
         let (timers, mut clients) = two_timers();

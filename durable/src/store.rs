@@ -519,6 +519,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         claims.iter().map(is_current).collect()
     }
 
+    /// Returns which of these records other transactions have locked at this moment. A timer asks
+    /// if a commit failed because of a lock, and writes the other commands first. By default none.
+    fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
+        let _ = ids;
+        Ok(Vec::new())
+    }
+
     /// Takes at most `most` permits to begin deliveries of a queue, which all workers share.
     /// Returns their number, and when there is another one.
     ///

@@ -385,7 +385,7 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Runs a statement that changes nothing, or within a transaction.
+    /// Runs a statement, which outside of a transaction is one by itself.
     pub(super) fn query(
         &mut self,
         sql: &str,
@@ -393,6 +393,7 @@ impl Session {
     ) -> Result<Vec<Row>, Error> {
         if self.begin.is_none() {
             let statement = self.prepare(sql)?;
+            self.may_commit |= !self.is_in_transaction && !sql.trim_start().starts_with("SELECT");
             return block_on(self.client.query(&statement, parameters));
         }
         if !self.is_in_transaction {
@@ -400,19 +401,6 @@ impl Session {
         }
         let (sql, parameters) = self.typed(sql, parameters)?;
         block_on(self.client.query_typed(&sql, &parameters))
-    }
-
-    /// Runs a statement that is a transaction by itself.
-    pub(super) fn commit(
-        &mut self,
-        sql: &str,
-        parameters: Parameters<'_>,
-    ) -> Result<Vec<Row>, Error> {
-        if self.begin.is_none() {
-            self.prepare(sql)?;
-            self.may_commit = true;
-        }
-        self.query(sql, parameters)
     }
 
     pub(super) fn transaction<R>(
@@ -443,15 +431,14 @@ impl Session {
         self.begin.is_none()
     }
 
-    /// Starts a COPY; `is_alone` says that it is a transaction by itself.
+    /// Starts a COPY, which outside of a transaction is one by itself.
     pub(super) fn copy_in(
         &mut self,
         sql: &str,
         types: &[Type],
-        is_alone: bool,
     ) -> Result<BinaryCopyInWriter, Error> {
         let statement = self.prepare(sql)?;
-        self.may_commit = is_alone;
+        self.may_commit |= !self.is_in_transaction;
         Ok(BinaryCopyInWriter::new(block_on(self.client.copy_in(&statement))?, types))
     }
 
@@ -502,7 +489,7 @@ impl Session {
     }
 
     fn own(&self, sql: &str) -> String {
-        sql.replace("{schema}", &self.schema)
+        sql.replace("{schema}", &self.schema).replace("{columns}", super::sql::COLUMNS)
     }
 }
 

@@ -485,7 +485,7 @@ impl PostgresStore {
         };
         if !new.is_empty() {
             let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
-            self.shared.writer.run(|session| session.commit(sql::ADD_QUEUES, &[&names]))?;
+            self.shared.writer.run(|session| session.query(sql::ADD_QUEUES, &[&names]))?;
             self.shared.queues.lock().extend(new.into_iter().cloned());
         }
         Ok(())
@@ -545,13 +545,13 @@ impl Store for PostgresStore {
                 if copy(group, session, told)? {
                     return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
                 }
-                write_group(group, session, true, told, &extra, &mut answers)?;
+                write_group(group, session, told, &extra, &mut answers)?;
                 return Ok(answers);
             }
             session.transaction(|session| {
                 groups.iter().enumerate().try_for_each(|(number, group)| {
                     let told = told.filter(|_| number == 0);
-                    write_group(group, session, false, told, &extra, &mut answers)
+                    write_group(group, session, told, &extra, &mut answers)
                 })
             })?;
             Ok(answers)
@@ -563,29 +563,27 @@ impl Store for PostgresStore {
     }
 
     fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
-        let sql = sql::get();
-        let rows = self.shared.reader.run(|session| session.query(&sql, &[&id.as_str()]))?;
+        let rows = self.shared.reader.run(|session| session.query(sql::GET, &[&id.as_str()]))?;
         rows.first().map(read_row).transpose()
     }
 
     fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let limit = most(limit);
+        let list = |sql, parameters: Parameters<'_>| {
+            self.shared.reader.run(|session| session.query(sql, parameters))
+        };
         let rows = match query {
             Query::Prefix { prefix, after } => {
                 let after = after.as_ref().map_or("", TimeoutId::as_str);
-                let sql = sql::list_prefix();
-                self.shared.reader.run(|session| session.query(&sql, &[prefix, &after, &limit]))
+                list(sql::LIST_PREFIX, &[prefix, &after, &limit])
             }
             Query::Times { from, until, after } => {
-                let ((time, id), until) =
-                    (list_start(*from, after.as_ref()), until.to_system_time());
-                let sql = sql::list_times();
-                self.shared.reader.run(|session| session.query(&sql, &[&time, &id, &until, &limit]))
+                let (time, id) = list_start(*from, after.as_ref());
+                list(sql::LIST_TIMES, &[&time, &id, &until.to_system_time(), &limit])
             }
             Query::Dead { after } => {
                 let (time, id) = list_start(WallTime::MIN, after.as_ref());
-                let sql = sql::list_dead();
-                self.shared.reader.run(|session| session.query(&sql, &[&time, &id, &limit]))
+                list(sql::LIST_DEAD, &[&time, &id, &limit])
             }
         }?;
         rows.iter().map(read_row).collect()
@@ -649,7 +647,7 @@ impl Store for PostgresStore {
         let until = now.saturating_add(lease).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
         let keeper = &self.shared.keeper;
-        let known = keeper.run(|session| session.commit(sql::RENEW, &[&id, &until]))?;
+        let known = keeper.run(|session| session.query(sql::RENEW, &[&id, &until]))?;
         let taken = keeper.run(|session| {
             session.transaction(|session| {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id])?;
@@ -707,7 +705,7 @@ impl Store for PostgresStore {
         let (rows, after) = connection.run(|session| {
             let parameters: Parameters<'_> =
                 &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now];
-            let rows = session.commit(sql::CLAIM, parameters)?;
+            let rows = session.query(sql::CLAIM, parameters)?;
             let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy];
             Ok((rows, session.query(sql::AFTER_CLAIM, after)?))
         })?;
@@ -725,7 +723,7 @@ impl Store for PostgresStore {
             }
         }
         if !unreadable.is_empty() {
-            connection.run(|session| session.commit(sql::BURY, &[&id, &unreadable]))?;
+            connection.run(|session| session.query(sql::BURY, &[&id, &unreadable]))?;
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
@@ -742,22 +740,16 @@ impl Store for PostgresStore {
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
         let limit = key_limit.map(|limit| most(limit.get()));
-        let start = |session: &mut Session, busy: &[String], is_alone: bool| {
-            let parameters: Parameters<'_> = &[&ids, &tokens, &now, &limit, &busy];
-            if is_alone {
-                session.commit(sql::BEGIN, parameters)
-            } else {
-                session.query(sql::BEGIN, parameters)
-            }
+        let start = |session: &mut Session, busy: &[String]| {
+            session.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &busy])
         };
         let rows = self.shared.starter.run(|session| {
             if limit.is_none() {
-                return start(session, &[], true);
+                return start(session, &[]);
             }
             session.transaction(|session| {
                 let busy = session.query(sql::LOCK_KEYS, &[&ids])?;
-                let busy: Vec<String> = busy.iter().map(|row| row.get(0)).collect();
-                start(session, &busy, false)
+                start(session, &busy.iter().map(|row| row.get(0)).collect::<Vec<_>>())
             })
         })?;
         let begun: FxHashMap<&str, i32> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -780,6 +772,12 @@ impl Store for PostgresStore {
         Ok(ids.iter().map(|id| current.contains(id)).collect())
     }
 
+    fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
+        let ids: Vec<_> = ids.iter().map(|id| id.as_str()).collect();
+        let rows = self.shared.single.run(|session| session.query(sql::LOCKED, &[&ids]))?;
+        Ok(rows.iter().filter_map(|row| TimeoutId::new(row.get::<_, &str>(0)).ok()).collect())
+    }
+
     fn permits(
         &self,
         queue: &Name,
@@ -795,7 +793,7 @@ impl Store for PostgresStore {
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
         let most = self::most(most);
         let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
-        let rows = self.shared.starter.run(|session| session.commit(sql::PERMITS, parameters))?;
+        let rows = self.shared.starter.run(|session| session.query(sql::PERMITS, parameters))?;
         let Some(row) = rows.first() else {
             // The next call adds the row again.
             self.shared.queues.lock().remove(queue);
@@ -1044,10 +1042,10 @@ fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<
     }
     let columns = Columns::of(group);
     let copied = if told.is_none() && session.commits_alone() {
-        columns.copy(session, true)
+        columns.copy(session)
     } else {
         session.transaction(|session| {
-            columns.copy(session, false)?;
+            columns.copy(session)?;
             told.map_or(Ok(()), |told| session.query(sql::NOTIFY, &[&told]).map(drop))
         })
     };
@@ -1075,7 +1073,6 @@ struct Extra<'a> {
 fn write_group(
     group: &Group<'_>,
     session: &mut Session,
-    is_alone: bool,
     told: Option<&str>,
     extra: &Extra<'_>,
     answers: &mut [Answer],
@@ -1100,11 +1097,7 @@ fn write_group(
         &extra.now,
         &extra.patience,
     ];
-    let rows = if is_alone {
-        session.commit(sql::WRITE, parameters)?
-    } else {
-        session.query(sql::WRITE, parameters)?
-    };
+    let rows = session.query(sql::WRITE, parameters)?;
     let found: FxHashMap<&str, i16> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     for &(number, command) in group {
         let found = found.get(command.id().as_str());
@@ -1190,7 +1183,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Adds the timeouts; fails if an id is scheduled already.
-    fn copy(&self, session: &mut Session, is_alone: bool) -> Result<(), Error> {
+    fn copy(&self, session: &mut Session) -> Result<(), Error> {
         let times = [Type::TIMESTAMPTZ, Type::TIMESTAMPTZ];
         let types = [
             &[Type::TEXT],
@@ -1199,7 +1192,7 @@ impl<'a> Columns<'a> {
             &[Type::TEXT, Type::INT2, Type::TEXT],
         ]
         .concat();
-        let mut writer = pin!(session.copy_in(sql::COPY, &types, is_alone)?);
+        let mut writer = pin!(session.copy_in(sql::COPY, &types)?);
         block_on(async {
             for (index, id) in self.ids.iter().enumerate() {
                 let (time, repeat) = (&self.times[index], &self.repeats[index]);

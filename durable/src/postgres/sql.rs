@@ -208,6 +208,13 @@ pub(super) const HISTORY_OF: &str = "
     SELECT number, id, queue, due, attempt, ended, ended_as, error FROM {schema}.history
     WHERE number < $1 AND until > $2 AND id = $4 ORDER BY number DESC LIMIT $3";
 
+/// Returns the ids whose rows others have locked.
+pub(super) const LOCKED: &str = "
+    WITH free AS MATERIALIZED (
+        SELECT id FROM {schema}.timeouts WHERE id = ANY ($1::text[]) FOR UPDATE SKIP LOCKED
+    )
+    SELECT id FROM {schema}.timeouts WHERE id = ANY ($1) AND id NOT IN (SELECT id FROM free)";
+
 /// Returns the ids whose claim is valid.
 pub(super) const CURRENT: &str = "
     SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
@@ -276,50 +283,37 @@ pub(super) const REMOVE: &str = "
     DELETE FROM {schema}.workers w WHERE id = ANY($1)
         AND NOT EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)";
 
-const COLUMNS: &str =
-    "id, due, next_at, token, attempt, state, begun, repeat, error, payload, queue,
-    priority, key";
+/// Stands for `{columns}`.
+pub(super) const COLUMNS: &str = "id, due, next_at, token, attempt, state, begun, repeat, error,
+    payload, queue, priority, key";
 
-pub(super) fn get() -> String {
-    format!("SELECT {COLUMNS} FROM {{schema}}.timeouts WHERE id = $1")
-}
+pub(super) const GET: &str = "SELECT {columns} FROM {schema}.timeouts WHERE id = $1";
 
 /// The upper bound has more bytes than an id can have.
-pub(super) fn list_prefix() -> String {
-    format!(
-        "SELECT {COLUMNS} FROM {{schema}}.timeouts
-         WHERE id >= $1 AND id < $1 || repeat(chr(1114111), 64) AND starts_with(id, $1)
-            AND id > $2
-         ORDER BY id LIMIT $3"
-    )
-}
+pub(super) const LIST_PREFIX: &str = "
+    SELECT {columns} FROM {schema}.timeouts
+    WHERE id >= $1 AND id < $1 || repeat(chr(1114111), 64) AND starts_with(id, $1) AND id > $2
+    ORDER BY id LIMIT $3";
 
 /// Lists records that are not dead, after `($1, $2)` and before `$3`. Few are held, and an index
 /// finds these; the others are read in the order of the list.
-pub(super) fn list_times() -> String {
-    let part = |state| {
-        format!(
-            "SELECT {COLUMNS} FROM {{schema}}.timeouts
-             WHERE {state} AND (next_at, id) > ($1, $2) AND next_at < $3
-             ORDER BY next_at, id LIMIT $4"
-        )
-    };
-    let pending = part("state = 0 AND queue = name AND priority = level");
-    let held = part("worker IS NOT NULL");
-    format!(
-        "SELECT t.* FROM {{schema}}.queues CROSS JOIN unnest('{{0,1,2}}'::smallint[]) AS level
-             CROSS JOIN LATERAL ({pending}) t
-         UNION ALL ({held}) ORDER BY next_at, id LIMIT $4"
-    )
-}
+pub(super) const LIST_TIMES: &str = "
+    SELECT t.* FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
+        CROSS JOIN LATERAL (
+            SELECT {columns} FROM {schema}.timeouts
+            WHERE state = 0 AND queue = name AND priority = level
+                AND (next_at, id) > ($1, $2) AND next_at < $3
+            ORDER BY next_at, id LIMIT $4) t
+    UNION ALL (
+        SELECT {columns} FROM {schema}.timeouts
+        WHERE worker IS NOT NULL AND (next_at, id) > ($1, $2) AND next_at < $3
+        ORDER BY next_at, id LIMIT $4)
+    ORDER BY next_at, id LIMIT $4";
 
 /// Lists dead records after `($1, $2)`.
-pub(super) fn list_dead() -> String {
-    format!(
-        "SELECT {COLUMNS} FROM {{schema}}.timeouts
-         WHERE state = 3 AND (next_at, id) > ($1, $2) ORDER BY next_at, id LIMIT $3"
-    )
-}
+pub(super) const LIST_DEAD: &str = "
+    SELECT {columns} FROM {schema}.timeouts
+    WHERE state = 3 AND (next_at, id) > ($1, $2) ORDER BY next_at, id LIMIT $3";
 
 pub(super) const COUNT: &str = "
     SELECT coalesce(sum(live), 0)::bigint, coalesce(sum(dead), 0)::bigint FROM {schema}.counts";

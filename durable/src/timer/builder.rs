@@ -55,6 +55,7 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// assert_eq!(refused.to_string(), "setting `recheck` is out of range");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct DurableTimerBuilder<S: Store> {
     store: S,
     clock: Option<Arc<dyn WallClock>>,
@@ -502,13 +503,4 @@ impl<S: Store> DurableTimerBuilder<S> {
 fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
     let none: Weak<Core<MemoryStore>> = Weak::new();
     clock.adopt(none)
-}
-
-impl<S: Store> fmt::Debug for DurableTimerBuilder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DurableTimerBuilder")
-            .field("store", &self.store)
-            .field("driver", &self.driver)
-            .finish_non_exhaustive()
-    }
 }

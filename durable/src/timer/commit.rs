@@ -297,18 +297,31 @@ pub(super) fn write_group(
     for (job, count) in group.iter_mut().zip(counts) {
         job.commands.extend(commands.by_ref().take(count));
     }
+    if error.reason() == StoreErrorReason::Locked && group.len() > 1 {
+        let ids: Vec<_> = group.iter().flat_map(Job::ids).collect();
+        let locked = contain(|| store.locked(&ids)).unwrap_or_default();
+        let (aside, free) = split_behind(group, locked.into_iter().collect());
+        group = free;
+        if !aside.is_empty() {
+            let mut failed = Failed::default();
+            if !group.is_empty() {
+                failed = write_group(store, now, group, counters, outcome);
+            }
+            failed.locked.extend(aside);
+            return failed;
+        }
+    }
     let is_of_one = matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Refused);
     if is_of_one && group.len() > 1 {
         let second = group.split_off(group.len() / 2);
         let mut failed = write_group(store, now, group, counters, outcome);
         // Later commands of a locked record wait behind the earlier ones.
         let is_slow = failed.locked.len() >= MAX_LOCKED;
-        let mut ids: FxHashSet<_> = failed.locked.iter().flat_map(Job::ids).cloned().collect();
-        let (behind, second): (Vec<_>, Vec<_>) = second.into_iter().partition(|job| {
-            let is_behind = is_slow || job.ids().any(|id| ids.contains(id));
-            ids.extend(job.ids().filter(|_| is_behind).cloned());
-            is_behind
-        });
+        let (behind, second) = if is_slow {
+            (second, Vec::new())
+        } else {
+            split_behind(second, failed.locked.iter().flat_map(Job::ids).cloned().collect())
+        };
         failed.locked.extend(behind);
         if second.is_empty() {
             return failed;
@@ -339,6 +352,15 @@ pub(super) fn write_group(
         }
     }
     failed
+}
+
+/// Splits off the jobs of locked records, and later ones of the same ids.
+fn split_behind(group: Vec<Job>, mut locked: FxHashSet<TimeoutId>) -> (Vec<Job>, Vec<Job>) {
+    group.into_iter().partition(|job| {
+        let is_behind = job.ids().any(|id| locked.contains(id));
+        locked.extend(job.ids().filter(|_| is_behind).cloned());
+        is_behind
+    })
 }
 
 /// Replaces the texts of errors in settlements. Returns whether there was another one.

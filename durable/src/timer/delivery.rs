@@ -28,6 +28,7 @@ use crate::{
 /// None of these methods blocks. The next group commit writes the end. If the process is killed
 /// before that, the timeout is delivered again.
 #[must_use = "a delivery that is dropped counts as failed"]
+#[derive(Debug)]
 pub struct Delivery {
     record: Record,
     run: Arc<Run>,
@@ -35,7 +36,7 @@ pub struct Delivery {
 }
 
 /// Where deliveries start and end.
-pub(super) trait Ends: Send + Sync {
+pub(super) trait Ends: fmt::Debug + Send + Sync {
     /// Returns the present time if the timer still starts handlers.
     fn start(&self) -> Option<WallTime>;
     /// `driver` is the number of its driver.
@@ -357,11 +358,5 @@ impl Drop for Delivery {
             };
             ends.end(self.record.clone(), self.run.driver, verdict);
         }
-    }
-}
-
-impl fmt::Debug for Delivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delivery").field("record", &self.record).finish_non_exhaustive()
     }
 }

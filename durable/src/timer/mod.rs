@@ -11,7 +11,6 @@ mod policy;
 pub(crate) mod stats;
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -59,11 +58,13 @@ use crate::{
 /// assert_eq!(timer.cancel("trial/17").wait()?, Cancelled::NotFound);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct DurableTimer<S: Store> {
     owner: Arc<Owner<S>>,
 }
 
 /// Shuts the timer down when the last handle is dropped.
+#[derive(Debug)]
 struct Owner<S: Store>(Arc<Core<S>>);
 
 impl<S: Store> Drop for Owner<S> {
@@ -536,11 +537,5 @@ fn check_payload(payload: &[u8]) -> Result<(), InputError> {
 impl<S: Store> Clone for DurableTimer<S> {
     fn clone(&self) -> Self {
         Self { owner: Arc::clone(&self.owner) }
-    }
-}
-
-impl<S: Store> fmt::Debug for DurableTimer<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DurableTimer").field("store", self.store()).finish_non_exhaustive()
     }
 }

@@ -51,6 +51,7 @@ enum Late {
 }
 
 /// Faults of the network of one worker.
+#[derive(Debug)]
 struct Network {
     rng: Rng,
     /// Chances in a thousand that a request, or a reply, is lost.
@@ -64,7 +65,7 @@ struct Network {
 }
 
 /// The store as one worker sees it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct RemoteStore {
     store: MemoryStore,
     network: Arc<Mutex<Network>>,
@@ -244,12 +245,6 @@ impl Store for RemoteStore {
 
     fn recheck(&self) -> Option<Duration> {
         Some(60 * SECOND)
-    }
-}
-
-impl std::fmt::Debug for RemoteStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RemoteStore").finish_non_exhaustive()
     }
 }
 

@@ -7,16 +7,10 @@ use delaywheel_durable::Driven;
 use super::*;
 
 /// A clock for tests that shows when its timer wants the next turn.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Watched {
     clock: ManualWallClock,
     timers: Arc<Mutex<Vec<Weak<dyn Driven>>>>,
-}
-
-impl std::fmt::Debug for Watched {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.clock.fmt(f)
-    }
 }
 
 impl WallClock for Watched {

@@ -256,6 +256,7 @@ impl PerKey {
         *count
     }
 
+    #[inline]
     fn release(&self, hash: u64) {
         let mut counts = self.stripe(hash).lock();
         let Entry::Occupied(mut entry) = counts.entry(hash) else {

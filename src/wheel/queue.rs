@@ -84,6 +84,7 @@ impl BucketQueue {
         others.map(|(_, expiration)| expiration).min()
     }
 
+    #[inline]
     pub(super) fn shrink(&mut self) {
         self.heap.shrink_to_fit();
     }

@@ -13,7 +13,8 @@ use super::{
     calls::{defer_checks, is_too_deep, run_checks},
     lists::BATCH,
     operation::DelayedOperation,
-    shard::{Back, Batch, Out, Walk, release},
+    place::{Back, Out},
+    shard::{Batch, Walk, release},
 };
 use crate::{
     sync::{Ordering, fence},
@@ -76,7 +77,7 @@ where
     {
         let (mut batch, mut completed) = (Batch::new(), 0);
         while !walk.is_done() {
-            let mut guard = self.shared.lock(shard);
+            let mut guard = self.shared.timer.shards.lock(shard);
             guard.state_mut().take_out(&mut walk, key, &mut batch);
             release(guard);
             if !batch.is_empty() {
@@ -127,7 +128,7 @@ where
     #[inline]
     fn bring_back(&self, shard: usize, batch: &mut [Out<O>], is_end: bool) -> (usize, bool) {
         let now = if is_end { self.shared.now() } else { Nanos::ZERO };
-        let mut guard = self.shared.lock(shard);
+        let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
             guard.state_mut().bring_back(out, now);
         }
@@ -159,7 +160,7 @@ where
     #[inline]
     fn take_out_again(&self, shard: usize, batch: &mut [Out<O>]) -> bool {
         let mut are_any = false;
-        let mut guard = self.shared.lock(shard);
+        let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut() {
             if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
                 out.operation = guard.state_mut().take_out_again(out.key);

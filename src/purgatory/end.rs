@@ -14,7 +14,8 @@ use super::{
     Purgatory, SharedPurgatory,
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
-    shard::{Claim, Out, Walk, release},
+    place::Out,
+    shard::{Claim, Walk, release},
 };
 use crate::sync::{Ordering, fence};
 
@@ -59,7 +60,7 @@ where
             let (mut walk, mut keys) = (Walk::of_thresholds(0), Vec::new());
             while !walk.is_done() {
                 let (mut guard, key, satisfied) =
-                    (self.shared.lock(shard), (hash, key), &mut satisfied);
+                    (self.shared.timer.shards.lock(shard), (hash, key), &mut satisfied);
                 let state = guard.state_mut();
                 completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
                 release(guard);
@@ -233,7 +234,7 @@ where
             for walk_of in [Walk::of_events, Walk::of_thresholds] {
                 let mut walk = walk_of(pass);
                 while !walk.is_done() {
-                    let mut guard = self.shared.lock(shard);
+                    let mut guard = self.shared.timer.shards.lock(shard);
                     guard.state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
                 }
                 pass = walk.pass;

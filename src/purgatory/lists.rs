@@ -106,13 +106,15 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let (index, known) = self.keys.find_or_insert(hash, key, List::new());
+        // The comparison may panic. Nothing has changed by then.
+        let found = self.keys.find(hash, |other| *other == key);
         self.watched += 1;
-        match known {
-            Some(key) => self.discard(key),
-            None => self.filter.add(hash),
+        if let Some(index) = found {
+            self.discard(key);
+            return index;
         }
-        index
+        self.filter.add(hash);
+        self.keys.insert(hash, key, List::new())
     }
 
     /// Returns the key of a watcher; `None` if it is on no list.

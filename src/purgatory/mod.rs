@@ -47,6 +47,7 @@ mod lists;
 #[cfg(all(test, loom))]
 mod models;
 mod operation;
+mod place;
 mod shard;
 mod stats;
 mod table;
@@ -340,21 +341,15 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         })
     }
 
-    /// Locks a shard.
-    #[inline]
-    fn lock(&self, shard: usize) -> ShardGuard<'_, Shard<K, O>> {
-        self.timer.shards.lock(shard)
-    }
-
     /// Locks the shard of an operation; `None` for a key of another purgatory.
     #[inline]
     fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, Shard<K, O>>> {
-        (key.purgatory == self.number).then(|| self.lock(key.shard as usize))
+        (key.purgatory == self.number).then(|| self.timer.shards.lock(key.shard as usize))
     }
 
     /// Locks one shard after the other.
     fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, Shard<K, O>>> {
-        (0..self.timer.shards.count()).map(|shard| self.lock(shard))
+        (0..self.timer.shards.count()).map(|shard| self.timer.shards.lock(shard))
     }
 
     /// Returns the time up to which waits are measured. A call that ends operations reads the clock
@@ -375,7 +370,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         for shard in 0..self.timer.shards.count() {
             let mut slot = Some(0);
             while let Some(start) = slot {
-                slot = self.lock(shard).state_mut().shut_down(start, now, &mut ended);
+                slot = self.timer.shards.lock(shard).state_mut().shut_down(start, now, &mut ended);
                 take(&mut ended);
             }
         }

@@ -160,7 +160,15 @@ impl World {
     }
 
     fn is_waiting(&self, key: OperationKey) -> bool {
-        self.purgatory.shared.lock(key.shard as usize).state().wheel.get(key.key).is_some()
+        self.purgatory
+            .shared
+            .timer
+            .shards
+            .lock(key.shard as usize)
+            .state()
+            .wheel
+            .get(key.key)
+            .is_some()
     }
 
     /// Registers an operation that waits for [`DELAY`].

@@ -69,22 +69,9 @@ impl<K, L> Table<K, L> {
         None
     }
 
-    /// Returns the number of a key, which the table gets, with a list, if it has no equal one. An
-    /// equal one stays, and this one is returned. The comparison may panic: then nothing changes.
-    #[inline]
-    pub(super) fn find_or_insert(&mut self, hash: u64, key: K, list: L) -> (u32, Option<K>)
-    where
-        K: Eq,
-    {
-        match self.find(hash, |other| *other == key) {
-            Some(index) => (index, Some(key)),
-            None => (self.insert(hash, key, list), None),
-        }
-    }
-
     /// Adds a key that the table does not have, with its watchers. Returns its number.
     #[inline]
-    fn insert(&mut self, hash: u64, key: K, list: L) -> u32 {
+    pub(super) fn insert(&mut self, hash: u64, key: K, list: L) -> u32 {
         if self.chains == 0 {
             self.add_chains(HEADS);
         }

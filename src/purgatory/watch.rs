@@ -16,7 +16,8 @@ use super::{
     conditions::{Conditions, Effect, Watches},
     limits::Excess,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
-    shard::{Back, Claim, Out, Place, Rank, release},
+    place::{Back, Out, Place},
+    shard::{Claim, Rank, release},
 };
 use crate::{
     error::Exclusive,
@@ -178,7 +179,9 @@ where
         }
         match waiting {
             None => conditions.rule.at_first(conditions.thresholds.len(), reached.len()),
-            Some((shard, key)) => self.shared.lock(shard).state_mut().on_found(key, &reached),
+            Some((shard, key)) => {
+                self.shared.timer.shards.lock(shard).state_mut().on_found(key, &reached)
+            }
         }
     }
 
@@ -244,7 +247,7 @@ where
         let SharedPurgatory { limits, calls, .. } = &*self.shared;
         let can_complete = self.can_complete(&mut operation, conditions, Some((index, key)));
         let mut out = Out { can_complete, ..Out::new(key, operation) };
-        let mut shard = self.shared.lock(index);
+        let mut shard = self.shared.timer.shards.lock(index);
         let is_counted = !can_complete && limits.displace;
         let excess = is_counted.then(|| shard.state_mut().count(key));
         shard.state_mut().bring_back(&mut out, now);
@@ -270,14 +273,21 @@ where
             self.displace_one(
                 now,
                 || self.shared.limits.is_key_exceeded(hash),
-                |shard| self.shared.lock(shard).state().oldest_on_key(hash, newcomer(shard)),
+                |shard| {
+                    self.shared
+                        .timer
+                        .shards
+                        .lock(shard)
+                        .state()
+                        .oldest_on_key(hash, newcomer(shard))
+                },
             );
         }
         if *is_total_exceeded {
             self.displace_one(
                 now,
                 || self.shared.limits.is_exceeded(),
-                |shard| self.shared.lock(shard).state().oldest(newcomer(shard)),
+                |shard| self.shared.timer.shards.lock(shard).state().oldest(newcomer(shard)),
             );
         }
     }

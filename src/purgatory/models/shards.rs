@@ -16,7 +16,7 @@ fn two_shards() -> World {
 impl World {
     /// Registers an operation while the first shard is locked, so the thread uses the second one.
     fn watch_in_second_shard(&self, keys: &[usize]) -> OperationKey {
-        let held = self.purgatory.shared.lock(0);
+        let held = self.purgatory.shared.timer.shards.lock(0);
         let key = self.watch(keys).expect("it waits");
         drop(held);
         assert_eq!(key.shard as usize, 1, "the shard is locked");

@@ -1,0 +1,183 @@
+//! The place of an operation while its end is not decided, and the operation while a thread has
+//! taken it out.
+
+use std::{boxed::Box, vec::Vec};
+
+use super::{
+    conditions::Rule,
+    lists::{Lists, Spot, Watcher},
+    operation::Completion,
+};
+use crate::{ticks::Nanos, wheel::Key};
+
+/// Keys that an operation names without an allocation.
+const FEW: usize = 3;
+
+/// The place of an operation whose end is not decided: the value of its timeout. With its slot, one
+/// of a small operation takes 64 bytes, and the fields that an event reads are in one cache line.
+#[repr(C)]
+pub(super) struct Place<O> {
+    /// Its thresholds, and then the spots for which there is no room below.
+    #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
+    pub(super) further: Option<Box<Vec<Watcher>>>,
+    /// The time of its registration.
+    pub(super) since: Nanos,
+    /// Where it watches events.
+    pub(super) spots: [Spot; FEW],
+    /// The last pass that has visited it, after its own number, or [`OLD`] if that is far.
+    pub(super) seen: u32,
+    /// The parts of its rule.
+    pub(super) missing: u32,
+    is_all: bool,
+    is_checked: bool,
+    /// Whether an event was announced while it is out.
+    pub(super) is_announced: bool,
+    /// Whether the limits that displace count it.
+    pub(super) is_counted: bool,
+    /// Its number in the order of registration.
+    pub(super) number: u64,
+    /// `None` while a thread has it out.
+    pub(super) operation: Option<O>,
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Place<&u8>>() == 56);
+
+/// A pass so long after an operation that its number is not stored. So the operation does not know
+/// whether the pass has visited it.
+const OLD: u32 = u32::MAX;
+
+impl<O> Place<O> {
+    /// Makes a place whose operation is out.
+    #[inline]
+    pub(super) fn new(since: Nanos, rule: Rule) -> Self {
+        let Rule { is_all, is_checked, missing } = rule;
+        Self {
+            further: None,
+            since,
+            spots: [Spot::NONE; FEW],
+            seen: 0,
+            missing,
+            is_all,
+            is_checked,
+            is_announced: false,
+            is_counted: false,
+            number: 0,
+            operation: None,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn rule(&self) -> Rule {
+        Rule { is_all: self.is_all, is_checked: self.is_checked, missing: self.missing }
+    }
+
+    /// Notes the visit of a pass, which is later than this operation. Returns `false` if that or a
+    /// later pass has visited it before.
+    #[inline]
+    pub(super) fn see(&mut self, pass: u64) -> bool {
+        let after = u32::try_from(pass - self.number).unwrap_or(OLD);
+        let is_new = self.seen < after || after == OLD;
+        self.seen = self.seen.max(after);
+        is_new
+    }
+
+    /// Returns the watchers, with their numbers in the order of registration.
+    pub(super) fn watchers(&self) -> impl Iterator<Item = (u64, Watcher)> {
+        let few = self.spots.iter().filter(|&&spot| spot != Spot::NONE);
+        few.map(|&spot| (self.number, Watcher::Event(spot))).chain(self.further())
+    }
+
+    /// Returns those for which there is no room in `spots`.
+    fn further(&self) -> impl Iterator<Item = (u64, Watcher)> {
+        (self.number + 1..).zip(self.further.iter().flat_map(|further| further.iter()).copied())
+    }
+
+    /// Leaves all lists and the limits, and counts the end.
+    #[inline]
+    pub(super) fn leave<K>(&self, lists: &mut Lists<K>, how: Completion, now: Nanos) {
+        for &spot in self.spots.iter().take_while(|&&spot| spot != Spot::NONE) {
+            lists.remove_event(spot, self.is_counted);
+        }
+        if self.further.is_some() {
+            self.leave_further(lists);
+        }
+        if lists.limits.total.is_some() {
+            lists.all.remove(&self.number);
+            if self.is_counted {
+                lists.limits.release();
+            }
+        }
+        lists.stats.count(how, now.saturating_sub(self.since));
+    }
+
+    #[cold]
+    fn leave_further<K>(&self, lists: &mut Lists<K>) {
+        for (number, watcher) in self.further() {
+            match watcher {
+                Watcher::Event(spot) => lists.remove_event(spot, self.is_counted),
+                Watcher::Threshold(key, at) => {
+                    lists.remove_threshold(key, (at, number), self.is_counted);
+                }
+                Watcher::Reached => {}
+            }
+        }
+    }
+
+    /// Marks the threshold with a number as reached. Returns its key and its value, unless it was
+    /// marked before.
+    pub(super) fn reach(&mut self, number: u64) -> Option<(u32, u64)> {
+        let index = usize::try_from(number - self.number - 1).ok()?;
+        let watcher = self.further.as_mut()?.get_mut(index)?;
+        let &mut Watcher::Threshold(key, at) = watcher else { return None };
+        *watcher = Watcher::Reached;
+        Some((key, at))
+    }
+}
+
+/// An operation that a thread has taken out.
+pub(super) struct Out<O> {
+    pub(super) key: Key,
+    /// `None` if it waits again.
+    pub(super) operation: Option<O>,
+    /// Whether its last check found that it can complete.
+    pub(super) can_complete: bool,
+    pub(super) back: Back,
+}
+
+/// What became of an operation that a thread has brought back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Back {
+    Waits,
+    /// It waits, but an event was announced while it was out.
+    IsAnnounced,
+    /// It has ended, and the thread that had it out completes it.
+    Ended(Completion),
+}
+
+impl<O> Out<O> {
+    #[inline]
+    pub(super) const fn new(key: Key, operation: O) -> Self {
+        Self { key, operation: Some(operation), can_complete: false, back: Back::Waits }
+    }
+
+    /// Makes one that waits, and needs a check.
+    pub(super) const fn announced(key: Key) -> Self {
+        Self { key, operation: None, can_complete: false, back: Back::IsAnnounced }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_skips_an_operation_that_it_or_a_later_one_has_visited_unless_that_is_not_known() {
+        let rule = Rule { is_all: false, is_checked: true, missing: 0 };
+        let mut place = Place { number: 7, ..Place::<()>::new(Nanos::ZERO, rule) };
+        assert!(place.see(9) && !place.see(9) && !place.see(8) && place.see(10));
+        let far = 7 + u64::from(OLD);
+        assert!(place.see(far - 1) && !place.see(far - 1));
+        assert!(place.see(far) && place.see(far) && place.see(u64::MAX) && !place.see(far - 1));
+    }
+}

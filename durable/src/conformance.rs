@@ -39,6 +39,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_ids_payloads_and_times(&open());
     limits_of_deliveries_by_key(&open());
     clocks_that_differ_or_step_back(&open());
+    a_void_claim_beside_a_valid_one(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -92,6 +93,21 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
     assert_eq!(begin(&claims[2..]), [Begun::Busy]);
     write(store, Command::Settle(claims[0].clone(), Settlement::Done));
     assert_eq!(begin(&claims[2..]), [Begun::Begun]);
+}
+
+/// A worker claims a timeout that was moved, and still holds the claim from before.
+fn a_void_claim_beside_a_valid_one(store: &dyn Store) {
+    write(store, Command::Schedule(new("a", at(0))));
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let claim = || {
+        let batch = store.claim(worker, &ClaimRequest::new(at(0), at(1))).expect("claim");
+        batch.expect("lease").records[0].claim()
+    };
+    let first = claim();
+    write(store, Command::Reschedule(id("a"), at(0)));
+    let claims = [first, claim()];
+    assert_eq!(store.begin(at(0), &claims, None).expect("begin"), [Begun::Void, Begun::Begun]);
+    assert_eq!(store.are_current(&claims).expect("current"), [false, true]);
 }
 
 /// Workers whose clocks differ a little keep to a rate, and a late call shortens no lease. After a

@@ -752,15 +752,17 @@ impl Store for PostgresStore {
                 start(session, &busy.iter().map(|row| row.get(0)).collect::<Vec<_>>())
             })
         })?;
-        let begun: FxHashMap<&str, i32> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let answer = |id| match begun.get(id) {
+        // The worker may hold a void claim beside a valid one of the same id.
+        let begun = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2)));
+        let begun: FxHashMap<(&str, i64), i32> = begun.collect();
+        let answer = |claim| match begun.get(&claim) {
             Some(0) => Begun::Begun,
             Some(1) => Begun::Locked,
             Some(2) => Begun::Busy,
             Some(_) => Begun::Paused,
             None => Begun::Void,
         };
-        Ok(ids.into_iter().map(answer).collect())
+        Ok(ids.into_iter().zip(tokens).map(answer).collect())
     }
 
     fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
@@ -768,8 +770,9 @@ impl Store for PostgresStore {
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let current = |session: &mut Session| session.query(sql::CURRENT, &[&ids, &tokens]);
         let rows = self.shared.keeper.run(current)?;
-        let current: FxHashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-        Ok(ids.iter().map(|id| current.contains(id)).collect())
+        let current = rows.iter().map(|row| (row.get(0), row.get(1)));
+        let current: FxHashSet<(&str, i64)> = current.collect();
+        Ok(ids.into_iter().zip(tokens).map(|claim| current.contains(&claim)).collect())
     }
 
     fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {

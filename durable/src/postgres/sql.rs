@@ -161,7 +161,7 @@ pub(super) const LOCK_KEYS: &str = "
         WHERE t.key IS NOT NULL
     ) keys WHERE NOT is_locked";
 
-/// Returns ids of records whose claim is valid, and: 0 the delivery began, 1 others have locked the
+/// Returns ids and tokens of records whose claim is valid, and: 0 the delivery began, 1 others have locked the
 /// record, 2 the key is busy, 3 the queue is paused. At most `$4` deliveries of a key may run; `$5`
 /// has ids whose key is busy.
 ///
@@ -190,10 +190,10 @@ pub(super) const BEGIN: &str = "
             WHERE t.queue = line.queue AND t.key = line.key AND t.worker IS NOT NULL AND t.begun)
     ), began AS (
         UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
-        FROM free WHERE t.id = free.id RETURNING t.id
+        FROM free WHERE t.id = free.id RETURNING t.id, t.token
     )
-    SELECT id, 0 FROM began UNION ALL
-    SELECT id, CASE
+    SELECT id, token, 0 FROM began UNION ALL
+    SELECT id, token, CASE
         WHEN is_paused THEN 3
         WHEN id = ANY ($5) THEN 2
         WHEN id IN (SELECT id FROM valid) THEN 2
@@ -215,9 +215,9 @@ pub(super) const LOCKED: &str = "
     )
     SELECT id FROM {schema}.timeouts WHERE id = ANY ($1) AND id NOT IN (SELECT id FROM free)";
 
-/// Returns the ids whose claim is valid.
+/// Returns the claims that are valid.
 pub(super) const CURRENT: &str = "
-    SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+    SELECT t.id, t.token FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
     JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token";
 
 /// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are

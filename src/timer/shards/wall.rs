@@ -30,13 +30,18 @@
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use foldhash::quality::FixedState;
 
-use crate::{sync::Mutex, tick::Tick, ticks::Nanos, timer::tick_clock::TickClock, wheel::Key};
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering},
+    tick::Tick,
+    ticks::Nanos,
+    timer::tick_clock::TickClock,
+    wheel::Key,
+};
 
 /// Deadlines by the wall clock in a shard, in nanoseconds since 1970. Some of the timeouts have
 /// ended.
@@ -45,8 +50,7 @@ pub(super) type WallDeadlines = HashMap<Key, i128, FixedState>;
 /// The offset of a timer.
 pub(super) struct Wall {
     state: Mutex<State>,
-    /// The number of looks that have begun. Clocks that step back do not tell their order. Hidden
-    /// from the model checker, because each turn of every model loads it.
+    /// The number of looks that have begun. Clocks that step back do not tell their order.
     looks: AtomicU64,
 }
 

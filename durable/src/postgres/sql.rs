@@ -161,9 +161,9 @@ pub(super) const LOCK_KEYS: &str = "
         WHERE t.key IS NOT NULL
     ) keys WHERE NOT is_locked";
 
-/// Returns ids and tokens of records whose claim is valid, and: 0 the delivery began, 1 others have locked the
-/// record, 2 the key is busy, 3 the queue is paused. At most `$4` deliveries of a key may run; `$5`
-/// has ids whose key is busy.
+/// Returns ids and tokens of records whose claim is valid, and: 0 the delivery began, 1 others have
+/// locked the record, 2 the key is busy, 3 the queue is paused. At most `$4` deliveries of a key
+/// may run; `$5` has ids whose key is busy.
 ///
 /// The commit does not wait for the disk: a begin needs to be seen, not to be durable. `valid`
 /// compares the token again: the row that it locks may be newer than the one of `held`.

@@ -361,7 +361,7 @@ fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
 
 #[test]
 fn operations_completed_together_end_once_each_while_one_is_checked_and_another_expires() {
-    check(|| {
+    explore(Some(4), || {
         let world = World { checks_steps: false, ..World::new() };
         let keys = [world.watch(&[0]), world.watch_for_delay(&[1])];
         let keys = keys.map(|key| key.expect("it waits"));

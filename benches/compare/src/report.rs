@@ -109,8 +109,9 @@ const PAGE: &[(&str, &str)] = &[
 pub fn page(results: &Results) -> String {
     let mut text = head(results) + "\n\n";
     for (title, prefixes) in PAGE {
-        let is_shown = |row: &&str| prefixes.split(' ').any(|prefix| rows::is_under(row, prefix));
-        let rows: Vec<_> = paths(results).into_iter().filter(is_shown).collect();
+        let below =
+            |prefix| paths(results).into_iter().filter(move |row| rows::is_under(row, prefix));
+        let rows: Vec<_> = prefixes.split(' ').flat_map(below).collect();
         if !rows.is_empty() {
             text += &format!("{title}:\n\n{}\n", best_table(results, &rows));
         }

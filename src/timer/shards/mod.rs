@@ -87,10 +87,8 @@ impl<S: ShardState> Shards<S> {
     /// Locks the shard at `index`.
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> ShardGuard<'_, S> {
-        let shard = &*self.all[index];
-        let (permits, reaper) = (&self.permits, &self.wakeup);
-        let content = Some(shard.content.lock());
-        ShardGuard { shard, permits, reaper, content, earlier: None, now: Tick::ZERO }
+        let shard = &self.all[index];
+        shard.guard(shard.content.lock(), &self.permits, &self.wakeup)
     }
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
@@ -196,10 +194,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
-        let shard = &*self.all[index];
-        let (permits, reaper) = (&self.permits, &self.wakeup);
-        let content = Some(shard.content.try_lock()?);
-        Some(ShardGuard { shard, permits, reaper, content, earlier: None, now: Tick::ZERO })
+        let shard = &self.all[index];
+        Some(shard.guard(shard.content.try_lock()?, &self.permits, &self.wakeup))
     }
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.
@@ -310,7 +306,7 @@ impl<T: Send + 'static> Shards<TimingWheel<T>> {
         deadline: Tick,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let index = own(self.count());
+        let index = self.current();
         let mut shard = self.lock(index);
         // A refused timeout needs no wake-up, and its release may be slow.
         let key = shard.insert(now, deadline, value)?;

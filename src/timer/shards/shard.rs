@@ -163,6 +163,18 @@ impl<S: ShardState> Shard<S> {
         Self { content: Mutex::new(content), published: Published::new() }
     }
 
+    /// Returns a guard of the locked shard.
+    #[inline]
+    pub(super) fn guard<'a>(
+        &'a self,
+        content: MutexGuard<'a, Content<S>>,
+        permits: &'a Permits,
+        reaper: &'a Wakeup,
+    ) -> ShardGuard<'a, S> {
+        let content = Some(content);
+        ShardGuard { shard: self, permits, reaper, content, earlier: None, now: Tick::ZERO }
+    }
+
     /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
     pub(super) fn published(&self) -> Tick {
         self.published.get()
@@ -175,15 +187,15 @@ impl<S: ShardState> Shard<S> {
 /// wakes the reaper if an operation has made that necessary, and drops the values that the state
 /// kept for that moment. All of this also happens in a panic.
 pub(crate) struct ShardGuard<'a, S: ShardState> {
-    pub(super) shard: &'a Shard<S>,
-    pub(super) permits: &'a Permits,
-    pub(super) reaper: &'a Wakeup,
+    shard: &'a Shard<S>,
+    permits: &'a Permits,
+    reaper: &'a Wakeup,
     /// `None` once the lock is released.
-    pub(super) content: Option<MutexGuard<'a, Content<S>>>,
+    content: Option<MutexGuard<'a, Content<S>>>,
     /// The least expiration that an operation has published.
-    pub(super) earlier: Earlier,
+    earlier: Earlier,
     /// The time of the latest operation.
-    pub(super) now: Tick,
+    now: Tick,
 }
 
 impl<S: ShardState> ShardGuard<'_, S> {

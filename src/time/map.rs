@@ -308,9 +308,9 @@ impl<K, V> DelayMap<K, V> {
     }
 
     fn at(&mut self, instant: Instant) -> Tick {
-        let now = self.clock().read().now;
-        self.entries.observe(now);
-        self.clock().at(instant)
+        let read = self.clock().read();
+        self.entries.observe(read.now);
+        self.clock().at(read, instant)
     }
 }
 

@@ -49,12 +49,14 @@ pub struct TimerStats {
     /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0: count the
     /// calls of [`advance_to_next`](crate::ManualClock::advance_to_next) instead.
     pub wakeups: u64,
-    /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
+    /// How late timeouts left the wheel, counted from the deadline rounded up to a tick.
     ///
     /// The wheel stores only the tick. So the time since the requested instant is longer by less
     /// than a tick. An example with ticks of 1 ms: a delay of 20 ms begins 0.3 ms into a tick. It
     /// ends 20.3 ms after the start of that tick, which is rounded up to 21 ms. If the timeout is
     /// handed off at 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since the call.
+    ///
+    /// A delay of zero counts from the start of the tick in which the call was made.
     ///
     /// Hand-off is when the reaper takes the timeout out of the wheel, before the callback waits
     /// for an executor. A sleep that was reset to a later deadline is handed off at the old one as

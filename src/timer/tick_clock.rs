@@ -236,22 +236,28 @@ impl TickClock {
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
     }
 
-    /// Returns the first tick that begins `delay` after a reading or later.
+    /// Returns the tick at which a delay that begins with a reading is over.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        let deadline = self.ticks.ceil(read.elapsed.saturating_add(delay.into()));
-        debug_assert!(read.now <= deadline, "a deadline lies before the call");
-        deadline
+        self.due(read, read.elapsed.saturating_add(delay.into()))
     }
 
-    /// Returns the first tick that begins at `instant` or later; tick 0 for an earlier instant.
-    pub(crate) fn at(&self, instant: Instant) -> Tick {
-        self.ticks.ceil(self.elapsed_at(instant))
+    /// Returns the tick at which an instant has passed.
+    pub(crate) fn at(&self, read: Reading, instant: Instant) -> Tick {
+        self.due(read, self.elapsed_at(instant))
     }
 
-    /// Returns the first tick that begins at `instant` or later; [`Tick::MAX`] for `None`.
-    pub(super) fn at_or_never(&self, instant: Option<Instant>) -> Tick {
-        instant.map_or(Tick::MAX, |instant| self.at(instant))
+    /// Returns the tick at which an instant has passed; [`Tick::MAX`] for `None`.
+    pub(super) fn at_or_never(&self, read: Reading, instant: Option<Instant>) -> Tick {
+        instant.map_or(Tick::MAX, |instant| self.at(read, instant))
+    }
+
+    /// Returns the first tick that begins at `time` or later. A time that has passed is due at once:
+    /// in the tick of the reading, even if it lies after the start of that tick.
+    #[inline]
+    pub(crate) fn due(&self, read: Reading, time: Nanos) -> Tick {
+        let tick = self.ticks.ceil(time);
+        if time <= read.elapsed { tick.min(read.now) } else { tick }
     }
 
     /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.

@@ -258,7 +258,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
 
     fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
         let (shards, clock) = (&*self.shared.shards, self.shared.shards.clock());
-        let after = |span| clock.deadline(clock.read(), span);
+        let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
         let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
         let until = shards.fall_asleep(self.now, latest)?;
         debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);

@@ -127,7 +127,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let clock = self.shards().clock();
-        self.insert(clock.read(), clock.at(instant), value)
+        let read = clock.read();
+        self.insert(read, clock.at(read, instant), value)
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as

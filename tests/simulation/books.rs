@@ -138,27 +138,39 @@ impl Books {
         self.latest.max(self.floor(self.elapsed(now)))
     }
 
-    /// Returns the current time in nanoseconds, not before the latest tick that was seen.
+    /// Returns the current time in nanoseconds, not before the latest tick that was seen. The last
+    /// time that comes is 2^64 - 2 ns.
     pub(crate) fn since(&self, now: Time) -> u64 {
-        self.elapsed(now).max(self.latest.saturating_mul(self.tick))
+        self.elapsed(now).min(u64::MAX - 1).max(self.latest.saturating_mul(self.tick))
     }
 
     /// Returns the tick at which a timeout with this delay becomes due.
     pub(crate) fn after(&self, now: Time, delay: Delay) -> Tick {
         let Delay::Nanos(delay) = delay else { return Tick::MAX };
-        self.ceil(self.since(now).saturating_add(delay))
+        self.due(now, self.since(now).saturating_add(delay))
     }
 
     /// Returns the tick at which a timeout for this time becomes due.
-    pub(crate) fn at(&self, time: Time) -> Tick {
+    pub(crate) fn at(&self, now: Time, time: Time) -> Tick {
+        self.due(now, self.elapsed(time))
+    }
+
+    /// Returns the first tick that begins at a time or later.
+    pub(crate) fn first_from(&self, time: Time) -> Tick {
         self.ceil(self.elapsed(time))
+    }
+
+    /// A time that has passed is due at once.
+    fn due(&self, now: Time, elapsed: u64) -> Tick {
+        let tick = self.ceil(elapsed);
+        if elapsed <= self.since(now) { tick.min(self.now(now)) } else { tick }
     }
 
     /// Returns the tick at which a timeout with this window becomes due.
     pub(crate) fn within(&self, now: Time, delay: Delay, slack: Nanos) -> Tick {
-        let first = self.after(now, delay);
-        let Delay::Nanos(delay) = delay else { return first };
-        let end = self.since(now).saturating_add(delay).saturating_add(slack);
+        let Delay::Nanos(delay) = delay else { return Tick::MAX };
+        let start = self.since(now).saturating_add(delay);
+        let (first, end) = (self.ceil(start), start.saturating_add(slack));
         // The ticks with the most zeros at their ends come first.
         let rounded = (0..64).rev().map(|bits| self.floor(end) >> bits << bits);
         rounded.into_iter().find(|tick| *tick >= first).unwrap_or(first)

@@ -54,7 +54,7 @@ impl Front {
         let (books, now) = (self.books(), world.now());
         match when {
             When::After(delay) => Due::Tick(books.after(now, delay)),
-            When::At(delay) => Due::Tick(books.at(world.time_for(delay))),
+            When::At(delay) => Due::Tick(books.at(now, world.time_for(delay))),
             When::AtTime(_) => Due::Time(world.values_of(when).2),
             When::Within(delay, slack) => Due::Tick(books.within(now, delay, slack)),
         }

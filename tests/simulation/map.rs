@@ -53,7 +53,7 @@ impl Map {
         let (value, now) = (*calls, books.now(world.now()));
         let entry = |when| {
             let deadline = match when {
-                When::At(delay) => books.at(world.time_for(delay)),
+                When::At(delay) => books.at(world.now(), world.time_for(delay)),
                 _ => books.after(world.now(), when.delay()),
             };
             Entry { value, deadline: deadline.max(now), is_late: deadline < now }

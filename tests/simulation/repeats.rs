@@ -18,6 +18,8 @@ pub(crate) struct Repeats {
     timer: Timer,
     /// The clock of the timer.
     books: Mutex<Books>,
+    /// The latest time at which a repetition was planned or ran.
+    latest: Mutex<Time>,
     all: Mutex<Vec<(Repeating, Arc<Mutex<Plan>>)>>,
 }
 
@@ -39,7 +41,7 @@ impl Repeats {
     pub(crate) fn new(setup: &Setup, clock: &WorldClock) -> Self {
         let timer = clock.builder(setup, true).build().expect("the settings are in range");
         let books = Mutex::new(Books::new(clock, setup.tick, None, 1));
-        Self { timer, books, all: Mutex::default() }
+        Self { timer, books, latest: Mutex::default(), all: Mutex::default() }
     }
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
@@ -52,7 +54,14 @@ impl Repeats {
         books.see(now);
         // A timer's clock stops before the deadline that never comes.
         let since = Time::from(books.since(now).min(u64::MAX - 1));
-        (books.begin_of(0).unwrap_or(0) + since, books.now(now))
+        let (time, mut latest) = (books.begin_of(0).unwrap_or(0) + since, lock(&self.latest));
+        *latest = latest.max(time);
+        (time, books.now(now))
+    }
+
+    /// Returns whether a time comes. It does not if the clock showed it before it stepped back.
+    fn is_ahead(&self, time: Time) -> bool {
+        *lock(&self.latest) < time
     }
 
     pub(crate) fn start(&self, world: &Arc<World>, script: Repeat) {
@@ -137,14 +146,15 @@ impl Repeats {
 impl Plan {
     /// Returns the last tick in which the next occurrence may run.
     fn latest(&self, books: &Books) -> Tick {
-        books.at(self.point + Time::from(self.jitter))
+        books.first_from(self.point + Time::from(self.jitter))
     }
 
     /// Runs an occurrence, which ends within its tick, and plans the next one.
     fn run(&mut self, world: &World, itself: &Repeating) {
         let (now, tick) = world.repeats().now(world);
         let latest = self.latest(&world.repeats().books()).max(self.since);
-        if now < self.point || (world.clock.is_exact() && tick > latest) || !self.is_running {
+        let is_early = world.repeats().is_ahead(self.point);
+        if is_early || (world.clock.is_exact() && tick > latest) || !self.is_running {
             world.fault(format!("a run at {now}, tick {tick}, {self:?}"));
         }
         world.note((self.point, self.runs));

@@ -275,7 +275,7 @@ impl RepeatBuilder<'_> {
         let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });
         let timer = Arc::downgrade(values.shared());
         let repeating = Repeating(Arc::new(Repetition { timer, missed, period, state }));
-        let key = values.insert(read, clock.at_or_never(next.start), repeating.task())?;
+        let key = values.insert(read, clock.at_or_never(read, next.start), repeating.task())?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -450,7 +450,7 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            match timer.shards.insert(read.now, clock.at_or_never(start), task) {
+            match timer.shards.insert(read.now, clock.at_or_never(read, start), task) {
                 Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

@@ -52,9 +52,6 @@ pub struct Throttle {
     shared: Arc<Shared>,
 }
 
-/// The longest tick of a timer.
-const LONGEST_TICK: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// The part that a run refers to. A run does not keep the timer running.
 struct Shared {
     timer: Timer,
@@ -120,8 +117,7 @@ impl Throttle {
         };
         let deadline = match last {
             Some(last) => last.checked_add(*period),
-            // More than a tick ago, so that it is not rounded up to the next one.
-            None => Some(timer.now()).map(|now| now.checked_sub(LONGEST_TICK).unwrap_or(now)),
+            None => Some(timer.now()),
         };
         let scheduled = match deadline {
             Some(deadline) => timer.schedule_at(deadline, task),

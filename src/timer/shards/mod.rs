@@ -119,7 +119,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
     pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.reset_to(key, self.clock.read().now, self.clock.at(instant))
+        let read = self.clock.read();
+        self.reset_to(key, read.now, self.clock.at(read, instant))
     }
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.

@@ -374,11 +374,9 @@ impl Sleep {
     /// Moves the key to the deadline, or forgets it if it is dead.
     fn move_key(&mut self, shard: u32, key: Key, id: WakerId) {
         let shards = self.shards();
-        let (due, has_passed) = (shards.clock().ticks.ceil(self.deadline), self.is_elapsed());
-        let now = shards.clock().latest();
-        // A deadline within the latest tick would otherwise count as the tick after it.
-        let due = if has_passed { due.min(now) } else { due };
-        let is_live = shards.lock(shard as usize).reset(key, now, due);
+        let read = shards.clock().read();
+        let due = shards.clock().due(read, self.deadline);
+        let is_live = shards.lock(shard as usize).reset(key, read.now, due);
         self.stage = if is_live { Stage::In { shard, key, due, id } } else { Stage::Out };
     }
 

@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, Driven, ManualClock, Timer};
+use delaywheel::{Clock, Driven, ManualClock, Purgatory, Throttle, Timer, time::DelayMap};
 
-use super::support::{MS, YEAR};
+use super::support::{Log, MS, SECOND, YEAR};
+use crate::purgatory::support::Op;
 
 /// A clock that the test sets, and that drives its timers when the test calls it.
 #[derive(Debug, Clone)]
@@ -97,6 +98,37 @@ fn lateness_counts_from_the_start_of_the_tick_of_the_deadline_to_the_nanosecond(
     clock.show(62 * MS);
     let lateness = timer.stats().lateness;
     assert_eq!((lateness.count(), lateness.max()), (2, 2 * MS));
+}
+
+#[test]
+fn a_delay_of_zero_and_a_passed_instant_are_due_at_once_within_a_tick() {
+    let clock = ManualClock::new();
+    let builder = || Timer::builder().clock(clock.clone()).tick(SECOND);
+    let (timer, log) = (builder().build().unwrap(), Log::new());
+    clock.advance(SECOND / 2);
+    let (now, passed) = (clock.now(), clock.now().checked_sub(SECOND / 4).unwrap());
+    let far: [_; 3] =
+        std::array::from_fn(|number| timer.schedule(60 * SECOND, log.note(number)).unwrap());
+    assert!(far[0].reset(Duration::ZERO) && far[1].reset_at(now) && far[2].reset_at(passed));
+    timer.schedule(Duration::ZERO, log.note(3)).unwrap();
+    timer.schedule_at(now, log.note(4)).unwrap();
+    timer.schedule_at(passed, log.note(5)).unwrap();
+    let values = log.clone();
+    let values = builder().build_with(move |value| values.push(value)).unwrap();
+    values.schedule(Duration::ZERO, 6).unwrap();
+    let runs = log.clone();
+    Throttle::new(&timer, SECOND, move || runs.push(7)).call().unwrap();
+    let mut map = DelayMap::on(&timer);
+    map.insert(8, (), Duration::ZERO).unwrap();
+    map.insert_at(9, (), passed).unwrap();
+    assert!(map.pop_expired().is_some() && map.pop_expired().is_some(), "in the map");
+    let operations = Purgatory::builder().timer(builder()).build().unwrap();
+    let (ends, end) = (log.clone(), Duration::ZERO);
+    operations.watch(Op::new().end(move |_| ends.push(10)), [1], end).unwrap();
+    clock.advance(Duration::from_nanos(1));
+    let mut ended = log.take();
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 1, 2, 3, 4, 5, 6, 7, 10]);
 }
 
 #[test]

@@ -23,7 +23,8 @@
 //! A timer has one reaper thread, which sleeps until a timeout is due, and executor threads, which
 //! run callbacks. The default is one executor thread. Callbacks may also run on the reaper itself
 //! or on a pool of yours. With dozens of timers or purgatories, let one [`Reaper`](crate::Reaper)
-//! serve them all.
+//! serve them all. The sleeps of a timer have a reaper thread of their own, which starts with the
+//! first of them.
 //!
 //! ```
 //! use std::{sync::LazyLock, thread, time::Duration};

@@ -65,8 +65,8 @@
 //!
 //! # How it works
 //!
-//! A timing wheel has levels of buckets. The reaper, the one thread that waits, sleeps until the
-//! first bucket with timeouts is due. The [`guide`] explains this picture:
+//! A timing wheel has levels of buckets. The reaper is a thread that sleeps until the first bucket
+//! with timeouts is due. The [`guide`] explains this picture:
 //!
 #![doc = include_str!("../docs/figures/wheel.svg")]
 #![no_std]

@@ -84,12 +84,13 @@ impl fmt::Debug for Key {
 
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
-/// A sweep packs a segment if at most this many quarters of its slots have values: fewer in steps
-/// beside other calls than in [`Slab::shrink`].
-const BY_ITSELF: usize = 2;
-const ON_REQUEST: usize = 3;
+/// The most occupied slots, in quarters of a segment, with which [`Slab::shrink`] packs it.
+const QUARTERS_ON_REQUEST: usize = 3;
 
-/// A sweep does not pack slots of at most this many bytes: the wheel's records take as much.
+/// The same for a sweep in steps beside other calls.
+const QUARTERS_IN_STEPS: usize = 2;
+
+/// Slots of at most this many bytes are not packed: a wheel's records take as much.
 const SMALL: usize = 32;
 
 /// Slots of a new slab's first segment.
@@ -351,7 +352,7 @@ impl<V> Slab<V> {
     /// `false` if that would take indices from [`END`] on.
     #[cold]
     fn grow(&mut self) -> bool {
-        self.sweep_one(BY_ITSELF);
+        self.sweep_one(QUARTERS_IN_STEPS);
         if self.has_room() {
             return true;
         }
@@ -405,9 +406,9 @@ impl<V> Slab<V> {
     /// New slots start with the greatest generation of the freed ones, so dead keys stay dead. A
     /// segment stays if it has used more than half of all generations.
     pub(crate) fn shrink(&mut self) {
-        while self.sweep_one(ON_REQUEST) {}
+        while self.sweep_one(QUARTERS_ON_REQUEST) {}
         self.begin_sweep();
-        while self.sweep_one(ON_REQUEST) {}
+        while self.sweep_one(QUARTERS_ON_REQUEST) {}
         self.segments.shrink_to_fit();
         self.elsewhere.packed.shrink_to_fit();
     }
@@ -426,7 +427,7 @@ impl<V> Slab<V> {
     #[cfg(feature = "std")]
     pub(crate) fn sweep(&mut self) -> bool {
         debug_assert!(Self::PACKS, "a lookup of small values skips what is not swept");
-        self.sweep_one(BY_ITSELF)
+        self.sweep_one(QUARTERS_IN_STEPS)
     }
 
     /// Sweeps the next segment: packs it if at most this many quarters of its slots have values.

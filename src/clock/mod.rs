@@ -33,6 +33,8 @@ pub use self::{
 /// resume if the clock [may jump](Self::may_jump). A schedule or reset also wakes it if the clock
 /// is then past the time of that wake-up.
 ///
+/// Only a [`ManualClock`] itself drives timers, not a clock that wraps one.
+///
 /// # Examples
 ///
 /// A clock with a resolution of 10 ms:
@@ -296,7 +298,8 @@ impl ManualClock {
     /// Panics if a [`SystemTime`] cannot represent the wall clock at the start of this clock.
     pub fn set_system_time(&self, time: SystemTime) {
         let origin = time.checked_sub(self.elapsed());
-        *self.shared.system_origin.lock() = origin.expect("a `SystemTime` represents the start");
+        *self.shared.system_origin.lock() =
+            origin.expect("`SystemTime` cannot represent the wall clock at the start");
         self.turn();
     }
 

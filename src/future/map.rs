@@ -24,8 +24,9 @@ use crate::{
 impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// Waits for the next entry that is due, and removes it; `None` if the map is empty.
     ///
-    /// The task sleeps on the timer of the map, or on the [default timer](super::default_timer());
-    /// on another one if that has a clock of its own. Entries that never expire keep it asleep.
+    /// The task sleeps on the timer of the map. A map without a timer uses the [default
+    /// timer](super::default_timer()) or, if the program gave that a clock of its own, another
+    /// timer of this process. Entries that never expire keep the task asleep.
     ///
     /// # Examples
     ///

@@ -39,18 +39,9 @@
 //!
 //! # Promises
 //!
-//! - *Never early*, by the clock of the timer. A sleep ends at or after its deadline, and less than
-//!   a tick plus scheduling delay later.
-//! - *No lost wake-up.* The timer wakes the task that polled a future last. After the first poll, a
-//!   poll by the same task clones no waker, takes no lock, and does not read the clock. A reset to
-//!   a later deadline takes no lock either.
-//! - *No lock over user code.* The crate clones, wakes and drops wakers without a lock. A waker may
-//!   poll, drop and reset other futures. The timer catches and counts the panic of a waker, and
-//!   continues. A waker that blocks delays the other sleeps of its timer, but no callback. Under a
-//!   [`Driver`] it blocks a worker of your runtime.
-//! - *Nothing lingers.* A dropped future leaves the wheel at once. A sleep takes no lock before its
-//!   first poll, nor in its drop if it was never polled or has ended.
-//! - *No silence.* If the timer is full or shut down, its sleeps end with an error.
+//! The [contract](crate::contract#futures) has them, with their tests. A waker runs without a lock.
+//! One that blocks delays the other sleeps of its timer, but no callback. Under a [`Driver`] it
+//! blocks a worker of your runtime.
 //!
 //! # Cancel safety
 //!

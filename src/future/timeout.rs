@@ -210,7 +210,7 @@ impl fmt::Display for TimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Elapsed => f.write_str("deadline has elapsed"),
-            Self::Sleep(_) => f.write_str("timer cannot limit the time"),
+            Self::Sleep(_) => f.write_str("timer refused the sleep of the timeout"),
         }
     }
 }

@@ -325,8 +325,8 @@ impl<K> AsyncPurgatory<K>
 where
     K: Hash + Eq + Send + 'static,
 {
-    /// Waits until keys or other conditions hold, for at most `delay`: an event on one of the keys,
-    /// or what a [`Watch`](crate::purgatory::Watch) says.
+    /// Waits for an event on one of the keys, or for the conditions of a
+    /// [`Watch`](crate::purgatory::Watch), for at most `delay`.
     ///
     /// With [`when`](Wait::when), it waits for an event after which a condition holds. The result
     /// is [`Completion::Satisfied`], [`Completion::Expired`], or another end of the operation.

@@ -16,13 +16,14 @@ use std::{
     boxed::Box,
     cell::{Cell, RefCell},
     collections::VecDeque,
-    mem,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use super::operation::{Completion, DelayedOperation};
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    panics,
+    sync::{AtomicU64, Ordering},
+};
 
 /// The calls of user code by a purgatory, with the number of caught panics. Clones share it.
 #[derive(Debug, Clone)]
@@ -38,15 +39,11 @@ impl Calls {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Runs user code. Counts a panic in it, and returns the default then. The drop of the payload
-    /// is user code too, and may panic.
+    /// Runs user code. Counts a panic in it, and returns the default then.
     #[inline]
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
-        catch_unwind(AssertUnwindSafe(user_code)).unwrap_or_else(|payload| {
+        panics::catch(user_code).unwrap_or_else(|_| {
             self.0.fetch_add(1, Ordering::Relaxed);
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                mem::forget(second);
-            }
             V::default()
         })
     }

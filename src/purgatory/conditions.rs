@@ -105,8 +105,8 @@ pub(crate) struct Conditions<K> {
     pub(super) is_too_large: bool,
     /// Whether the check of the operation decides, even if some conditions were left out.
     pub(super) is_plain: bool,
-    /// Whether a check succeeds only because of an event. Then none is made before the operation
-    /// waits, unless there was an event meanwhile.
+    /// Whether only an event ends this wait. Then the first check is skipped, and the second one
+    /// follows only if there was an event meanwhile.
     pub(crate) needs_event: bool,
 }
 

@@ -350,7 +350,7 @@ impl List {
         let mut slots = [END; CHUNK as usize];
         slots[0] = slot;
         let chunk = Chunk { first: number, key, used: 1, slots };
-        self.last = chunks.insert(0, chunk).expect("memory ends before that").index();
+        self.last = chunks.insert(0, chunk).expect("2^32 slots are in use").index();
         self.more.get_or_insert_default().chunks.insert(number, self.last);
         Spot::in_chunk(self.last, 0)
     }

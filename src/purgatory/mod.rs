@@ -4,29 +4,7 @@
 //! write until its replicas have it, each for a limited time. A thread changes the state, and then
 //! announces the event by its key. This completes the operations whose conditions hold.
 //!
-//! # Promises
-//!
-//! - *Exactly once.* An operation is a value, and completing it consumes it. An event, its delay, a
-//!   cancellation or a shutdown ends it, whichever comes first.
-//! - *No missed event.* An event that happens before, during or after
-//!   [`watch`](Purgatory::watch) completes the operation
-//!   without waiting for its delay. The purgatory checks an operation, puts it on its lists, and
-//!   checks it again.
-//! - *Nothing lingers.* An ended operation leaves all lists and the timer before it is completed.
-//!   There is no purge. A key without watchers takes no memory.
-//! - *No lock over user code*, except for `Eq` and `Borrow` of keys, which must not panic. Checks
-//!   and completions may take locks, and call the purgatory. Two threads that complete each other's
-//!   operations do not deadlock in the purgatory.
-//! - *Never early.* An operation expires after its delay, less than a tick plus scheduling delay
-//!   later. If a thread is checking the operation, it expires after that batch of at most 32
-//!   checks. Neither completions nor further events delay this.
-//! - *Bounded holds.* A thread holds a lock for the keys of 32 operations, and a shutdown for 256
-//!   slots. A late reaper holds it until operations have left up to 4096 lists. An operation has at
-//!   most [`max_keys`](PurgatoryBuilder::max_keys) keys. [`shrink`](Purgatory::shrink) holds a lock
-//!   for longer.
-//! - *Bounded stack.* A completion that another completion causes on the same thread runs after
-//!   that one has returned. Checks run within checks at most eight deep; further ones run when the
-//!   outermost one has returned. So chains of any length end.
+//! The [contract](crate::contract#the-purgatory) has its promises.
 //!
 //! # Implementation
 //!

@@ -24,7 +24,7 @@ pub(super) struct Place<O> {
     pub(super) since: Nanos,
     /// Where it watches events.
     pub(super) spots: [Spot; FEW],
-    /// The last pass that has visited it, after its own number, or [`OLD`] if that is far.
+    /// The number of the last pass that visited it, minus `number`; [`OLD`] if that does not fit.
     pub(super) seen: u32,
     /// The parts of its rule.
     pub(super) missing: u32,

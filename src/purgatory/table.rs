@@ -78,7 +78,7 @@ impl<K, L> Table<K, L> {
         let chain = self.chain(hash);
         let head = &mut self.heads[chain / HEADS][chain % HEADS];
         let added = self.entries.insert(*head, Entry { hash, key, list });
-        let index = added.expect("memory ends before that").index();
+        let index = added.expect("2^32 slots are in use").index();
         *head = index;
         if self.entries.len() > self.chains as usize {
             self.split();

@@ -162,7 +162,9 @@ impl fmt::Display for TimerBuildError {
                 write!(f, "number of shards is {shards}, not within 1..=65536")
             }
             Self::NoExecutor => f.write_str("number of executor threads is 0"),
-            Self::ExecutorOfQueue => f.write_str("a queue has no executor"),
+            Self::ExecutorOfQueue => {
+                f.write_str("a `DelayQueue` runs no callbacks: remove the executor setting")
+            }
             Self::NothingPending => f.write_str("limit on pending timeouts is 0"),
         }
     }

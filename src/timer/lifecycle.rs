@@ -51,7 +51,6 @@
 //!
 //! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
 //! begins to wait under one lock, so it misses no change.
-
 //!
 //! *Callback threads* are the executors, or the reaper if there are none. A callback that finishes
 //! its own timer is on such a thread, which cannot end meanwhile. So a finish is over when all

@@ -252,8 +252,8 @@ impl TickClock {
         instant.map_or(Tick::MAX, |instant| self.at(read, instant))
     }
 
-    /// Returns the first tick that begins at `time` or later. A time that has passed is due at once:
-    /// in the tick of the reading, even if it lies after the start of that tick.
+    /// Returns the first tick that begins at `time` or later. A time that has passed is due at
+    /// once, in the tick of the reading: that tick may have begun before it.
     #[inline]
     pub(crate) fn due(&self, read: Reading, time: Nanos) -> Tick {
         let tick = self.ticks.ceil(time);

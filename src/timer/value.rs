@@ -33,7 +33,7 @@ use crate::{tick::Tick, wheel::TimingWheel};
 /// clone is dropped, the timer shuts down and drops the pending values.
 ///
 /// Where nothing else tells the type of a value, write it in the closure, as in `|request: u64|`.
-/// Otherwise the compiler may guess a type without a size, and reports that far from the closure.
+/// Without that, type inference can fail with an error far from the closure.
 ///
 /// # Examples
 ///

@@ -464,7 +464,7 @@ impl Buckets {
         assert_eq!(
             self.next_expiration(),
             others.chain(least).chain(self.root_expiration()).min(),
-            "another is due first"
+            "the queue and the buckets differ in the first expiration"
         );
     }
 }

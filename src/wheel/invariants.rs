@@ -22,7 +22,7 @@ impl<T> TimingWheel<T> {
         assert!(expired_to <= now, "timeouts have expired up to {expired_to}, but it is {now}");
         values.check_invariants();
         let records = buckets.records.check_invariants(|chunk| buckets.keeps(chunk));
-        assert_eq!(records, self.len(), "another number of records");
+        assert_eq!(records, self.len(), "timeouts and records differ in number");
         for key in values.keys_from(0) {
             let position = values.tag_at(key.index());
             assert!(buckets.records.is_live(position), "the record of {key:?} is dead");

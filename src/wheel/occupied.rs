@@ -49,7 +49,7 @@ impl Occupied {
     pub(super) fn check_invariants(&self) {
         let mut words = (0..).zip(&self.words).filter(|&(_, &word)| word != 0);
         let first = words.next().map(|(at, word)| at * 64 + word.trailing_zeros() as usize);
-        assert_eq!(self.first, first, "the first number is another");
+        assert_eq!(self.first, first, "the least number is not the first");
     }
 }
 

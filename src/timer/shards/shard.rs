@@ -27,10 +27,11 @@
 //! handover, the reaper, which is running, would take the lock again before the system has woken
 //! the other thread, and this throughout a burst.
 //!
-//! The reaper waits for the threads that wait before it, one operation each. `parking_lot` wakes
-//! waiting threads in order, and gives the lock to the first of them at least once a millisecond.
-//! So running threads cannot keep taking the lock ahead of the reaper. The reaper gives up no time
-//! slice between two holds: with more runnable threads than cores, each would cost milliseconds.
+//! The reaper queues behind threads that wait for the lock. Each holds it for one operation.
+//! `parking_lot` wakes waiting threads in order, and gives the lock to the first of them at least
+//! once a millisecond. So running threads cannot keep taking the lock ahead of the reaper. The
+//! reaper gives up no time slice between two holds: with more runnable threads than cores, each
+//! would cost milliseconds.
 //!
 //! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
 //! until it expires more timeouts in a hold than other threads insert between two.
@@ -128,7 +129,8 @@ pub(super) struct Content<S> {
     state: S,
     /// Whether the shard refuses new timeouts.
     is_closed: bool,
-    /// Whether a timeout that leaves the wheel matters: it holds a permit, or the shard is closed.
+    /// Whether a release of the lock counts the timeouts that have left the wheel: they hold
+    /// permits, or the shard is closed.
     must_settle: bool,
     /// Number of timeouts whose permits are not released: those in the wheel, and under the lock
     /// those that have left it.

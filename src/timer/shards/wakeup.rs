@@ -58,7 +58,6 @@
 //! once at the deadline of a cancelled timeout. After that, each shard publishes the next
 //! expiration of its wheel. Until a thread cancels or moves another timeout, the reaper wakes for
 //! no cancelled timeout again, however many there were, on however many shards.
-
 //!
 //! # How a thread notices that the reaper is late
 //!

@@ -1,12 +1,16 @@
 //! A process is killed with SIGKILL at random moments, again and again, on one store. Its parent
 //! keeps a ledger of the answers that the process got, and compares it with the deliveries. On
-//! PostgreSQL, a table is the ledger of handlers that acknowledge within their transaction, and a
-//! process is paused until its lease is gone.
+//! PostgreSQL, a table is the ledger of handlers that acknowledge within their transaction,
+//! processes are paused until their leases are gone, and connections are cut.
 //!
 //! `CRASH_ROUNDS` sets the number of rounds.
 
 #![cfg(all(unix, feature = "sqlite"))]
 
+#[cfg(feature = "postgres")]
+#[path = "postgres/proxy.rs"]
+#[expect(dead_code, reason = "the tests of PostgreSQL use the rest")]
+mod proxy;
 #[cfg(feature = "postgres")]
 #[path = "postgres/server.rs"]
 mod server;
@@ -79,7 +83,7 @@ fn run<S: Store>(store: S) {
 fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
     let short = Duration::from_millis(1);
     let backoff = Backoff::new(short).max(50 * short).attempts(u32::MAX);
-    DurableTimer::builder(store).lease(Duration::from_secs(2)).backoff(backoff)
+    DurableTimer::builder(store).lease(Duration::from_secs(1)).backoff(backoff)
 }
 
 /// Schedules and cancels until the process is killed. The last process delivers the rest; it gets a
@@ -227,10 +231,13 @@ fn check(store: (&str, &OsStr), default_rounds: u64) {
     assert!(delivered > 0);
 }
 
+fn rounds(default: u64) -> u64 {
+    env::var("CRASH_ROUNDS").map_or(default, |rounds| rounds.parse().expect("a number"))
+}
+
 /// Kills one child after the other, lets the last one deliver the rest, and returns the ledger.
 fn crash(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
-    let rounds = env::var("CRASH_ROUNDS");
-    let rounds = rounds.map_or(default_rounds, |rounds| rounds.parse().expect("a number"));
+    let rounds = rounds(default_rounds);
     let mut rng = Rng::with_seed(1);
     let mut entries = BTreeMap::new();
     for round in 0..rounds {
@@ -261,11 +268,14 @@ mod shared {
         Answer, Command as Change, Delivery, DurableTimer, NewTimeout, PostgresStore, Settlement,
         State, Store, TimeoutId,
     };
+    use fastrand::Rng;
     use tokio::runtime::Runtime;
     use tokio_postgres::{Client, Error, NoTls};
 
     use super::{
-        builder, check, crash, run,
+        Entries, Entry, builder, check, crash,
+        proxy::{Cut, Proxy},
+        read, rounds, run,
         server::{Server, open},
         start, tell, use_timer,
     };
@@ -278,7 +288,14 @@ mod shared {
     pub(super) fn child() {
         let [plain, table, pause] =
             ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE"].map(|name| env::var(name).ok());
-        let open = |parameters: &String| open(parameters, "delaywheel");
+        // The parent may cut the connection.
+        let open = |parameters: &String| loop {
+            let migrated = PostgresStore::migrate(parameters, "delaywheel");
+            let connect = |()| PostgresStore::connect_schema(parameters, "delaywheel");
+            if let Ok(store) = migrated.and_then(connect) {
+                return store;
+            }
+        };
         if let Some(parameters) = plain {
             run(open(&parameters));
         } else if let Some(parameters) = table {
@@ -312,24 +329,96 @@ mod shared {
     #[test]
     fn a_handler_that_acknowledges_in_its_transaction_takes_effect_once() {
         let Some(server) = Server::start() else { return };
-        let connected = postgres::Client::connect(&server.parameters(), postgres::NoTls);
-        let mut client = connected.expect("connect");
-        client.batch_execute("CREATE TABLE ledger (id text)").expect("table");
-        let mut rng = fastrand::Rng::with_seed(2);
+        let mut client = client_with_ledger(&server);
+        let mut rng = Rng::with_seed(2);
         let mut disturb = || {
             if rng.u8(..50) == 0 {
-                let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                    WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
-                client.query(sql, &[]).expect("terminate");
+                end_connections(&mut client);
             }
         };
         let entries = crash(("CRASH_TABLE", server.parameters().as_ref()), 8, &mut disturb);
+        check_effects(&mut client, &entries);
+    }
+
+    /// Three workers are killed and started again at once, paused for longer than their lease, and
+    /// lose their connections, also in the middle of a commit.
+    #[test]
+    fn three_workers_in_chaos_lose_no_timeout_and_each_takes_effect_once() {
+        let Some(server) = Server::start() else { return };
+        let mut client = client_with_ledger(&server);
+        let proxy = Proxy::start(&server.parameters());
+        let place = ("CRASH_TABLE", proxy.parameters().as_ref());
+        let mut entries = Entries::new();
+        thread::scope(|scope| {
+            let run = |worker| {
+                let (mut entries, mut rng) = (Entries::new(), Rng::with_seed(worker));
+                let mut client = connect_to(&server);
+                for round in 0..rounds(2) {
+                    let mut child = start(place, worker << 32 | round, false);
+                    let (pid, kill_after) = (child.id(), Some(rng.usize(1..1_000)));
+                    let mut disturb = || match rng.u16(..1_000) {
+                        0..10 => end_connections(&mut client),
+                        10..20 => proxy.arm("COMMIT", Cut::Request),
+                        20..30 => proxy.arm("COMMIT", Cut::Answer),
+                        30..33 => {
+                            signal(pid, "STOP");
+                            // Longer than its lease.
+                            thread::sleep(Duration::from_secs(5));
+                            signal(pid, "CONT");
+                        }
+                        _ => (),
+                    };
+                    read(&mut child, kill_after, &mut disturb, &mut entries);
+                    child.wait().expect("killed");
+                }
+                entries
+            };
+            let workers: Vec<_> = (1..=3).map(|worker| scope.spawn(move || run(worker))).collect();
+            for (id, of_worker) in workers.into_iter().flat_map(|run| run.join().expect("ledger")) {
+                let entry: &mut Entry = entries.entry(id).or_default();
+                entry.is_scheduled |= of_worker.is_scheduled;
+                entry.may_be_cancelled |= of_worker.may_be_cancelled;
+                entry.is_cancelled |= of_worker.is_cancelled;
+                entry.deliveries += of_worker.deliveries;
+            }
+        });
+        let mut last = start(("CRASH_TABLE", server.parameters().as_ref()), 0, true);
+        read(&mut last, None, &mut || (), &mut entries);
+        assert!(last.wait().expect("end").success());
+        check_effects(&mut client, &entries);
+    }
+
+    fn connect_to(server: &Server) -> postgres::Client {
+        let parameters = format!("{} application_name=parent", server.parameters());
+        postgres::Client::connect(&parameters, postgres::NoTls).expect("connect")
+    }
+
+    fn client_with_ledger(server: &Server) -> postgres::Client {
+        let mut client = connect_to(server);
+        client.batch_execute("CREATE TABLE ledger (id text)").expect("table");
+        client
+    }
+
+    /// Ends the connections of the children, whose tables are those of the schema.
+    fn end_connections(client: &mut postgres::Client) {
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE application_name <> 'parent' AND backend_type = 'client backend'";
+        client.query(sql, &[]).expect("terminate");
+    }
+
+    fn signal(pid: u32, name: &str) {
+        let kill = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
+        assert!(kill.expect("sh").success());
+    }
+
+    /// Compares the ledger of the children with the effects of their transactions.
+    fn check_effects(client: &mut postgres::Client, entries: &Entries) {
         let rows = client.query("SELECT id, count(*) FROM ledger GROUP BY id", &[]).expect("rows");
         let effects: BTreeMap<String, i64> =
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let twice: Vec<_> = effects.iter().filter(|(_, count)| **count != 1).collect();
         assert!(twice.is_empty(), "more than once: {twice:?}");
-        for (id, entry) in &entries {
+        for (id, entry) in entries {
             let has_effect = effects.contains_key(id);
             if entry.is_cancelled {
                 assert!(!has_effect, "{id} took effect and was cancelled");
@@ -356,6 +445,9 @@ mod shared {
                 let mut client = runtime.block_on(connect(&parameters));
                 let next = || deliveries.lock().expect("not poisoned").recv();
                 while let Ok(delivery) = next() {
+                    if !delivery.is_current() {
+                        continue;
+                    }
                     tell(&format!("delivered {}", delivery.id()));
                     runtime.block_on(async {
                         if take_effect(&mut client, &store, delivery).await.is_err() {
@@ -376,7 +468,8 @@ mod shared {
         delivery: Delivery,
     ) -> Result<(), Error> {
         let transaction = client.transaction().await?;
-        let insert = "INSERT INTO ledger VALUES ($1)";
+        // Long enough to be paused, killed and cut in its middle.
+        let insert = "INSERT INTO ledger SELECT $1 FROM pg_sleep(random() / 50)";
         transaction.execute(insert, &[&delivery.id().as_str()]).await?;
         let is_valid = store.acknowledge_in(&transaction, delivery.record()).await;
         if is_valid.is_ok_and(|is_valid| is_valid) {
@@ -418,11 +511,7 @@ mod shared {
             thread::yield_now();
         }
         let pid = child.0.id();
-        let signal = |name: &str| {
-            let kill = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
-            assert!(kill.expect("sh").success());
-        };
-        signal("STOP");
+        signal(pid, "STOP");
         let (sender, taken_over) = mpsc::channel();
         let timer = DurableTimer::builder(store.clone())
             .build_with(move |delivery| drop(sender.send(delivery)))
@@ -430,7 +519,7 @@ mod shared {
         let begun = taken_over.recv_timeout(LONG).expect("taken over");
         timer.reschedule(&claimed, Duration::ZERO).wait().expect("reschedule");
         let claimed = taken_over.recv_timeout(LONG).expect("taken over");
-        signal("CONT");
+        signal(pid, "CONT");
         go.write_all(b"go\n").expect("go");
         assert_eq!(told.next(), Some("refused begun".to_owned()));
         for (delivery, id) in [(begun, "begun"), (claimed, "claimed")] {

@@ -161,16 +161,6 @@ fn a_sleep_wakes_the_task_that_polled_it_last_and_only_at_its_last_deadline() {
     assert!(poll(&mut sleep).is_ready());
 }
 
-#[test]
-fn a_sleep_that_is_moved_to_now_before_its_first_poll_is_ready_at_once() {
-    let (timer, clock) = timer();
-    clock.advance(Duration::from_micros(1_500));
-    let mut sleep = timer.sleep(SECOND);
-    sleep.reset(Duration::ZERO);
-    assert!(poll(&mut sleep).is_ready());
-    assert_eq!(timer.stats().scheduled, 0);
-}
-
 /// A clock that jumps by an hour when a test asks, and then notifies its timers.
 #[derive(Debug)]
 struct Resumed(Instant, AtomicU32);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Timer, future::Sleep};
+use delaywheel::Timer;
 use futures_core::Stream;
 use pollster::block_on;
 
@@ -177,33 +177,6 @@ fn a_waker_of_a_receiver_may_use_its_queue() {
     assert_eq!((woken.count(), results.try_recv().is_ok()), (1, false));
     drop(early);
     assert_eq!(results.try_recv(), Ok((Poll::Ready(Some(7)), None, 0)));
-}
-
-#[test]
-fn a_waker_may_use_the_timer_and_drop_poll_and_reset_other_sleeps() {
-    let (timer, clock) = timer();
-    let others = Arc::new(Mutex::new(Vec::<Sleep>::new()));
-    let (inner, used) = (Arc::clone(&others), timer.clone());
-    let reentrant = waker(move || {
-        let mut others = inner.lock().expect("no test panics with it");
-        drop(others.pop());
-        for sleep in others.iter_mut() {
-            sleep.reset(9 * SECOND);
-            let _ = poll_with(sleep, Waker::noop());
-        }
-        others.push(used.sleep(3 * SECOND));
-        used.schedule(SECOND, || ()).expect("the timer is not full");
-    });
-    let mut sleep = timer.sleep(SECOND);
-    assert!(poll_with(&mut sleep, &reentrant).is_pending());
-    for _ in 0..3 {
-        let mut other = timer.sleep(SECOND);
-        assert!(poll_with(&mut other, Waker::noop()).is_pending());
-        others.lock().expect("no test panics with it").push(other);
-    }
-    clock.advance(SECOND);
-    assert_eq!(others.lock().expect("no test panics with it").len(), 3);
-    assert_eq!(timer.stats().pending, 3, "two sleeps and a callback");
 }
 
 #[test]

@@ -48,26 +48,6 @@ fn a_crowd_takes_at_most_one_step_for_each_timeout_and_level() {
     }
 }
 
-/// Each step moves or removes a timeout, or opens a chunk. The script is always the same.
-#[test]
-fn a_script_of_all_operations_takes_no_more_steps_than_ever() {
-    let (mut wheel, mut random, mut steps) = (wheel_of(16, 0), fastrand::Rng::with_seed(9), 0);
-    let mut keys = vec![wheel.insert(Tick::ZERO, ()).unwrap()];
-    for turn in 0..20_000 {
-        let (now, power) = (wheel.now().get(), random.u32(..12));
-        let deadline = Tick::new(now + random.u64(..1 << power));
-        let key = keys[random.usize(..keys.len())];
-        match random.u32(..8) {
-            0 => drop(wheel.cancel(key)),
-            1 | 2 => drop(wheel.reset(key, deadline)),
-            3 if turn % 64 == 0 => wheel.observe(deadline),
-            3 => steps += count_steps(&mut wheel, deadline.get().min(now + 9)),
-            _ => keys.push(wheel.insert(deadline, ()).unwrap()),
-        }
-    }
-    assert!(steps <= 12_214, "{steps} steps");
-}
-
 #[test]
 fn a_bucket_that_expires_sees_cancels_and_resets_of_its_timeouts() {
     let mut wheel = wheel_of(64, 0);
@@ -108,19 +88,6 @@ fn a_limit_is_exact_if_every_step_expires_a_timeout() {
         assert_eq!(wheel.advance(Tick::new(10)).limit(limit).count() as u64, limit);
         assert_eq!((left - wheel.len()) as u64, limit);
     }
-}
-
-#[test]
-fn a_limited_advance_reports_whether_it_is_drained() {
-    let mut wheel = wheel_of(64, 0);
-    fill(&mut wheel, 3, 10);
-    fill(&mut wheel, 1, 11);
-    let mut due = wheel.advance(Tick::new(10)).limit(2);
-    assert_eq!(due.by_ref().count(), 2);
-    assert!(!due.is_drained());
-    let mut due = wheel.advance(Tick::new(10)).limit(1);
-    assert_eq!(due.by_ref().count(), 1);
-    assert!(due.is_drained());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 use delaywheel::{
     Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload, Purgatory,
     Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard, TimeoutHandle, TimeoutKey, Timer,
-    TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind, wheel::WheelBuilder,
+    TimerBuilder, ValueTimer, WatchErrorKind, wheel::WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -89,13 +89,6 @@ fn an_error_returns_the_reason_and_the_value() {
     assert_eq!(format!("{error:?}"), "ScheduleError { kind: Full, cause: None, .. }");
     error.into_value().run();
     assert_eq!(std::sync::Arc::strong_count(&ran), 1);
-}
-
-#[test]
-fn an_error_of_a_setting_names_the_setting() {
-    let error = Timer::builder().shards(0).build().unwrap_err();
-    assert_eq!(error, TimerBuildError::ShardsOutOfRange { shards: 0 });
-    assert!(error.source().is_none());
 }
 
 /// An operation that is not `Sync`.

@@ -1,6 +1,9 @@
 //! Deterministic tests. Random ones draw from a seed; those of the wheel use no clock and no
 //! thread.
 
+// The limits are those of words of 64 bits.
+#[cfg(target_pointer_width = "64")]
+mod alloc;
 mod bounds;
 mod churn;
 mod corpus;

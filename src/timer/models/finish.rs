@@ -12,7 +12,9 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent, try_insert};
+use super::{
+    DUE, FAR, Log, check, check_of_three, insert, new_timer, serve, serve_by, silent, try_insert,
+};
 use crate::{
     sync::this_thread,
     timer::{
@@ -51,7 +53,7 @@ fn a_finish_ends_when_due_timeouts_have_run() {
 
 #[test]
 fn a_finish_ends_when_the_last_timeout_is_cancelled() {
-    check(|| {
+    check_of_three(|| {
         let (timer, reaper, log) = started();
         let key = insert(&timer.shards, 0, FAR, 7);
         let canceller = Arc::clone(&timer);
@@ -169,7 +171,7 @@ fn receive_all(backlog: &Backlog<u32>) -> Vec<u32> {
 
 #[test]
 fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
-    check(|| {
+    check_of_three(|| {
         let (timer, reaper, backlog) = started_queue();
         insert(&timer.shards, 0, DUE, 7);
         let receiver = Arc::clone(&backlog);
@@ -185,7 +187,7 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
 
 #[test]
 fn receivers_get_the_due_values_of_a_finished_queue_and_then_its_end() {
-    check(|| {
+    check_of_three(|| {
         let (timer, reaper, backlog) = started_queue();
         insert(&timer.shards, 0, DUE, 7);
         let receiver = thread::spawn(move || receive_all(&backlog));

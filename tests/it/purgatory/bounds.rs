@@ -131,24 +131,6 @@ fn an_operation_whose_event_comes_during_its_second_check_displaces_nothing_if_i
 }
 
 #[test]
-fn an_operation_that_a_key_refuses_keeps_no_permit_of_the_total_or_of_another_key() {
-    let world = World::with(|builder| {
-        builder.max_delayed(2, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
-    });
-    world.watch(1, [1]);
-    for keys in [[2, 1], [1, 2]] {
-        let refused = world.purgatory.watch(world.op(2), keys, HOUR).unwrap_err();
-        assert_eq!(refused.kind(), WatchErrorKind::KeyFull);
-        world.check_books();
-    }
-    world.watch(3, [2]);
-    let refused = world.purgatory.watch(world.op(4), [3], HOUR).unwrap_err();
-    assert_eq!(refused.kind(), WatchErrorKind::Full);
-    drop(refused);
-    world.check_books();
-}
-
-#[test]
 fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
     let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
     world.watch(1, [1]);

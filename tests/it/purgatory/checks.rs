@@ -1,16 +1,13 @@
 //! Checks after an event: which operations it checks, how often, and in which order.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use delaywheel::{
-    Completion::{Cancelled, Satisfied},
+    Completion::Satisfied,
     Condition::{Events, Threshold},
 };
 
-use super::support::{Cancel as _, HOUR, Op, World, all};
+use super::support::{Cancel as _, HOUR, Op, World};
 
 /// Makes a world with `count` operations on key 1, and forgets their first checks.
 fn crowd(count: u32) -> World {
@@ -127,37 +124,4 @@ fn an_event_within_a_check_reaches_each_operation_once() {
     checked.sort_unstable();
     checked.dedup();
     assert!(checked.into_iter().eq(0..200));
-}
-
-#[test]
-fn an_operation_whose_check_announces_its_key_is_checked_again() {
-    let world = World::new();
-    let (purgatory, count) = (world.purgatory.clone(), Arc::new(AtomicUsize::new(0)));
-    let checks = Arc::clone(&count);
-    let op = Op::new().check(move || {
-        let check = checks.fetch_add(1, Ordering::Relaxed);
-        if check == 2 {
-            assert_eq!(purgatory.check_and_complete(&1), 0, "another check is under way");
-        }
-        check == 3
-    });
-    world.waits(world.purgatory.watch(op, [1], HOUR));
-    assert_eq!(count.load(Ordering::Relaxed), 2);
-    assert_eq!(world.purgatory.check_and_complete(&1), 1);
-    assert_eq!(count.load(Ordering::Relaxed), 4);
-    world.check_empty();
-}
-
-#[test]
-fn a_list_longer_than_one_hold_of_the_lock_is_checked_to_its_end() {
-    let world = crowd(2000);
-    world.state().ready.extend((0..2000).filter(|name| name % 500 == 499));
-    assert_eq!(world.purgatory.check_and_complete(&1), 4);
-    assert!(world.checked().into_iter().eq(0..2000), "not in the order of registration");
-    assert_eq!(world.purgatory.cancel_on(&1), 1996);
-    let ended = world.ended();
-    assert_eq!(ended[..4], all([499, 999, 1499, 1999], Satisfied));
-    let others = (0..2000).filter(|name| name % 500 != 499);
-    assert_eq!(ended[4..], all(others, Cancelled));
-    world.check_empty();
 }

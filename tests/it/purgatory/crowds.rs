@@ -10,7 +10,7 @@ use std::{
 };
 
 use delaywheel::{
-    Completion::{Cancelled, Displaced, Expired, Satisfied},
+    Completion::{Cancelled, Expired, Satisfied},
     OperationKey, Overload, Purgatory,
 };
 
@@ -116,20 +116,6 @@ fn ended_operations_release_their_permits_before_the_first_completion() {
         assert_eq!(world.ended(), all(0..4, Satisfied));
         drop(world.purgatory.shutdown());
     }
-}
-
-#[test]
-fn a_refused_operation_displaces_no_other() {
-    let world = World::with(|builder| {
-        builder.max_delayed(2, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
-    });
-    world.watch(1, [1]);
-    world.watch(2, [2]);
-    assert!(world.purgatory.watch(world.op(3), [2], HOUR).is_err());
-    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
-    world.watch(4, [4]);
-    assert_eq!(world.ended(), [(1, Displaced)]);
-    world.check_books();
 }
 
 fn ready() -> Arc<AtomicBool> {

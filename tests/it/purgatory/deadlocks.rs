@@ -12,7 +12,7 @@ use std::{
 
 use delaywheel::{Completion, Completion::Satisfied, DelayedOperation, Purgatory, Timer};
 
-use super::support::{Cancel as _, HOUR, Op, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, Op, Tagged, must_return, wait_until};
 use crate::timer::reaper::Jumping;
 
 type Plain = Purgatory<u32, Op>;
@@ -85,22 +85,12 @@ fn an_event_during_a_blocked_check_causes_another_check() {
     });
 }
 
-/// A key that owns a handle of its purgatory, and calls it when it is dropped.
+type Key = Tagged<Owning>;
+
+/// Owns a handle of the purgatory, and calls it when it is dropped.
 struct Owning {
-    purgatory: Arc<Mutex<Option<Purgatory<Owning, Counted>>>>,
+    purgatory: Arc<Mutex<Option<Purgatory<Key, Counted>>>>,
     shuts_down: bool,
-}
-
-impl PartialEq for Owning {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Owning {}
-
-impl std::hash::Hash for Owning {
-    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 
 impl Drop for Owning {
@@ -114,7 +104,7 @@ impl Drop for Owning {
 
 struct Counted(Arc<AtomicUsize>);
 
-impl DelayedOperation<Owning> for Counted {
+impl DelayedOperation<Key> for Counted {
     fn complete(self, _: Completion) {}
 }
 
@@ -132,7 +122,7 @@ fn the_drop_of_an_expired_key_may_end_the_purgatory() {
             let timer = Timer::builder().clock(clock.clone()).shards(1);
             let purgatory = Purgatory::builder().timer(timer).build().unwrap();
             let (last, ended) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
-            let key = Owning { purgatory: Arc::clone(&last), shuts_down };
+            let key = Tagged(1, Owning { purgatory: Arc::clone(&last), shuts_down });
             assert!(purgatory.watch(Counted(Arc::clone(&ended)), [key], HOUR).is_ok());
             assert!(purgatory.watch(Counted(Arc::clone(&ended)), [], 9 * HOUR).is_ok());
             *last.lock().unwrap() = Some(purgatory.clone());

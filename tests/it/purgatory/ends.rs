@@ -13,7 +13,7 @@ use delaywheel::{
     Clock, Completion,
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    DelayedOperation, OperationKey, Purgatory, Timer, Watch, WatchErrorKind,
+    DelayedOperation, OperationKey, Purgatory, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, all, wait_until};
@@ -145,83 +145,6 @@ fn many_operations_are_completed_at_once_and_each_is_counted_once() {
     world.check_empty();
 }
 
-#[test]
-fn an_operation_that_can_complete_at_once_never_waits() {
-    let world = World::new();
-    world.make_ready(7);
-    let watched = world.purgatory.watch(world.op(7), [1, 2], HOUR);
-    assert!(world.at_once(watched));
-    assert_eq!(world.ended(), [(7, Satisfied)]);
-    assert_eq!(world.checked(), [7], "one check is enough");
-    let stats = world.purgatory.stats();
-    assert_eq!((stats.at_once, stats.satisfied, stats.waits.count()), (1, 0, 0));
-    assert_eq!(world.purgatory.stats().timer.scheduled, 0);
-    check_that_nothing_ends_again(&world, None);
-}
-
-#[test]
-fn the_drop_of_the_last_handle_completes_waiting_operations() {
-    let world = World::new();
-    for name in 0..1000 {
-        world.watch(name, [1, name]);
-    }
-    let World { purgatory, state, clock, held } = world;
-    let clone = purgatory.clone();
-    drop(purgatory);
-    assert_eq!(state.lock().unwrap().ended, [], "a clone is left");
-    drop(clone);
-    let mut ended = std::mem::take(&mut state.lock().unwrap().ended);
-    ended.sort_by_key(|(name, _)| *name);
-    assert_eq!(ended, all(0..1000, ShutDown));
-    clock.advance(YEAR);
-    assert_eq!(state.lock().unwrap().ended, []);
-    assert_eq!(std::sync::Arc::strong_count(&held), 1);
-}
-
-#[test]
-fn after_a_shutdown_only_operations_that_can_complete_at_once_are_accepted() {
-    let world = World::new();
-    assert_eq!(world.purgatory.shutdown().len(), 0);
-    let refused = world.purgatory.watch(world.op(1), [1], HOUR);
-    let error = refused.expect_err("it was shut down");
-    assert_eq!(error.to_string(), "purgatory is shut down");
-    assert_eq!(error.kind(), WatchErrorKind::ShutDown);
-    drop(error.into_value());
-    let watches = [Events(1), Threshold(2, 3)];
-    let error = world.purgatory.watch(world.op(1), Watch::all(watches), HOUR).unwrap_err();
-    assert_eq!(error.kind(), WatchErrorKind::ShutDown);
-    drop(error);
-    assert_eq!((world.ended(), world.purgatory.stats().refused), (vec![], 2));
-    world.make_ready(2);
-    assert!(world.at_once(world.purgatory.watch(world.op(2), [1], HOUR)));
-    assert_eq!(world.ended(), [(2, Satisfied)]);
-    check_that_nothing_ends_again(&world, None);
-}
-
-#[test]
-fn a_wait_is_measured_from_registration_to_end() {
-    let world = World::new();
-    for name in 1..=100 {
-        world.watch_for(name, [name % 7], name * MS);
-    }
-    world.clock.advance(100 * MS);
-    assert_eq!(world.ended(), all(1..=100, Expired));
-    let stats = world.purgatory.stats();
-    assert_eq!((stats.waits.count(), stats.waits.max()), (100, 100 * MS));
-    assert_eq!(stats.waits.percentile(100.0), 100 * MS);
-    let median = stats.waits.percentile(50.0);
-    assert!(median >= 50 * MS && median <= 57 * MS, "{median:?} is off by more than an eighth");
-    let world = World::new();
-    assert_eq!(world.purgatory.stats().waits.percentile(99.0), Duration::ZERO);
-    for name in [1, 2] {
-        world.watch(name, [1]);
-        world.make_ready(name);
-    }
-    world.clock.advance(MS);
-    assert_eq!(world.purgatory.check_and_complete(&1), 2);
-    assert_eq!(world.purgatory.stats().waits.max(), MS);
-}
-
 /// A clock that moves when the test says so, which wakes no thread.
 #[derive(Debug, Clone)]
 struct Quiet(Instant, Arc<Mutex<Duration>>);
@@ -263,22 +186,6 @@ fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
         assert_eq!(way(&purgatory, key), 1, "way {number}");
         let waits = purgatory.stats().waits;
         assert_eq!((waits.count(), waits.max()), (1, 10 * SECOND), "way {number}");
-    }
-}
-
-#[test]
-fn a_wake_makes_the_reaper_notice_a_jump_of_the_clock() {
-    let clock = Quiet(Instant::now(), Arc::default());
-    let timer = Timer::builder().clock(clock.clone());
-    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
-    // The reaper sleeps before most of the jumps.
-    for _ in 0..20 {
-        let (send, ends) = mpsc::channel();
-        let op = Op::new().end(move |end| send.send(end).unwrap());
-        assert!(purgatory.watch(op, [1], YEAR).is_ok());
-        *clock.1.lock().unwrap() += YEAR;
-        purgatory.wake();
-        assert_eq!(ends.recv_timeout(GENEROUS), Ok(Expired));
     }
 }
 

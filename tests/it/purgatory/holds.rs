@@ -2,8 +2,6 @@
 //! two holds, and these drops count the ended operations.
 
 use std::{
-    fmt,
-    hash::{Hash, Hasher},
     iter,
     sync::{
         Arc, Mutex,
@@ -19,10 +17,10 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, SECOND, must_return};
+use super::support::{Cancel as _, HOUR, SECOND, Tagged, must_return};
 use crate::timer::clock::Set;
 
-const OPERATIONS: u64 = 1000;
+const OPERATIONS: u32 = 1000;
 
 /// Operations that end in one hold.
 const BATCH: u64 = 32;
@@ -39,34 +37,16 @@ struct Hook {
 }
 
 #[derive(Clone)]
-struct Key(u64, Arc<Hook>);
+struct Hooked(Arc<Hook>);
 
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
+type Key = Tagged<Hooked>;
 
-impl Eq for Key {}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Drop for Key {
+impl Drop for Hooked {
     fn drop(&mut self) {
-        if self.1.is_set.load(Ordering::Relaxed) {
-            let purgatory = self.1.purgatory.lock().unwrap().clone().expect("it is there");
-            self.1.seen.lock().unwrap().push(purgatory.delayed());
-            let is_shut_down = self.1.is_shut_down.load(Ordering::Relaxed);
+        if self.0.is_set.load(Ordering::Relaxed) {
+            let purgatory = self.0.purgatory.lock().unwrap().clone().expect("it is there");
+            self.0.seen.lock().unwrap().push(purgatory.delayed());
+            let is_shut_down = self.0.is_shut_down.load(Ordering::Relaxed);
             assert!(!is_shut_down || purgatory.watch(Idle, [], HOUR).is_err());
         }
     }
@@ -81,7 +61,7 @@ impl<K> DelayedOperation<K> for Idle {
 /// Registers operations, each on its own key and on key 0. Ends all of them with `call`, and checks
 /// that at most [`BATCH`] of them leave in one hold.
 fn ends_in_short_holds(
-    common: impl Fn(Key, u64) -> Condition<Key> + Send + 'static,
+    common: impl Fn(Key, u32) -> Condition<Key> + Send + 'static,
     call: impl FnOnce(&Purgatory<Key, Idle>, Key) + Send + 'static,
 ) {
     must_return(move || {
@@ -89,19 +69,19 @@ fn ends_in_short_holds(
         let purgatory = Purgatory::builder().timer(timer).build().unwrap();
         let hook = Arc::new(Hook::default());
         for number in 1..=OPERATIONS {
-            let own = Events(Key(number, Arc::clone(&hook)));
-            let common = common(Key(0, Arc::clone(&hook)), number);
+            let own = Events(Tagged(number, Hooked(Arc::clone(&hook))));
+            let common = common(Tagged(0, Hooked(Arc::clone(&hook))), number);
             assert!(purgatory.watch(Idle, Watch::any([own, common]), HOUR).is_ok());
         }
         *hook.purgatory.lock().unwrap() = Some(purgatory.clone());
-        let key = Key(0, Arc::clone(&hook));
+        let key = Tagged(0, Hooked(Arc::clone(&hook)));
         hook.is_set.store(true, Ordering::Relaxed);
         call(&purgatory, key);
         hook.is_set.store(false, Ordering::Relaxed);
         assert_eq!((purgatory.delayed(), purgatory.stats().panicked), (0, 0));
         let seen = std::mem::take(&mut *hook.seen.lock().unwrap());
-        assert!(seen.len() as u64 >= OPERATIONS, "each has a key of its own");
-        let mut before = OPERATIONS;
+        assert!(seen.len() >= OPERATIONS as usize, "each has a key of its own");
+        let mut before = u64::from(OPERATIONS);
         for now in seen {
             assert!(before - now <= BATCH, "{} ended in one hold", before - now);
             before = now;
@@ -110,30 +90,34 @@ fn ends_in_short_holds(
     });
 }
 
+fn threshold(key: Key, at: u32) -> Condition<Key> {
+    Threshold(key, at.into())
+}
+
 #[test]
 fn an_advance_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(Threshold, |purgatory, key| {
-        assert_eq!(purgatory.advance(&key, OPERATIONS) as u64, OPERATIONS);
+    ends_in_short_holds(threshold, |purgatory, key| {
+        assert_eq!(purgatory.advance(&key, OPERATIONS.into()), OPERATIONS as usize);
     });
 }
 
 #[test]
 fn a_shutdown_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(Threshold, |purgatory, key| {
-        key.1.is_shut_down.store(true, Ordering::Relaxed);
-        assert_eq!(purgatory.shutdown().len() as u64, OPERATIONS);
+    ends_in_short_holds(threshold, |purgatory, key| {
+        key.1.0.is_shut_down.store(true, Ordering::Relaxed);
+        assert_eq!(purgatory.shutdown().len(), OPERATIONS as usize);
     });
 }
 
 #[test]
 fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(Threshold, |purgatory, key| {
-        assert_eq!(purgatory.cancel_on(&key) as u64, OPERATIONS);
+    ends_in_short_holds(threshold, |purgatory, key| {
+        assert_eq!(purgatory.cancel_on(&key), OPERATIONS as usize);
     });
     ends_in_short_holds(
         |key, _| Events(key),
         |purgatory, key| {
-            assert_eq!(purgatory.cancel_on(&key) as u64, OPERATIONS);
+            assert_eq!(purgatory.cancel_on(&key), OPERATIONS as usize);
         },
     );
 }

@@ -15,7 +15,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, YEAR};
+use super::support::{Cancel as _, HOUR, Log, Tagged, YEAR};
 
 /// An operation on partitions of topics.
 struct Fetch(&'static str, Log<(&'static str, Completion)>);
@@ -97,46 +97,32 @@ fn keys_with_equal_hashes_are_distinguished() {
     assert_eq!((purgatory.stats().keys, purgatory.delayed()), (0, 0));
 }
 
-/// A key that owns memory, and counts its copies.
+/// Counts its copies.
 #[derive(Debug)]
-struct Counted(u32, Arc<AtomicUsize>);
+struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    fn new(number: u32, count: &Arc<AtomicUsize>) -> Self {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
-        Self(number, Arc::clone(count))
+        Self(Arc::clone(count))
     }
 }
 
 impl Clone for Counted {
     fn clone(&self) -> Self {
-        Self::new(self.0, &self.1)
+        Self::new(&self.0)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.1.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl PartialEq for Counted {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Counted {}
-
-impl std::hash::Hash for Counted {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 struct Never;
 
-impl DelayedOperation<Counted> for Never {
+impl DelayedOperation<Tagged<Counted>> for Never {
     fn complete(self, _: Completion) {}
 }
 
@@ -146,7 +132,7 @@ fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let timer = Timer::builder().clock(clock.clone());
     let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
-    let key = |number| Counted::new(number, &count);
+    let key = |number| Tagged(number, Counted::new(&count));
     let mut waiting = Vec::new();
     for _ in 0..100 {
         let watched = purgatory.watch(Never, [key(1), key(1), key(2)], HOUR);

@@ -5,7 +5,6 @@ use std::{
     error::Error,
     io,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use delaywheel::{
@@ -16,7 +15,7 @@ use delaywheel::{
     WatchErrorKind,
 };
 
-use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, YEAR, all, must_return};
+use super::support::{Builder, Cancel as _, HOUR, Op, World, all, must_return};
 use crate::timer::support::HookedClock;
 
 #[test]
@@ -64,36 +63,6 @@ fn the_same_key_twice_takes_one_permit() {
     world.purgatory.cancel_one(key);
     world.watch(3, [1, 2]);
     world.check_books();
-}
-
-#[test]
-fn the_displaced_operation_is_the_oldest_of_all_threads() {
-    // The operations alternate between two keys.
-    let limits: [fn(Builder) -> Builder; 2] = [
-        |builder| builder.max_delayed(8, Overload::DisplaceOldest),
-        |builder| builder.max_delayed_per_key(4, Overload::DisplaceOldest),
-    ];
-    // Of operations on values, that with the greatest threshold is displaced, here the oldest.
-    for (limit, is_for_value) in [(limits[0], false), (limits[1], false), (limits[1], true)] {
-        let world = World::with(limit);
-        for name in 0..30 {
-            // Threads are spread over the shards.
-            std::thread::scope(|scope| {
-                let watch = || {
-                    if is_for_value {
-                        world.any(name, [Threshold(name % 2, u64::MAX - u64::from(name))]);
-                    } else {
-                        world.watch_for(name, [name % 2], YEAR);
-                    }
-                };
-                scope.spawn(watch).join().unwrap();
-            });
-            world.clock.advance(MS);
-            let displaced = name.checked_sub(8).map(|name| (name, Displaced));
-            assert!(world.ended().into_iter().eq(displaced));
-            world.check_books();
-        }
-    }
 }
 
 /// Registers an operation on three full keys. The watcher of the last key is being checked.
@@ -208,27 +177,6 @@ fn millions_of_duplicate_keys_take_linear_time() {
 }
 
 #[test]
-fn the_limit_of_the_timer_also_limits_the_purgatory() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).max_pending(1);
-    let purgatory = Purgatory::builder()
-        .timer(timer)
-        .max_delayed(5, Overload::Refuse)
-        .max_delayed_per_key(1, Overload::Refuse)
-        .build()
-        .expect("the settings are valid");
-    let minute = Duration::from_secs(60);
-    for _ in 0..3 {
-        let first = purgatory.watch(Idle, [1], minute).expect("there is room");
-        let refused = purgatory.watch(Idle, [2], minute);
-        assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::Full);
-        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
-        assert!(purgatory.cancel_one(first.key().expect("it waits")));
-    }
-    assert_eq!(purgatory.stats().refused, 3);
-}
-
-#[test]
 fn a_clock_may_register_an_operation_that_displaces_another() {
     must_return(|| {
         let clock = HookedClock::new();
@@ -246,43 +194,5 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
         clock.set(|| ());
         purgatory.check_invariants();
         assert_eq!(purgatory.delayed(), 1);
-    });
-}
-
-/// Waits, and ignores its end.
-struct Idle;
-
-impl DelayedOperation<u32> for Idle {
-    fn complete(self, _: Completion) {}
-}
-
-#[test]
-fn a_displacement_for_a_key_also_makes_room_in_the_total() {
-    let world = World::with(|builder| {
-        let builder = builder.max_delayed(2, Overload::DisplaceOldest);
-        builder.max_delayed_per_key(1, Overload::DisplaceOldest)
-    });
-    world.watch(1, [1]);
-    world.watch(2, [2]);
-    world.watch(3, [2]);
-    assert_eq!(world.ended(), [(2, Displaced)]);
-    world.check_books();
-}
-
-#[test]
-fn the_completion_of_a_displaced_operation_may_displace_another() {
-    must_return(|| {
-        let world = World::with(|builder| builder.max_delayed(2, Overload::DisplaceOldest));
-        let (purgatory, again, state) = (world.purgatory.clone(), world.op(4), world.state.clone());
-        let first = world.op(1).end(move |end| {
-            state.lock().unwrap().ended.push((1, end));
-            let _ = purgatory.watch(again, [1], HOUR).unwrap();
-        });
-        world.waits(world.purgatory.watch(first, [1], HOUR));
-        world.watch(2, [1]);
-        world.watch(3, [1]);
-        assert_eq!(world.ended(), all([1, 2], Displaced));
-        world.state().accepted += 1;
-        world.check_books();
     });
 }

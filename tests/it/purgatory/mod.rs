@@ -9,6 +9,8 @@ mod ends;
 mod holds;
 mod keys;
 mod limits;
+#[cfg(target_pointer_width = "64")]
+mod memory;
 mod panics;
 mod reentry;
 pub(crate) mod support;

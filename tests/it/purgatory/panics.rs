@@ -18,7 +18,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all};
+use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, Tagged, World, all};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -31,59 +31,11 @@ fn with_a_bad_one() -> World {
     world
 }
 
-/// Three operations expire.
-fn expire(clock: &ManualClock) -> usize {
-    clock.advance(HOUR);
-    3
-}
-
-#[test]
-fn a_panic_in_complete_is_counted_and_the_others_complete() {
-    type Way = fn(&World) -> usize;
-    let ways: [(Way, Completion); 2] = [
-        (|world| world.purgatory.check_and_complete(&1), Satisfied),
-        (|world| expire(&world.clock), Completion::Expired),
-    ];
-    for (way, end) in ways {
-        let world = with_a_bad_one();
-        world.state().ready.extend(0..3);
-        assert_eq!(way(&world), 3);
-        assert_eq!(world.ended(), all([0, 2], end));
-        assert_eq!(world.purgatory.stats().panicked, 1);
-        assert_eq!(world.purgatory.stats().timer.panicked, 0);
-        world.check_empty();
-    }
-}
-
 #[test]
 fn the_drop_of_the_last_handle_completes_the_others_if_one_panics() {
     let World { purgatory, state, .. } = with_a_bad_one();
     drop(purgatory);
     assert_eq!(state.lock().unwrap().ended, all([0, 2], ShutDown));
-}
-
-#[test]
-fn a_check_that_panics_does_not_complete_its_operation() {
-    let world = World::new();
-    world.watch(0, [1]);
-    let is_bad = Arc::new(AtomicBool::new(true));
-    let bad = Arc::clone(&is_bad);
-    let op = world.op(1).check(move || {
-        assert!(!bad.load(Ordering::Relaxed), "in a check");
-        true
-    });
-    let key = world.waits(world.purgatory.watch(op, [1], HOUR));
-    world.watch(2, [1]);
-    assert_eq!(world.purgatory.stats().panicked, 2, "before and after it began to wait");
-    world.state().ready.extend([0, 2]);
-    assert_eq!(world.purgatory.check_and_complete(&1), 2);
-    assert_eq!(world.ended(), all([0, 2], Satisfied));
-    assert_eq!(world.purgatory.stats().panicked, 3);
-    assert!(world.purgatory.is_waiting(key));
-    is_bad.store(false, Ordering::Relaxed);
-    assert_eq!(world.purgatory.check_and_complete(&1), 1);
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-    world.check_empty();
 }
 
 #[test]
@@ -145,29 +97,21 @@ fn a_panic_payload_whose_drop_panics_affects_no_other_operation() {
     world.check_empty();
 }
 
-/// A key whose drop panics while the switch is on.
+/// Its drop panics while the switch is on.
 #[derive(Clone, Debug)]
-struct BadKey(u32, Arc<AtomicBool>);
+struct Bomb(Arc<AtomicBool>);
 
-impl Drop for BadKey {
+impl Drop for Bomb {
     fn drop(&mut self) {
-        let is_bad = self.1.load(Ordering::Relaxed) && !std::thread::panicking();
+        let is_bad = self.0.load(Ordering::Relaxed) && !std::thread::panicking();
         assert!(!is_bad, "the drop of a key panics");
     }
 }
 
-impl PartialEq for BadKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
+type BadKey = Tagged<Bomb>;
 
-impl Eq for BadKey {}
-
-impl Hash for BadKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
+fn bad_key(number: u32, is_bad: &Arc<AtomicBool>) -> BadKey {
+    Tagged(number, Bomb(Arc::clone(is_bad)))
 }
 
 struct OnBadKeys(u32, Log<(u32, Completion)>);
@@ -187,7 +131,7 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
     let purgatory = Purgatory::builder().timer(timer).build().unwrap();
     let (is_bad, log) = (Arc::new(AtomicBool::new(false)), Log::new());
-    let [one, two, three] = [1, 2, 3].map(|number| BadKey(number, Arc::clone(&is_bad)));
+    let [one, two, three] = [1, 2, 3].map(|number| bad_key(number, &is_bad));
     let keys = [one.clone(), two, three.clone()];
     let _ = purgatory.watch(OnBadKeys(1, log.clone()), keys, HOUR).unwrap();
     let _ = purgatory.watch(OnBadKeys(2, log.clone()), [three], HOUR).unwrap();
@@ -195,23 +139,23 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     assert_eq!(purgatory.cancel_on(&one), 1);
     assert_eq!(log.take(), [(1, Cancelled)]);
     assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (2, 1));
-    assert_eq!(purgatory.cancel_on(&BadKey(3, Arc::default())), 1);
+    assert_eq!(purgatory.cancel_on(&bad_key(3, &Arc::default())), 1);
     assert_eq!((purgatory.stats().panicked, log.take()), (3, vec![(2, Cancelled)]));
     // The purgatory drops keys that it has already.
-    let bad = || BadKey(5, Arc::clone(&is_bad));
+    let bad = || bad_key(5, &is_bad);
     assert!(purgatory.watch(OnBadKeys(1, log.clone()), [bad(), bad()], HOUR).is_ok());
     let watch = Watch::any([Threshold(bad(), 5)]);
     assert!(purgatory.watch(OnBadKeys(2, log.clone()), watch, HOUR).is_ok());
     assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (6, 1));
-    assert_eq!(purgatory.cancel_on(&BadKey(5, Arc::default())), 2);
+    assert_eq!(purgatory.cancel_on(&bad_key(5, &Arc::default())), 2);
     assert_eq!(log.take(), [(1, Cancelled), (2, Cancelled)]);
     // The keys of a reached threshold, and of one that is asked again, are dropped as well.
     for (name, end) in [(3, Satisfied), (2, Cancelled)] {
-        let conditions = [Threshold(BadKey(4, Arc::clone(&is_bad)), 5)];
+        let conditions = [Threshold(bad_key(4, &is_bad), 5)];
         let watch = || purgatory.watch(OnBadKeys(name, log.clone()), Watch::any(conditions), HOUR);
         let _ = catch_unwind(AssertUnwindSafe(|| watch().is_ok()));
         assert_eq!(purgatory.delayed(), u64::from(end == Cancelled));
-        purgatory.cancel_on(&BadKey(4, Arc::default()));
+        purgatory.cancel_on(&bad_key(4, &Arc::default()));
         assert_eq!(log.take(), [(name, end)]);
     }
     is_bad.store(false, Ordering::Relaxed);
@@ -223,8 +167,8 @@ fn panics_in_the_drops_of_keys_beyond_the_limit_are_counted() {
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
     let purgatory = Purgatory::builder().timer(timer).max_keys(1).build().unwrap();
     let log = Log::new();
-    let bad = |number| BadKey(number, Arc::new(AtomicBool::new(true)));
-    let good = || BadKey(1, Arc::default());
+    let bad = |number| bad_key(number, &Arc::new(AtomicBool::new(true)));
+    let good = || bad_key(1, &Arc::default());
     let refused = purgatory.watch(OnBadKeys(1, log.clone()), [good(), bad(2)], HOUR);
     assert!(refused.is_err());
     drop(refused);

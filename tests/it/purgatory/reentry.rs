@@ -49,42 +49,6 @@ fn a_completion_can_watch_check_advance_and_cancel() {
     });
 }
 
-/// Waits again for a greater value when it is cancelled. Panics if it is cancelled too often.
-struct Stubborn {
-    purgatory: Shared,
-    left: u32,
-    next: u64,
-}
-
-impl Stubborn {
-    fn op(self) -> Op {
-        Op::new().end(move |end: Completion| {
-            let Self { purgatory, left, next } = self;
-            if end == Completion::ShutDown {
-                return;
-            }
-            let left = left.checked_sub(1).expect("one cancellation cancels once");
-            let again = Self { purgatory: purgatory.clone(), left, next: next + 1 }.op();
-            let watches = [Events(1), Threshold(1, next), Threshold(2, next)];
-            assert!(purgatory.watch(again, Watch::any(watches), HOUR).is_ok());
-        })
-    }
-}
-
-#[test]
-fn a_cancel_by_key_does_not_cancel_operations_that_wait_again() {
-    for key in [1, 2] {
-        let world = World::new();
-        let stubborn = Stubborn { purgatory: world.purgatory.clone(), left: 3, next: 1 };
-        let watches = [Events(1), Threshold(1, 0), Threshold(2, 0)];
-        world.waits(world.purgatory.watch(stubborn.op(), Watch::any(watches), HOUR));
-        assert_eq!(world.purgatory.cancel_on(&key), 1);
-        assert_eq!(world.purgatory.stats().panicked, 0);
-        assert_eq!(world.purgatory.delayed(), 1);
-        drop(world.purgatory.shutdown());
-    }
-}
-
 /// Makes an operation wait for an event on two keys, or for an advance of key 1 to 5. If `again`,
 /// its completion makes another one wait in the same way.
 fn wait(purgatory: &Shared, is_for_value: bool, again: bool) {
@@ -303,43 +267,6 @@ fn checks_run_within_checks_at_most_eight_deep() {
 }
 
 #[test]
-fn a_check_can_end_its_own_operation_and_the_first_end_counts() {
-    type Way = fn(&Shared, delaywheel::OperationKey) -> bool;
-    let ways: [(Way, Completion); 5] = [
-        (Purgatory::complete, Satisfied),
-        (|purgatory, key| !purgatory.cancel_one(key), Cancelled),
-        (|purgatory, _| purgatory.cancel_on(&1) == 0, Cancelled),
-        (|purgatory, _| purgatory.cancel_on(&2) == 0, Cancelled),
-        (|purgatory, _| purgatory.advance(&2, 5) == 1, Satisfied),
-    ];
-    for (way, end) in ways {
-        must_return(move || {
-            let world = World::new();
-            let own = Arc::new(OnceLock::new());
-            let (slot, purgatory) = (Arc::clone(&own), world.purgatory.clone());
-            let op = world.op(1).check(move || {
-                let Some(&key) = slot.get() else { return false };
-                assert!(purgatory.is_waiting(key));
-                // A cancel does not return an operation that is being checked.
-                assert!(way(&purgatory, key));
-                assert!(!purgatory.is_waiting(key));
-                assert!(!purgatory.cancel_one(key) && !purgatory.complete(key));
-                assert_eq!(purgatory.cancel_on(&1) + purgatory.cancel_on(&2), 0);
-                false
-            });
-            let watches = [Events(1), Threshold(2, 5)];
-            let key = world.waits(world.purgatory.watch(op, Watch::any(watches), HOUR));
-            own.set(key).unwrap();
-            let completed = world.purgatory.check_and_complete(&1);
-            assert!(completed == 0 || end == Satisfied, "it counts a cancelled operation");
-            assert_eq!(world.ended(), [(1, end)]);
-            assert_eq!(world.purgatory.stats().panicked, 0);
-            world.check_empty();
-        });
-    }
-}
-
-#[test]
 fn a_completion_can_drop_the_last_handle() {
     // The clock does not keep the purgatory alive, so the completion drops its last handle.
     must_return(|| {
@@ -413,20 +340,4 @@ fn the_drop_of_an_operation_can_use_the_purgatory() {
         log.take()
     });
     assert_eq!(dropped, ["cancelled", "completed", "expired", "closed", "refused"]);
-}
-
-#[test]
-fn a_cancel_by_key_includes_operations_that_were_checked_meanwhile() {
-    let world = World::new();
-    let purgatory = world.purgatory.clone();
-    let op = Op::new().end(move |_| {
-        purgatory.check_and_complete(&1);
-    });
-    world.waits(world.purgatory.watch(op, [1], HOUR));
-    for name in 2..10 {
-        world.watch(name, [1]);
-    }
-    assert_eq!(world.purgatory.cancel_on(&1), 9);
-    assert_eq!(world.ended(), all(2..10, Cancelled));
-    world.check_empty();
 }

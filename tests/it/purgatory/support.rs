@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
-    hash::Hash,
+    hash::{Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -225,6 +225,24 @@ impl World {
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
         assert_eq!(self.purgatory.stats().timer.pending, 0);
         assert_eq!(Arc::strong_count(&self.held), 1, "an operation is left");
+    }
+}
+
+/// A key that is equal to each one of its number, whatever it carries.
+#[derive(Debug, Clone)]
+pub(crate) struct Tagged<T>(pub(crate) u32, pub(crate) T);
+
+impl<T> PartialEq for Tagged<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T> Eq for Tagged<T> {}
+
+impl<T> Hash for Tagged<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
     }
 }
 

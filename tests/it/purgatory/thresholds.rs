@@ -82,38 +82,6 @@ fn a_value_reached_while_an_operation_is_out_causes_a_check() {
 }
 
 #[test]
-fn an_event_does_not_check_operations_that_watch_a_threshold() {
-    let world = World::new();
-    world.make_ready(1);
-    world.all(1, [Threshold(1, 5)]);
-    assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    world.watch(2, [1]);
-    world.checked();
-    world.make_ready(2);
-    assert_eq!(world.purgatory.advance(&1, 4), 0, "an advance checked an operation on events");
-    assert_eq!(world.checked(), [0; 0]);
-}
-
-#[test]
-fn thresholds_reached_in_several_holds_of_the_lock_are_in_order() {
-    let world = World::new();
-    for at in (0..5000).rev() {
-        world.all(at, [Threshold(1, u64::from(at)), Threshold(2, u64::from(5000 - at))]);
-    }
-    assert_eq!(world.advance(1, 4000), 0);
-    assert_eq!(world.advance(2, 5000), 4001);
-    let ended = world.ended();
-    assert_eq!(
-        ended,
-        all((0..=4000).rev(), Satisfied),
-        "not in the order of their last thresholds"
-    );
-    assert_eq!(world.advance(1, 5000), 999);
-    assert_eq!(world.ended(), all(4001..5000, Satisfied));
-    world.check_empty();
-}
-
-#[test]
 fn an_advance_completes_the_operations_of_all_threads_in_order() {
     let world = World::new();
     for at in (0..300).rev() {

@@ -13,7 +13,7 @@ use std::{
 
 use delaywheel::{MissedTicks, Repeating, Timer, TimerBuilder};
 
-use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
+use super::support::{GENEROUS, Log, MS, YEAR, must_return, wait_until};
 
 /// Every way to run callbacks on the timer's own threads.
 fn each_execution(test: impl Fn(Timer)) {
@@ -131,16 +131,6 @@ fn a_repetition_ends_with_the_first_occurrence_that_a_finish_refuses() {
     assert!(must_return(move || timer.finish(YEAR)).is_empty());
     assert!(!beat.is_running());
     assert!(*count.lock().unwrap() >= 1, "the pending occurrence ran");
-}
-
-#[test]
-fn in_virtual_time_a_finish_runs_what_is_due_and_returns_the_rest() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    clock.advance(SECOND);
-    timer.schedule(Duration::ZERO, log.note("due")).unwrap();
-    timer.schedule(SECOND, || panic!("it was returned")).unwrap();
-    assert_eq!((timer.finish(YEAR).len(), log.take()), (1, vec!["due"]));
 }
 
 #[test]

@@ -155,19 +155,6 @@ fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_w
 }
 
 #[test]
-fn a_timeout_that_is_due_at_once_makes_no_reaper_late() {
-    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
-    let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).tick(HOUR).shards(1);
-    let timer = settings.build_with(drop::<u32>).unwrap();
-    let past = clock.now() + HOUR;
-    clock.jump(9 * HOUR);
-    timer.schedule_at(past, 1).unwrap();
-    timer.schedule(YEAR, 2).unwrap();
-    assert_eq!(timer.stats().expired, 0, "a thread helps a reaper that is not late");
-    drop(release);
-}
-
-#[test]
 fn a_thread_that_inserts_wakes_no_task_of_a_late_queue() {
     let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
     let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);

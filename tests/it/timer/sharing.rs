@@ -102,22 +102,6 @@ fn a_callback_on_the_reaper_that_finishes_another_timer_does_not_wait_for_the_re
 }
 
 #[test]
-fn a_callback_on_the_reaper_that_starts_a_timer_and_finishes_it_does_not_wait_for_the_reaper() {
-    let reaper = Reaper::new("starter");
-    let timer = served(&reaper).build().unwrap();
-    for builder in [served(&reaper), Timer::builder().reaper(&reaper)] {
-        let (finished, left) = mpsc::channel();
-        let callback = move || {
-            let other = builder.build_with(|_| ()).unwrap();
-            other.schedule(YEAR, 1).unwrap();
-            finished.send(other.finish(YEAR)).unwrap();
-        };
-        timer.schedule(Duration::ZERO, callback).unwrap();
-        assert_eq!(left.recv_timeout(GENEROUS), Ok(vec![1]));
-    }
-}
-
-#[test]
 fn a_timer_in_virtual_time_does_not_start_its_reaper() {
     let reaper = Reaper::new("virtual");
     let clock = ManualClock::new();

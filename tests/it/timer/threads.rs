@@ -123,30 +123,6 @@ fn a_slow_callback_delays_none_that_another_executor_can_take() {
 }
 
 #[test]
-fn a_shutdown_returns_the_callbacks_behind_a_slow_one_and_does_not_wait_for_it() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
-    let (send, received) = channel();
-    let timer = Timer::builder().build_with(move |value: u32| {
-        send(value);
-        released.lock().unwrap().recv_timeout(GENEROUS).expect("the test releases the callback");
-    });
-    let timer = timer.unwrap();
-    timer.schedule(Duration::ZERO, 0).unwrap();
-    assert_eq!(received.recv_timeout(GENEROUS), Ok(0), "the callback runs");
-    for value in 1..100 {
-        timer.schedule(MS, value).unwrap();
-    }
-    wait_until("all have expired", || timer.stats().expired == 100);
-    let mut returned = timer.shutdown();
-    returned.sort_unstable();
-    assert!(returned.into_iter().eq(1..100));
-    release.send(()).unwrap();
-    drop(timer);
-    assert_eq!(received.recv_timeout(GENEROUS), Err(mpsc::RecvTimeoutError::Disconnected));
-}
-
-#[test]
 fn a_pool_that_panics_is_counted_and_stops_nothing() {
     let is_broken = Arc::new(AtomicBool::new(true));
     let broken = Arc::clone(&is_broken);

@@ -1,8 +1,4 @@
 //! Memory of the purgatory: ended operations leave none behind.
-//!
-//! A separate binary, because its allocator counts.
-
-#![cfg(feature = "std")]
 
 use std::time::Duration;
 
@@ -129,27 +125,6 @@ fn shrink_gives_back_the_memory_of_ended_operations() {
     let freed = -measure(|| purgatory.shrink()).bytes_current;
     assert!(kept.bytes_current > 10_000, "{kept:?}");
     assert!(freed >= kept.bytes_current - 4096, "{freed} of {kept:?}");
-}
-
-/// One operation stays, so the shard does not free its memory by itself.
-#[test]
-fn shrink_gives_back_the_memory_of_all_but_one_operation() {
-    const KEYS: u64 = 5_000;
-    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let builder = Purgatory::builder().timer(timer).max_delayed_per_key(9, Overload::Refuse);
-    let purgatory: Requests = builder.build().expect("the settings are in range");
-    let used = measure(|| {
-        for number in 0..9 * KEYS {
-            let request = Request(Box::new(0));
-            assert!(purgatory.watch(request, [number / 9], HOUR).is_ok());
-        }
-        for key in 1..KEYS {
-            assert_eq!(purgatory.cancel_for_key(&key).len(), 9);
-        }
-        purgatory.shrink();
-    });
-    assert!(used.bytes_max > 500 * KEYS, "{} bytes at the peak", used.bytes_max);
-    assert!(used.bytes_current < 32 << 10, "{} bytes are kept", used.bytes_current);
 }
 
 /// What `shrink` frees after all but one of 32 operations have ended, each on a key of its own.
@@ -279,11 +254,7 @@ fn a_purgatory_that_is_dropped_gives_back_everything() {
 #[cfg(feature = "future")]
 #[test]
 fn a_pending_wait_allocates_once() {
-    use std::{
-        future::Future,
-        pin::Pin,
-        task::{Context, Waker},
-    };
+    use std::task::{Context, Waker};
 
     const WAITS: u64 = 1_000;
 
@@ -294,7 +265,8 @@ fn a_pending_wait_allocates_once() {
     let run = || {
         for _ in 0..WAITS {
             let mut wait = purgatory.wait([1, 2], HOUR);
-            let pending = Pin::new(&mut wait).poll(&mut Context::from_waker(Waker::noop()));
+            let pending =
+                std::pin::Pin::new(&mut wait).poll(&mut Context::from_waker(Waker::noop()));
             assert!(pending.is_pending());
         }
     };

@@ -1,6 +1,4 @@
-//! Allocations of the wheel: none in the steady state, small ones while it grows.
-//!
-//! A separate binary, because its allocator counts.
+//! Allocations of wheels and timers: none in the steady state, small ones while they grow.
 
 use allocation_counter::{AllocationInfo, measure};
 use delaywheel::{
@@ -77,26 +75,6 @@ fn churn_takes_at_most_42_bytes_for_a_live_timeout() {
     assert_eq!(used.bytes_current, 0);
 }
 
-/// One timeout in 16 stays. The chunks of records that hold few of these are merged.
-#[test]
-fn the_records_of_cancelled_timeouts_are_used_again_though_others_stay() {
-    const TIMEOUTS: u64 = MILLION / 10;
-    let mut wheel = TimingWheel::new(Tick::ZERO);
-    let mut random = fastrand::Rng::with_seed(5);
-    let deadline = Tick::new(1 << 30);
-    let mut keys: Vec<_> = (0..TIMEOUTS).map(|_| wheel.insert(deadline, 0).unwrap()).collect();
-    random.shuffle(&mut keys);
-    for &key in keys.iter().skip(keys.len() / 16) {
-        wheel.cancel(key).unwrap();
-    }
-    let used = measure(|| {
-        for _ in 0..TIMEOUTS * 3 / 4 {
-            wheel.insert(deadline, 0).unwrap();
-        }
-    });
-    assert_eq!(used, AllocationInfo::default());
-}
-
 #[test]
 fn bursts_at_other_ticks_of_their_buckets_keep_little_more_memory_than_one() {
     let count = if cfg!(debug_assertions) { 2048 } else { 262_144 };
@@ -158,69 +136,6 @@ fn an_empty_wheel_allocates_nothing() {
     assert_eq!(used.count_total, 0);
 }
 
-#[cfg(feature = "future")]
-#[test]
-fn a_million_pending_sleeps_take_at_most_64_bytes_each_and_a_reset_takes_none() {
-    use std::{
-        future::Future,
-        pin::Pin,
-        task::{Context, Waker},
-        time::Duration,
-    };
-
-    let clock = delaywheel::ManualClock::new();
-    let timer = delaywheel::Timer::builder().clock(clock).shards(1).build().unwrap();
-    let delay = |number: u64| Duration::from_millis(1 + number * 7_919 % 60_000);
-    let mut sleeps: Vec<_> = (0..MILLION).map(|number| timer.sleep(delay(number))).collect();
-    let mut context = Context::from_waker(Waker::noop());
-    let mut poll_all = |sleeps: &mut [delaywheel::future::Sleep]| {
-        for sleep in sleeps {
-            assert!(Pin::new(sleep).poll(&mut context).is_pending());
-        }
-    };
-    let used = measure(|| poll_all(&mut sleeps));
-    println!("{} bytes at the peak", used.bytes_max);
-    assert!(used.bytes_max <= 64 * MILLION, "{} bytes at the peak", used.bytes_max);
-    let moved = measure(|| {
-        for sleep in &mut sleeps {
-            sleep.reset(Duration::from_secs(60));
-        }
-        poll_all(&mut sleeps);
-    });
-    assert_eq!(moved, AllocationInfo::default());
-    assert_eq!(timer.stats().pending, MILLION);
-}
-
-#[cfg(feature = "future")]
-#[test]
-fn a_sleep_a_timeout_and_an_interval_allocate_nothing() {
-    use std::{
-        future::{Future, pending},
-        pin::{Pin, pin},
-        task::{Context, Waker},
-        time::Duration,
-    };
-
-    const DELAY: Duration = Duration::from_secs(30);
-
-    let clock = delaywheel::ManualClock::new();
-    let timer = delaywheel::Timer::builder().clock(clock).shards(1).build().unwrap();
-    let mut context = Context::from_waker(Waker::noop());
-    let mut rounds = || {
-        for _ in 0..1_000 {
-            assert!(Pin::new(&mut timer.sleep(DELAY)).poll(&mut context).is_pending());
-            let limited = pin!(timer.timeout(DELAY, pending::<()>()));
-            assert!(limited.poll(&mut context).is_pending());
-            let mut interval = timer.interval(DELAY, delaywheel::MissedTicks::Burst);
-            assert!(interval.poll_tick(&mut context).is_ready());
-            assert!(interval.poll_tick(&mut context).is_pending());
-        }
-    };
-    rounds();
-    assert_eq!(measure(&mut rounds), AllocationInfo::default());
-    assert_eq!((timer.stats().pending, timer.stats().cancelled), (0, 6_000));
-}
-
 /// A burst of timeouts, half of which expire and half are cancelled. Then `end` has to free their
 /// memory.
 #[cfg(feature = "std")]
@@ -254,32 +169,6 @@ fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
     assert!(kept.bytes_current > 2_000_000, "{kept:?}");
     let shrunk = burst(delaywheel::Timer::shrink);
     assert_eq!((shrunk.bytes_current, shrunk.count_current), LATENESS);
-}
-
-#[cfg(feature = "future")]
-#[test]
-fn a_timer_that_shrinks_gives_back_the_memory_of_sleeps() {
-    use std::{
-        future::Future,
-        pin::Pin,
-        task::{Context, Waker},
-        time::Duration,
-    };
-
-    let clock = delaywheel::ManualClock::new();
-    let timer = delaywheel::Timer::builder().clock(clock).shards(1).build().unwrap();
-    let mut context = Context::from_waker(Waker::noop());
-    let used = measure(|| {
-        let mut sleeps: Vec<_> =
-            (0..MILLION / 10).map(|_| timer.sleep(Duration::from_secs(1))).collect();
-        for sleep in &mut sleeps {
-            assert!(Pin::new(sleep).poll(&mut context).is_pending());
-        }
-        drop(sleeps);
-        timer.shrink();
-    });
-    assert!(used.bytes_max > MILLION / 10 * 24, "{used:?}");
-    assert_eq!((used.bytes_current, used.count_current), (0, 0));
 }
 
 #[cfg(feature = "std")]
@@ -326,6 +215,85 @@ fn a_timer_that_is_shut_down_gives_its_memory_back() {
         assert_eq!(timer.shutdown().len(), 1);
     });
     assert_eq!((ended.bytes_current, ended.count_current), LATENESS);
+}
+
+#[cfg(feature = "future")]
+mod futures {
+    use std::{
+        future::{Future, pending},
+        pin::{Pin, pin},
+        task::{Context, Waker},
+        time::Duration,
+    };
+
+    use delaywheel::{ManualClock, MissedTicks, Timer, future::Sleep};
+
+    use super::*;
+
+    #[test]
+    fn a_million_pending_sleeps_take_at_most_64_bytes_each_and_a_reset_takes_none() {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock).shards(1).build().unwrap();
+        let delay = |number: u64| Duration::from_millis(1 + number * 7_919 % 60_000);
+        let mut sleeps: Vec<_> = (0..MILLION).map(|number| timer.sleep(delay(number))).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut poll_all = |sleeps: &mut [Sleep]| {
+            for sleep in sleeps {
+                assert!(Pin::new(sleep).poll(&mut context).is_pending());
+            }
+        };
+        let used = measure(|| poll_all(&mut sleeps));
+        println!("{} bytes at the peak", used.bytes_max);
+        assert!(used.bytes_max <= 64 * MILLION, "{} bytes at the peak", used.bytes_max);
+        let moved = measure(|| {
+            for sleep in &mut sleeps {
+                sleep.reset(Duration::from_secs(60));
+            }
+            poll_all(&mut sleeps);
+        });
+        assert_eq!(moved, AllocationInfo::default());
+        assert_eq!(timer.stats().pending, MILLION);
+    }
+
+    #[test]
+    fn a_sleep_a_timeout_and_an_interval_allocate_nothing() {
+        const DELAY: Duration = Duration::from_secs(30);
+
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock).shards(1).build().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut rounds = || {
+            for _ in 0..1_000 {
+                assert!(Pin::new(&mut timer.sleep(DELAY)).poll(&mut context).is_pending());
+                let limited = pin!(timer.timeout(DELAY, pending::<()>()));
+                assert!(limited.poll(&mut context).is_pending());
+                let mut interval = timer.interval(DELAY, MissedTicks::Burst);
+                assert!(interval.poll_tick(&mut context).is_ready());
+                assert!(interval.poll_tick(&mut context).is_pending());
+            }
+        };
+        rounds();
+        assert_eq!(measure(&mut rounds), AllocationInfo::default());
+        assert_eq!((timer.stats().pending, timer.stats().cancelled), (0, 6_000));
+    }
+
+    #[test]
+    fn a_timer_that_shrinks_gives_back_the_memory_of_sleeps() {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock).shards(1).build().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let used = measure(|| {
+            let mut sleeps: Vec<_> =
+                (0..MILLION / 10).map(|_| timer.sleep(Duration::from_secs(1))).collect();
+            for sleep in &mut sleeps {
+                assert!(Pin::new(sleep).poll(&mut context).is_pending());
+            }
+            drop(sleeps);
+            timer.shrink();
+        });
+        assert!(used.bytes_max > MILLION / 10 * 24, "{used:?}");
+        assert_eq!((used.bytes_current, used.count_current), (0, 0));
+    }
 }
 
 /// A tick within the next 2^20, near ones as likely as far ones.

@@ -9,10 +9,10 @@ use std::{
 
 use super::{
     Task,
-    shards::{ShardsRef, TimeoutKey},
+    shards::{ShardRef, TimeoutKey},
     shared::Shared,
 };
-use crate::wheel::TimingWheel;
+use crate::wheel::{Key, TimingWheel};
 
 /// Handle of a timeout of a [`Timer`](crate::Timer). It cancels the timeout or moves its deadline.
 ///
@@ -35,14 +35,20 @@ use crate::wheel::TimingWheel;
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct TimeoutHandle {
-    shards: ShardsRef<TimingWheel<Task>>,
-    key: TimeoutKey,
+    shard: ShardRef<TimingWheel<Task>>,
+    /// The key in the wheel of the shard.
+    key: Key,
 }
 
 impl TimeoutHandle {
     #[inline]
     pub(super) fn new(timer: &Shared<TimingWheel<Task>>, key: TimeoutKey) -> Self {
-        Self { shards: timer.references[key.shard()].clone(), key }
+        Self { shard: timer.references[key.shard()].clone(), key: key.in_shard() }
+    }
+
+    #[inline]
+    fn key(&self) -> TimeoutKey {
+        TimeoutKey::new(self.shard.index, self.key)
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
@@ -52,14 +58,14 @@ impl TimeoutHandle {
     /// returns `false` if the timeout was cancelled, or returned by a shutdown.
     #[inline]
     pub fn cancel(&self) -> bool {
-        self.shards.cancel(self.key).is_some()
+        self.shard.shards.cancel(self.key()).is_some()
     }
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
     /// this does not schedule the callback again.
     #[inline]
     pub fn reset(&self, delay: Duration) -> bool {
-        self.shards.reset(self.key, delay)
+        self.shard.shards.reset(self.key(), delay)
     }
 
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
@@ -67,14 +73,14 @@ impl TimeoutHandle {
     /// A timeout whose new deadline has passed is due at once.
     #[inline]
     pub fn reset_at(&self, instant: Instant) -> bool {
-        self.shards.reset_at(self.key, instant)
+        self.shard.shards.reset_at(self.key(), instant)
     }
 
     /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
     ///
     /// The timeout then follows that clock, until a `reset` gives it another deadline.
     pub fn reset_at_time(&self, time: impl Into<SystemTime>) -> bool {
-        self.shards.reset_at_time(self.key, time.into())
+        self.shard.shards.reset_at_time(self.key(), time.into())
     }
 
     /// Moves the deadline to `delay` from now, unless it is later. Returns whether the timeout was
@@ -99,14 +105,14 @@ impl TimeoutHandle {
     /// ```
     #[inline]
     pub fn postpone(&self, delay: Duration) -> bool {
-        self.shards.postpone(self.key, delay)
+        self.shard.shards.postpone(self.key(), delay)
     }
 
     /// Returns whether the timeout has not ended.
     #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.shards.deadline(self.key).is_some()
+        self.shard.shards.deadline(self.key()).is_some()
     }
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
@@ -114,7 +120,7 @@ impl TimeoutHandle {
     #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.shards.clock().instant(self.shards.deadline(self.key)?)
+        self.shard.shards.clock().instant(self.shard.shards.deadline(self.key())?)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
@@ -139,7 +145,7 @@ impl TimeoutHandle {
     #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.shards.remaining(self.key)
+        self.shard.shards.remaining(self.key())
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.
@@ -155,7 +161,7 @@ impl RefUnwindSafe for TimeoutHandle {}
 
 impl fmt::Debug for TimeoutHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeoutHandle").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("TimeoutHandle").field("key", &self.key()).finish_non_exhaustive()
     }
 }
 

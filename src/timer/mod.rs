@@ -36,6 +36,7 @@ mod shared;
 #[cfg(feature = "future")]
 mod sleep;
 mod stats;
+mod task;
 mod tick_clock;
 mod tracing;
 mod turn;
@@ -44,7 +45,6 @@ mod value;
 mod waker;
 
 use std::{
-    boxed::Box,
     fmt,
     ops::RangeInclusive,
     time::{Duration, Instant, SystemTime},
@@ -73,6 +73,7 @@ pub use self::{
     repeat::{RepeatBuilder, Repeating, debounce::Debounce, grid::MissedTicks, throttle::Throttle},
     shards::TimeoutKey,
     stats::TimerStats,
+    task::Task,
     value::ValueTimer,
 };
 pub(crate) use self::{
@@ -80,23 +81,6 @@ pub(crate) use self::{
     shared::Shared,
     tick_clock::{Reading, TickClock},
 };
-
-/// A callback that a timer handed back; from [`Timer::shutdown`] or an error.
-pub struct Task(Box<dyn FnOnce() + Send>);
-
-impl Task {
-    /// Runs it now.
-    pub fn run(self) {
-        (self.0)();
-    }
-}
-
-impl fmt::Debug for Task {
-    #[inline]
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Task(..)")
-    }
-}
 
 /// Runs callbacks after a delay.
 ///
@@ -206,14 +190,14 @@ impl Timer {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, one lock, and one allocation for the callback. Wakes the
-    /// reaper if it would wake up too late.
+    /// Takes *O*(1) time, amortized, one lock, and one allocation for a callback of more than 24
+    /// bytes. Wakes the reaper if it would wake up too late.
     pub fn schedule(
         &self,
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule(delay, Task(Box::new(callback))))
+        self.handle_of(self.values.schedule(delay, Task::new(callback)))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -226,7 +210,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule_at(instant, Task(Box::new(callback))))
+        self.handle_of(self.values.schedule_at(instant, Task::new(callback)))
     }
 
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
@@ -278,7 +262,7 @@ impl Timer {
         time: impl Into<SystemTime>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule_at_time(time, Task(Box::new(callback))))
+        self.handle_of(self.values.schedule_at_time(time, Task::new(callback)))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -321,7 +305,7 @@ impl Timer {
         window: RangeInclusive<Duration>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule_within(window, Task(Box::new(callback))))
+        self.handle_of(self.values.schedule_within(window, Task::new(callback)))
     }
 
     #[inline]

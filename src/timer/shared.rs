@@ -17,7 +17,7 @@ use super::{
     executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
-    shards::{Shards, ShardsRef, shard::ShardState},
+    shards::{ShardParts, ShardRef, Shards, shard::ShardState},
     stats::TimerStats,
 };
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
 pub(crate) struct Shared<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
     /// A reference for the handles of each shard.
-    pub(super) references: Box<[ShardsRef<S>]>,
+    pub(super) references: Box<[ShardRef<S>]>,
     pub(crate) handler: Arc<Handler<S::Due>>,
     pub(super) delivery: Delivery<S::Due>,
     /// `None` once the threads have been started, or if the timer needs none.
@@ -70,7 +70,8 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let shards = Arc::new(shards);
         let shared = Arc::new(Self {
             references: (0..shards.count())
-                .map(|_| Arc::new(CachePadded::new(Arc::clone(&shards))))
+                .map(|index| ShardParts { shards: Arc::clone(&shards), index })
+                .map(|parts| Arc::new(CachePadded::new(parts)))
                 .collect(),
             shards,
             handler: Arc::new(handler),

@@ -217,6 +217,45 @@ fn a_timer_that_is_shut_down_gives_its_memory_back() {
     assert_eq!((ended.bytes_current, ended.count_current), LATENESS);
 }
 
+/// Each callback, large or small, runs or is dropped.
+#[test]
+fn a_callback_takes_an_allocation_only_if_it_has_more_than_24_bytes() {
+    use std::{sync::Arc, time::Duration};
+
+    use delaywheel::{ManualClock, TimeoutHandle, Timer};
+
+    #[derive(Clone, Copy)]
+    #[repr(align(16))]
+    struct Aligned;
+
+    fn check<T: Copy + Send + 'static>(captured: T, allocations: u64) {
+        const SECOND: Duration = Duration::from_secs(1);
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let shared = Arc::new(());
+        let schedule = || -> TimeoutHandle {
+            let shared = Arc::clone(&shared);
+            timer.schedule(SECOND, move || drop((shared, captured))).unwrap()
+        };
+        schedule().cancel();
+        let pair = measure(|| assert!(schedule().cancel()));
+        assert_eq!((pair.count_total, pair.count_current), (allocations, 0));
+        assert_eq!(Arc::strong_count(&shared), 1, "a cancelled callback is dropped");
+        schedule();
+        assert_eq!(Arc::strong_count(&shared), 2);
+        clock.advance(SECOND);
+        assert_eq!((Arc::strong_count(&shared), timer.stats().expired), (1, 1));
+        schedule();
+        timer.shutdown().into_iter().for_each(delaywheel::Task::run);
+        assert_eq!(Arc::strong_count(&shared), 1, "one that was handed back runs");
+    }
+
+    check((), 0);
+    check([7_u64; 2], 0);
+    check([7_u64; 3], 1);
+    check(Aligned, 1);
+}
+
 #[cfg(feature = "future")]
 mod futures {
     use std::{

@@ -368,7 +368,7 @@ impl Repeating {
     #[inline]
     fn task(&self) -> Task {
         let occurrence = Occurrence { repeating: self.clone(), is_followed: false };
-        Task(Box::new(move || occurrence.run()))
+        Task::new(move || occurrence.run())
     }
 
     /// Takes the callback out to run it. Returns it with the number of the occurrence.

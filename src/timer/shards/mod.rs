@@ -359,12 +359,18 @@ impl<S: ShardState + Send + 'static> StepListener for Shards<S> {
     }
 }
 
-/// A reference to the shards of a timer, for the handles of the timeouts of one shard.
+/// A shard of a timer, for the handles of its timeouts.
 ///
 /// It does not keep the timer running. Each shard has a reference count of its own: if all handles
 /// shared one count, threads that schedule and cancel would contend for its cache line. The shards
 /// stay in memory as long as a reference exists, empty once the timer has shut down.
-pub(crate) type ShardsRef<S> = Arc<CachePadded<Arc<Shards<S>>>>;
+pub(crate) type ShardRef<S> = Arc<CachePadded<ShardParts<S>>>;
+
+/// The parts of a timer that the handles of a shard use.
+pub(crate) struct ShardParts<S> {
+    pub(super) shards: Arc<Shards<S>>,
+    pub(super) index: usize,
+}
 
 /// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
 /// that made it.

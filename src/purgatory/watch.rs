@@ -256,8 +256,8 @@ where
             (Back::IsAnnounced, _) => _ = self.check_announced(index, &mut [out]),
             _ => {}
         }
-        for limit in exceeded.into_iter().flatten() {
-            self.displace(limit, (index, key), now);
+        if let Some(exceeded) = exceeded {
+            exceeded.into_iter().for_each(|limit| self.displace(limit, (index, key), now));
         }
     }
 

@@ -163,7 +163,9 @@ where
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut() {
             if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
-                out.operation = guard.state_mut().take_out_again(out.key);
+                // If another thread has taken it out since, that thread checks it.
+                let place = guard.state_mut().wheel.get_mut(out.key);
+                out.operation = place.and_then(|place| place.operation.take());
                 are_any |= out.operation.is_some();
             }
         }

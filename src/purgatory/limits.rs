@@ -54,13 +54,8 @@ pub(super) struct Limit {
     pub(super) overload: Overload,
 }
 
-/// The limits that a newcomer exceeds. Each displaces one operation.
-#[derive(Debug, Default)]
-pub(super) struct Excess {
-    pub(super) is_total_exceeded: bool,
-    /// Hashes of the keys whose limits it exceeds.
-    pub(super) hashes: SmallVec<[u64; 4]>,
-}
+/// Names a limit: that of the key with this hash, or `None` for the total.
+pub(super) type LimitOf = Option<u64>;
 
 /// The limits of a purgatory, except the one of its timer.
 pub(super) struct Limits {
@@ -70,7 +65,8 @@ pub(super) struct Limits {
     /// Whether a limit displaces other operations, so counts those that begin to wait.
     pub(super) displace: bool,
     pub(super) max_keys: usize,
-    refused: AtomicU64,
+    /// Number of refused operations.
+    pub(super) refused: AtomicU64,
 }
 
 pub(super) struct Total {
@@ -119,7 +115,10 @@ impl Limits {
     pub(super) fn admit(&self, hashes: &[u64]) -> bool {
         let Some(per_key) = &self.per_key else { return true };
         if per_key.displaces() {
-            return per_key.fits(hashes);
+            let mut sorted: SmallVec<[u64; 4]> = hashes.into();
+            sorted.sort_unstable();
+            let mut of_keys = sorted.chunk_by(|one, next| one == next);
+            return of_keys.all(|of_key| of_key.len() as u64 <= per_key.limit.operations);
         }
         let full = hashes.iter().position(|hash| !per_key.take(*hash));
         hashes[..full.unwrap_or(0)].iter().for_each(|hash| per_key.release(*hash));
@@ -137,31 +136,36 @@ impl Limits {
     }
 
     /// Counts an operation on these keys that begins to wait, in the limits that displace. Returns
-    /// the limits that it exceeds.
+    /// the limits that it exceeds. Each displaces one operation, those of keys first: an operation
+    /// that is displaced for one key also leaves the total, and may leave other keys.
     #[inline]
-    pub(super) fn begin(&self, mut hashes: SmallVec<[u64; 4]>) -> Excess {
-        let is_exceeded =
-            |total: &Total| total.count.fetch_add(1, Ordering::Relaxed) >= total.operations;
-        match self.per_key.as_ref().filter(|per_key| per_key.displaces()) {
-            Some(per_key) => hashes.retain(|hash| per_key.add(*hash) > per_key.limit.operations),
-            None => hashes.clear(),
+    pub(super) fn begin(&self, hashes: impl Iterator<Item = u64>) -> SmallVec<[LimitOf; 4]> {
+        let mut exceeded = SmallVec::new();
+        if let Some(per_key) = self.per_key.as_ref().filter(|per_key| per_key.displaces()) {
+            let hashes = hashes.filter(|hash| per_key.add(*hash) > per_key.limit.operations);
+            exceeded.extend(hashes.map(Some));
         }
-        Excess { is_total_exceeded: self.total.as_ref().is_some_and(is_exceeded), hashes }
+        if let Some(Total { operations, count }) = &self.total {
+            if count.fetch_add(1, Ordering::Relaxed) >= *operations {
+                exceeded.push(None);
+            }
+        }
+        exceeded
     }
 
-    /// Returns whether more operations wait than the total limit allows.
-    pub(super) fn is_exceeded(&self) -> bool {
-        let is_exceeded = |total: &Total| total.count.load(Ordering::Relaxed) > total.operations;
-        self.total.as_ref().is_some_and(is_exceeded)
-    }
-
-    /// Returns whether more operations wait on a key than its limit allows.
+    /// Returns whether more operations wait than a limit allows.
     #[inline]
-    pub(super) fn is_key_exceeded(&self, hash: u64) -> bool {
-        self.per_key.as_ref().is_some_and(|per_key| {
-            let counts = per_key.stripe(hash).lock();
-            counts.get(&hash).is_some_and(|count| *count > per_key.limit.operations)
-        })
+    pub(super) fn is_exceeded(&self, limit: LimitOf) -> bool {
+        match (limit, &self.total, &self.per_key) {
+            (None, Some(Total { operations, count }), _) => {
+                count.load(Ordering::Relaxed) > *operations
+            }
+            (Some(hash), _, Some(per_key)) => {
+                let counts = per_key.stripe(hash).lock();
+                counts.get(&hash).is_some_and(|count| *count > per_key.limit.operations)
+            }
+            _ => false,
+        }
     }
 
     /// Removes an operation from the count of the total limit.
@@ -177,15 +181,6 @@ impl Limits {
     #[inline]
     pub(super) fn release_key(&self, hash: u64) {
         self.per_key.iter().for_each(|per_key| per_key.release(hash));
-    }
-
-    /// Counts an operation that was refused.
-    pub(super) fn refuse(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
     }
 
     /// Checks that the counts match the operations: of those that have begun to wait `in_total`,
@@ -225,15 +220,6 @@ const KEPT: usize = 64;
 impl PerKey {
     fn displaces(&self) -> bool {
         self.limit.overload == Overload::DisplaceOldest
-    }
-
-    /// Returns whether one operation with these keys does not exceed the limit by itself.
-    #[inline]
-    fn fits(&self, hashes: &[u64]) -> bool {
-        let mut sorted: SmallVec<[u64; 4]> = hashes.into();
-        sorted.sort_unstable();
-        let mut runs = sorted.chunk_by(|one, next| one == next);
-        runs.all(|run| run.len() as u64 <= self.limit.operations)
     }
 
     /// Takes a permit of a key. Returns `false` if none is left. Then it counts nothing, not even

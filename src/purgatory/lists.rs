@@ -74,35 +74,10 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Adds a watcher of the events of a key. Returns its spot.
+    /// Counts a watcher of a key, which the table gets if it is new. Returns the number of the key.
+    /// The caller adds the watcher to the list.
     #[inline]
-    pub(super) fn watch_event(&mut self, hash: u64, key: K, number: u64, slot: u32) -> Spot
-    where
-        K: Eq,
-    {
-        let index = self.watch(hash, key);
-        self.keys.at_mut(index).list.add_event(&mut self.chunks, index, number, slot)
-    }
-
-    /// Adds a watcher of a threshold of a key. Returns the number of the key.
-    pub(super) fn watch_threshold(
-        &mut self,
-        hash: u64,
-        key: K,
-        threshold: Threshold,
-        slot: u32,
-    ) -> u32
-    where
-        K: Eq,
-    {
-        let index = self.watch(hash, key);
-        self.keys.at_mut(index).list.add_threshold(threshold, slot);
-        index
-    }
-
-    /// Counts a watcher of a key, which the table gets if it is new. Returns its number.
-    #[inline]
-    fn watch(&mut self, hash: u64, key: K) -> u32
+    pub(super) fn watch(&mut self, hash: u64, key: K) -> u32
     where
         K: Eq,
     {
@@ -184,23 +159,6 @@ impl<K> Lists<K> {
         let (hash, key) = self.keys.remove(key);
         self.filter.remove(hash);
         self.discard(key);
-    }
-
-    /// Begins a sweep, which frees memory of removed keys and chunks.
-    pub(super) fn begin_sweep(&mut self) {
-        self.keys.begin_sweep();
-        self.chunks.begin_sweep();
-    }
-
-    /// Sweeps the next segment of each. Returns `false` if there is none.
-    pub(super) fn sweep(&mut self) -> bool {
-        self.keys.sweep() | self.chunks.sweep()
-    }
-
-    /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
-    pub(super) fn shrink(&mut self) {
-        self.keys.shrink();
-        self.chunks.shrink();
     }
 
     /// Drops a key after the release of the lock.
@@ -324,7 +282,13 @@ impl List {
 
     /// Adds a watcher of the events of a key. Its number must be the greatest so far.
     #[inline]
-    fn add_event(&mut self, chunks: &mut Slab<Chunk>, key: u32, number: u64, slot: u32) -> Spot {
+    pub(super) fn add_event(
+        &mut self,
+        chunks: &mut Slab<Chunk>,
+        key: u32,
+        number: u64,
+        slot: u32,
+    ) -> Spot {
         if self.last == END {
             let used = self.few.iter().rposition(|&slot| slot != END).map_or(0, |last| last + 1);
             if let Some(vacancy) = self.few.get_mut(used) {
@@ -367,7 +331,7 @@ impl List {
 
     /// Adds a watcher of a threshold.
     #[inline]
-    fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
+    pub(super) fn add_threshold(&mut self, threshold: Threshold, slot: u32) {
         let before = self.more.get_or_insert_default().thresholds.insert(threshold, slot);
         debug_assert!(before.is_none(), "two watchers have threshold {threshold:?}");
     }

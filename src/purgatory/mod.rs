@@ -140,7 +140,7 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn delayed(&self) -> u64 {
-        self.shared.lock_each().map(|shard| shard.state().wheel.len() as u64).sum()
+        self.shared.timer.shards.lock_each().map(|shard| shard.state().wheel.len() as u64).sum()
     }
 
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
@@ -162,7 +162,7 @@ where
         let mut stats = PurgatoryStats::new(timer.stats());
         // Loaded before the counts of the shards, which include these.
         let taken_back = taken_back.load(Ordering::Acquire);
-        for shard in self.shared.lock_each() {
+        for shard in self.shared.timer.shards.lock_each() {
             let Shard { wheel, lists, .. } = shard.state();
             stats.delayed += wheel.len() as u64;
             stats.watched += lists.watched;
@@ -170,7 +170,7 @@ where
             lists.stats.add_to(&mut stats);
         }
         stats.at_once = at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        stats.refused = limits.refused();
+        stats.refused = limits.refused.load(Ordering::Relaxed);
         stats.panicked = calls.panicked();
         stats.expired -= taken_back;
         stats.shut_down += taken_back;
@@ -190,7 +190,7 @@ where
     pub fn check_invariants(&self) {
         let mut on_keys = BTreeMap::new();
         let mut in_total = 0;
-        for mut shard in self.shared.lock_each() {
+        for mut shard in self.shared.timer.shards.lock_each() {
             shard.check_invariants();
             in_total += shard.state_mut().check_invariants(&mut on_keys);
         }
@@ -207,10 +207,11 @@ where
     ///
     /// *O*(capacity), a shard at a time under its lock.
     pub fn shrink(&self) {
-        for mut shard in self.shared.lock_each() {
+        for mut shard in self.shared.timer.shards.lock_each() {
             let Shard { wheel, lists, .. } = shard.state_mut();
             wheel.shrink();
-            lists.shrink();
+            lists.keys.shrink();
+            lists.chunks.shrink();
         }
         self.shared.limits.shrink();
     }
@@ -325,11 +326,6 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         (key.purgatory == self.number).then(|| self.timer.shards.lock(key.shard as usize))
     }
 
-    /// Locks one shard after the other.
-    fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, Shard<K, O>>> {
-        (0..self.timer.shards.count()).map(|shard| self.timer.shards.lock(shard))
-    }
-
     /// Returns the time up to which waits are measured. A call that ends operations reads the clock
     /// once before each hold, without the lock: the clock is user code.
     #[inline]
@@ -344,7 +340,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     /// takes back those that have expired and whose completion has not begun.
     fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
         let (now, mut ended) = (self.now(), Vec::new());
-        self.lock_each().for_each(|mut shard| shard.close());
+        self.timer.shards.lock_each().for_each(|mut shard| shard.close());
         for shard in 0..self.timer.shards.count() {
             let mut slot = Some(0);
             while let Some(start) = slot {

@@ -212,7 +212,7 @@ impl World {
     /// Checks the invariants that hold whenever a lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
-            for shard in self.purgatory.shared.lock_each() {
+            for shard in self.purgatory.shared.timer.shards.lock_each() {
                 shard.state().check_invariants(&mut BTreeMap::new());
             }
         }

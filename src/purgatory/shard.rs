@@ -35,7 +35,7 @@ use super::{
     calls::Calls,
     conditions::{Conditions, Effect},
     filter::Filter,
-    limits::{Excess, Limits},
+    limits::{LimitOf, Limits},
     lists::{BATCH, Dropped, Lists, Spot, Threshold, Watcher},
     operation::{Completion, DelayedOperation, OperationKey},
     place::{Back, Out, Place},
@@ -190,12 +190,15 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
             let listed = threshold.listed.take().expect("an operation is registered once");
             let at = (threshold.at, number);
-            let list = lists.watch_threshold(threshold.hash, listed, at, index);
-            let watcher = Watcher::Threshold(list, threshold.at);
+            let key = lists.watch(threshold.hash, listed);
+            lists.keys.at_mut(key).list.add_threshold(at, index);
+            let watcher = Watcher::Threshold(key, threshold.at);
             place.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
-            let spot = lists.watch_event(hash, watched, number, index);
+            let key = lists.watch(hash, watched);
+            let Lists { keys, chunks, .. } = lists;
+            let spot = keys.at_mut(key).list.add_event(chunks, key, number, index);
             match place.spots.get_mut(count) {
                 Some(few) => *few = spot,
                 None => place.further.get_or_insert_default().push(Watcher::Event(spot)),
@@ -297,12 +300,6 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 None => place.is_announced = true,
             }
         });
-    }
-
-    /// Takes an operation out that still waits. If another thread has taken it out since, that
-    /// thread checks it.
-    pub(super) fn take_out_again(&mut self, key: Key) -> Option<O> {
-        self.wheel.get_mut(key)?.operation.take()
     }
 
     /// Brings back an operation that was out, and ends it if it can complete.
@@ -461,23 +458,22 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// Counts an operation that begins to wait in the limits that displace. Returns the limits that
     /// it exceeds.
     #[cold]
-    pub(super) fn count(&mut self, key: Key) -> Excess {
-        let Some(place) = self.wheel.get_mut(key) else { return Excess::default() };
+    pub(super) fn count(&mut self, key: Key) -> SmallVec<[LimitOf; 4]> {
+        let Some(place) = self.wheel.get_mut(key) else { return SmallVec::new() };
         place.is_counted = true;
         let lists = &self.lists;
         let keys = place.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
-        lists.limits.begin(keys.map(|key| lists.keys.at(key).hash).collect())
+        lists.limits.begin(keys.map(|key| lists.keys.at(key).hash))
     }
 
-    /// Returns the operation that has waited longest, except `newcomer`, of those that the total
-    /// limit counts. Also returns its rank: the least of all shards is displaced.
-    pub(super) fn oldest(&self, newcomer: Option<Key>) -> Option<(Rank, Key)> {
-        self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer))
-    }
-
-    /// The same of a key with this hash: the one that has watched its events longest. If all others
-    /// wait for its value, the one with the greatest threshold.
-    pub(super) fn oldest_on_key(&self, hash: u64, newcomer: Option<Key>) -> Option<(Rank, Key)> {
+    /// Returns the operation that has waited longest, except `newcomer`, of those that a limit
+    /// counts. Also returns its rank: the least of all shards is displaced. On a key, the operation
+    /// is one that watches events. If all others wait for the value of the key, it is the one with
+    /// the greatest threshold.
+    pub(super) fn oldest(&self, limit: LimitOf, newcomer: Option<Key>) -> Option<(Rank, Key)> {
+        let Some(hash) = limit else {
+            return self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer));
+        };
         let list = &self.lists.keys.at(self.lists.keys.find(hash, |_| true)?).list;
         let mut events = list.events(&self.lists.chunks, 0).flat_map(|(_, slots)| slots);
         let event = events.find_map(|&slot| self.victim(None, slot, newcomer));
@@ -514,10 +510,11 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         } else if *most > SWEPT && wheel.len() % PAUSE == 0 {
             if !mem::replace(is_sweeping, true) {
                 wheel.begin_sweep();
-                lists.begin_sweep();
+                lists.keys.begin_sweep();
+                lists.chunks.begin_sweep();
             }
-            // `|` and not `||`: both sweep a segment.
-            *is_sweeping = wheel.sweep() | lists.sweep();
+            // `|` and not `||`: each sweeps a segment.
+            *is_sweeping = wheel.sweep() | lists.keys.sweep() | lists.chunks.sweep();
             if !*is_sweeping {
                 *most = wheel.len();
             }

@@ -14,10 +14,10 @@ use super::{
     Purgatory, SharedPurgatory,
     calls::run_checks,
     conditions::{Conditions, Effect, Watches},
-    limits::Excess,
+    limits::LimitOf,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     place::{Back, Out, Place},
-    shard::{Claim, Rank, release},
+    shard::{Claim, release},
 };
 use crate::{
     error::Exclusive,
@@ -130,7 +130,7 @@ where
             self.register(operation, conditions, delay)
         };
         run_checks();
-        watched.inspect_err(|_| limits.refuse())
+        watched.inspect_err(|_| _ = limits.refused.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Checks an operation, and its thresholds: before it waits and, with its shard and its key,
@@ -199,12 +199,10 @@ where
         if let Err(cause) = timer.ensure_started() {
             return Err(WatchError::no_thread(cause, operation));
         }
-        let mut hashes = SmallVec::new();
-        if limits.per_key.is_some() {
-            hashes = conditions.hashes();
-            if !limits.admit(&hashes) {
-                return Err(WatchError::new(WatchErrorKind::KeyFull, operation));
-            }
+        let has_limit = limits.per_key.is_some();
+        let hashes = if has_limit { conditions.hashes() } else { SmallVec::new() };
+        if has_limit && !limits.admit(&hashes) {
+            return Err(WatchError::new(WatchErrorKind::KeyFull, operation));
         }
         let index = shards.unlocked();
         let mut shard = shards.lock(index);
@@ -249,7 +247,7 @@ where
         let mut out = Out { can_complete, ..Out::new(key, operation) };
         let mut shard = self.shared.timer.shards.lock(index);
         let is_counted = !can_complete && limits.displace;
-        let excess = is_counted.then(|| shard.state_mut().count(key));
+        let exceeded = is_counted.then(|| shard.state_mut().count(key));
         shard.state_mut().bring_back(&mut out, now);
         release(shard);
         match (out.back, out.operation.take()) {
@@ -258,55 +256,24 @@ where
             (Back::IsAnnounced, _) => _ = self.check_announced(index, &mut [out]),
             _ => {}
         }
-        if let Some(excess) = excess {
-            self.displace(index, key, now, &excess);
+        if let Some(exceeded) = exceeded {
+            exceeded.into_iter().for_each(|limit| self.displace(limit, (index, key), now));
         }
     }
 
-    /// Displaces one operation for each limit that a newcomer exceeds.
-    fn displace(&self, index: usize, newcomer: Key, now: Nanos, excess: &Excess) {
-        let Excess { is_total_exceeded, hashes } = excess;
-        let newcomer = |shard| (shard == index).then_some(newcomer);
-        // An operation displaced for one key also leaves the total, and may leave other keys of the
-        // newcomer.
-        for &hash in hashes {
-            self.displace_one(
-                now,
-                || self.shared.limits.is_key_exceeded(hash),
-                |shard| {
-                    self.shared
-                        .timer
-                        .shards
-                        .lock(shard)
-                        .state()
-                        .oldest_on_key(hash, newcomer(shard))
-                },
-            );
-        }
-        if *is_total_exceeded {
-            self.displace_one(
-                now,
-                || self.shared.limits.is_exceeded(),
-                |shard| self.shared.timer.shards.lock(shard).state().oldest(newcomer(shard)),
-            );
-        }
-    }
-
-    /// Displaces one operation if a limit is exceeded: that of the least rank of all shards.
-    /// Searches again if the operation found has already ended.
-    fn displace_one(
-        &self,
-        now: Nanos,
-        is_exceeded: impl Fn() -> bool,
-        find: impl Fn(usize) -> Option<(Rank, Key)>,
-    ) {
+    /// Displaces the operation of the least rank of all shards, except the newcomer, if a limit is
+    /// exceeded. Searches again if the operation found has already ended.
+    fn displace(&self, limit: LimitOf, newcomer: (usize, Key), now: Nanos) {
         // One displacement at a time: two threads that see one excess would displace twice.
-        let SharedPurgatory { displacing, timer, calls, .. } = &*self.shared;
+        let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
         let turn = displacing.lock();
-        while is_exceeded() {
-            let of_shard = |shard| find(shard).map(|(rank, key)| (rank, shard, key));
-            let oldest = (0..timer.shards.count()).filter_map(of_shard).min();
-            let Some((_, shard, key)) = oldest else { return };
+        while limits.is_exceeded(limit) {
+            let oldest = (0..timer.shards.count()).filter_map(|shard| {
+                let newcomer = (shard == newcomer.0).then_some(newcomer.1);
+                let (rank, key) = timer.shards.lock(shard).state().oldest(limit, newcomer)?;
+                Some((rank, shard, key))
+            });
+            let Some((_, shard, key)) = oldest.min() else { return };
             let mut shard = timer.shards.lock(shard);
             let claim = shard.state_mut().claim(key, Completion::Displaced, now);
             // The drop of keys is user code.

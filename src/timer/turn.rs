@@ -7,7 +7,7 @@ use super::{
     executor::Delivery,
     lifecycle::CallbackThread,
     reaper::{Client, Turn},
-    shards::shard::{ShardGuard, ShardState},
+    shards::shard::{ShardGuard, ShardState, let_run},
     shared::Shared,
     tick_clock::Reading,
 };
@@ -148,6 +148,8 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             let batch = &mut Vec::new();
             self.expire_shard(shard, read, HELP_STEPS, &self.delivery, batch, &mut holds);
         }
+        // The thread that holds a due shard, or the executor, may wait for this processor.
+        let_run();
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.

@@ -98,7 +98,7 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Locks one shard after the other.
-    fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, S>> {
+    pub(crate) fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, S>> {
         (0..self.count()).map(|index| self.lock(index))
     }
 

@@ -39,7 +39,9 @@
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
 //! holder waits for one. An inserter has a time slice. If it finds, while it holds no lock, that
 //! the reaper is more than a tick late, it locks a shard that is due and free, and hands off up to
-//! 32 timeouts there, if executor threads take them.
+//! 32 timeouts there, if executor threads take them. Then it lets the executor run. If every due
+//! shard is locked, it lets their holders run. Otherwise it would use up its time slice, while they
+//! wait for theirs.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
@@ -496,10 +498,10 @@ fn release<'a, S: ShardState>(
     dropped
 }
 
-/// Lets the reaper run, which waits for a lock: the thread that holds it may have lost its
-/// processor.
+/// Lets other threads run: the reaper waits for a lock, and the thread that holds it may have lost
+/// its processor.
 #[cold]
-fn let_run() {
+pub(in crate::timer) fn let_run() {
     thread::yield_now();
 }
 

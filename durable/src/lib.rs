@@ -66,7 +66,8 @@
 //! 2. *Begin.* When a record is due and a handler can run it, the worker asks the store to begin
 //!    the delivery, which counts an attempt. The store refuses if the token is another one by now:
 //!    the record was cancelled, moved or replaced, or it belongs to another worker. So the answer
-//!    to a cancel is correct, even though the worker's memory does not know of it. Directly before
+//!    to a cancel is correct, even though the worker's memory does not know of it. If handlers take
+//!    only a moment, a claim of overdue records begins their deliveries as well. Directly before
 //!    the handler runs, its thread or task checks the lease by the monotonic clock, and the limit
 //!    of the handler starts. Otherwise the record goes back, and the attempt does not count. It
 //!    also goes back if the queue is paused before that, or the handler does not start for as long

@@ -249,7 +249,9 @@ impl Store for MemoryStore {
             let entry = state.records.get_mut(&id).expect("the record was listed");
             entry.worker = Some(worker);
             entry.record.token = token;
-            entry.record.state = State::Claimed;
+            let begins = request.begins(&entry.record);
+            entry.record.state = if begins { State::Delivering } else { State::Claimed };
+            entry.record.attempt += u32::from(begins);
             bytes += entry.record.payload.len();
             batch.records.push(entry.record.clone());
         }

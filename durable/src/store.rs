@@ -260,6 +260,11 @@ pub struct ClaimRequest {
     pub queue: Name,
     /// Keys whose records are passed over.
     pub busy: Vec<Name>,
+    /// Whether the claim also begins deliveries: those of records that are due, were never
+    /// attempted, do not recur and have no key. Others are only claimed. A store may ignore this.
+    pub begins: bool,
+    /// Whether the answer must tell when a lease ends.
+    pub lapse: bool,
 }
 
 impl ClaimRequest {
@@ -268,7 +273,14 @@ impl ClaimRequest {
     pub fn new(now: WallTime, until: WallTime) -> Self {
         let (limit, max_bytes) = (usize::MAX, usize::MAX);
         let (from, queue, busy) = (WallTime::MIN, Name::default(), Vec::new());
-        Self { now, from, until, limit, max_bytes, cron: true, queue, busy }
+        let (cron, begins, lapse) = (true, false, true);
+        Self { now, from, until, limit, max_bytes, cron, queue, busy, begins, lapse }
+    }
+
+    /// Returns whether the claim of a record begins its delivery.
+    pub(crate) fn begins(&self, record: &Record) -> bool {
+        let is_plain = record.attempt == 0 && record.repeat.is_none() && record.key.is_none();
+        self.begins && is_plain && record.next <= self.now
     }
 
     /// Returns the place of a record in the order of the claim.
@@ -288,7 +300,8 @@ pub struct ClaimedBatch {
     /// Least time at or after `from` at which a record of the queue that is not passed over is
     /// pending still; `None` if the queue is paused.
     pub next: Option<WallTime>,
-    /// Least time at which the lease of another worker that holds records ends.
+    /// Least time at which the lease of another worker that holds records ends, if the request asks
+    /// for it.
     pub lapse: Option<WallTime>,
 }
 

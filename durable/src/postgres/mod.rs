@@ -704,9 +704,9 @@ impl Store for PostgresStore {
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
         let (rows, after) = connection.run(|session| {
             let parameters: Parameters<'_> =
-                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now];
+                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &request.begins];
             let rows = session.query(sql::CLAIM, parameters)?;
-            let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy];
+            let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
             Ok((rows, session.query(sql::AFTER_CLAIM, after)?))
         })?;
         let after = &after[0];
@@ -1100,7 +1100,13 @@ fn write_group(
         &extra.now,
         &extra.patience,
     ];
-    let rows = session.query(sql::WRITE, parameters)?;
+    let is_done =
+        |(_, command): &(usize, &Command)| matches!(command, Command::Settle(_, Settlement::Done));
+    let rows = if extra.until.is_none() && group.iter().all(is_done) {
+        session.query(sql::DONE, &[ids, tokens, &extra.patience])?
+    } else {
+        session.query(sql::WRITE, parameters)?
+    };
     let found: FxHashMap<&str, i16> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     for &(number, command) in group {
         let found = found.get(command.id().as_str());

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
-    delivery::{Delivery, Ends, Verdict},
+    delivery::{Delivery, Ends, Run, Verdict},
     driver::{
         Claimed, Driver, DriverSettings, FailedAttempt, LEFT, Lane, LaneClaim, Step, following,
     },
@@ -50,8 +50,8 @@ pub(super) enum Phase {
 struct Inbox {
     /// Drivers whose handlers cannot be started: a spawner panics, or its runtime has ended.
     must_rest: Vec<usize>,
-    /// Drivers and tokens.
-    returned: Vec<(usize, u64)>,
+    /// Drivers, tokens, and how long the handlers ran.
+    returned: Vec<(usize, u64, Option<Duration>)>,
     ended: Vec<u64>,
     /// Earliest due times of queues; without a name, of any queue.
     due: FxHashMap<Option<Name>, WallTime>,
@@ -177,14 +177,24 @@ impl<S: Store> Core<S> {
         if outcome.ended.is_empty() && outcome.due.is_empty() {
             return;
         }
+        self.tell_driver(|inbox| {
+            inbox.ended.extend(outcome.ended);
+            for (queue, due) in outcome.due {
+                let earliest = inbox.due.entry(queue).or_insert(due);
+                *earliest = due.min(*earliest);
+            }
+        });
+    }
+
+    /// Adds news. If others wait, their sender wakes the driver.
+    fn tell_driver(&self, add: impl FnOnce(&mut Inbox)) {
         let mut inbox = self.inbox.lock();
-        inbox.ended.extend(outcome.ended);
-        for (queue, due) in outcome.due {
-            let earliest = inbox.due.entry(queue).or_insert(due);
-            *earliest = due.min(*earliest);
-        }
+        let has_news = inbox.has_news();
+        add(&mut inbox);
         drop(inbox);
-        self.ring();
+        if !has_news {
+            self.ring();
+        }
     }
 
     /// Handles a notice of the store that a record became due.
@@ -216,8 +226,8 @@ impl<S: Store> Core<S> {
                     mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
                 };
                 let has_ended = !ended.is_empty();
-                for (driver, token) in returned {
-                    drivers[driver].returned(token);
+                for (driver, token, lasted) in returned {
+                    drivers[driver].returned(token, lasted);
                 }
                 if has_ended {
                     self.progress.notify_all();
@@ -282,8 +292,7 @@ impl<S: Store> Core<S> {
 
     fn claim(&self, claim: LaneClaim) {
         let claimed = contain(|| self.store.claim(claim.worker, &claim.request));
-        self.inbox.lock().claimed.push((claim, claimed));
-        self.ring();
+        self.tell_driver(|inbox| inbox.claimed.push((claim, claimed)));
     }
 
     /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
@@ -483,13 +492,13 @@ impl<S: Store> Ends for Core<S> {
         (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
     }
 
-    fn end(&self, record: Record, driver: usize, verdict: Verdict) {
+    fn end(&self, record: Record, run: &Run, verdict: Verdict) {
+        let (driver, lasted) = (run.driver, run.lasted(self.clock.now()));
         // A thread is free before the settlement is durable.
-        let mut inbox = self.inbox.lock();
-        inbox.returned.push((driver, record.token));
-        inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
-        drop(inbox);
-        self.ring();
+        self.tell_driver(|inbox| {
+            inbox.returned.push((driver, record.token, lasted));
+            inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
+        });
         if verdict == Verdict::Settled {
             self.counters.acknowledged.add(1);
             // The next occurrence may be of the other lane than this one.

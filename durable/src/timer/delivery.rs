@@ -39,8 +39,7 @@ pub struct Delivery {
 pub(super) trait Ends: fmt::Debug + Send + Sync {
     /// Returns the present time if the timer still starts handlers.
     fn start(&self) -> Option<WallTime>;
-    /// `driver` is the number of its driver.
-    fn end(&self, record: Record, driver: usize, verdict: Verdict);
+    fn end(&self, record: Record, run: &Run, verdict: Verdict);
 }
 
 /// The lease of a worker, by the monotonic clock. Once it has ended, it stays ended.
@@ -96,7 +95,7 @@ const RECALLED: u64 = u64::MAX;
 pub(super) struct Run {
     lease: Arc<Lease>,
     /// Number of its driver.
-    driver: usize,
+    pub(super) driver: usize,
     /// When the handler started, in microseconds of the wall clock; 0 before that, and [`RECALLED`]
     /// if it never does.
     pub(super) started: AtomicU64,
@@ -115,6 +114,13 @@ impl Run {
     /// The handler starts now. Returns `false` if the delivery was recalled.
     pub(super) fn start(&self, now: WallTime) -> bool {
         self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
+    }
+
+    /// Returns how long the handler ran until now, if it has started.
+    pub(super) fn lasted(&self, now: WallTime) -> Option<Duration> {
+        let started = self.started.load(SeqCst);
+        let has_started = started != 0 && started != RECALLED;
+        has_started.then(|| Duration::from_micros(now.as_micros().saturating_sub(started)))
     }
 
     /// Keeps the handler from starting. Returns `false` if it has started, or was recalled before.
@@ -340,7 +346,7 @@ impl Delivery {
 
     fn end(mut self, verdict: Verdict) {
         if let Some(ends) = self.ends.take() {
-            ends.end(self.record.clone(), self.run.driver, verdict);
+            ends.end(self.record.clone(), &self.run, verdict);
         }
     }
 }
@@ -356,7 +362,7 @@ impl Drop for Delivery {
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };
-            ends.end(self.record.clone(), self.run.driver, verdict);
+            ends.end(self.record.clone(), &self.run, verdict);
         }
     }
 }

@@ -11,10 +11,10 @@
 //! backlog does not delay records that are due now.
 //!
 //! A delivery begins when a handler can run it. Records that wait are claimed, not begun: they
-//! count no attempt, and go back to the store at a shutdown. If handlers return within a moment, a
-//! few more begin at once, so that a call of the store serves many. On a store that other processes
-//! share, a worker holds only as many records as it delivers in a moment, so claims follow free
-//! handlers.
+//! count no attempt, and go back to the store at a shutdown. If handlers take only a moment, more
+//! begin at once, so that a call of the store serves many; the claims of the backlog lane on a
+//! shared store then begin them as well. On such a store, a worker holds only as many records as
+//! its handlers complete in a moment, so claims follow free handlers.
 //!
 //! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
 //! as may run at once are *parked*, and claims pass over further ones of that key.
@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Name, Priority, Record},
+    record::{Claim, Name, Priority, Record, State},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
     time::WallTime,
@@ -56,16 +56,14 @@ const BATCH: usize = 1_024;
 /// Most records of a claim of the backlog lane, which keep the processor from other deliveries.
 const BACKLOG: usize = 256;
 
-/// A worker on a shared store claims twice as many records if the last ones went within this time,
-/// and half as many if they took longer than twice this time.
-const MOMENT: Duration = Duration::from_millis(25);
+/// A worker on a shared store holds as many records as its handlers complete in this time.
+const MOMENT: Duration = Duration::from_millis(50);
 
-/// More deliveries begin at once if the last ones returned within this time, and fewer if they took
-/// longer than twice this time.
+/// As many deliveries begin at once as handlers complete in this time.
 const QUICK: Duration = Duration::from_millis(5);
 
 /// Most deliveries for each thread that begin at once.
-const AHEAD: usize = 16;
+const AHEAD: usize = 64;
 
 /// Records that go back to the store if a full window must take one that is due earlier.
 const EVICTED: usize = 64;
@@ -278,9 +276,10 @@ pub(crate) struct Driver {
     settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
-    /// Deliveries for each thread that begin at once, and when the last ones began.
-    ahead: usize,
-    began_at: WallTime,
+    /// Most deliveries that the claim under way begins.
+    reserved: usize,
+    /// Mean time of the latest handlers.
+    handling: Duration,
     /// When deliveries under way, with their attempts, exceed the limit.
     limits: TimingWheel<(Claim, u32)>,
     boundary: Option<WallTime>,
@@ -298,11 +297,6 @@ pub(crate) struct Driver {
     must_check: bool,
     /// The queue may have been paused.
     must_recall: bool,
-    /// Most records to hold on a shared store, and when the last full claim ended.
-    reach: usize,
-    reached_at: WallTime,
-    /// Deliveries that began since then.
-    begun_since: usize,
     /// This process cannot compute the times of a cron expression.
     lacks_zone: bool,
     /// After a failure: no call of the store before this.
@@ -314,7 +308,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
-        let mut driver = Self {
+        Self {
             settings,
             worker: None,
             lease: Arc::default(),
@@ -330,8 +324,8 @@ impl Driver {
             delivering: FxHashMap::default(),
             settling: FxHashSet::default(),
             running: 0,
-            ahead: 1,
-            began_at: WallTime::MIN,
+            reserved: 0,
+            handling: MOMENT,
             limits: TimingWheel::new(Tick::ZERO),
             boundary: None,
             last: WallTime::MIN,
@@ -343,16 +337,11 @@ impl Driver {
             must_evict: false,
             must_check: false,
             must_recall: false,
-            reach: 0,
-            reached_at: WallTime::MIN,
-            begun_since: 0,
             lacks_zone: !cfg!(feature = "cron"),
             paused_until: None,
             pause: Duration::ZERO,
             is_closing: false,
-        };
-        driver.reach = driver.least_reach();
-        driver
+        }
     }
 
     /// Numbers of records in the window, due, and being delivered.
@@ -399,7 +388,11 @@ impl Driver {
         }
     }
 
-    pub(crate) fn returned(&mut self, token: u64) {
+    /// A handler has returned, after this time if it had started.
+    pub(crate) fn returned(&mut self, token: u64, lasted: Option<Duration>) {
+        if let Some(lasted) = lasted {
+            self.handling = (self.handling * 7 + lasted) / 8;
+        }
         let is_running = match self.delivering.get_mut(&token) {
             Some(delivering) => std::mem::take(&mut delivering.is_running),
             // It had exceeded its limit, and kept its thread.
@@ -484,7 +477,7 @@ impl Driver {
         let window_at = self.window.at.map(|at| at.max(self.window.after));
         let claims = [
             window_at.filter(|_| !self.window.is_claiming && self.has_room()),
-            self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room() > 0),
+            self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room().0 > 0),
             self.lapse_at,
             self.recheck_at,
         ];
@@ -512,7 +505,6 @@ impl Driver {
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.window.after = WallTime::MIN;
             self.backlog.after = WallTime::MIN;
-            (self.reached_at, self.began_at) = (WallTime::MIN, WallTime::MIN);
             self.paused_until = None;
             self.claim_soon(now);
             self.renew_at = now;
@@ -576,12 +568,14 @@ impl Driver {
         if (self.has_held() && (is_over || self.renew_at <= turn.now)) || lapsed {
             self.renew(turn)?;
         }
-        if std::mem::take(&mut self.must_check) {
+        // A claim under way may bring deliveries that began before the notice.
+        if self.must_check {
+            self.must_check = self.reserved > 0;
             self.check(turn)?;
         }
         if self.must_recall {
             self.recall_if_paused(turn)?;
-            self.must_recall = false;
+            self.must_recall = self.reserved > 0;
         }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
@@ -846,11 +840,14 @@ impl Driver {
     /// Takes in the records of a claim.
     fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
         self.lane(claim.lane).is_claiming = false;
+        if claim.request.begins {
+            self.reserved = 0;
+        }
         if self.worker != Some(claim.worker) {
             return;
         }
         turn.counters.claims.add(1);
-        let batch = match claimed {
+        let mut batch = match claimed {
             Ok(Some(batch)) => batch,
             Ok(None) => return self.lose_lease(turn.now, turn.counters),
             Err(error) => {
@@ -870,21 +867,19 @@ impl Driver {
         // A lease that seems to have ended just now may be renewed this moment.
         let soon = turn.now.saturating_add(self.settings.lease / 10);
         let lapse = batch.lapse.map(|lapse| lapse.max(soon));
-        self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
+        if claim.request.lapse {
+            self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
+        }
         self.recheck_at = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
         let has_more = batch.next.is_some_and(|next| next < claim.request.until);
-        let first = batch.records.first().map(|record| record.next);
-        let floor = first.into_iter().chain(batch.next).min().unwrap_or(WallTime::MAX);
+        let floor = batch.next.unwrap_or(WallTime::MAX);
         let lane = self.lane(claim.lane);
         lane.floor = lane.floor.min(floor);
         match claim.lane {
             Lane::Window => self.plan_window(&batch, has_more, turn.now),
             Lane::Backlog => self.plan_backlog(&batch, has_more, turn.now),
         }
-        // Fewer do not tell how fast the records go.
-        if has_more && 2 * self.begun_since >= self.reach {
-            self.adapt_reach(first.is_some_and(|first| first <= turn.now), turn.now);
-        }
+        batch.records.sort_unstable_by_key(rank);
         for record in batch.records {
             self.take_claimed(claim.lane, record, turn);
         }
@@ -915,6 +910,7 @@ impl Driver {
             cron: !self.lacks_zone,
             queue: self.settings.queue.name.clone(),
             busy: self.parked.keys().cloned().collect(),
+            lapse: self.lapse_at.is_none(),
             ..ClaimRequest::new(now, WallTime::MAX)
         }
     }
@@ -931,21 +927,12 @@ impl Driver {
         self.window.at = self.window.at.into_iter().chain(next).min();
     }
 
-    /// Adapts the number of records to hold to the time that a full claim lasts. Those that are not
-    /// due yet are no reason to hold more.
-    fn adapt_reach(&mut self, is_behind: bool, now: WallTime) {
-        let lasted = now.since(self.reached_at);
-        (self.reached_at, self.begun_since) = (now, 0);
-        if is_behind && lasted <= MOMENT {
-            self.reach = self.reach.saturating_mul(2).min(self.settings.window_capacity);
-        } else if lasted > 2 * MOMENT {
-            self.reach = (self.reach / 2).max(self.least_reach());
-        }
-    }
-
-    /// Holds a claimed record. One without an attempt left is dead: the process of its last attempt
-    /// ended before the attempt.
+    /// Holds a claimed record, or delivers it if the claim has begun that. One without an attempt
+    /// left is dead: the process of its last attempt ended before the attempt.
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
+        if record.state == State::Delivering {
+            return self.deliver(record, turn);
+        }
         if self.settings.queue.backoff.is_last(record.attempt) {
             let error = "the last attempt did not end";
             let (claim, attempt) = (record.claim(), record.attempt);
@@ -1000,9 +987,6 @@ impl Driver {
         if records.is_empty() {
             return Ok(());
         }
-        if records.len() == count {
-            self.adapt_ahead(turn.now);
-        }
         let claims: Vec<_> = records.iter().map(Record::claim).collect();
         let begun = match contain(|| turn.store.begin(turn.now, &claims, key_limit)) {
             Ok(begun) => begun,
@@ -1055,18 +1039,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Adapts the number of deliveries to begin at once to the time in which the last ones
-    /// returned.
-    fn adapt_ahead(&mut self, now: WallTime) {
-        let lasted = now.since(self.began_at);
-        self.began_at = now;
-        if lasted <= QUICK && !self.settings.is_virtual {
-            self.ahead = (2 * self.ahead).min(AHEAD);
-        } else if lasted > 2 * QUICK {
-            self.ahead = (self.ahead / 2).max(1);
-        }
-    }
-
     /// Takes out the oldest due record of the lane whose turn it is.
     fn pop_due(&mut self) -> Option<Record> {
         let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
@@ -1097,7 +1069,7 @@ impl Driver {
 
     fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let Some(boundary) = self.boundary else { return Ok(()) };
-        let limit = self.backlog_room();
+        let (limit, begins) = self.backlog_room();
         if self.backlog.is_claiming || limit == 0 || self.backlog.at.is_none_or(|at| at > turn.now)
         {
             return Ok(());
@@ -1109,9 +1081,12 @@ impl Driver {
             from: self.start_of(WallTime::MIN, self.backlog.floor).min(boundary),
             until: boundary,
             limit,
+            begins,
             ..self.request(turn.now)
         };
-        self.claim(Lane::Backlog, request, turn)
+        self.claim(Lane::Backlog, request, turn)?;
+        self.reserved = if begins { limit } else { 0 };
+        Ok(())
     }
 
     /// Sets when the backlog lane claims again.
@@ -1134,7 +1109,6 @@ impl Driver {
         let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
-        self.begun_since += 1;
         self.watch(record.claim(), record.attempt, turn.now);
         turn.step.begun.push((record, run));
     }
@@ -1151,35 +1125,83 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let permits = self.settings.queue.max_deliveries.saturating_sub(self.delivering.len());
-        let Some(threads) = self.settings.threads else { return permits };
-        let free = (threads * self.ahead).saturating_sub(self.running);
+        let free = self.free_at_claim();
+        let due = self.window.due.len() + self.backlog.due.len();
         // Quick handlers begin in batches.
-        if free * 2 < threads * (self.ahead - 1) { 0 } else { free.min(permits) }
+        let is_batch = self.settings.threads.is_none() || 2 * free > self.total() - self.handlers();
+        if is_batch || due <= free { free } else { 0 }
     }
 
-    /// Returns the fewest records that keep all handlers of this worker busy.
-    fn least_reach(&self) -> usize {
-        let DriverSettings { threads, window_capacity, .. } = self.settings;
-        let max_deliveries = self.settings.queue.max_deliveries;
-        (2 * threads.unwrap_or(max_deliveries).min(max_deliveries)).min(window_capacity)
+    /// Returns how many more deliveries may be under way.
+    fn free_at_claim(&self) -> usize {
+        let taken = self.delivering.len() + self.reserved;
+        let permits = self.settings.queue.max_deliveries.saturating_sub(taken);
+        self.total().saturating_sub(self.running + self.reserved).min(permits)
+    }
+
+    /// Returns the number of handlers that can run at once.
+    fn handlers(&self) -> usize {
+        let most = self.settings.queue.max_deliveries;
+        self.settings.threads.map_or(most, |threads| threads.min(most))
+    }
+
+    /// Returns how many deliveries may wait for a handler or run.
+    fn total(&self) -> usize {
+        let ahead = if self.settings.threads.is_some() && !self.settings.is_virtual {
+            self.rounds(QUICK).clamp(1, AHEAD)
+        } else {
+            1
+        };
+        self.handlers() * ahead
+    }
+
+    /// Returns how many times each handler can run within a time.
+    fn rounds(&self, span: Duration) -> usize {
+        let rounds = span.as_micros() / self.handling.as_micros().max(1);
+        usize::try_from(rounds).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the most records to hold on a shared store: at least those that keep all handlers
+    /// busy.
+    fn reach(&self) -> usize {
+        let most = self.settings.window_capacity;
+        self.handlers().saturating_mul(self.rounds(MOMENT).max(2)).min(most)
     }
 
     /// Returns the most records that the window lane holds.
     fn capacity(&self) -> usize {
         let capacity = self.settings.window_capacity;
         if self.settings.is_shared {
-            self.reach.max(self.wheel.len() + self.window.due.len())
+            self.reach().max(self.wheel.len() + self.window.due.len())
         } else {
             capacity
         }
     }
 
-    /// Returns how many records the backlog lane may claim; none until half of the last ones went.
-    fn backlog_room(&self) -> usize {
-        let reach = if self.settings.is_shared { self.reach } else { BACKLOG };
+    /// Returns how many records the backlog lane may claim, and whether the claim begins their
+    /// deliveries. None until half of the last ones went.
+    fn backlog_room(&self) -> (usize, bool) {
+        if self.may_begin_at_claim() {
+            let free = self.free_at_claim().min(BACKLOG);
+            if 2 * free >= self.total().min(BACKLOG) {
+                return (free, true);
+            }
+            // Threads soon return.
+            if self.settings.threads.is_some() {
+                return (0, false);
+            }
+        }
+        let reach = if self.settings.is_shared { self.reach() } else { BACKLOG };
         let most = reach.min(BACKLOG);
-        if self.backlog.due.len() <= most / 2 { most - self.backlog.due.len() } else { 0 }
+        let held = self.backlog.due.len();
+        (if held <= most / 2 { most - held } else { 0 }, false)
+    }
+
+    fn may_begin_at_claim(&self) -> bool {
+        let DriverSettings { queue, is_shared, catch_up, .. } = &self.settings;
+        let is_quick = self.rounds(QUICK) > 1;
+        let is_plain = queue.rate.is_none() && *catch_up == CatchUp::All;
+        *is_shared && is_quick && is_plain && self.backlog.due.is_empty()
     }
 
     /// Returns the time before the next due time at which the window lane claims. The claim takes
@@ -1289,7 +1311,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryStore, NewTimeout, State};
+    use crate::{MemoryStore, NewTimeout};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1507,7 +1529,7 @@ mod tests {
         let step = driver.step(&store, now, &counters, carry_out(&store, claims));
         let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();
         assert_eq!(ids, ["8", "0"], "the oldest of each lane");
-        driver.returned(step.begun[0].0.token);
+        driver.returned(step.begun[0].0.token, None);
         let step = driver.step(&store, now, &counters, Vec::new());
         assert_eq!(step.begun[0].0.id.as_str(), "7", "before the first one is settled");
         assert_eq!(step.begun.len(), 1);

@@ -8,7 +8,6 @@
 
 pub(super) mod driver;
 pub(super) mod sleeper;
-#[cfg(feature = "future")]
 pub(super) mod until_time;
 
 use std::{

@@ -6,6 +6,7 @@
 //! grow.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -13,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use crossbeam::queue::ArrayQueue;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
@@ -63,7 +63,7 @@ pub(crate) struct Books {
     clock: FaultyClock,
     breaches: Breaches,
     seats: Vec<Mutex<Seat>>,
-    free: ArrayQueue<u32>,
+    free: Mutex<VecDeque<u32>>,
     pub(crate) counts: Counts,
     /// Whether no more entries may be opened.
     is_over: AtomicBool,
@@ -76,14 +76,12 @@ impl Books {
         clock: &FaultyClock,
         breaches: &Breaches,
     ) -> Arc<Self> {
-        let free = ArrayQueue::new(seats as usize);
-        (0..seats).for_each(|seat| assert!(free.push(seat).is_ok()));
         Arc::new(Self {
             name,
             clock: clock.clone(),
             breaches: breaches.clone(),
             seats: (0..seats).map(|_| Mutex::default()).collect(),
-            free,
+            free: Mutex::new((0..seats).collect()),
             counts: Counts::default(),
             is_over: AtomicBool::new(false),
         })
@@ -104,7 +102,7 @@ impl Books {
     /// Opens an entry that is due at `due` nanoseconds. Returns `None` if all are open, or if the
     /// round is over.
     pub(crate) fn open(&self, due: u64) -> Option<Entry> {
-        let seat = self.free.pop().filter(|_| !self.is_over())?;
+        let seat = self.free.lock().pop_front().filter(|_| !self.is_over())?;
         let mut contents = self.seats[seat as usize].lock();
         let generation = contents.generation.wrapping_add(1);
         *contents = Seat { generation, is_open: true, is_forced: false, due };
@@ -121,7 +119,7 @@ impl Books {
         seat.is_open = false;
         let due = seat.due;
         drop(seat);
-        assert!(self.free.push(entry.seat).is_ok(), "there is room for every seat");
+        self.free.lock().push_back(entry.seat);
         Some(due)
     }
 

@@ -5,12 +5,12 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
     thread::{self, Scope},
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::unbounded;
 use delaywheel::{Overload, Timer, TimerBuilder};
 
 use crate::{
@@ -211,7 +211,7 @@ fn settings(number: u64) -> TimerBuilder {
 
 /// An executor of the user: one thread.
 fn pool() -> impl Fn(Box<dyn FnOnce() + Send>) + Send + Sync {
-    let (sender, tasks) = unbounded::<Box<dyn FnOnce() + Send>>();
+    let (sender, tasks) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
     thread::spawn(move || tasks.into_iter().for_each(|task| task()));
     move |task| drop(sender.send(task))
 }

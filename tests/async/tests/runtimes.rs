@@ -251,3 +251,16 @@ fn sleeps_end_in_real_time_on_a_runtime_without_a_timer() {
     async_io::block_on(some_milliseconds());
     futures_executor::block_on(some_milliseconds());
 }
+
+#[test]
+fn a_time_of_jiff_is_a_time_of_the_wall_clock() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let time = jiff::Timestamp::from_second(946_684_801).expect("it is in range");
+    timer.schedule_at_time(time, || ()).expect("the timer runs");
+    timer.schedule_at_time(time.to_zoned(jiff::tz::TimeZone::UTC), || ()).expect("it runs");
+    clock.advance(Duration::from_millis(999));
+    assert_eq!(timer.stats().expired, 0);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(timer.stats().expired, 2);
+}

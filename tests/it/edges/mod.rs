@@ -1,18 +1,22 @@
 //! Every public function with values at the edges: it panics only where its documentation says so,
 //! and always returns.
 
-mod clock;
 mod purgatory;
-mod queue;
-mod rhythms;
 mod ticks;
 mod timer;
 mod wheel;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError},
     time::{Duration, Instant},
 };
+
+use delaywheel::{
+    Clock, Debounce, DelayQueue, ManualClock, MissedTicks, Repeating, SystemClock, Throttle, Timer,
+};
+
+use crate::timer::support::{MS, YEAR, must_return};
 
 /// Numbers at which arithmetic overflows, or another level begins.
 pub(crate) const NUMBERS: [u64; 14] = [
@@ -60,4 +64,150 @@ pub(crate) fn instants() -> Vec<Instant> {
 #[track_caller]
 pub(crate) fn must_panic<R>(run: impl FnOnce() -> R) {
     assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "the documentation says that it panics");
+}
+
+#[test]
+fn a_clock_without_timers_shows_the_time_that_was_set() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::ZERO);
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!((clock.elapsed(), clock.advance_to_next()), (Duration::from_nanos(1), None));
+    assert!(clock.run_until_idle(0) && clock.run_until_idle(usize::MAX));
+    clock.advance(1000 * YEAR);
+    assert!(clock.elapsed() > 1000 * YEAR && clock.now() > SystemClock.now());
+}
+
+#[test]
+fn a_time_past_the_last_instant_panics_and_the_clock_still_works() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    timer.schedule(Duration::ZERO, || ()).unwrap();
+    for delay in DELAYS.into_iter().filter(|&delay| clock.now().checked_add(delay).is_none()) {
+        must_panic(|| clock.advance(delay));
+    }
+    clock.advance(Duration::ZERO);
+    assert_eq!(timer.stats().expired, 1);
+}
+
+#[test]
+fn a_queue_accepts_every_delay_and_instant() {
+    let clock = ManualClock::new();
+    let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
+    let queue = queue.clone();
+    let mut keys: Vec<_> = DELAYS.iter().map(|&delay| queue.insert(delay, 1).unwrap()).collect();
+    keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
+    clock.advance(MS);
+    assert_eq!(queue.len(), keys.len(), "due values are still in the queue");
+    assert!(!queue.is_empty());
+    queue.timer().wake();
+    queue.timer().check_invariants();
+    assert!(!queue.timer().is_reaper_dead());
+    assert!(queue.recv().is_ok() && queue.try_recv().is_ok());
+    assert!(DELAYS[..3].iter().all(|&delay| queue.recv_timeout(delay).is_ok()));
+    while queue.try_recv().is_ok() {}
+    let timed_out = |&delay| queue.recv_timeout(delay) == Err(RecvTimeoutError::Timeout);
+    assert!(DELAYS[..4].iter().all(timed_out));
+    queue.insert(Duration::ZERO, 3).unwrap();
+    clock.advance(Duration::ZERO);
+    assert_eq!(queue.recv_timeout(Duration::MAX), Ok(3));
+    for key in keys {
+        assert_eq!(queue.timer().remaining(key).is_some(), queue.timer().is_pending(key));
+        assert!(queue.timer().is_pending(key) || queue.timer().deadline(key).is_none());
+        let is_there = instants().into_iter().rev().all(|at| queue.timer().reset_at(key, at));
+        assert_eq!(queue.timer().remaining(key).is_some(), is_there);
+        assert!(DELAYS.into_iter().rev().all(|delay| queue.reset(key, delay) == is_there));
+        assert_eq!(queue.cancel(key).is_some(), is_there);
+        assert!(!queue.reset(key, Duration::ZERO) && queue.cancel(key).is_none());
+    }
+    assert!(queue.is_empty() && queue.timer().stats().panicked == 0);
+}
+
+#[test]
+fn a_queue_that_has_ended_refuses_values_and_receivers_get_an_error() {
+    for instant in instants() {
+        let queue = DelayQueue::default();
+        queue.insert(Duration::MAX, 1).unwrap();
+        assert_eq!(queue.finish(Duration::ZERO), [1]);
+        assert!(queue.shutdown().is_empty());
+        assert!(DELAYS.into_iter().all(|delay| queue.finish(delay).is_empty()));
+        assert!(queue.insert(Duration::ZERO, 2).is_err() && queue.insert_at(instant, 2).is_err());
+        let ended = must_return(move || {
+            let timed = DELAYS.map(|delay| queue.recv_timeout(delay));
+            (queue.recv(), queue.try_recv(), timed)
+        });
+        let timed = [Err(RecvTimeoutError::Disconnected); 10];
+        assert_eq!(ended, (Err(RecvError), Err(TryRecvError::Disconnected), timed));
+    }
+}
+
+const MISSED: [MissedTicks; 3] = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
+
+fn timer() -> (ManualClock, Timer) {
+    let clock = ManualClock::new();
+    let builder = Timer::builder().tick(Duration::from_micros(1)).clock(clock.clone());
+    (clock, builder.build().unwrap())
+}
+
+#[test]
+fn a_repetition_accepts_every_period() {
+    for period in DELAYS {
+        let (clock, timer) = timer();
+        let mut all: Vec<Repeating> = MISSED
+            .map(|missed| timer.repeat(period).at_fixed_rate(missed, |_: &Repeating| ()).unwrap())
+            .into();
+        let other =
+            timer.repeat(period).first(period).jitter(period).seed(0).with_fixed_delay(|_| ());
+        assert!(other.unwrap().stop());
+        let past = clock.now().checked_sub(MS).unwrap();
+        let repeating = timer.repeat(MS).first_at(past).at_fixed_rate(MISSED[0], |_| ()).unwrap();
+        assert!(repeating.next_run().is_some() && repeating.stop());
+        assert_eq!(repeating.next_run(), None);
+        all.push(timer.repeat(period).with_fixed_delay(|_: &Repeating| ()).unwrap());
+        let stop = |own: &Repeating| {
+            own.stop();
+        };
+        all.push(timer.repeat(period).with_fixed_delay(stop).unwrap());
+        clock.advance(Duration::from_micros(20));
+        assert_eq!(timer.stats().panicked, 0);
+        assert!(all[..4].iter().all(|one| one.is_running() && one.stop()));
+        assert!(all[..4].iter().all(|one| !one.is_running() && !one.stop()));
+        all[4].stop();
+        assert_eq!(timer.stats().pending, 0, "{period:?}");
+    }
+}
+
+#[test]
+fn a_timer_that_has_ended_stops_repetitions_and_refuses_new_ones() {
+    let (clock, timer) = timer();
+    let repeating = timer.repeat(MS).with_fixed_delay(|_: &Repeating| ()).unwrap();
+    timer.shutdown();
+    assert!(!repeating.is_running() && !repeating.stop());
+    for period in DELAYS {
+        for missed in MISSED {
+            assert!(timer.repeat(period).at_fixed_rate(missed, |_: &Repeating| ()).is_err());
+        }
+        assert!(timer.repeat(period).with_fixed_delay(|_: &Repeating| ()).is_err());
+    }
+    clock.advance(MS);
+}
+
+#[test]
+fn debounce_and_throttle_accept_every_period() {
+    for period in DELAYS {
+        let (clock, timer) = timer();
+        let debounce = Debounce::new(&timer, period, || ());
+        let throttle = Throttle::new(&timer, period, || ());
+        assert!(!debounce.cancel() && !throttle.cancel());
+        for _ in 0..3 {
+            debounce.call().unwrap();
+            throttle.call().unwrap();
+            clock.advance(Duration::from_micros(5));
+        }
+        debounce.cancel();
+        throttle.cancel();
+        assert_eq!((timer.stats().pending, timer.stats().panicked), (0, 0));
+        timer.shutdown();
+        assert!(debounce.call().is_err() && throttle.call().is_err());
+        assert!(!debounce.cancel() && !throttle.cancel());
+    }
 }

@@ -106,31 +106,6 @@ fn an_operation_that_completes_at_its_second_check_holds_and_displaces_nothing()
 }
 
 #[test]
-fn an_operation_whose_event_comes_during_its_second_check_displaces_nothing_if_it_completes() {
-    for per_key in [false, true] {
-        let world = World::with(|builder| {
-            if per_key {
-                builder.max_delayed_per_key(1, Overload::DisplaceOldest)
-            } else {
-                builder.max_delayed(1, Overload::DisplaceOldest)
-            }
-        });
-        world.watch(0, [1]);
-        let (mut checks, purgatory) = (0, world.purgatory.clone());
-        let op = world.op(1).check(move || {
-            checks += 1;
-            if checks == 2 {
-                purgatory.check_and_complete(&1);
-            }
-            checks == 3
-        });
-        world.waits(world.purgatory.watch(op, [1], HOUR));
-        assert_eq!((world.ended(), world.purgatory.delayed()), (vec![(1, Satisfied)], 1));
-        world.check_books();
-    }
-}
-
-#[test]
 fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
     let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
     world.watch(1, [1]);

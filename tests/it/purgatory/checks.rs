@@ -108,20 +108,3 @@ fn an_event_skips_operations_that_have_ended_and_visits_the_others() {
         assert_eq!(world.purgatory.cancel_on(&1), count as usize);
     }
 }
-
-#[test]
-fn an_event_within_a_check_reaches_each_operation_once() {
-    let world = crowd(100);
-    let purgatory = world.purgatory.clone();
-    acts_when_checked(&world, move || assert_eq!(purgatory.check_and_complete(&1), 0));
-    for name in 100..200 {
-        world.watch(name, [1]);
-    }
-    world.checked();
-    assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    let mut checked = world.checked();
-    assert!(checked.len() < 400, "the outer event checks what the inner one has checked");
-    checked.sort_unstable();
-    checked.dedup();
-    assert!(checked.into_iter().eq(0..200));
-}

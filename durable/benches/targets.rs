@@ -235,6 +235,9 @@ fn shared(bench: &mut Bench) {
     let deliveries = bench.overdue("postgres", (0..4).map(|_| open("overdue")).collect());
     let late = lateness(open("lateness"));
     println!("{:<58} {late:>15.1} ms", "postgres: lateness p99");
+    let alone = sharing(vec![open("alone")]);
+    let three = sharing((0..3).map(|_| open("three")).collect());
+    bench.target("postgres: three workers, 20 ms each", three / alone, 2.7, "of one");
     let Ok(program) = env::var("PEER") else { return };
     for name in ["graphile_worker", "apalis-postgres"] {
         let url = format!("postgres://postgres@127.0.0.1:{}/{name}", server.port);
@@ -255,6 +258,30 @@ fn shared(bench: &mut Bench) {
             bench.target("postgres: lateness p99, theirs by ours", p99 / late, 1.0, name);
         }
     }
+}
+
+/// Delivers timeouts that are due at once, and returns how many in a second. Each keeps one of the
+/// four threads of its worker busy for 20 ms.
+#[cfg(feature = "postgres")]
+fn sharing<S: Store>(stores: Vec<S>) -> f64 {
+    const COUNT: u32 = 1_200;
+    let handler = |_: &Delivery| {
+        thread::sleep(Duration::from_millis(20));
+        Ok(())
+    };
+    let timers = stores.into_iter();
+    let timers = timers.map(|store| DurableTimer::builder(store).build_blocking(handler));
+    let timers: Vec<_> = timers.map(|timer| timer.expect("start")).collect();
+    let due = timers[0].now().saturating_add(Duration::from_secs(2));
+    let new = |_| NewTimeout::new(scattered(), due, b"payload").expect("valid");
+    timers[0].schedule_batch((0..COUNT).map(new).collect()).wait().expect("schedule");
+    let acknowledged = || timers.iter().map(|timer| timer.stats().acknowledged).sum::<u64>();
+    while acknowledged() < COUNT.into() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let rate = f64::from(COUNT) / timers[0].now().since(due).as_secs_f64();
+    assert!(timers.iter().all(|timer| timer.finish(LONG)));
+    rate
 }
 
 /// Delivers timeouts that are due one by one in the next seconds, and returns how late they are in

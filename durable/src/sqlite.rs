@@ -545,6 +545,19 @@ impl Store for SqliteStore {
         for record in &mut batch.records {
             held.hold(record, worker);
         }
+        drop(held);
+        let mut begins: Vec<_> = batch.records.iter_mut().collect();
+        begins.retain(|record| request.begins(record));
+        if !begins.is_empty() {
+            let claims: Vec<_> = begins.iter().map(|record| record.claim()).collect();
+            // After an error, they are claimed.
+            let begun = self.begin(request.now, &claims, None).unwrap_or_default();
+            for (record, _) in
+                begins.iter_mut().zip(begun).filter(|(_, begun)| *begun == Begun::Begun)
+            {
+                (record.state, record.attempt) = (State::Delivering, record.attempt + 1);
+            }
+        }
         Ok(Some(batch))
     }
 

@@ -261,7 +261,7 @@ pub struct ClaimRequest {
     /// Keys whose records are passed over.
     pub busy: Vec<Name>,
     /// Whether the claim also begins deliveries: those of records that are due, were never
-    /// attempted, do not recur and have no key. Others are only claimed. A store may ignore this.
+    /// attempted, do not recur and have no key. Others are only claimed.
     pub begins: bool,
     /// Whether the answer must tell when a lease ends.
     pub lapse: bool,

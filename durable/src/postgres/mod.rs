@@ -87,8 +87,9 @@ const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=of
     -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
     -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
-/// Fewest timeouts for which COPY is faster than INSERT.
-const COPIED: usize = 100;
+/// Fewest timeouts for which COPY is faster than INSERT: alone, and with a notification, which needs
+/// a transaction around both.
+const COPIED: [usize; 2] = [16, 100];
 
 /// How often a worker looks for records without a notification.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -1040,11 +1041,15 @@ fn groups(commands: &[Command]) -> Vec<Group<'_>> {
 /// Returns `false` if other commands are among them, or an id is scheduled already.
 fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<bool, Error> {
     let is_schedule = |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
-    if group.len() < COPIED || !group.iter().all(is_schedule) || !session.may_copy() {
+    let is_alone = told.is_none() && session.commits_alone();
+    if group.len() < COPIED[usize::from(!is_alone)]
+        || !group.iter().all(is_schedule)
+        || !session.may_copy()
+    {
         return Ok(false);
     }
     let columns = Columns::of(group);
-    let copied = if told.is_none() && session.commits_alone() {
+    let copied = if is_alone {
         columns.copy(session)
     } else {
         session.transaction(|session| {

@@ -12,9 +12,9 @@
 //!
 //! A delivery begins when a handler can run it. Records that wait are claimed, not begun: they
 //! count no attempt, and go back to the store at a shutdown. If handlers take only a moment, more
-//! begin at once, so that a call of the store serves many; the claims of the backlog lane on a
-//! shared store then begin them as well. On such a store, a worker holds only as many records as
-//! its handlers complete in a moment, so claims follow free handlers.
+//! begin at once, so that a call of the store serves many; the claims of the backlog lane then
+//! begin them as well. On a store that other processes share, a worker holds only as many records
+//! as its handlers complete in a moment, so claims follow free handlers.
 //!
 //! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
 //! as may run at once are *parked*, and claims pass over further ones of that key.
@@ -1132,11 +1132,12 @@ impl Driver {
         if is_batch || due <= free { free } else { 0 }
     }
 
-    /// Returns how many more deliveries may be under way.
+    /// Returns how many more deliveries may be under way. Those that a claim will bring delay no
+    /// others: they may exceed the number that waits for threads.
     fn free_at_claim(&self) -> usize {
         let taken = self.delivering.len() + self.reserved;
         let permits = self.settings.queue.max_deliveries.saturating_sub(taken);
-        self.total().saturating_sub(self.running + self.reserved).min(permits)
+        self.total().saturating_sub(self.running).min(permits)
     }
 
     /// Returns the number of handlers that can run at once.
@@ -1198,10 +1199,10 @@ impl Driver {
     }
 
     fn may_begin_at_claim(&self) -> bool {
-        let DriverSettings { queue, is_shared, catch_up, .. } = &self.settings;
+        let DriverSettings { queue, catch_up, .. } = &self.settings;
         let is_quick = self.rounds(QUICK) > 1;
         let is_plain = queue.rate.is_none() && *catch_up == CatchUp::All;
-        *is_shared && is_quick && is_plain && self.backlog.due.is_empty()
+        is_quick && is_plain && self.backlog.due.is_empty()
     }
 
     /// Returns the time before the next due time at which the window lane claims. The claim takes
@@ -1518,6 +1519,23 @@ mod tests {
         let heard = *heard.get().expect("the renewal");
         let limit = heard + driver.settings.lease / 10 * 9;
         assert!(end < limit, "the lease ends later than the store's");
+    }
+
+    #[test]
+    fn quick_deliveries_begin_with_the_claim_which_delays_no_other() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 300), Counters::default(), driver(1_024));
+        (driver.settings.threads, driver.settings.is_virtual) = (Some(4), false);
+        driver.handling = Duration::ZERO;
+        let mut claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        let backlog = claims.split_off(1);
+        assert_eq!([claims[0].request.begins, backlog[0].request.begins], [false, true]);
+        let begun = driver.step(&store, now, &counters, carry_out(&store, claims)).begun;
+        assert_eq!(begun.len(), 1, "the one that is due now does not wait for the backlog");
+        let begun = driver.step(&store, now, &counters, carry_out(&store, backlog)).begun;
+        assert_eq!(begun.len(), BACKLOG);
+        assert!(begun.iter().all(|(record, _)| record.attempt == 1));
+        assert!(begun.is_sorted_by_key(|(record, _)| record.next), "the oldest first");
     }
 
     #[test]

@@ -13,7 +13,7 @@ const MILLION: u64 = 1_000_000;
 
 #[test]
 fn the_steady_state_allocates_nothing() {
-    let operations = if cfg!(debug_assertions) { MILLION / 4 } else { MILLION };
+    let operations = if cfg!(debug_assertions) { MILLION / 16 } else { MILLION };
     let mut random = fastrand::Rng::with_seed(1);
     let mut wheel = TimingWheel::new(Tick::ZERO);
     let mut keys = Vec::with_capacity(10_000);

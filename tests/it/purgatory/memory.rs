@@ -11,7 +11,7 @@ use delaywheel::{
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A million, or fewer without optimization.
-const MANY: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+const MANY: u64 = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
 
 /// Owns memory, and never can complete by itself.
 struct Request(Box<u64>);
@@ -83,7 +83,7 @@ fn very_many_operations_on_three_keys_leave_the_memory_as_it_was() {
 
 /// Makes very many operations wait, ends all of them, and checks the memory. Dead keys stay dead.
 fn check_a_crowd(end_all: impl FnOnce(&ManualClock, &Requests, &mut [OperationKey])) {
-    const CROWD: u64 = MANY / 10;
+    const CROWD: u64 = if cfg!(debug_assertions) { 10_000 } else { MANY / 10 };
     let (clock, purgatory) = purgatory();
     churn(&ManualClock::new(), &purgatory, 0..16);
     let mut keys = Vec::with_capacity(usize::try_from(CROWD).unwrap());
@@ -169,7 +169,7 @@ fn left(key: impl Fn(u64) -> u64) -> [u64; 2] {
 fn a_random_tenth_of_a_crowd_keeps_little_memory_and_less_after_shrink() {
     let (own, shared) = (left(|number| number), left(|number| number % 100));
     for (keys, [before, after], most) in [("own", own, 594), ("shared", shared, 461)] {
-        assert!(before <= most && after <= 283, "{keys} keys: {before} and {after} bytes");
+        assert!(before <= most && after <= 284, "{keys} keys: {before} and {after} bytes");
     }
 }
 

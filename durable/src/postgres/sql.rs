@@ -90,8 +90,8 @@ pub(super) const WRITE: &str = "
     UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told
     UNION ALL SELECT id, (answer = 'delivering')::integer::smallint FROM missed WHERE answer <> 'not_found'";
 
-/// Carries out commands of kind 3 alone, with no history, in half the time of [`WRITE`]. `$3` is how
-/// long to wait for a lock.
+/// Carries out commands of kind 3 alone, with no history, in half the time of [`WRITE`]. `$3` is
+/// how long to wait for a lock.
 pub(super) const DONE: &str = "
     WITH old AS MATERIALIZED (
         SELECT old.* FROM (SELECT set_config('lock_timeout', $3::text, true)) setting,

@@ -87,8 +87,8 @@ const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=of
     -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
     -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
-/// Fewest timeouts for which COPY is faster than INSERT: alone, and with a notification, which needs
-/// a transaction around both.
+/// Fewest timeouts for which COPY is faster than INSERT: alone, and with a notification, which
+/// needs a transaction around both.
 const COPIED: [usize; 2] = [16, 100];
 
 /// How often a worker looks for records without a notification.

@@ -239,7 +239,7 @@ fn shared(bench: &mut Bench) {
     let three = sharing((0..3).map(|_| open("three")).collect());
     bench.target("postgres: three workers, 20 ms each", three / alone, 2.7, "of one");
     let Ok(program) = env::var("PEER") else { return };
-    for name in ["graphile_worker", "apalis-postgres"] {
+    for name in ["graphile_worker", "apalis-postgres", "underway"] {
         let url = format!("postgres://postgres@127.0.0.1:{}/{name}", server.port);
         let client = postgres::Client::connect(&server.parameters(), postgres::NoTls);
         let create = format!("CREATE DATABASE \"{name}\"");

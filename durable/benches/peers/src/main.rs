@@ -5,6 +5,7 @@
 
 mod apalis;
 mod graphile;
+mod underway;
 
 use std::{
     error::Error,
@@ -42,6 +43,7 @@ async fn main() -> Result<()> {
     let Figures { callers, batches, deliveries, mut late } = match name.as_str() {
         "graphile_worker" => graphile::measure(url).await?,
         "apalis-postgres" => apalis::measure(url).await?,
+        "underway" => underway::measure(url).await?,
         _ => return Err("unknown name".into()),
     };
     late.sort_unstable_by(f64::total_cmp);

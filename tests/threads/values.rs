@@ -27,6 +27,9 @@ const BURST: usize = 5_000;
 /// Above the number of held timeouts, and below the number that the load requests.
 pub(crate) const MAX_PENDING: u64 = 24_000;
 
+/// The longest tick of the timers.
+const TICK: Duration = Duration::from_millis(1);
+
 /// Seats in the books, for pending timeouts and for expired ones that wait for a handler.
 pub(crate) const SEATS: u32 = 60_000;
 
@@ -152,7 +155,8 @@ impl Values {
         let (key, entry) = held[index];
         let due = self.books.due(entry).and_then(|due| self.books.clock().instant(due));
         if let (Some(due), Some(deadline)) = (due, self.timer.deadline(key)) {
-            self.books.breaches().unless(deadline >= due, || {
+            // That of a passed instant is the start of its tick.
+            self.books.breaches().unless(deadline + TICK > due, || {
                 format!("{entry:?} has deadline {deadline:?}, before {due:?}")
             });
         }

@@ -239,7 +239,9 @@ impl TickClock {
     /// Returns the tick at which a delay that begins with a reading is over.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        self.due(read, read.elapsed.saturating_add(delay.into()))
+        let deadline = self.due(read, read.elapsed.saturating_add(delay.into()));
+        debug_assert!(read.now <= deadline, "a deadline lies before the call");
+        deadline
     }
 
     /// Returns the tick at which an instant has passed.

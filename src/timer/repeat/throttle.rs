@@ -115,13 +115,10 @@ impl Throttle {
                 callback();
             }
         };
-        let deadline = match last {
-            Some(last) => last.checked_add(*period),
-            None => Some(timer.now()),
-        };
-        let scheduled = match deadline {
-            Some(deadline) => timer.schedule_at(deadline, task),
-            None => timer.schedule(Duration::MAX, task),
+        let scheduled = match last.map(|last| last.checked_add(*period)) {
+            None => timer.schedule(Duration::ZERO, task),
+            Some(Some(deadline)) => timer.schedule_at(deadline, task),
+            Some(None) => timer.schedule(Duration::MAX, task),
         };
         let timeout = scheduled.inspect_err(|_| self.shared.end(number))?;
         let mut state = state.lock();

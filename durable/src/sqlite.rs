@@ -546,8 +546,8 @@ impl Store for SqliteStore {
             held.hold(record, worker);
         }
         drop(held);
-        let mut begins: Vec<_> = batch.records.iter_mut().collect();
-        begins.retain(|record| request.begins(record));
+        let mut begins: Vec<_> =
+            batch.records.iter_mut().filter(|record| request.begins(record)).collect();
         if !begins.is_empty() {
             let claims: Vec<_> = begins.iter().map(|record| record.claim()).collect();
             // After an error, they are claimed.

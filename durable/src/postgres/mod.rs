@@ -87,9 +87,11 @@ const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=of
     -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
     -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
-/// Fewest timeouts for which COPY is faster than INSERT: alone, and with a notification, which
-/// needs a transaction around both.
-const COPIED: [usize; 2] = [16, 100];
+/// Fewest timeouts for which COPY alone is faster than INSERT.
+const COPIED_ALONE: usize = 16;
+
+/// The same with a notification, which needs a transaction around both.
+const COPIED: usize = 100;
 
 /// How often a worker looks for records without a notification.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -1042,10 +1044,8 @@ fn groups(commands: &[Command]) -> Vec<Group<'_>> {
 fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<bool, Error> {
     let is_schedule = |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
     let is_alone = told.is_none() && session.commits_alone();
-    if group.len() < COPIED[usize::from(!is_alone)]
-        || !group.iter().all(is_schedule)
-        || !session.may_copy()
-    {
+    let least = if is_alone { COPIED_ALONE } else { COPIED };
+    if group.len() < least || !group.iter().all(is_schedule) || !session.may_copy() {
         return Ok(false);
     }
     let columns = Columns::of(group);

@@ -111,7 +111,7 @@ pub mod future;
 #[cfg(feature = "std")]
 #[doc(inline)]
 pub use self::{
-    clock::{BootClock, Clock, ManualClock, SystemClock},
+    clock::{BootClock, Clock, Driven, ManualClock, StepListener, SystemClock, watch_steps},
     histogram::Histogram,
     purgatory::{
         Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
@@ -119,17 +119,13 @@ pub use self::{
         Watched, Watches,
     },
     timer::{
-        Debounce, DelayQueue, Executor, MissedTicks, Reaper, RepeatBuilder, Repeating,
+        Debounce, DelayQueue, Executor, MissedTicks, Reaper, Refused, RepeatBuilder, Repeating,
         ScheduleError, ScheduleErrorKind, Task, Throttle, TimeoutGuard, TimeoutHandle, TimeoutKey,
         Timer, TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
     },
 };
 
 // For `delaywheel-durable`, and for clocks in tests of this crate.
-#[cfg(feature = "std")]
-#[doc(hidden)]
-pub use self::clock::{Driven, StepListener, watch_steps};
-
 #[doc(inline)]
 pub use self::{
     error::{BuildError, InsertError},

@@ -80,35 +80,81 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Notifies a listener of each jump from now on. Returns the period at which the listener must
-    /// also read the clocks, if the system does not report all jumps. Not part of the public
-    /// interface: only tests of this crate and [`ManualClock`] replace the notices of the system.
-    #[doc(hidden)]
+    /// Calls a listener after each jump from now on. Returns the period at which the listener must
+    /// also read the clocks, if the system does not report all jumps.
+    ///
+    /// A timer calls this with its first timeout if the clock [may jump](Self::may_jump), and with
+    /// its first deadline by the wall clock. The default, [`watch_steps`], is right for clocks of
+    /// the system. A clock that jumps for other reasons keeps the listeners, and calls them itself.
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
     }
 
-    /// Registers a timer, which this clock then drives instead of a thread of the timer.
+    /// Registers a timer, which this clock then drives instead of a thread of the timer, as
+    /// [`ManualClock`] does. Returns whether it drives the timer; the default is `false`.
     ///
-    /// Returns whether the clock drives the timer; the default is `false`. Not part of the public
-    /// interface: only [`ManualClock`] and tests of this crate use it.
-    #[doc(hidden)]
+    /// # Examples
+    ///
+    /// The clock of a simulation, which runs timers in its own loop:
+    ///
+    /// ```
+    /// use std::{
+    ///     sync::{Arc, Mutex, Weak, mpsc},
+    ///     time::{Duration, Instant},
+    /// };
+    ///
+    /// use delaywheel::{Clock, Driven, Timer};
+    ///
+    /// #[derive(Clone)]
+    /// struct Simulated(Arc<Mutex<(Instant, Vec<Weak<dyn Driven>>)>>);
+    ///
+    /// impl std::fmt::Debug for Simulated {
+    ///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    ///         f.write_str("Simulated")
+    ///     }
+    /// }
+    ///
+    /// impl Clock for Simulated {
+    ///     fn now(&self) -> Instant {
+    ///         self.0.lock().unwrap().0
+    ///     }
+    ///
+    ///     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+    ///         self.0.lock().unwrap().1.push(timer);
+    ///         true
+    ///     }
+    /// }
+    ///
+    /// let clock = Simulated(Arc::new(Mutex::new((Instant::now(), Vec::new()))));
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (ran, runs) = mpsc::channel();
+    /// timer.schedule(Duration::from_secs(3600), move || ran.send("an hour later").unwrap())?;
+    ///
+    /// // The lock of the clock is free while a timer reads it.
+    /// let timers = clock.0.lock().unwrap().1.clone();
+    /// let timers: Vec<_> = timers.iter().filter_map(Weak::upgrade).collect();
+    /// while let Some(next) = timers.iter().filter_map(|timer| timer.next_turn()).min() {
+    ///     clock.0.lock().unwrap().0 = next;
+    ///     timers.iter().for_each(|timer| timer.turn());
+    /// }
+    /// assert_eq!(runs.try_recv(), Ok("an hour later"));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         let _ = timer;
         false
     }
 
-    /// Returns the clock itself if it knows the time without an [`Instant`].
-    #[doc(hidden)]
+    /// Returns the [`ManualClock`] if this clock is one, so that a timer also works on a target
+    /// without [`Instant`]. Other clocks keep the default, `None`.
     fn as_manual(&self) -> Option<&ManualClock> {
         None
     }
 }
 
-/// The part of a timer that a clock uses to drive it. Not part of the public interface.
-#[doc(hidden)]
+/// A timer that a clock drives: see [`Clock::adopt`], which has an example. Timers implement it.
 pub trait Driven: Send + Sync {
-    /// Expires the due timeouts, on this thread.
+    /// Expires the due timeouts, and runs their callbacks on this thread.
     fn turn(&self);
 
     /// Returns the time of the next turn, or `None` if no timeout is pending.

@@ -13,8 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// A timer that must read its clocks again after a jump. Not part of the public interface.
-#[doc(hidden)]
+/// A timer that must read its clocks again after a jump: see [`Clock::watch`](super::Clock::watch).
 pub trait StepListener: Send + Sync {
     /// Reads the clocks again, or wakes a thread that does. Must not panic.
     fn clock_has_stepped(&self);
@@ -23,9 +22,12 @@ pub trait StepListener: Send + Sync {
 /// Period at which a timer reads its clocks where the system does not report jumps.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// Calls a listener after each jump from now on. Returns the period at which to read the clocks as
-/// well; `None` if the system reports jumps. Not part of the public interface.
-#[doc(hidden)]
+/// Calls a listener after each jump of the clocks of the system from now on: the wall clock is set,
+/// or the machine resumes. Returns the period at which to read the clocks as well; `None` if the
+/// system reports jumps.
+///
+/// It is the default of [`Clock::watch`](super::Clock::watch). Other programs whose threads wait
+/// for a time of the wall clock may use it too.
 #[must_use]
 pub fn watch_steps(listener: Weak<dyn StepListener>) -> Option<Duration> {
     (!system::watch(listener)).then_some(RECHECK)

@@ -77,13 +77,11 @@
 //! [`DelayQueue::stream`]: crate::DelayQueue::stream
 //! [`DelayMap::next`]: crate::time::DelayMap::next
 
-mod driver;
 mod interval;
 mod map;
 #[cfg(all(test, loom))]
 mod models;
 mod queue;
-mod sleep;
 mod timeout;
 mod wait;
 
@@ -95,15 +93,13 @@ use std::{
 };
 
 pub use self::{
-    driver::Driver,
     interval::Interval,
     map::SharedDelayMap,
     queue::QueueStream,
-    sleep::{Sleep, SleepError},
     timeout::{Timeout, TimeoutError},
     wait::{AsyncPurgatory, Wait, Waiting},
 };
-pub use crate::timer::TimeSleep;
+pub use crate::timer::{Driver, Sleep, SleepError, TimeSleep};
 use crate::timer::{MissedTicks, SleepHandle, Timer};
 
 /// The default timer of the process, which the free functions use.

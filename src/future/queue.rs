@@ -3,7 +3,6 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
-    panic::{RefUnwindSafe, UnwindSafe},
     pin::Pin,
     sync::mpsc::RecvError,
     task::{Context, Poll},
@@ -36,10 +35,6 @@ impl<T: Send + 'static> fmt::Debug for QueueStream<T> {
         f.debug_struct("QueueStream").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
-
-// User code never runs under a lock of the queue, so a panic leaves no inconsistent state.
-impl<T: Send + 'static> UnwindSafe for QueueStream<T> {}
-impl<T: Send + 'static> RefUnwindSafe for QueueStream<T> {}
 
 /// Futures, with the feature `future`.
 impl<T: Send + 'static> DelayQueue<T> {

@@ -12,7 +12,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use super::sleep::{Sleep, SleepError};
+use super::{Sleep, SleepError};
 use crate::{
     time::Deadline,
     timer::{SleepHandle, Timer},

@@ -1,7 +1,6 @@
 //! Registration: an operation begins to wait between two checks, or is refused.
 
 use std::{
-    error::Error,
     fmt,
     hash::{BuildHasher, Hash},
     io, mem,
@@ -20,10 +19,9 @@ use super::{
     shard::{Claim, release},
 };
 use crate::{
-    error::Exclusive,
     sync::{Ordering, fence},
     ticks::Nanos,
-    timer::ScheduleErrorKind,
+    timer::{Refused, ScheduleErrorKind},
     wheel::Key,
 };
 
@@ -196,8 +194,8 @@ where
         let shards = &timer.shards;
         let read = shards.clock().read();
         let deadline = shards.clock().deadline(read, delay.min(*max_delay));
-        if let Err(cause) = timer.ensure_started() {
-            return Err(WatchError::no_thread(cause, operation));
+        if let Err(refused) = timer.ensure_started(()) {
+            return Err(refused.map(|()| operation));
         }
         let has_limit = limits.per_key.is_some();
         let hashes = if has_limit { conditions.hashes() } else { SmallVec::new() };
@@ -212,11 +210,7 @@ where
             Err(refused) => {
                 drop(shard);
                 limits.give_back(&hashes);
-                let kind = match refused.kind() {
-                    ScheduleErrorKind::ShutDown => WatchErrorKind::ShutDown,
-                    _ => WatchErrorKind::Full,
-                };
-                return Err(WatchError::new(kind, operation));
+                return Err(refused.map(|_| operation));
             }
         };
         shard.state_mut().watch(key, conditions, read.elapsed);
@@ -317,12 +311,7 @@ where
 /// assert_eq!(error.kind(), WatchErrorKind::ShutDown);
 /// let Never = error.into_value();
 /// ```
-pub struct WatchError<O> {
-    kind: WatchErrorKind,
-    /// The cause of [`NoThread`](WatchErrorKind::NoThread).
-    cause: Option<io::Error>,
-    operation: Exclusive<O>,
-}
+pub type WatchError<O> = Refused<O, WatchErrorKind>;
 
 /// Reason of a [`WatchError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -344,25 +333,13 @@ pub enum WatchErrorKind {
     NoThread,
 }
 
-impl<O> WatchError<O> {
-    pub(super) const fn new(kind: WatchErrorKind, operation: O) -> Self {
-        Self { kind, cause: None, operation: Exclusive::new(operation) }
-    }
-
-    pub(super) const fn no_thread(cause: io::Error, operation: O) -> Self {
-        let kind = WatchErrorKind::NoThread;
-        Self { kind, cause: Some(cause), operation: Exclusive::new(operation) }
-    }
-
-    /// Returns the reason.
-    #[must_use]
-    pub const fn kind(&self) -> WatchErrorKind {
-        self.kind
-    }
-
-    /// Returns the operation.
-    pub fn into_value(self) -> O {
-        self.operation.into_inner()
+impl From<ScheduleErrorKind> for WatchErrorKind {
+    fn from(kind: ScheduleErrorKind) -> Self {
+        match kind {
+            ScheduleErrorKind::Full => Self::Full,
+            ScheduleErrorKind::ShutDown => Self::ShutDown,
+            ScheduleErrorKind::NoThread => Self::NoThread,
+        }
     }
 }
 
@@ -378,33 +355,14 @@ impl fmt::Display for WatchErrorKind {
     }
 }
 
-impl<O> fmt::Debug for WatchError<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchError").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-impl<O> fmt::Display for WatchError<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind().fmt(f)
-    }
-}
-
-impl<O> Error for WatchError<O> {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.cause.as_ref().map(|cause| cause as _)
-    }
-}
-
-/// A limit is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), a purgatory that is shut down is
-/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
-impl<O: Send + 'static> From<WatchError<O>> for io::Error {
-    fn from(error: WatchError<O>) -> Self {
-        let kind = match (error.kind, &error.cause) {
-            (_, Some(cause)) => cause.kind(),
-            (WatchErrorKind::ShutDown, None) => io::ErrorKind::BrokenPipe,
-            _ => io::ErrorKind::QuotaExceeded,
-        };
-        Self::new(kind, error)
+/// A limit is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), and a purgatory that is shut down
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+impl From<WatchErrorKind> for io::ErrorKind {
+    fn from(kind: WatchErrorKind) -> Self {
+        match kind {
+            WatchErrorKind::ShutDown => Self::BrokenPipe,
+            WatchErrorKind::NoThread => Self::Other,
+            _ => Self::QuotaExceeded,
+        }
     }
 }

@@ -36,6 +36,7 @@ use std::{
 use std::{
     collections::VecDeque,
     mem,
+    panic::RefUnwindSafe,
     sync::mpsc::TryRecvError,
     time::{Duration, Instant},
     vec::Vec,
@@ -101,6 +102,9 @@ impl<T> Chunks<T> {
         Some(expired)
     }
 }
+
+// As the shards of the timer.
+impl<T> RefUnwindSafe for Backlog<T> {}
 
 impl<T> State<T> {
     fn take(&mut self) -> Result<Expired<T>, TryRecvError> {

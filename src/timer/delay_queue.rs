@@ -6,7 +6,6 @@
 
 use std::{
     fmt,
-    panic::{RefUnwindSafe, UnwindSafe},
     sync::{
         Arc,
         mpsc::{RecvError, RecvTimeoutError, TryRecvError},
@@ -257,7 +256,3 @@ impl<T: Send + 'static> fmt::Debug for DelayQueue<T> {
         f.debug_struct("DelayQueue").field("len", &self.len()).finish_non_exhaustive()
     }
 }
-
-// User code never runs under a lock of the queue, so a panic leaves no inconsistent state.
-impl<T: Send + 'static> UnwindSafe for DelayQueue<T> {}
-impl<T: Send + 'static> RefUnwindSafe for DelayQueue<T> {}

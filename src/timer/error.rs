@@ -4,11 +4,20 @@ use std::{error::Error, fmt, io, time::Duration};
 
 use crate::error::Exclusive;
 
-/// Error of a timer that refuses a timeout. Holds the refused callback or value.
+/// Error of a call that hands a value back: the reason `K`, and the value.
 ///
-/// [`kind`](Self::kind) returns the reason, [`into_value`](Self::into_value) the value. The
-/// error is `Send` and `Sync` if the value is `Send`, so `?` works into `anyhow::Error`,
-/// `Box<dyn Error + Send + Sync>` and [`io::Error`].
+/// It has two names: [`ScheduleError`] of timers, and [`WatchError`](crate::WatchError) of
+/// purgatories. It is `Send` and `Sync` if the value is `Send`, so `?` works into `anyhow::Error`,
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`]. The latter has the kind of the cause if there
+/// is one, and otherwise that into which `K` converts.
+pub struct Refused<T, K> {
+    kind: K,
+    /// Why a thread could not be started.
+    cause: Option<io::Error>,
+    value: Exclusive<T>,
+}
+
+/// Error of a timer that refuses a timeout. Holds the refused callback or value.
 ///
 /// # Examples
 ///
@@ -26,11 +35,7 @@ use crate::error::Exclusive;
 /// }
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-pub struct ScheduleError<T> {
-    kind: ScheduleErrorKind,
-    cause: Option<io::Error>,
-    value: Exclusive<T>,
-}
+pub type ScheduleError<T> = Refused<T, ScheduleErrorKind>;
 
 /// Reason of a [`ScheduleError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,31 +51,35 @@ pub enum ScheduleErrorKind {
 }
 
 impl<T> ScheduleError<T> {
-    pub(crate) const fn new(kind: ScheduleErrorKind, value: T) -> Self {
-        Self { kind, cause: None, value: Exclusive::new(value) }
-    }
-
-    pub(crate) const fn no_thread(value: T, cause: io::Error) -> Self {
+    pub(super) const fn no_thread(cause: io::Error, value: T) -> Self {
         let kind = ScheduleErrorKind::NoThread;
         Self { kind, cause: Some(cause), value: Exclusive::new(value) }
+    }
+}
+
+impl<T, K> Refused<T, K> {
+    pub(crate) const fn new(kind: K, value: T) -> Self {
+        Self { kind, cause: None, value: Exclusive::new(value) }
     }
 
     /// Returns the reason.
     #[must_use]
-    pub const fn kind(&self) -> ScheduleErrorKind {
+    pub const fn kind(&self) -> K
+    where
+        K: Copy,
+    {
         self.kind
     }
 
-    /// Returns the callback or value that was not scheduled.
+    /// Returns the callback, value or operation that was refused.
     pub fn into_value(self) -> T {
         self.value.into_inner()
     }
 
     /// Replaces the value, and keeps the reason.
-    #[cfg(feature = "future")]
-    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> ScheduleError<U> {
+    pub(crate) fn map<U, L: From<K>>(self, change: impl FnOnce(T) -> U) -> Refused<U, L> {
         let value = Exclusive::new(change(self.value.into_inner()));
-        ScheduleError { kind: self.kind, cause: self.cause, value }
+        Refused { kind: self.kind.into(), cause: self.cause, value }
     }
 }
 
@@ -84,38 +93,46 @@ impl fmt::Display for ScheduleErrorKind {
     }
 }
 
-impl<T> fmt::Debug for ScheduleError<T> {
+impl<T, K: fmt::Debug> fmt::Debug for Refused<T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, cause, .. } = self;
-        f.debug_struct("ScheduleError")
-            .field("kind", kind)
-            .field("cause", cause)
-            .finish_non_exhaustive()
+        f.debug_struct("Refused").field("kind", kind).field("cause", cause).finish_non_exhaustive()
     }
 }
 
-impl<T> fmt::Display for ScheduleError<T> {
+impl<T, K: fmt::Display> fmt::Display for Refused<T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)
     }
 }
 
-impl<T> Error for ScheduleError<T> {
+impl<T, K: fmt::Debug + fmt::Display> Error for Refused<T, K> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.cause.as_ref().map(|cause| cause as _)
     }
 }
 
-/// A full timer is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), one that is shut down is
-/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
-impl<T: Send + 'static> From<ScheduleError<T>> for io::Error {
-    fn from(error: ScheduleError<T>) -> Self {
-        let kind = match (&error.cause, error.kind) {
-            (Some(cause), _) => cause.kind(),
-            (None, ScheduleErrorKind::Full) => io::ErrorKind::QuotaExceeded,
-            (None, _) => io::ErrorKind::BrokenPipe,
-        };
+impl<T, K> From<Refused<T, K>> for io::Error
+where
+    T: Send + 'static,
+    K: fmt::Debug + fmt::Display + Copy + Send + Sync + 'static,
+    io::ErrorKind: From<K>,
+{
+    fn from(error: Refused<T, K>) -> Self {
+        let kind = error.cause.as_ref().map_or(error.kind.into(), Self::kind);
         Self::new(kind, error)
+    }
+}
+
+/// A full timer is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), and one that is shut down
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+impl From<ScheduleErrorKind> for io::ErrorKind {
+    fn from(kind: ScheduleErrorKind) -> Self {
+        match kind {
+            ScheduleErrorKind::Full => Self::QuotaExceeded,
+            ScheduleErrorKind::ShutDown => Self::BrokenPipe,
+            ScheduleErrorKind::NoThread => Self::Other,
+        }
     }
 }
 

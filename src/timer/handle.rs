@@ -3,7 +3,6 @@
 use std::{
     fmt,
     ops::Deref,
-    panic::{RefUnwindSafe, UnwindSafe},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -43,12 +42,7 @@ pub struct TimeoutHandle {
 impl TimeoutHandle {
     #[inline]
     pub(super) fn new(timer: &Shared<TimingWheel<Task>>, key: TimeoutKey) -> Self {
-        Self { shard: timer.references[key.shard()].clone(), key: key.in_shard() }
-    }
-
-    #[inline]
-    fn key(&self) -> TimeoutKey {
-        TimeoutKey::new(self.shard.index, self.key)
+        Self { shard: timer.references[key.shard].clone(), key: key.key }
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
@@ -58,14 +52,14 @@ impl TimeoutHandle {
     /// returns `false` if the timeout was cancelled, or returned by a shutdown.
     #[inline]
     pub fn cancel(&self) -> bool {
-        self.shard.shards.cancel(self.key()).is_some()
+        self.shard.shards.cancel(self.shard.index, self.key).is_some()
     }
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
     /// this does not schedule the callback again.
     #[inline]
     pub fn reset(&self, delay: Duration) -> bool {
-        self.shard.shards.reset(self.key(), delay)
+        self.shard.shards.reset(self.shard.index, self.key, delay)
     }
 
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
@@ -73,14 +67,14 @@ impl TimeoutHandle {
     /// A timeout whose new deadline has passed is due at once.
     #[inline]
     pub fn reset_at(&self, instant: Instant) -> bool {
-        self.shard.shards.reset_at(self.key(), instant)
+        self.shard.shards.reset_at(self.shard.index, self.key, instant)
     }
 
     /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
     ///
     /// The timeout then follows that clock, until a `reset` gives it another deadline.
     pub fn reset_at_time(&self, time: impl Into<SystemTime>) -> bool {
-        self.shard.shards.reset_at_time(self.key(), time.into())
+        self.shard.shards.reset_at_time(self.shard.index, self.key, time.into())
     }
 
     /// Moves the deadline to `delay` from now, unless it is later. Returns whether the timeout was
@@ -105,14 +99,14 @@ impl TimeoutHandle {
     /// ```
     #[inline]
     pub fn postpone(&self, delay: Duration) -> bool {
-        self.shard.shards.postpone(self.key(), delay)
+        self.shard.shards.postpone(self.shard.index, self.key, delay)
     }
 
     /// Returns whether the timeout has not ended.
     #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.shard.shards.deadline(self.key()).is_some()
+        self.shard.shards.deadline(self.shard.index, self.key).is_some()
     }
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
@@ -120,7 +114,8 @@ impl TimeoutHandle {
     #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.shard.shards.clock().instant(self.shard.shards.deadline(self.key())?)
+        let deadline = self.shard.shards.deadline(self.shard.index, self.key)?;
+        self.shard.shards.clock().instant(deadline)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
@@ -145,7 +140,7 @@ impl TimeoutHandle {
     #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.shard.shards.remaining(self.key())
+        self.shard.shards.remaining(self.shard.index, self.key)
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.
@@ -155,13 +150,9 @@ impl TimeoutHandle {
     }
 }
 
-// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
-impl UnwindSafe for TimeoutHandle {}
-impl RefUnwindSafe for TimeoutHandle {}
-
 impl fmt::Debug for TimeoutHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeoutHandle").field("key", &self.key()).finish_non_exhaustive()
+        f.debug_struct("TimeoutHandle").field("key", &self.key).finish_non_exhaustive()
     }
 }
 

@@ -52,21 +52,18 @@ use std::{
 };
 
 #[cfg(feature = "future")]
-pub use self::sleep::{sleeper::Sleep, until_time::TimeSleep};
+pub use self::sleep::{SleepError, driver::Driver, sleeper::Sleep, until_time::TimeSleep};
 #[cfg(feature = "future")]
 pub(crate) use self::{
     backlog::Receiver,
     repeat::grid::Grid,
-    sleep::{
-        driver::{DriverTurn, Turns},
-        sleeper::SleepHandle,
-    },
+    sleep::sleeper::SleepHandle,
     waker::{poll_or_store, wake_all},
 };
 pub use self::{
     builder::TimerBuilder,
     delay_queue::DelayQueue,
-    error::{ScheduleError, ScheduleErrorKind, TimerBuildError},
+    error::{Refused, ScheduleError, ScheduleErrorKind, TimerBuildError},
     executor::Executor,
     handle::{TimeoutGuard, TimeoutHandle},
     reaper::Reaper,

@@ -134,7 +134,7 @@ fn try_insert<V>(
     deadline: Tick,
     value: V,
 ) -> Result<TimeoutKey, ScheduleError<V>> {
-    shards.lock(index).insert(now, deadline, value).map(|key| TimeoutKey::new(index, key))
+    shards.lock(index).insert(now, deadline, value).map(|key| TimeoutKey { shard: index, key })
 }
 
 /// Appends due timeouts, in one hold of each shard.
@@ -329,7 +329,7 @@ fn late_timer() -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log, thread::JoinHand
     timer.shards.wakeup.expect_at(DUE);
     let helper = Arc::clone(&timer);
     let helper = thread::spawn(move || {
-        let refused = helper.shards.insert(LATE.now, FAR, 8).err();
+        let refused = try_insert(&helper.shards, 0, LATE.now, FAR, 8).err();
         helper.help_if_late(LATE);
         refused.into_iter().map(ScheduleError::into_value).collect()
     });

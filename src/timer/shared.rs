@@ -4,6 +4,7 @@
 use std::{
     boxed::Box,
     format, io,
+    panic::RefUnwindSafe,
     string::String,
     sync::{Arc, Weak},
     time::{Duration, Instant},
@@ -14,6 +15,7 @@ use crossbeam::utils::CachePadded;
 
 use super::{
     backlog::Backlog,
+    error::ScheduleError,
     executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
@@ -117,10 +119,17 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         starter
     }
 
-    /// Starts the threads unless they have been started.
+    /// Starts the threads unless they have been started. If one cannot be started, the error
+    /// returns the value of the caller.
     #[inline]
-    pub(crate) fn ensure_started(self: &Arc<Self>) -> io::Result<()> {
-        if self.is_started() { Ok(()) } else { self.start() }
+    pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
+        if self.is_started() {
+            return Ok(value);
+        }
+        match self.start() {
+            Ok(()) => Ok(value),
+            Err(cause) => Err(ScheduleError::no_thread(cause, value)),
+        }
     }
 
     /// Starts the threads unless another call has done so, or the timer has been shut down.
@@ -284,6 +293,9 @@ impl<T: Send + 'static> Drop for Owner<T> {
         drop(self.0.shut_down());
     }
 }
+
+// As `Shards`.
+impl<S: ShardState> RefUnwindSafe for Shared<S> {}
 
 impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
     fn turn(&self) {

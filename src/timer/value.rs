@@ -3,7 +3,6 @@
 use std::{
     fmt,
     ops::RangeInclusive,
-    panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
     vec::Vec,
@@ -142,7 +141,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         time: impl Into<SystemTime>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let value = self.ensure_started(value)?;
+        let value = self.shared().ensure_started(value)?;
         let (shards, read) = (self.shards(), self.shards().clock().read());
         let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(read.now, tick, value);
         let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
@@ -176,37 +175,37 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes no thread.
     #[inline]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
-        self.shards().cancel(key)
+        self.shards().cancel(key.shard, key.key)
     }
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.shards().reset(key, delay)
+        self.shards().reset(key.shard, key.key, delay)
     }
 
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.shards().reset_at(key, instant)
+        self.shards().reset_at(key.shard, key.key, instant)
     }
 
     /// Moves the deadline of a timeout to a time of the wall clock. Returns whether it was pending.
     pub fn reset_at_time(&self, key: TimeoutKey, time: impl Into<SystemTime>) -> bool {
-        self.shards().reset_at_time(key, time.into())
+        self.shards().reset_at_time(key.shard, key.key, time.into())
     }
 
     /// Returns whether a timeout has not ended.
     #[must_use]
     pub fn is_pending(&self, key: TimeoutKey) -> bool {
-        self.shards().deadline(key).is_some()
+        self.shards().deadline(key.shard, key.key).is_some()
     }
 
     /// Returns the instant at which a timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
-        let tick = self.shards().deadline(key)?;
+        let tick = self.shards().deadline(key.shard, key.key)?;
         self.shards().clock().instant(tick)
     }
 
@@ -231,7 +230,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        self.shards().remaining(key)
+        self.shards().remaining(key.shard, key.key)
     }
 
     /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped
@@ -343,19 +342,14 @@ impl<T: Send + 'static> ValueTimer<T> {
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let shared = self.shared();
-        let value = if shared.is_started() { value } else { self.ensure_started(value)? };
-        let key = shared.shards.insert(read.now, deadline, value)?;
+        let value = shared.ensure_started(value)?;
+        let shard = shared.shards.current();
+        let mut guard = shared.shards.lock(shard);
+        // A refused timeout needs no wake-up, and its release may be slow.
+        let key = guard.insert(read.now, deadline, value)?;
+        guard.unlock();
         shared.help_if_late(read);
-        Ok(key)
-    }
-
-    /// Starts the threads unless they have been started. Hands `value` back, even if that fails.
-    #[cold]
-    fn ensure_started(&self, value: T) -> Result<T, ScheduleError<T>> {
-        match self.shared().ensure_started() {
-            Ok(()) => Ok(value),
-            Err(cause) => Err(ScheduleError::no_thread(value, cause)),
-        }
+        Ok(TimeoutKey { shard, key })
     }
 }
 
@@ -373,10 +367,6 @@ impl TimerBuilder {
         self.build_with_state(|wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
     }
 }
-
-// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
-impl<T: Send + 'static> UnwindSafe for ValueTimer<T> {}
-impl<T: Send + 'static> RefUnwindSafe for ValueTimer<T> {}
 
 impl<T: Send + 'static> Clone for ValueTimer<T> {
     fn clone(&self) -> Self {

@@ -86,7 +86,7 @@ fn an_error_returns_the_reason_and_the_value() {
     let ran = std::sync::Arc::new(());
     let held = std::sync::Arc::clone(&ran);
     let error = timer.schedule(HOUR, move || drop(held)).unwrap_err();
-    assert_eq!(format!("{error:?}"), "ScheduleError { kind: Full, cause: None, .. }");
+    assert_eq!(format!("{error:?}"), "Refused { kind: Full, cause: None, .. }");
     error.into_value().run();
     assert_eq!(std::sync::Arc::strong_count(&ran), 1);
 }

@@ -361,7 +361,7 @@ impl Repeating {
     /// Cancels the timeout of an occurrence. Returns its task.
     #[inline]
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
-        self.0.timer.upgrade()?.shards.cancel(scheduled)
+        self.0.timer.upgrade()?.shards.cancel(scheduled.shard, scheduled.key)
     }
 
     /// Returns the task of the next occurrence.
@@ -450,8 +450,10 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            match timer.shards.insert(read.now, clock.at_or_never(read, start), task) {
-                Ok(key) => drop(self.repeating.store_key(next.number, key)),
+            let (shard, deadline) = (timer.shards.current(), clock.at_or_never(read, start));
+            let inserted = timer.shards.lock(shard).insert(read.now, deadline, task);
+            match inserted {
+                Ok(key) => drop(self.repeating.store_key(next.number, TimeoutKey { shard, key })),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),
             }

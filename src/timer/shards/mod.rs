@@ -9,6 +9,7 @@ use std::{
     boxed::Box,
     cell::Cell,
     num::NonZeroU64,
+    panic::RefUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -25,17 +26,11 @@ use self::{
     wall::{Wall, since_1970},
 };
 use super::{
-    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
     tick_clock::TickClock,
 };
-use crate::{
-    clock::StepListener,
-    sync::Unparker,
-    tick::Tick,
-    wheel::{Key, TimingWheel},
-};
+use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -74,14 +69,22 @@ impl<S: ShardState> Shards<S> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(crate) fn current(&self) -> usize {
-        own(self.count())
+        let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
+        let thread = if thread == UNNUMBERED { number_thread() } else { thread };
+        // A division takes longer than the rest.
+        if thread < self.count() { thread } else { thread % self.count() }
     }
 
-    /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns
-    /// that of the shard that this thread uses.
+    /// Returns the index of the first shard whose lock was free a moment ago, from that of this
+    /// thread on. If there is none, returns that of this thread.
     #[inline]
     pub(crate) fn unlocked(&self) -> usize {
-        first_unlocked(self.count(), |index| self.all[index].content.is_locked())
+        let (own, count) = (self.current(), self.count());
+        let is_free = |index: &usize| !self.all[*index].content.is_locked();
+        if is_free(&own) {
+            return own;
+        }
+        (own + 1..own + count).map(|next| next % count).find(is_free).unwrap_or(own)
     }
 
     /// Locks the shard at `index`.
@@ -93,8 +96,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
     #[inline]
-    pub(super) fn lock_of(&self, key: TimeoutKey) -> Option<ShardGuard<'_, S>> {
-        (key.shard() < self.count()).then(|| self.lock(key.shard()))
+    fn lock_of(&self, shard: usize) -> Option<ShardGuard<'_, S>> {
+        (shard < self.count()).then(|| self.lock(shard))
     }
 
     /// Locks one shard after the other.
@@ -104,23 +107,23 @@ impl<S: ShardState> Shards<S> {
 
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
-    pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
-        let mut shard = self.lock_of(key)?;
-        let value = shard.state_mut().wheel_mut().cancel(key.in_shard());
+    pub(super) fn cancel(&self, shard: usize, key: Key) -> Option<S::Value> {
+        let mut shard = self.lock_of(shard)?;
+        let value = shard.state_mut().wheel_mut().cancel(key);
         shard.unlock();
         value
     }
 
     /// Moves a timeout to `delay` from now. Returns whether it was pending.
-    pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
+    pub(super) fn reset(&self, shard: usize, key: Key, delay: Duration) -> bool {
         let read = self.clock.read();
-        self.reset_to(key, read.now, self.clock.deadline(read, delay))
+        self.reset_to(shard, key, read.now, self.clock.deadline(read, delay))
     }
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
-    pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
+    pub(super) fn reset_at(&self, shard: usize, key: Key, instant: Instant) -> bool {
         let read = self.clock.read();
-        self.reset_to(key, read.now, self.clock.at(read, instant))
+        self.reset_to(shard, key, read.now, self.clock.at(read, instant))
     }
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
@@ -138,22 +141,22 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
-    pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
+    pub(super) fn postpone(&self, shard: usize, key: Key, delay: Duration) -> bool {
         let read = self.clock.read();
         let deadline = self.clock.deadline(read, delay);
-        let Some(mut shard) = self.lock_of(key) else { return false };
-        let before = shard.deadline(key.in_shard());
+        let mut shard = self.lock(shard);
+        let before = shard.deadline(key);
         if before.is_some_and(|before| before < deadline) {
-            shard.reset(key.in_shard(), read.now, deadline);
+            shard.reset(key, read.now, deadline);
         }
         before.is_some()
     }
 
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
     #[inline]
-    pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
-        let Some(mut shard) = self.lock_of(key) else { return false };
-        let is_pending = shard.reset(key.in_shard(), now, deadline);
+    fn reset_to(&self, shard: usize, key: Key, now: Tick, deadline: Tick) -> bool {
+        let Some(mut shard) = self.lock_of(shard) else { return false };
+        let is_pending = shard.reset(key, now, deadline);
         shard.unlock();
         is_pending
     }
@@ -168,7 +171,7 @@ impl<S: ShardState> Shards<S> {
     #[inline]
     pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
         let due = due.max(self.clock.latest());
-        self.all[shard].published() > due
+        self.all[shard].published.get() > due
     }
 
     /// Returns whether the number of pending timeouts is limited.
@@ -178,19 +181,19 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
-    pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
-        self.lock_of(key)?.deadline(key.in_shard())
+    pub(super) fn deadline(&self, shard: usize, key: Key) -> Option<Tick> {
+        self.lock_of(shard)?.deadline(key)
     }
 
     /// Returns the time until a timeout expires; `None` if it has ended.
-    pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        let deadline = self.clock.ticks.start(self.deadline(key)?);
+    pub(super) fn remaining(&self, shard: usize, key: Key) -> Option<Duration> {
+        let deadline = self.clock.ticks.start(self.deadline(shard, key)?);
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
     /// Returns the indices of the shards that have due timeouts.
     pub(super) fn due(&self, now: Tick) -> impl Iterator<Item = usize> {
-        (0..self.count()).filter(move |index| self.all[*index].published() <= now)
+        (0..self.count()).filter(move |index| self.all[*index].published.get() <= now)
     }
 
     /// Locks a shard for the reaper, if its lock is free.
@@ -209,7 +212,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
     pub(super) fn next_expiration(&self) -> Tick {
-        self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
+        self.all.iter().map(|shard| shard.published.get()).min().unwrap_or(Tick::MAX)
     }
 
     /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
@@ -298,24 +301,6 @@ impl<S: ShardState> Shards<S> {
     }
 }
 
-impl<T: Send + 'static> Shards<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread.
-    #[inline]
-    pub(super) fn insert(
-        &self,
-        now: Tick,
-        deadline: Tick,
-        value: T,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let index = self.current();
-        let mut shard = self.lock(index);
-        // A refused timeout needs no wake-up, and its release may be slow.
-        let key = shard.insert(now, deadline, value)?;
-        shard.unlock();
-        Ok(TimeoutKey::new(index, key))
-    }
-}
-
 impl<S: ShardState + Send + 'static> Shards<S> {
     /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>) {
@@ -325,19 +310,24 @@ impl<S: ShardState + Send + 'static> Shards<S> {
     }
 
     /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
-    pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool {
-        let (now, in_shard) = (self.clock.latest(), key.in_shard());
+    pub(super) fn reset_at_time(
+        self: &Arc<Self>,
+        shard: usize,
+        key: Key,
+        time: SystemTime,
+    ) -> bool {
+        let now = self.clock.latest();
         let put = |shard: &mut ShardGuard<'_, S>, tick| {
-            shard.reset(in_shard, now, tick).then_some(in_shard).ok_or(())
+            shard.reset(key, now, tick).then_some(key).ok_or(())
         };
-        key.shard() < self.count() && self.put_at_time(key.shard(), now, time, put).is_ok()
+        shard < self.count() && self.put_at_time(shard, now, time, put).is_ok()
     }
 
     /// Lets `put` insert a timeout into a shard, or move one, at the tick of a deadline by the wall
     /// clock. From then on the timeout follows that clock.
     pub(super) fn put_at_time<E>(
         self: &Arc<Self>,
-        index: usize,
+        shard: usize,
         now: Tick,
         time: SystemTime,
         put: impl FnOnce(&mut ShardGuard<'_, S>, Tick) -> Result<Key, E>,
@@ -346,10 +336,10 @@ impl<S: ShardState + Send + 'static> Shards<S> {
             self.wakeup.wake();
         }
         self.look_at_wall_clock(now);
-        let (deadline, mut shard) = (since_1970(time), self.lock(index));
-        let key = put(&mut shard, self.wall.tick_of(&self.clock, deadline))?;
-        shard.follow_wall_clock(key, deadline);
-        Ok(TimeoutKey::new(index, key))
+        let (deadline, mut guard) = (since_1970(time), self.lock(shard));
+        let key = put(&mut guard, self.wall.tick_of(&self.clock, deadline))?;
+        guard.follow_wall_clock(key, deadline);
+        Ok(TimeoutKey { shard, key })
     }
 }
 
@@ -358,6 +348,10 @@ impl<S: ShardState + Send + 'static> StepListener for Shards<S> {
         self.wakeup.wake();
     }
 }
+
+// User code never runs under a lock of a timer, so a panic leaves no inconsistent state. The same
+// holds for `Shared` and `Backlog`, and so for each handle of a timer.
+impl<S> RefUnwindSafe for Shards<S> {}
 
 /// A shard of a timer, for the handles of its timeouts.
 ///
@@ -382,28 +376,9 @@ pub(crate) struct ShardParts<S> {
 pub struct TimeoutKey {
     /// A whole word, as is the key: to store half of a word and then copy all of it stalls the
     /// processor.
-    shard: usize,
-    key: Key,
-}
-
-impl TimeoutKey {
-    #[inline]
-    pub(super) fn new(shard: usize, key: Key) -> Self {
-        debug_assert!(shard < 1 << 16, "the builder allows 2^16 shards");
-        Self { shard, key }
-    }
-
-    /// Returns the index of its shard.
-    #[inline]
-    pub(crate) const fn shard(self) -> usize {
-        self.shard
-    }
-
-    /// Returns the key in the wheel of its shard.
-    #[inline]
-    pub(super) const fn in_shard(self) -> Key {
-        self.key
-    }
+    pub(super) shard: usize,
+    /// The key in the wheel of the shard.
+    pub(super) key: Key,
 }
 
 // In models, all threads begin with the first shard, and each execution begins anew.
@@ -430,26 +405,6 @@ fn number_thread() -> usize {
     thread
 }
 
-/// Returns the index of the shard that this thread uses, of `count` shards.
-#[inline]
-fn own(count: usize) -> usize {
-    let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
-    let thread = if thread == UNNUMBERED { number_thread() } else { thread };
-    // A division takes longer than the rest.
-    if thread < count { thread } else { thread % count }
-}
-
-/// Returns the index of the first shard whose lock is free, from that of this thread on. If there
-/// is none, returns that of this thread.
-#[inline]
-fn first_unlocked(count: usize, is_locked: impl Fn(usize) -> bool) -> usize {
-    let own = own(count);
-    if !is_locked(own) {
-        return own;
-    }
-    (own + 1..own + count).map(|next| next % count).find(|next| !is_locked(*next)).unwrap_or(own)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -460,13 +415,20 @@ mod tests {
         wheel::{TimingWheel, WheelBuilder},
     };
 
+    fn shards_of<T, const N: usize>(
+        wheels: [TimingWheel<T>; N],
+        max_pending: Option<NonZeroU64>,
+    ) -> Shards<TimingWheel<T>> {
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let reaper = Parker::new().unparker().clone();
+        Shards::new(wheels.into_iter(), clock, reaper, max_pending)
+    }
+
     /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.
     #[test]
     fn a_full_wheel_hands_values_back_and_they_count_as_refused() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
-        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
-        let reaper = Parker::new().unparker().clone();
-        let shards = Shards::new([wheel].into_iter(), clock, reaper, NonZeroU64::new(2));
+        let shards = shards_of([wheel], NonZeroU64::new(2));
         let deadline = Tick::new(1000);
         assert!(shards.lock(0).insert(Tick::ZERO, deadline, 1).is_ok());
         let error = shards.lock(0).insert(Tick::ZERO, deadline, 2).unwrap_err();
@@ -481,19 +443,21 @@ mod tests {
 
     #[test]
     fn a_thread_takes_the_first_free_shard_from_its_own_on() {
+        let shards = shards_of([(); 4].map(|()| TimingWheel::<()>::default()), None);
+        let own = shards.current();
         for locked in 0..16 {
-            let is_locked = |index: usize| locked >> index & 1 == 1;
-            let mut order = (0..4).map(|step| (own(4) + step) % 4);
-            let free = order.find(|index| !is_locked(*index)).unwrap_or(own(4));
-            assert_eq!(first_unlocked(4, is_locked), free, "{locked:04b}");
+            let is_locked = |index: &usize| locked >> index & 1 == 1;
+            let guards: Vec<_> = (0..4).filter(is_locked).map(|index| shards.lock(index)).collect();
+            let mut order = (0..4).map(|step| (own + step) % 4);
+            let free = order.find(|index| !is_locked(index)).unwrap_or(own);
+            assert_eq!(shards.unlocked(), free, "{locked:04b}");
+            drop(guards);
         }
     }
 
     #[test]
     fn resets_publish_when_a_crowded_bucket_is_due_for_a_split() {
-        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
-        let reaper = Parker::new().unparker().clone();
-        let shards = Shards::new([TimingWheel::default()].into_iter(), clock, reaper, None);
+        let shards = shards_of([TimingWheel::default()], None);
         let keys: Vec<_> = (0..60)
             .map(|value| {
                 shards.lock(0).insert(Tick::ZERO, Tick::new(900_000), value).expect("room")
@@ -501,7 +465,7 @@ mod tests {
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset_to(TimeoutKey::new(0, key), Tick::ZERO, deadline));
+                assert!(shards.reset_to(0, key, Tick::ZERO, deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

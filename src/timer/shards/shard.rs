@@ -178,11 +178,6 @@ impl<S: ShardState> Shard<S> {
         let content = Some(content);
         ShardGuard { shard: self, permits, reaper, content, earlier: None, now: Tick::ZERO }
     }
-
-    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
-    pub(super) fn published(&self) -> Tick {
-        self.published.get()
-    }
 }
 
 /// A locked shard.
@@ -350,7 +345,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
         shard.published.set(wheel.next_expiration().unwrap_or(Tick::MAX));
-        debug_assert!(!is_drained || shard.published() > read.now, "a due timeout is left");
+        debug_assert!(!is_drained || shard.published.get() > read.now, "a due timeout is left");
         // The wheel may be ahead of `now`: an insert may have read the clock later.
         debug_assert!(
             expired[before..].last().is_none_or(|last| last.deadline <= wheel.now()),
@@ -363,7 +358,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
     /// early. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
         let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
-        self.shard.published.set(next.max(self.shard.published()));
+        self.shard.published.set(next.max(self.shard.published.get()));
     }
 
     /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
@@ -371,7 +366,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
     /// Unlike the published expiration, a cancelled timeout does not make it too early.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         // The wheel may want to split a crowded bucket earlier than the shard has published.
-        self.state().wheel().next_expiration().map(|next| next.max(self.shard.published()))
+        self.state().wheel().next_expiration().map(|next| next.max(self.shard.published.get()))
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
@@ -416,7 +411,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
         let Content { state, is_closed, counts, .. } = self.content();
         let wheel = state.wheel();
         wheel.check_invariants();
-        let published = self.shard.published();
+        let published = self.shard.published.get();
         for (_, deadline, _) in wheel {
             assert!(published <= deadline, "published {published}, but one is due at {deadline}");
         }
@@ -431,11 +426,11 @@ impl<S: ShardState> ShardGuard<'_, S> {
     #[inline]
     fn publish(&mut self, now: Tick, expiration: Tick) {
         self.now = now;
-        if expiration < self.shard.published() {
+        if expiration < self.shard.published.get() {
             self.shard.published.set(expiration);
             self.earlier = Some(expiration);
         }
-        debug_assert!(self.shard.published() <= expiration, "the reaper would sleep too long");
+        debug_assert!(self.shard.published.get() <= expiration, "the reaper would sleep too long");
     }
 
     /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.

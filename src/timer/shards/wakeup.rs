@@ -96,7 +96,7 @@ impl Published {
         Self(AtomicU64::new(u64::MAX))
     }
 
-    /// Returns the published expiration; `Tick::MAX` also stands for none.
+    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
     #[inline]
     pub(super) fn get(&self) -> Tick {
         Tick::new(self.0.load(Ordering::Relaxed))

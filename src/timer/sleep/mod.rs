@@ -13,15 +13,17 @@ pub(super) mod until_time;
 use std::{
     boxed::Box,
     mem,
-    panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
     task::Waker,
-    time::Instant,
+    time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
-use self::sleeper::SleepHandle;
-use super::{Timer, shards::Shards, shared::Shared, waker::wake_all};
+use self::{
+    sleeper::{Sleep, SleepHandle},
+    until_time::TimeSleep,
+};
+use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared, waker::wake_all};
 use crate::wheel::TimingWheel;
 
 /// A timer of wakers.
@@ -59,7 +61,60 @@ impl Sleeps {
     }
 }
 
+/// Futures, with the feature `future`.
 impl Timer {
+    /// Returns a future that ends after `delay`: not earlier, and less than a tick plus scheduling
+    /// delay later.
+    ///
+    /// The delay starts now. A delay of zero ends at once. A delay of [`Duration::MAX`] never ends.
+    /// The sleep does not keep the timer running.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::Timer;
+    /// use pollster::block_on;
+    ///
+    /// let timer = Timer::new();
+    /// block_on(timer.sleep(Duration::from_millis(5)))?;
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Sleep`].
+    ///
+    /// # Complexity
+    ///
+    /// *O*(1). Takes no lock.
+    #[inline]
+    pub fn sleep(&self, delay: Duration) -> Sleep {
+        Sleep::after(self.sleep_handle(), delay)
+    }
+
+    /// Returns a future that ends at `deadline`; at once if the deadline has passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Sleep`].
+    pub fn sleep_until(&self, deadline: Instant) -> Sleep {
+        Sleep::at(self.sleep_handle(), deadline)
+    }
+
+    /// Returns a future that ends when the wall clock shows `time` or later.
+    ///
+    /// If the wall clock is set, the sleep follows it, as a timeout of
+    /// [`schedule_at_time`](Self::schedule_at_time) does.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`TimeSleep`].
+    pub fn sleep_until_time(&self, time: impl Into<SystemTime>) -> TimeSleep {
+        TimeSleep::new(self.sleep_handle(), time.into())
+    }
+
     /// Returns the handle that sleeps of this thread use.
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
@@ -71,12 +126,14 @@ impl Timer {
     pub(crate) fn static_sleep_handle(&'static self) -> SleepHandle {
         self.sleeps.handles[0].uncounted()
     }
-
-    /// Makes a task of the user expire the sleeps. Call it before the first sleep.
-    pub(crate) fn leave_sleeps_to_driver(&self) -> driver::Turns {
-        driver::Turns::new(&self.sleeps.wakers)
-    }
 }
+
+/// Error of a [`Sleep`] whose timer cannot wake it: the timer is full, is shut down,
+/// or cannot start its thread.
+///
+/// It converts to [`std::io::Error`]; a timer that is shut down is
+/// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+pub type SleepError = ScheduleError<()>;
 
 impl Drop for Sleeps {
     fn drop(&mut self) {
@@ -106,7 +163,3 @@ pub(in crate::timer) fn wake_each(shards: &Shards<TimingWheel<Waker>>) {
         }
     }
 }
-
-// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
-impl UnwindSafe for Sleeps {}
-impl RefUnwindSafe for Sleeps {}

@@ -45,7 +45,6 @@ use std::{
     fmt,
     future::Future,
     mem,
-    panic::{RefUnwindSafe, UnwindSafe},
     pin::Pin,
     ptr,
     sync::Arc,
@@ -288,14 +287,7 @@ impl Sleep {
         let mut guard = shards.lock(shard);
         let inserted = guard.insert(now, due, waker);
         guard.unlock();
-        match inserted {
-            Ok(key) => {
-                self.stage = Stage::of(shard, key, due, id);
-                Poll::Pending
-            }
-            Err(_) if self.is_elapsed() => self.end(Ok(())),
-            Err(refused) => self.end(Err(refused.map(drop))),
-        }
+        self.end_insert(shard, due, id, inserted)
     }
 
     /// Stores the waker under the key of a sleep, or inserts it again if the key is dead, in one
@@ -321,9 +313,21 @@ impl Sleep {
         }
         let inserted = shard.insert_again(now, due, waker);
         drop(shard);
+        self.end_insert(index as usize, due, id, inserted)
+    }
+
+    /// Ends a poll that has inserted its waker.
+    #[inline]
+    fn end_insert(
+        &mut self,
+        shard: usize,
+        due: Tick,
+        id: WakerId,
+        inserted: Result<Key, ScheduleError<Waker>>,
+    ) -> Polled {
         match inserted {
             Ok(key) => {
-                self.stage = Stage::In { shard: index, key, due, id };
+                self.stage = Stage::of(shard, key, due, id);
                 Poll::Pending
             }
             Err(_) if self.is_elapsed() => self.end(Ok(())),
@@ -420,9 +424,9 @@ impl Future for Sleep {
         if self.clock().has_passed(self.deadline) {
             return self.end(Ok(()));
         }
-        match self.handle.parts().shared.ensure_started() {
+        match self.handle.parts().shared.ensure_started(()) {
             Ok(()) => self.insert(waker),
-            Err(cause) => self.end(Err(ScheduleError::no_thread((), cause))),
+            Err(refused) => self.end(Err(refused)),
         }
     }
 }
@@ -439,10 +443,6 @@ impl Drop for Sleep {
         self.cancel();
     }
 }
-
-// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
-impl UnwindSafe for SleepHandle {}
-impl RefUnwindSafe for SleepHandle {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

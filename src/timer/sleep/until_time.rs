@@ -63,7 +63,7 @@ impl TimeSleep {
 
     fn cancel(&mut self) {
         if let Some(key) = self.key.take() {
-            drop(self.handle.shared().shards.cancel(key));
+            drop(self.handle.shared().shards.cancel(key.shard, key.key));
         }
     }
 }
@@ -78,15 +78,13 @@ impl Future for TimeSleep {
             self.cancel();
             return Poll::Ready(Ok(()));
         }
-        if let Err(cause) = wakers.ensure_started() {
-            return Poll::Ready(Err(ScheduleError::no_thread((), cause)));
-        }
+        wakers.ensure_started(())?;
         // Cloning and dropping wakers is user code, so both happen without a lock.
         let mut waker = cx.waker().clone();
         let now = shards.clock().read().now;
-        let index = self.key.map_or_else(|| shards.current(), TimeoutKey::shard);
+        let index = self.key.map_or_else(|| shards.current(), |key| key.shard);
         let put = shards.put_at_time(index, now, self.time, |shard, tick| {
-            if let Some(key) = self.key.map(TimeoutKey::in_shard) {
+            if let Some(TimeoutKey { key, .. }) = self.key {
                 if let Some(held) = shard.state_mut().get_mut(key) {
                     mem::swap(held, &mut waker);
                     shard.reset(key, now, tick);

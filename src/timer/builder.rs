@@ -73,7 +73,9 @@ impl TimerBuilder {
     /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails
     /// with [`TimerBuildError::TickOutOfRange`].
     ///
-    /// Deadlines are rounded up to a tick. With a longer tick, the reaper wakes less often.
+    /// Deadlines are rounded up to a tick. With a longer tick, the reaper wakes less often. With
+    /// ticks of at most 100 us, it allows for the time that the system takes to wake it. So one in
+    /// nine of its wake-ups is too early.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self

@@ -33,6 +33,41 @@ fn steps_per_hold(lateness: Duration) -> u64 {
 /// Steps of a hold in which another thread helps a late reaper.
 const HELP_STEPS: u64 = 32;
 
+/// The time by which the reaper asks to wake before the end of a sleep, because the system wakes
+/// threads late.
+///
+/// It follows the wake-ups so that one in nine is too early. Then the reaper sleeps once more.
+#[derive(Default)]
+struct Lead {
+    span: Duration,
+    /// Whether the present sleep is shorter by the span.
+    is_used: bool,
+}
+
+impl Lead {
+    /// The longest tick with a lead: beside a longer one, the time of a wake-up is short.
+    const LONGEST_TICK: Duration = Duration::from_micros(100);
+    const MOST: Duration = Duration::from_micros(100);
+    const STEP: Duration = Duration::from_micros(1);
+
+    /// Returns the time to sleep before a pause is over.
+    fn shorten(&mut self, pause: Duration, tick: Duration) -> Duration {
+        let shorter = pause.checked_sub(self.span).filter(|_| tick <= Self::LONGEST_TICK);
+        self.is_used = shorter.is_some();
+        shorter.unwrap_or(pause)
+    }
+
+    /// Takes note that a sleep is over, `missing` before its end.
+    fn learn(&mut self, missing: Duration) {
+        if missing.is_zero() {
+            self.span = Self::MOST.min(self.span + Self::STEP);
+        } else if missing <= self.span {
+            // If more is missing, another thread has woken the reaper.
+            self.span = self.span.saturating_sub(8 * Self::STEP);
+        }
+    }
+}
+
 /// The work of the reaper in at most one hold of each shard.
 struct Holds {
     now: Tick,
@@ -187,6 +222,7 @@ pub(crate) struct TimerClient<S: ShardState> {
     now: Tick,
     /// The announced end of the last sleep.
     slept_until: Option<Tick>,
+    lead: Lead,
 }
 
 impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
@@ -199,6 +235,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
             has_expired: false,
             now: Tick::ZERO,
             slept_until: None,
+            lead: Lead::default(),
         }
     }
 
@@ -265,13 +302,16 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
         let until = shards.fall_asleep(self.now, latest)?;
         debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);
         self.slept_until = Some(until);
-        Some(clock.pause_until(until))
+        Some(self.lead.shorten(clock.pause_until(until), clock.ticks.tick()))
     }
 
     fn wake_up(&mut self, has_slept: bool) {
         self.shared.shards.wakeup.stay_awake();
         if has_slept {
             self.shared.reaper_stats.lock().wakeups += 1;
+        }
+        if let Some(until) = self.slept_until.filter(|_| has_slept && self.lead.is_used) {
+            self.lead.learn(self.shared.shards.clock().pause_until(until));
         }
     }
 
@@ -441,6 +481,46 @@ mod tests {
             let expired = timer.stats().expired - before;
             assert!((steps / 2..=steps).contains(&expired), "{expired} in {steps} steps");
         }
+    }
+
+    #[test]
+    fn a_reaper_with_short_ticks_asks_to_wake_earlier_the_later_it_wakes() {
+        for (micros, expected) in [(10, [0, 1, 2]), (100, [0, 1, 2]), (101, [0; 3])] {
+            let clock = Set(std::time::Instant::now(), Arc::new(crate::sync::Mutex::default()));
+            let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
+            let settings = settings.tick(Duration::from_micros(micros));
+            let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
+            let mut client = TimerClient::new(timer.shared());
+            let leads = [(); 3].map(|()| {
+                timer.schedule(Duration::from_secs(9), 0).expect("the timer runs");
+                let pause = client.until_next();
+                let asked = client.fall_asleep(Duration::MAX).expect("no timeout is due");
+                *clock.1.lock() += pause;
+                client.wake_up(true);
+                assert!(client.expire());
+                pause.saturating_sub(asked).as_micros()
+            });
+            assert_eq!(leads, expected, "with ticks of {micros} us");
+        }
+    }
+
+    #[test]
+    fn one_wake_up_in_nine_is_too_early() {
+        let (mut lead, mut early) = (Lead::default(), 0);
+        let [tick, pause] = [10, 1000].map(Duration::from_micros);
+        for sleep in 0..1000 {
+            // The system wakes a thread 40 to 60 us late.
+            let late = Duration::from_micros(40 + sleep * 8 % 21);
+            let missing = pause.saturating_sub(lead.shorten(pause, tick) + late);
+            early += u32::from(sleep >= 100 && !missing.is_zero());
+            lead.learn(missing);
+        }
+        assert!((95..=105).contains(&early), "{early} of 900");
+        let span = lead.span;
+        lead.learn(span + tick);
+        assert_eq!(lead.span, span, "another thread has woken the reaper");
+        assert_eq!(lead.shorten(tick, tick), tick, "a pause shorter than the lead");
+        assert!(!lead.is_used);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     ffi::OsStr,
+    fs::{self, File},
     io::{BufRead, BufReader, Write, stdout},
     process::{Child, Command, Stdio, exit},
     sync::mpsc,
@@ -27,9 +28,11 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Backoff, Cancelled, DurableTimer, DurableTimerBuilder, Scheduled, SqliteStore, Store,
+    Backoff, Cancelled, DurableError, DurableTimer, DurableTimerBuilder, NewTimeout, Scheduled,
+    SqliteStore, Store, StoreErrorReason, SystemWallClock, WallClock,
 };
 use fastrand::Rng;
+use tempfile::TempDir;
 
 const CALLERS: u64 = 8;
 
@@ -50,24 +53,55 @@ fn child() {
     if let Ok(path) = env::var("CRASH_FILE") {
         run(SqliteStore::open(path).expect("open"));
     }
+    if let Ok(path) = env::var("CRASH_DISK") {
+        run(loop {
+            match SqliteStore::open(&path) {
+                Ok(store) => break store,
+                Err(error) => refused(&error.into(), "open"),
+            }
+        });
+    }
     #[cfg(feature = "postgres")]
     shared::child();
 }
 
-/// The handler of one timeout always ends the process.
-fn run_poisoned(store: SqliteStore) {
-    let timer = builder(store).backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
-        assert_eq!(delivery.id().as_str(), "poison");
-        exit(i32::try_from(delivery.attempt()).expect("small"))
+/// The handler of one timeout always ends the process. Those that are due before it make the
+/// handler quick, so that those after it begin ahead.
+fn run_poisoned<S: Store>(store: S) {
+    let now = store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now());
+    let new = |id, seconds| {
+        let due = now.saturating_sub(Duration::from_secs(seconds));
+        delaywheel_durable::Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
+    };
+    let round = env::var("CRASH_ROUND").expect("round");
+    let mut batch: Vec<_> = (0..60).map(|n| new(format!("{round}/{n}"), 3_000)).collect();
+    if round == "0" {
+        batch.push(new("poison".to_owned(), 2_000));
+        batch.extend((0..100).map(|n| new(format!("after/{n}"), 1_000)));
+    }
+    store.write(now, &batch).expect("schedule");
+    let builder = builder(store).worker("poisoned").threads(1);
+    let timer = builder.backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
+        if delivery.id().as_str() == "poison" {
+            exit(i32::try_from(delivery.attempt()).expect("small"));
+        }
+        Ok(())
     });
     let timer = timer.expect("start");
-    if env::var("CRASH_ROUND").expect("round") == "0" {
-        timer.schedule("poison", Duration::ZERO, b"").wait().expect("schedule");
-    }
     while timer.count().expect("count").live > 0 {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(timer.finish(Duration::from_secs(60)));
+}
+
+/// Runs processes that a timeout ends, until it is dead. None of the others dies with it.
+fn check_poisoned<S: Store>(place: (&str, &OsStr), attempts: &[i32], open: impl Fn() -> S) {
+    for (round, attempt) in attempts.iter().enumerate() {
+        let mut child = start(place, round as u64, false);
+        assert_eq!(child.wait().expect("end").code(), Some(*attempt), "round {round}");
+    }
+    let count = open().count().expect("count");
+    assert_eq!((count.live, count.dead), (0, 1));
 }
 
 fn run<S: Store>(store: S) {
@@ -114,7 +148,7 @@ fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
             Ok(answer) => assert_eq!(answer, Scheduled::Created),
             Err(error) => {
                 // Without an answer it may be scheduled or not.
-                assert!(may_fail(), "{error}");
+                refused(&error, &id);
                 continue;
             }
         }
@@ -124,15 +158,20 @@ fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
             match timer.cancel(&id).wait() {
                 Ok(Cancelled::Cancelled) => tell(&format!("cancelled {id}")),
                 Ok(_) => (),
-                Err(error) => assert!(may_fail(), "{error}"),
+                Err(error) => refused(&error, &id),
             }
         }
     }
 }
 
-/// Returns whether the parent ends connections.
-fn may_fail() -> bool {
-    env::var("CRASH_TABLE").is_ok()
+/// The parent may end connections, or fill the disk.
+fn refused(error: &DurableError, id: &str) {
+    let DurableError::Store(error) = error else { panic!("{error}") };
+    if env::var("CRASH_DISK").is_ok() {
+        assert_eq!(error.reason(), StoreErrorReason::Full, "{error:?}");
+    }
+    assert!(["CRASH_DISK", "CRASH_TABLE"].iter().any(|name| env::var(name).is_ok()), "{error}");
+    tell(&format!("refused {id}"));
 }
 
 /// The entry of a timeout in the parent's ledger.
@@ -142,6 +181,7 @@ struct Entry {
     /// A cancel was asked for; the kill may have come before its answer.
     may_be_cancelled: bool,
     is_cancelled: bool,
+    refusals: u32,
     deliveries: u32,
 }
 
@@ -184,6 +224,7 @@ fn read(
             "scheduled" => entry.is_scheduled = true,
             "cancelling" => entry.may_be_cancelled = true,
             "cancelled" => entry.is_cancelled = true,
+            "refused" => entry.refusals += 1,
             _ => {
                 assert!(!entry.is_cancelled, "{id} was delivered after it was cancelled");
                 entry.deliveries += 1;
@@ -199,15 +240,11 @@ fn read(
 
 /// SQLite does not count the first kill: only a process that follows a killed one is wary.
 #[test]
-fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_sqlite() {
+fn a_timeout_that_ends_its_process_dies_alone_after_one_attempt_more_on_sqlite() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
-    for (round, attempt) in [1, 1, 2, 3, 0].into_iter().enumerate() {
-        let mut child = start(("CRASH_POISONED", path.as_os_str()), round as u64, false);
-        assert_eq!(child.wait().expect("end").code(), Some(attempt), "round {round}");
-    }
-    let store = SqliteStore::open(&path).expect("open");
-    assert_eq!(store.count().expect("count").dead, 1);
+    let store = || SqliteStore::open_read_only(&path).expect("open");
+    check_poisoned(("CRASH_POISONED", path.as_os_str()), &[1, 1, 2, 3, 0], store);
 }
 
 #[test]
@@ -217,8 +254,77 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
     check(("CRASH_FILE", path.as_os_str()), 12);
 }
 
+/// A file system in memory, which the test fills.
+struct Disk(TempDir);
+
+impl Disk {
+    /// Prints one line and returns `None` if this process may not mount it.
+    fn mount(megabytes: u32) -> Option<Self> {
+        let disk = Self(tempfile::tempdir().expect("folder"));
+        let size = format!("size={megabytes}m,mode=755");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(disk.0.path());
+        if mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            return Some(disk);
+        }
+        println!("no file system of limited size can be mounted: the test did not run");
+        None
+    }
+
+    fn fill(&self) {
+        let mut file = File::create(self.0.path().join("ballast")).expect("create");
+        for size in [1 << 16, 1 << 9] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.0.path().join("ballast")).expect("remove");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// The disk is full for a while, again and again, also when the process is killed and started.
+#[test]
+fn nothing_acknowledged_is_lost_by_a_full_disk_and_sigkill() {
+    let Some(disk) = Disk::mount(4) else { return };
+    let path = disk.0.path().join("timeouts.db");
+    let (mut lines, mut is_full) = (0, false);
+    let mut disturb = || {
+        lines += 1;
+        if lines % 150 == 0 {
+            if is_full {
+                disk.free()
+            } else {
+                disk.fill()
+            }
+            is_full = !is_full;
+        }
+    };
+    let place = ("CRASH_DISK", path.as_os_str());
+    let mut entries = kill(place, 20, &mut disturb);
+    if is_full {
+        disk.free();
+    }
+    deliver_rest(place, &mut entries);
+    let refusals: u32 = entries.values().map(|entry| entry.refusals).sum();
+    println!("{refusals} calls found the disk full");
+    assert!(refusals > 0);
+    check_ledger(&entries);
+}
+
 fn check(store: (&str, &OsStr), default_rounds: u64) {
-    let entries = crash(store, default_rounds, &mut || ());
+    let mut entries = kill(store, default_rounds, &mut || ());
+    deliver_rest(store, &mut entries);
+    check_ledger(&entries);
+}
+
+fn check_ledger(entries: &Entries) {
     let missing: BTreeSet<_> = entries
         .iter()
         .filter(|(_, entry)| entry.is_scheduled && !entry.may_be_cancelled && entry.deliveries == 0)
@@ -235,8 +341,8 @@ fn rounds(default: u64) -> u64 {
     env::var("CRASH_ROUNDS").map_or(default, |rounds| rounds.parse().expect("a number"))
 }
 
-/// Kills one child after the other, lets the last one deliver the rest, and returns the ledger.
-fn crash(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
+/// Kills one child after the other, and returns the ledger.
+fn kill(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
     let rounds = rounds(default_rounds);
     let mut rng = Rng::with_seed(1);
     let mut entries = BTreeMap::new();
@@ -245,11 +351,15 @@ fn crash(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) 
         read(&mut child, Some(rng.usize(1..400)), disturb, &mut entries);
         child.wait().expect("killed");
     }
-    let mut child = start(store, rounds, true);
-    read(&mut child, None, &mut || (), &mut entries);
-    assert!(child.wait().expect("end").success());
     println!("{rounds} kills");
     entries
+}
+
+/// Lets a last child deliver the rest.
+fn deliver_rest(store: (&str, &OsStr), entries: &mut Entries) {
+    let mut child = start(store, u64::MAX, true);
+    read(&mut child, None, &mut || (), entries);
+    assert!(child.wait().expect("end").success());
 }
 
 #[cfg(feature = "postgres")]
@@ -273,9 +383,9 @@ mod shared {
     use tokio_postgres::{Client, Error, NoTls};
 
     use super::{
-        Entries, Entry, builder, check, crash,
+        Entries, Entry, builder, check, check_poisoned, deliver_rest, kill,
         proxy::{Cut, Proxy},
-        read, rounds, run,
+        read, rounds, run, run_poisoned,
         server::{Server, open},
         start, tell, use_timer,
     };
@@ -286,8 +396,8 @@ mod shared {
     const LONG_AHEAD: Duration = Duration::from_secs(3_000);
 
     pub(super) fn child() {
-        let [plain, table, pause] =
-            ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE"].map(|name| env::var(name).ok());
+        let names = ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE", "CRASH_POISONED_SERVER"];
+        let [plain, table, pause, poisoned] = names.map(|name| env::var(name).ok());
         // The parent may cut the connection.
         let open = |parameters: &String| loop {
             let migrated = PostgresStore::migrate(parameters, "delaywheel");
@@ -302,6 +412,8 @@ mod shared {
             run_with_table(&open(&parameters), &parameters);
         } else if let Some(parameters) = pause {
             run_paused(&open(&parameters), &parameters);
+        } else if let Some(parameters) = poisoned {
+            run_poisoned(open(&parameters));
         }
     }
 
@@ -325,6 +437,14 @@ mod shared {
         check(("CRASH_SERVER", server.parameters().as_ref()), 6);
     }
 
+    #[test]
+    fn a_timeout_that_ends_its_process_dies_alone_on_postgres() {
+        let Some(server) = Server::start() else { return };
+        let parameters = server.parameters();
+        let place = ("CRASH_POISONED_SERVER", parameters.as_ref());
+        check_poisoned(place, &[1, 2, 3, 0], || open(&parameters, "delaywheel"));
+    }
+
     /// The table has no key, so it shows each handler that took effect twice.
     #[test]
     fn a_handler_that_acknowledges_in_its_transaction_takes_effect_once() {
@@ -336,7 +456,10 @@ mod shared {
                 end_connections(&mut client);
             }
         };
-        let entries = crash(("CRASH_TABLE", server.parameters().as_ref()), 8, &mut disturb);
+        let parameters = server.parameters();
+        let place = ("CRASH_TABLE", parameters.as_ref());
+        let mut entries = kill(place, 8, &mut disturb);
+        deliver_rest(place, &mut entries);
         check_effects(&mut client, &entries);
     }
 
@@ -382,9 +505,7 @@ mod shared {
                 entry.deliveries += of_worker.deliveries;
             }
         });
-        let mut last = start(("CRASH_TABLE", server.parameters().as_ref()), 0, true);
-        read(&mut last, None, &mut || (), &mut entries);
-        assert!(last.wait().expect("end").success());
+        deliver_rest(("CRASH_TABLE", server.parameters().as_ref()), &mut entries);
         check_effects(&mut client, &entries);
     }
 

@@ -726,7 +726,9 @@ mod tests {
         let (sender, deliveries) = mpsc::channel();
         let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
         let core = core_with(store, handler, clock, set);
-        (0..60).for_each(|_| core.drivers.lock()[0].returned(0, Some(Duration::ZERO)));
+        for _ in 0..60 {
+            core.drivers.lock()[0].returned(0, Some(Duration::ZERO));
+        }
         (core, deliveries)
     }
 

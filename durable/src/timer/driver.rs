@@ -1139,7 +1139,7 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let free = self.free_at_claim();
+        let free = self.free_at_claim(0);
         if self.is_next_repeated() {
             return free.min(self.idle());
         }
@@ -1149,10 +1149,10 @@ impl Driver {
         if is_batch || due <= free { free } else { 0 }
     }
 
-    /// Returns how many more deliveries may be under way. Those that a claim will bring delay no
-    /// others: they may exceed the number that waits for threads.
-    fn free_at_claim(&self) -> usize {
-        let taken = self.delivering.len() + self.reserved;
+    /// Returns how many more deliveries may be under way, but for some. Those that a claim will
+    /// bring delay no others: they may exceed the number that waits for threads.
+    fn free_at_claim(&self, spare: usize) -> usize {
+        let taken = self.delivering.len() + self.reserved + spare;
         let permits = self.settings.queue.max_deliveries.saturating_sub(taken);
         self.total().saturating_sub(self.running).min(permits)
     }
@@ -1211,7 +1211,9 @@ impl Driver {
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
         if self.may_begin_at_claim() {
-            let free = self.free_at_claim().min(BACKLOG);
+            // Records that are due now must not wait until a commit ends deliveries of the backlog.
+            let spare = self.settings.queue.max_deliveries / 8;
+            let free = self.free_at_claim(spare).min(BACKLOG);
             if 2 * free >= self.total().min(BACKLOG) {
                 return (free, true);
             }
@@ -1564,6 +1566,32 @@ mod tests {
         assert!(begun.is_sorted_by_key(|(record, _)| record.next), "the oldest first");
     }
 
+    /// The store takes long for a commit.
+    #[test]
+    fn a_backlog_leaves_deliveries_to_records_that_are_due_now() {
+        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
+        let (store, counters, mut driver) =
+            (store(now, 2_000), Counters::default(), quick_driver());
+        let (mut claimed, step) = (Vec::new(), |driver: &mut Driver, claimed| {
+            let step = driver.step(&store, now, &counters, claimed);
+            // Their handlers return, and their ends are not written.
+            for (record, _) in &step.begun {
+                driver.returned(record.token, None);
+            }
+            step
+        });
+        for _ in 0..9 {
+            claimed = carry_out(&store, step(&mut driver, claimed).claims);
+        }
+        assert!(claimed.is_empty(), "the backlog waits");
+        let new = NewTimeout::new("new", now, b"").expect("valid");
+        store.write(now, &[Command::Schedule(new)]).expect("write");
+        driver.notice(None, now);
+        let claims = step(&mut driver, Vec::new()).claims;
+        let begun = step(&mut driver, carry_out(&store, claims)).begun;
+        assert_eq!(begun[0].0.id.as_str(), "new");
+    }
+
     /// Returns a driver of four threads whose latest handlers took no time.
     fn quick_driver() -> Driver {
         let mut driver = driver(1_024);
@@ -1610,7 +1638,9 @@ mod tests {
         let begun = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).begun;
         let (earlier, earliest) = (next.saturating_sub(SECOND), next.saturating_sub(2 * SECOND));
         for expected in [next, earlier, earliest, WallTime::MIN] {
-            begun.iter().for_each(|(record, _)| driver.ended(record.token));
+            for (record, _) in &begun {
+                driver.ended(record.token);
+            }
             driver.running = 0;
             let claims = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).claims;
             let claim = claims.into_iter().find(|claim| claim.lane == Lane::Backlog);

@@ -70,7 +70,7 @@ fn run_poisoned(store: SqliteStore) {
     assert!(timer.finish(Duration::from_secs(60)));
 }
 
-fn run<S: Store>(store: S) {
+fn run(store: impl Store) {
     let (sender, drained) = mpsc::channel();
     let timer = builder(store).build_blocking(move |delivery| {
         tell(&format!("delivered {}", delivery.id()));
@@ -80,7 +80,7 @@ fn run<S: Store>(store: S) {
 }
 
 /// On a server the records of a killed process are free when its lease ends.
-fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
+fn builder(store: impl Store) -> DurableTimerBuilder {
     let short = Duration::from_millis(1);
     let backoff = Backoff::new(short).max(50 * short).attempts(u32::MAX);
     DurableTimer::builder(store).lease(Duration::from_secs(1)).backoff(backoff)
@@ -88,7 +88,7 @@ fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
 
 /// Schedules and cancels until the process is killed. The last process delivers the rest; it gets a
 /// message after each delivery.
-fn use_timer<S: Store>(timer: &DurableTimer<S>, drained: &mpsc::Receiver<()>) {
+fn use_timer(timer: &DurableTimer, drained: &mpsc::Receiver<()>) {
     let round: u64 = env::var("CRASH_ROUND").expect("round").parse().expect("a number");
     if env::var("CRASH_LAST").is_ok() {
         while timer.count().expect("count").live > 0 {
@@ -105,7 +105,7 @@ fn use_timer<S: Store>(timer: &DurableTimer<S>, drained: &mpsc::Receiver<()>) {
     });
 }
 
-fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
+fn run_caller(timer: &DurableTimer, round: u64, caller: u64) {
     let mut rng = Rng::with_seed(round * CALLERS + caller);
     for number in 0.. {
         let id = format!("{round}/{caller}/{number}");

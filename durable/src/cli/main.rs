@@ -13,8 +13,8 @@ use std::{
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Name, Query, QueueOverview, Record, State, Store, StoreError,
-    TimeoutId, WallTime,
+    Answer, Cancelled, Command, Name, Overview, Query, QueueOverview, Record, State, Store,
+    StoreError, TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -85,7 +85,10 @@ fn run(args: Args, report: Report) -> Outcome {
             let query = match (dead, until, prefix) {
                 (true, ..) => Query::Dead { after: None },
                 (false, None, Some(prefix)) => Query::Prefix { prefix, after: None },
-                (false, until, _) => times(until.unwrap_or(WallTime::MAX)),
+                (false, until, _) => {
+                    let until = until.unwrap_or(WallTime::MAX);
+                    Query::Times { from: WallTime::MIN, until, after: None }
+                }
             };
             list(&*store, query, &page, report)
         }
@@ -163,17 +166,10 @@ fn now(store: &dyn Store) -> WallTime {
     store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now())
 }
 
-fn times(until: WallTime) -> Query {
-    Query::Times { from: WallTime::MIN, until, after: None }
-}
-
 fn stats(store: &dyn Store, report: Report) -> Outcome {
-    let now = now(store);
-    let (counts, later) = (store.count()?, now.saturating_add(Duration::from_micros(1)));
-    let due = store.count_live(WallTime::MIN, later, None, usize::MAX)?;
-    let oldest = store.list(&times(now), 1)?.first().map(|record| record.next.to_string());
-    let (live, dead) = (counts.live, counts.dead);
-    print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
+    let seen = Overview::of(store, now(store), 0, usize::MAX)?;
+    let (live, oldest) = (store.count()?.live, seen.oldest_due.map(|time| time.to_string()));
+    print(report, &json!({"live": live, "dead": seen.dead, "due": seen.due, "oldest_due": oldest}))
 }
 
 fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {

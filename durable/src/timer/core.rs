@@ -19,9 +19,7 @@ use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Run, Verdict},
-    driver::{
-        Claimed, Driver, DriverSettings, FailedAttempt, LEFT, Lane, LaneClaim, Step, following,
-    },
+    driver::{Claimed, Driver, DriverSettings, LEFT, Lane, LaneClaim, Step, following},
     executor::{Handler, Threads, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
@@ -30,7 +28,7 @@ use crate::{
     error::DurableError,
     record::{Name, Record},
     store::{Answer, Command, Settlement, Store},
-    time::{Driven, WallClock, WallTime, When},
+    time::{Driven, WallClock, WallTime},
 };
 
 /// How far the end of a timer has come.
@@ -73,8 +71,8 @@ pub(super) struct Served {
     pub(super) threads: Option<Arc<Threads>>,
 }
 
-pub(super) struct Core<S: Store> {
-    pub(super) store: S,
+pub(super) struct Core {
+    pub(super) store: Box<dyn Store>,
     pub(super) clock: Arc<dyn WallClock>,
     pub(super) counters: Counters,
     /// `None` in virtual time, when no thread sleeps.
@@ -91,9 +89,9 @@ pub(super) struct Core<S: Store> {
     itself: Weak<Self>,
 }
 
-impl<S: Store> Core<S> {
+impl Core {
     pub(super) fn new(
-        store: S,
+        store: Box<dyn Store>,
         clock: Arc<dyn WallClock>,
         alarm: Option<Alarm>,
         queues: Vec<Served>,
@@ -157,7 +155,7 @@ impl<S: Store> Core<S> {
     fn write(&self, group: Vec<Job>) -> Failed {
         let mut outcome = Outcome::default();
         let now = self.clock.now();
-        let failed = write_group(&self.store, now, group, &self.counters, &mut outcome);
+        let failed = write_group(&*self.store, now, group, &self.counters, &mut outcome);
         self.take_in(outcome);
         failed
     }
@@ -239,7 +237,7 @@ impl<S: Store> Core<S> {
                 let steps = drivers.iter_mut().zip(claims).enumerate();
                 let steps = steps.map(|(number, (driver, claimed))| {
                     // A record that a claim brings after the shutdown is given back.
-                    let commands = if is_closing { driver.close() } else { Vec::new() };
+                    let held = if is_closing { driver.close() } else { Vec::new() };
                     for &token in &ended {
                         driver.ended(token);
                     }
@@ -250,8 +248,10 @@ impl<S: Store> Core<S> {
                     if must_rest.contains(&number) {
                         driver.rest(now);
                     }
-                    let mut step = driver.step(&self.store, now, &self.counters, claimed);
-                    step.commands.extend(commands);
+                    let mut step = driver.step(&*self.store, now, &self.counters, claimed);
+                    for claim in held {
+                        step.settle(claim, Settlement::Release);
+                    }
                     step
                 });
                 let steps: Vec<_> = steps.collect();
@@ -260,7 +260,7 @@ impl<S: Store> Core<S> {
             };
             let again = steps.iter().any(|step| step.again);
             for (queue, step) in self.queues.iter().zip(steps) {
-                self.carry_out(queue, step, claim);
+                self.carry_out(&queue.handler, step, claim);
             }
             if !again && !self.inbox.lock().has_news() {
                 return next;
@@ -268,25 +268,16 @@ impl<S: Store> Core<S> {
         }
     }
 
-    fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
+    fn carry_out(&self, handler: &Handler, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
-        for command in step.commands {
-            let reply = match &command {
-                Command::Settle(claim, _) => Reply::Settled(claim.token, Counted::Released),
-                _ => Reply::None,
-            };
-            self.commit(Job { commands: vec![command], reply });
-        }
-        for FailedAttempt { claim, attempt, error } in step.failed {
-            let backoff = queue.settings.queue.backoff;
-            let (settlement, counted) = self.failure(backoff, attempt, error.to_owned(), None);
+        for (claim, settlement, counted) in step.settlements {
             let reply = Reply::Settled(claim.token, counted);
             self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
         }
         for (record, run) in step.begun {
             let Some(ends) = self.itself.upgrade() else { continue };
             let delivery = Delivery::new(record, run, ends);
-            run_contained(|| (queue.handler)(delivery));
+            run_contained(|| handler(delivery));
         }
     }
 
@@ -347,8 +338,10 @@ impl<S: Store> Core<S> {
 
     /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
-        let commands: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        if !commands.is_empty() {
+        let claims: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
+        if !claims.is_empty() {
+            let release = |claim| Command::Settle(claim, Settlement::Release);
+            let commands = claims.into_iter().map(release).collect();
             self.commit(Job { commands, reply: Reply::None });
         }
         let mut drivers = self.drivers.lock();
@@ -462,32 +455,14 @@ impl<S: Store> Core<S> {
                 let at = self.clock.now().saturating_add(LEFT);
                 (Settlement::Leave { at, error }, Counted::Released)
             }
-            Verdict::Failed(error, when) => self.failure(backoff, record.attempt, error, when),
-        }
-    }
-
-    /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
-    /// says so.
-    fn failure(
-        &self,
-        backoff: Backoff,
-        attempt: u32,
-        error: String,
-        when: Option<When>,
-    ) -> (Settlement, Counted) {
-        match backoff.delay(attempt) {
-            None => (Settlement::Dead { error }, Counted::Dead),
-            Some(delay) => {
-                let now = self.clock.now();
-                let asked = when.and_then(|when| when.resolve(now).ok());
-                let at = asked.unwrap_or_else(|| now.saturating_add(delay));
-                (Settlement::Retry { at, error }, Counted::Retried)
+            Verdict::Failed(error, when) => {
+                backoff.settle(record.attempt, error, self.clock.now(), when)
             }
         }
     }
 }
 
-impl<S: Store> Ends for Core<S> {
+impl Ends for Core {
     fn start(&self) -> Option<WallTime> {
         (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
     }
@@ -528,7 +503,7 @@ fn held(drivers: &[Driver]) -> (usize, usize, usize) {
 /// Characters of an error that a record keeps.
 const MAX_ERROR: usize = 1_000;
 
-impl<S: Store> Driven for Core<S> {
+impl Driven for Core {
     fn turn(&self) {
         if *self.phase.lock() < Phase::Ended {
             self.run_turn(&|claim| self.claim(claim));
@@ -543,7 +518,7 @@ impl<S: Store> Driven for Core<S> {
     }
 }
 
-impl<S: Store> fmt::Debug for Core<S> {
+impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
     }
@@ -556,7 +531,7 @@ mod tests {
 
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
     /// The receiver gets the deliveries. The timer hears of no change that another makes.
-    fn deaf_core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+    fn deaf_core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
         let (sender, deliveries) = mpsc::channel();
         let handler: Handler = Arc::new(move |delivery| {
             drop(sender.send(delivery.start().expect("the timer is open")));
@@ -568,15 +543,15 @@ mod tests {
         store: &MemoryStore,
         handler: Handler,
         set: impl FnOnce(&mut DriverSettings),
-    ) -> Arc<Core<MemoryStore>> {
+    ) -> Arc<Core> {
         let mut settings = DriverSettings::default();
         set(&mut settings);
         let (clock, alarm) = (Arc::new(ManualWallClock::new()), Alarm::new());
         let queue = Served { settings, handler, threads: None };
-        Core::new(store.clone(), clock, Some(alarm), vec![queue])
+        Core::new(Box::new(store.clone()), clock, Some(alarm), vec![queue])
     }
 
-    fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+    fn core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
         let (core, deliveries) = deaf_core(store);
         let notified = Arc::downgrade(&core);
         store.listen(Arc::new(move |queue, due| {
@@ -587,7 +562,7 @@ mod tests {
         (core, deliveries)
     }
 
-    fn schedule(core: &Core<MemoryStore>) {
+    fn schedule(core: &Core) {
         let now = core.clock.now();
         let new = NewTimeout::new("now", now, b"").expect("valid");
         core.store.write(now, &[Command::Schedule(new)]).expect("write");
@@ -689,7 +664,7 @@ mod tests {
     fn waiting(
         store: &MemoryStore,
         set: impl FnOnce(&mut DriverSettings),
-    ) -> (Arc<Core<MemoryStore>>, Delivery) {
+    ) -> (Arc<Core>, Delivery) {
         let (sender, deliveries) = mpsc::channel();
         let core = core_with(store, Arc::new(move |delivery| drop(sender.send(delivery))), set);
         schedule(&core);

@@ -20,9 +20,9 @@ fn fill(store: &MemoryStore, count: u32) {
 type Handled = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 fn build(
-    builder: DurableTimerBuilder<MemoryStore>,
+    builder: DurableTimerBuilder,
     handler: impl Fn(&Delivery) -> Handled + Send + Sync + 'static,
-) -> DurableTimer<MemoryStore> {
+) -> DurableTimer {
     builder.build_blocking(handler).expect("start")
 }
 

@@ -59,7 +59,7 @@ impl Recorder for Seen {
     }
 }
 
-fn start(clock: &ManualWallClock) -> DurableTimer<MemoryStore> {
+fn start(clock: &ManualWallClock) -> DurableTimer {
     let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
     builder.build_blocking(|_| Ok(())).expect("start")
 }

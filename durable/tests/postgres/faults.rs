@@ -11,7 +11,7 @@ use super::*;
 async fn a_locked_row_delays_its_own_commands_only() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
-    let store = timer.store().clone();
+    let store = connect(&server);
     for id in ["x", "late"] {
         timer.schedule(id, 600 * SECOND, b"").wait().expect("schedule");
     }
@@ -66,7 +66,7 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     let Some(server) = Server::start() else { return };
     let (sender, done) = mpsc::channel();
     let store = connect(&server);
-    let (timer_sender, timer) = mpsc::channel::<DurableTimer<PostgresStore>>();
+    let (timer_sender, timer) = mpsc::channel::<DurableTimer>();
     let (parameters, timer) = (server.parameters(), parking_lot::Mutex::new(timer));
     let built = DurableTimer::builder(store)
         .handler_limit(Some(SECOND / 10))
@@ -175,29 +175,6 @@ fn workers_share_what_is_due_at_once() {
     until(|| acknowledged().iter().sum::<u64>() >= 600);
     println!("shares {:?}", acknowledged());
     assert!(acknowledged().iter().all(|&share| share >= 100), "{:?}", acknowledged());
-}
-
-/// The process was killed, and the lease is still valid.
-#[test]
-fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
-    let Some((_server, store, now)) = stored() else { return };
-    let new = NewTimeout::new("a", now, b"").expect("valid");
-    store.write(now, &[Command::Schedule(new)]).expect("write");
-    let killed = store.enter(now, 600 * SECOND, Some("node-1")).expect("enter");
-    let until = now.saturating_add(SECOND);
-    let request = ClaimRequest::new(now, until);
-    let batch = store.claim(killed, &request).expect("claim").expect("lease");
-    let claims = [batch.records[0].claim()];
-    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun]);
-    let (sender, seen) = mpsc::channel();
-    let timer = DurableTimer::builder(store.clone())
-        .worker("node-1")
-        .build_blocking(move |delivery| Ok(sender.send(delivery.attempt())?))
-        .expect("start");
-    assert_eq!(seen.recv_timeout(LONG / 3).expect("delivery"), 2);
-    assert!(store.claim(killed, &request).expect("claim").is_none());
-    assert!(!store.renew(killed, now, SECOND).expect("renew"), "its lease was taken away");
-    assert!(timer.finish(LONG));
 }
 
 /// This process does not know the zone, another one does.
@@ -314,7 +291,7 @@ fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
     let mut old =
         old.isolation_level(postgres::IsolationLevel::RepeatableRead).start().expect("begin");
     old.query("SELECT count(*) FROM delaywheel.timeouts", &[]).expect("snapshot");
-    let count = |timer: &DurableTimer<PostgresStore>| timer.stats().acknowledged;
+    let count = |timer: &DurableTimer| timer.stats().acknowledged;
     let deliver = |from: u64, count_of: u64| {
         let now = timer.now();
         let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");

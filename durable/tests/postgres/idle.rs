@@ -9,11 +9,7 @@ use super::*;
 fn a_row_without_a_notification_is_found_by_the_next_look() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
-    let store = connect(&server);
-    let timer = DurableTimer::builder(store)
-        .recheck(Some(SECOND / 20))
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start");
+    let timer = telling(builder(&server.parameters()).recheck(Some(SECOND / 20)), sender);
     let mut client = client(&server);
     // The begin of listening makes the timer look as well, but only once.
     for id in ["a", "b", "c"] {

@@ -27,8 +27,8 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, Delivery, DurableError,
-    DurableTimer, Name, NewTimeout, PostgresStore, Priority, Query, Queue, Scheduled, State, Store,
-    StoreErrorReason, TimeoutId, WallClock, WallTime, conformance,
+    DurableTimer, DurableTimerBuilder, Name, NewTimeout, PostgresStore, Priority, Query, Queue,
+    Scheduled, State, Store, StoreErrorReason, TimeoutId, WallTime, conformance,
 };
 
 use self::{
@@ -41,27 +41,24 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Long enough for a machine that is busy.
 const LONG: Duration = Duration::from_secs(90);
 
-type Timer = DurableTimer<PostgresStore>;
-
-/// Starts a timer that acknowledges everything and tells the ids.
-fn start(server: &Server) -> (Timer, Receiver<String>) {
-    let (sender, seen) = mpsc::channel();
-    let store = connect(server);
-    let timer = DurableTimer::builder(store)
-        .lease(3 * SECOND)
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start");
-    (timer, seen)
+fn builder(parameters: &str) -> DurableTimerBuilder {
+    DurableTimer::builder(open(parameters, "delaywheel")).lease(3 * SECOND)
 }
 
-/// Starts a timer that acknowledges everything and tells the ids. It never looks at its store just
-/// because some time has passed.
-fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
-    DurableTimer::builder(open(parameters, "delaywheel"))
-        .recheck(None)
-        .lease(3 * SECOND)
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start")
+/// Starts a timer that acknowledges everything and tells the ids.
+fn telling(builder: DurableTimerBuilder, sender: Sender<String>) -> DurableTimer {
+    let tell = move |delivery: &Delivery| Ok(sender.send(delivery.id().to_string())?);
+    builder.build_blocking(tell).expect("start")
+}
+
+fn start(server: &Server) -> (DurableTimer, Receiver<String>) {
+    let (sender, seen) = mpsc::channel();
+    (telling(builder(&server.parameters()), sender), seen)
+}
+
+/// Starts a timer that never looks at its store just because some time has passed.
+fn start_without_polls(parameters: &str, sender: Sender<String>) -> DurableTimer {
+    telling(builder(parameters).recheck(None), sender)
 }
 
 fn connect(server: &Server) -> PostgresStore {
@@ -80,14 +77,11 @@ async fn async_client(server: &Server) -> tokio_postgres::Client {
     client
 }
 
-fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
+fn held(server: &Server, lease: Duration) -> (DurableTimer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    let store = connect(server);
-    let timer = DurableTimer::builder(store)
-        .lease(lease)
-        .build_with(move |delivery| drop(sender.send(delivery)))
-        .expect("start");
-    (timer, deliveries)
+    let builder = builder(&server.parameters()).lease(lease);
+    let timer = builder.build_with(move |delivery| drop(sender.send(delivery)));
+    (timer.expect("start"), deliveries)
 }
 
 /// Makes what reads whether a queue is paused wait for a lock, which this connection holds.
@@ -98,6 +92,25 @@ const STALL: &str = "
     CREATE VIEW delaywheel.queues AS
         SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
     SELECT pg_advisory_lock(1);";
+
+/// Notes the settings of each transaction that adds or removes timeouts.
+const NOTE: &str = "
+    CREATE TABLE noted (setting text);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO noted VALUES (concat_ws(' ', current_setting('synchronous_commit'),
+            current_setting('transaction_isolation'), current_setting('lock_timeout') <> '0',
+            current_setting('idle_in_transaction_session_timeout')));
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();";
+
+/// The settings of all transactions of the store.
+const NOTED: &str = "on read committed t 10s";
+
+fn noted(client: &mut postgres::Client) -> String {
+    client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one").get(0)
+}
 
 /// Counts the calls that wait for that lock.
 const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
@@ -162,7 +175,7 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
 async fn a_transaction_of_the_user_decides() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
-    let store = timer.store().clone();
+    let store = connect(&server);
     let mut client = async_client(&server).await;
     client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").await.expect("table");
     let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
@@ -215,57 +228,6 @@ async fn a_transaction_of_the_user_decides() {
     assert_eq!(delivery.id().as_str(), "sql");
     delivery.acknowledge();
     assert!(timer.finish(LONG));
-}
-
-/// The clock of the server, and by how much this one is ahead of it.
-#[derive(Debug)]
-struct Ahead {
-    server: Arc<dyn WallClock>,
-    ahead: Duration,
-}
-
-impl WallClock for Ahead {
-    fn now(&self) -> WallTime {
-        self.server.now().saturating_add(self.ahead)
-    }
-
-    fn sleep_limit(&self) -> Option<Duration> {
-        None
-    }
-}
-
-/// By itself the store's clock is the server's, so workers agree. These are given clocks a minute
-/// apart, so that one takes the leases of the other for lapsed.
-#[test]
-fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
-    const COUNT: u64 = 200;
-    let Some(server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let start = |ahead| {
-        let store = connect(&server);
-        let sender = sender.clone();
-        let server = store.clock().expect("clock");
-        DurableTimer::builder(store)
-            .clock(Ahead { server, ahead })
-            .lease(3 * SECOND)
-            .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-            .expect("start")
-    };
-    let (slow, fast) = (start(Duration::ZERO), start(60 * SECOND));
-    let now = slow.now();
-    for number in 0..COUNT {
-        let timer = if number % 2 == 0 { &slow } else { &fast };
-        let due = now.saturating_add(Duration::from_millis(number * 10));
-        timer.schedule(format!("{number}"), due, b"").wait().expect("schedule");
-    }
-    let mut missing: BTreeSet<_> = (0..COUNT).map(|number| number.to_string()).collect();
-    while !missing.is_empty() {
-        missing.remove(&seen.recv_timeout(LONG).expect("a delivery"));
-    }
-    assert!(slow.finish(LONG) && fast.finish(LONG));
-    assert_eq!(slow.count().expect("count").live, 0);
-    let acknowledged = slow.stats().acknowledged + fast.stats().acknowledged;
-    assert_eq!(acknowledged, COUNT, "each is acknowledged by one worker");
 }
 
 #[test]
@@ -638,20 +600,9 @@ fn commits_are_durable_whatever_the_default_of_the_database() {
     let default = "ALTER DATABASE postgres SET synchronous_commit = off";
     client.batch_execute(default).expect("default");
     let (timer, seen) = start(&server);
-    let note = "CREATE TABLE noted (setting text);
-        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            INSERT INTO noted VALUES (current_setting('synchronous_commit'));
-            RETURN NULL;
-        END $$;
-        CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts
-            EXECUTE FUNCTION note();";
-    client.batch_execute(note).expect("trigger");
+    client.batch_execute(NOTE).expect("trigger");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "a");
     assert!(timer.finish(LONG));
-    let sql = "SELECT count(*), count(*) FILTER (WHERE setting = 'on') FROM noted";
-    let row = client.query_one(sql, &[]).expect("noted");
-    let (all, durable) = (row.get::<_, i64>(0), row.get::<_, i64>(1));
-    assert!(all >= 2 && durable == all, "{durable} of {all}");
+    assert_eq!(noted(&mut client), NOTED);
 }

@@ -47,10 +47,10 @@ fn main() -> Result<()> {
         }
         #[cfg(feature = "postgres")]
         ["server", parameters] => {
-            use delaywheel_durable::PostgresStore;
+            use delaywheel_durable::{NoTls, PostgresStore};
 
-            PostgresStore::migrate(parameters, "delaywheel")?;
-            child(PostgresStore::connect(parameters)?)
+            PostgresStore::migrate(parameters, "delaywheel", NoTls)?;
+            child(PostgresStore::connect(parameters, "delaywheel", NoTls)?)
         }
         _ => Err("usage: reminders [postgres]".into()),
     }

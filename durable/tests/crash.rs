@@ -290,8 +290,8 @@ mod shared {
             ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE"].map(|name| env::var(name).ok());
         // The parent may cut the connection.
         let open = |parameters: &String| loop {
-            let migrated = PostgresStore::migrate(parameters, "delaywheel");
-            let connect = |()| PostgresStore::connect_schema(parameters, "delaywheel");
+            let migrated = PostgresStore::migrate(parameters, "delaywheel", NoTls);
+            let connect = |()| PostgresStore::connect(parameters, "delaywheel", NoTls);
             if let Ok(store) = migrated.and_then(connect) {
                 return store;
             }
@@ -493,7 +493,7 @@ mod shared {
         let Some(server) = Server::start() else { return };
         let parameters = server.parameters();
         let store = open(&parameters, "delaywheel");
-        let now = store.clock().expect("clock").now();
+        let now = store.clock().now();
         let schedule = |id: &str, delay| {
             let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
             store.write(now, &[Change::Schedule(new)]).expect("schedule");

@@ -79,7 +79,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Stats => stats(&*target.read()?, report),
         Action::List { dead, due_before, page } => {
             let store = target.read()?;
-            let now = now(&*store);
+            let now = store.clock().now();
             let until = due_before.map(|time| time.resolve(now)).transpose()?;
             let prefix = page.filter.prefix.clone();
             let query = match (dead, until, prefix) {
@@ -96,7 +96,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Show { id } => {
             let store = target.read()?;
             let record = store.get(&id)?;
-            let history = store.history(now(&*store), Some(&id), None, PAGE)?;
+            let history = store.history(store.clock().now(), Some(&id), None, PAGE)?;
             if record.is_none() && history.is_empty() {
                 return Ok(missing(&id));
             }
@@ -120,7 +120,7 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Queues => {
             let store = target.read()?;
-            let now = now(&*store);
+            let now = store.clock().now();
             let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX);
             let queues: Result<Vec<_>, _> = store.queues()?.into_iter().map(count).collect();
             let queues: Vec<_> = queues?.iter().map(report::queue).collect();
@@ -160,14 +160,8 @@ fn print(report: Report, object: &Value) -> Outcome {
     Ok(true)
 }
 
-/// Returns the present by the clock of the store, or that of the system.
-fn now(store: &dyn Store) -> WallTime {
-    use delaywheel_durable::{SystemWallClock, WallClock};
-    store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now())
-}
-
 fn stats(store: &dyn Store, report: Report) -> Outcome {
-    let seen = Overview::of(store, now(store), 0, usize::MAX)?;
+    let seen = Overview::of(store, store.clock().now(), 0, usize::MAX)?;
     let (live, oldest) = (store.count()?.live, seen.oldest_due.map(|time| time.to_string()));
     print(report, &json!({"live": live, "dead": seen.dead, "due": seen.due, "oldest_due": oldest}))
 }
@@ -197,7 +191,7 @@ fn missing(id: &TimeoutId) -> bool {
 }
 
 fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
-    let answers = store.write(now(store), &[Command::Cancel(id.clone())])?;
+    let answers = store.write(store.clock().now(), &[Command::Cancel(id.clone())])?;
     let result = match answers[..] {
         [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
         [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
@@ -213,7 +207,7 @@ fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
 }
 
 fn requeue_one(store: &dyn Store, id: TimeoutId, requeue: &Requeue, report: Report) -> Outcome {
-    let now = now(store);
+    let now = store.clock().now();
     let Some(record) = store.get(&id)? else { return Ok(missing(&id)) };
     let mut requeued = usize::from(record.state == State::Dead);
     if requeued == 1 && !requeue.dry_run {
@@ -230,7 +224,7 @@ fn count(answers: &[Answer]) -> usize {
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
 fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome {
-    let start = now(store);
+    let start = store.clock().now();
     let due = due(requeue, start)?;
     let bar = ProgressBar::new(store.count()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
@@ -250,7 +244,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome 
         requeued += if requeue.dry_run {
             commands.len()
         } else {
-            count(&store.write(now(store), &commands)?)
+            count(&store.write(store.clock().now(), &commands)?)
         };
         bar.set_message(requeued.to_string());
     }

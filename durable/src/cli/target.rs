@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use delaywheel_durable::{PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
+use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
 
 use crate::Failure;
 
@@ -49,7 +49,7 @@ impl Target {
 
     fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
         Ok(match &self.kind {
-            Kind::Postgres(url) => Arc::new(PostgresStore::connect_schema(url, &self.schema)?),
+            Kind::Postgres(url) => Arc::new(PostgresStore::connect(url, &self.schema, NoTls)?),
             _ => Arc::new(self.sqlite(is_read)?),
         })
     }
@@ -92,7 +92,7 @@ impl Target {
             self.file()?;
             return usage("this command is for PostgreSQL stores");
         };
-        Ok(PostgresStore::migrate(url, &self.schema)?)
+        Ok(PostgresStore::migrate(url, &self.schema, NoTls)?)
     }
 
     /// Serves the page until the program is interrupted.

@@ -18,14 +18,9 @@ use super::{
     delivery::Delivery,
     driver::{DriverSettings, QueueSettings},
     executor::{Handler, Threads, run_blocking},
-    policy::{Backoff, CatchUp},
+    policy::Backoff,
 };
-use crate::{
-    error::BuildError,
-    record::Name,
-    store::Store,
-    time::{SystemWallClock, WallClock},
-};
+use crate::{error::BuildError, record::Name, store::Store, time::WallClock};
 
 /// A future that a spawner runs to its end.
 pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -242,7 +237,7 @@ impl DurableTimerBuilder {
         Self { store, clock: None, driver, queues: Vec::new(), history: Duration::ZERO }
     }
 
-    /// Sets the wall clock. Default: that of the store if it has one, or the system's.
+    /// Sets the wall clock. Default: that of the store.
     #[must_use]
     pub fn clock(mut self, clock: impl WallClock) -> Self {
         self.clock = Some(Arc::new(clock));
@@ -298,10 +293,12 @@ impl DurableTimerBuilder {
         self
     }
 
-    /// Sets the policy for overdue timeouts. Default: [`CatchUp::All`].
+    /// Drops timeouts that are overdue by more than `age` when the timer comes to them, and counts
+    /// them as skipped. A recurring timeout continues with its next occurrence, and
+    /// [`Missed`](crate::Missed) decides about its other ones. Default: delivers all, oldest first.
     #[must_use]
-    pub fn catch_up(mut self, policy: CatchUp) -> Self {
-        self.driver.catch_up = policy;
+    pub fn skip_older_than(mut self, age: Duration) -> Self {
+        self.driver.skip_older_than = Some(age);
         self
     }
 
@@ -437,13 +434,8 @@ impl DurableTimerBuilder {
         wrong.map_or(Ok(()), |name| Err(BuildError::Setting(name)))
     }
 
-    fn choose_clock(&self) -> Arc<dyn WallClock> {
-        let given = self.clock.clone();
-        given.or_else(|| self.store.clock()).unwrap_or_else(|| Arc::new(SystemWallClock))
-    }
-
     fn start(mut self) -> Result<DurableTimer, BuildError> {
-        let clock = self.choose_clock();
+        let clock = self.clock.take().unwrap_or_else(|| self.store.clock());
         let is_virtual = is_virtual(&clock);
         let alarm = (!is_virtual).then(Alarm::new);
         self.driver.is_virtual = is_virtual;

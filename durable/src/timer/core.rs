@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -82,8 +82,6 @@ pub(super) struct Core {
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
     phase: Mutex<Phase>,
-    /// Notified when the phase changes, or a delivery has ended.
-    progress: Condvar,
     /// Threads that use the store.
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
     itself: Weak<Self>,
@@ -107,7 +105,6 @@ impl Core {
             drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
             phase: Mutex::new(Phase::Open),
-            progress: Condvar::new(),
             threads: Mutex::default(),
             itself: itself.clone(),
         })
@@ -223,12 +220,8 @@ impl Core {
                     let postponed = mem::take(&mut inbox.postponed);
                     mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
                 };
-                let has_ended = !ended.is_empty();
                 for (driver, token, lasted) in returned {
                     drivers[driver].returned(token, lasted);
-                }
-                if has_ended {
-                    self.progress.notify_all();
                 }
                 let mut claims: Vec<_> = drivers.iter().map(|_| Vec::new()).collect();
                 for (claim, claimed) in claimed {
@@ -308,7 +301,6 @@ impl Core {
         self.commits.close();
         self.queues.iter().filter_map(|queue| queue.threads.as_ref()).for_each(|t| t.close());
         *self.phase.lock() = Phase::Ended;
-        self.progress.notify_all();
     }
 
     fn run_turns(&self, alarm: &Alarm, claim: &dyn Fn(LaneClaim)) {
@@ -379,11 +371,11 @@ impl Core {
             self.run_turn(&|claim| self.claim(claim));
         } else {
             self.ring();
-            self.wait(deadline, |phase, is_idle| is_idle || phase >= Phase::Closing);
+            wait_until(deadline, || *self.phase.lock() >= Phase::Closing || self.is_idle(deadline));
         }
         self.shut_down();
         if self.alarm.is_some() {
-            self.wait(deadline, |phase, _| phase == Phase::Ended);
+            wait_until(deadline, || *self.phase.lock() == Phase::Ended);
         }
         *self.phase.lock() == Phase::Ended && self.join(deadline)
     }
@@ -391,32 +383,13 @@ impl Core {
     /// Waits for the threads, so that only the handles of the timer hold the store. Returns whether
     /// they have ended.
     fn join(&self, deadline: Option<Instant>) -> bool {
-        let mut threads = self.threads.lock();
         let this = thread::current().id();
-        while threads.iter().any(|other| !other.is_finished() && other.thread().id() != this) {
-            if deadline.is_some_and(|at| at <= Instant::now()) {
-                return false;
-            }
-            // Threads give no notice of their end.
-            thread::sleep(Duration::from_millis(1));
+        let runs = |thread: &JoinHandle<()>| !thread.is_finished() && thread.thread().id() != this;
+        let has_ended = wait_until(deadline, || !self.threads.lock().iter().any(runs));
+        if has_ended {
+            self.threads.lock().clear();
         }
-        threads.clear();
-        true
-    }
-
-    /// Waits for a condition on the phase and on whether the driver is idle.
-    fn wait(&self, deadline: Option<Instant>, is_met: impl Fn(Phase, bool) -> bool) {
-        loop {
-            let is_idle = self.is_idle(deadline);
-            let mut phase = self.phase.lock();
-            if is_met(*phase, is_idle) || deadline.is_some_and(|at| at <= Instant::now()) {
-                return;
-            }
-            // This may miss progress between the check of the driver and the wait, so the wait has
-            // a limit.
-            let limit = Instant::now() + Duration::from_millis(10);
-            self.progress.wait_until(&mut phase, deadline.map_or(limit, |at| at.min(limit)));
-        }
+        has_ended
     }
 
     /// Returns whether nothing is due or being delivered, no command waits, and the driver has
@@ -492,6 +465,18 @@ impl Ends for Core {
         let command = Command::Settle(record.claim(), settlement);
         self.commit(Job { commands: vec![command], reply: Reply::Settled(record.token, counted) });
     }
+}
+
+/// Waits for a condition, at most until a time. Returns whether it was met. Nothing tells of the
+/// end of a thread, so this looks each millisecond.
+fn wait_until(deadline: Option<Instant>, is_met: impl Fn() -> bool) -> bool {
+    while !is_met() {
+        if deadline.is_some_and(|at| at <= Instant::now()) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Returns the numbers of records that drivers hold.

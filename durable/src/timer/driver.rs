@@ -40,7 +40,7 @@ use super::{
     commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
-    policy::{Backoff, CatchUp},
+    policy::Backoff,
     stats::Counters,
 };
 use crate::{
@@ -129,7 +129,7 @@ pub(crate) struct DriverSettings {
     pub(crate) is_virtual: bool,
     pub(crate) worker: Option<String>,
     pub(crate) lease: Duration,
-    pub(crate) catch_up: CatchUp,
+    pub(crate) skip_older_than: Option<Duration>,
     pub(crate) catch_up_rate: Option<NonZeroU32>,
     pub(crate) recheck: Option<Duration>,
 }
@@ -147,7 +147,7 @@ impl Default for DriverSettings {
             is_virtual: true,
             worker: None,
             lease: Duration::from_secs(30),
-            catch_up: CatchUp::All,
+            skip_older_than: None,
             catch_up_rate: None,
             recheck: None,
         }
@@ -944,7 +944,9 @@ impl Driver {
             let Some(record) = self.pop_due() else { break };
             if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
-            } else if let Some(settlement) = skipped(&record, turn.now, self.settings.catch_up) {
+            } else if let Some(settlement) =
+                skipped(&record, turn.now, self.settings.skip_older_than)
+            {
                 turn.counters.skipped.add(1);
                 turn.step.settle(record.claim(), settlement);
             } else {
@@ -1165,9 +1167,9 @@ impl Driver {
     }
 
     fn may_begin_at_claim(&self) -> bool {
-        let DriverSettings { queue, catch_up, .. } = &self.settings;
+        let DriverSettings { queue, skip_older_than, .. } = &self.settings;
         let is_quick = self.rounds(QUICK) > 1;
-        let is_plain = queue.rate.is_none() && *catch_up == CatchUp::All;
+        let is_plain = queue.rate.is_none() && skip_older_than.is_none();
         is_quick && is_plain && self.backlog.due.is_empty()
     }
 
@@ -1244,11 +1246,8 @@ fn pause_after_claim(batch: &ClaimedBatch, has_more: bool) -> Duration {
 }
 
 /// Returns how to settle a record that a policy skips.
-fn skipped(record: &Record, now: WallTime, catch_up: CatchUp) -> Option<Settlement> {
-    let too_old = match catch_up {
-        CatchUp::All => false,
-        CatchUp::SkipOlderThan(age) => now.since(record.next) > age,
-    };
+fn skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> Option<Settlement> {
+    let too_old = limit.is_some_and(|limit| now.since(record.next) > limit);
     let repeat = record.repeat.as_ref();
     let is_skipped = too_old || repeat.is_some_and(|repeat| repeat.is_skipped(record.due, now));
     is_skipped.then(|| following(record, now))

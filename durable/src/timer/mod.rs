@@ -22,7 +22,7 @@ use self::core::Core;
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},
-    policy::{Backoff, CatchUp},
+    policy::Backoff,
     stats::{DurableStats, Latency},
 };
 use crate::{

@@ -1,4 +1,4 @@
-//! Policies: when to try again, and what to do with timeouts that are long overdue.
+//! When a delivery that failed is tried again.
 
 use std::time::Duration;
 
@@ -103,18 +103,4 @@ impl Default for Backoff {
     fn default() -> Self {
         Self::new(Duration::from_secs(1))
     }
-}
-
-/// Policy for timeouts that are overdue when a worker comes to them.
-///
-/// [`Missed`](crate::Missed) decides about the occurrences of a recurring timeout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum CatchUp {
-    /// Delivers all, oldest first.
-    #[default]
-    All,
-    /// Drops timeouts that are overdue by more than this, and counts them as skipped. A recurring
-    /// timeout continues with its next occurrence.
-    SkipOlderThan(Duration),
 }

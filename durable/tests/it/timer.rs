@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[cfg(feature = "tracing")]
 use std::{cell::Cell, sync::Once};
 
-use delaywheel_durable::{CatchUp, InputError, Missed};
+use delaywheel_durable::{InputError, Missed};
 
 use super::*;
 
@@ -244,8 +244,7 @@ fn timeouts_that_are_too_old_are_skipped() {
     }
     drop(timer);
     clock.advance(100 * SECOND);
-    let policy = CatchUp::SkipOlderThan(60 * SECOND);
-    let (timer, seen) = start(DurableTimer::builder(store).catch_up(policy), &clock);
+    let (timer, seen) = start(DurableTimer::builder(store).skip_older_than(60 * SECOND), &clock);
     clock.advance(Duration::ZERO);
     assert_eq!(ids(&seen), ["edge", "recent"]);
     assert_eq!(timer.stats().skipped, 1);

@@ -123,7 +123,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         .expect("database");
     let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
-    let error = PostgresStore::connect(&latin).expect_err("not UTF-8");
+    let error = PostgresStore::connect(&latin, "delaywheel", NoTls).expect_err("not UTF-8");
     assert_eq!(error.reason(), StoreErrorReason::Other);
 }
 
@@ -158,7 +158,7 @@ fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
-    let due = store.clock().expect("clock").now().saturating_add(2 * SECOND);
+    let due = store.clock().now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
     store.write(due, &commands).expect("write");
@@ -209,7 +209,7 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
     store.keep_history(LONG);
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     store.write(now, &[Command::Schedule(new.clone())]).expect("write");
@@ -231,7 +231,8 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
 #[test]
 fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is_used() {
     let Some(server) = Server::start() else { return };
-    let error = PostgresStore::connect(&server.parameters()).expect_err("no tables");
+    let error =
+        PostgresStore::connect(&server.parameters(), "delaywheel", NoTls).expect_err("no tables");
     assert_eq!(error.reason(), StoreErrorReason::NotMigrated);
     assert!(error.source().is_some_and(|text| text.to_string().contains("call `migrate`")));
     let mut client = client(&server);
@@ -244,18 +245,18 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
         REVOKE CREATE ON DATABASE postgres FROM PUBLIC";
     client.batch_execute(rights).expect("rights");
     let app = server.parameters().replace("user=postgres", "user=app");
-    let store = PostgresStore::connect(&app).expect("connect");
+    let store = PostgresStore::connect(&app, "delaywheel", NoTls).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert!(timer.finish(LONG));
     assert_eq!(timer.stats().acknowledged, 1);
-    PostgresStore::migrate(&app, "delaywheel").expect("nothing is missing");
-    PostgresStore::migrate(&app, "other").expect_err("it may not make tables");
+    PostgresStore::migrate(&app, "delaywheel", NoTls).expect("nothing is missing");
+    PostgresStore::migrate(&app, "other", NoTls).expect_err("it may not make tables");
     // A newer version that still works with this one, so a deploy can be rolled back.
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 2)").expect("version");
-    PostgresStore::connect(&app).expect("compatible");
+    PostgresStore::connect(&app, "delaywheel", NoTls).expect("compatible");
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1002, 1001)").expect("version");
-    let error = PostgresStore::connect(&app).expect_err("not compatible");
+    let error = PostgresStore::connect(&app, "delaywheel", NoTls).expect_err("not compatible");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
 }
 

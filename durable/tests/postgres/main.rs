@@ -27,8 +27,8 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, Delivery, DurableError,
-    DurableTimer, DurableTimerBuilder, Name, NewTimeout, PostgresStore, Priority, Query, Queue,
-    Scheduled, State, Store, StoreErrorReason, TimeoutId, WallTime, conformance,
+    DurableTimer, DurableTimerBuilder, Name, NewTimeout, NoTls, PostgresStore, Priority, Query,
+    Queue, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallTime, conformance,
 };
 
 use self::{
@@ -132,7 +132,7 @@ fn until(mut is_met: impl FnMut() -> bool) {
 fn stored() -> Option<(Server, PostgresStore, WallTime)> {
     let server = Server::start()?;
     let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     Some((server, store, now))
 }
 
@@ -160,14 +160,14 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     drop(connect(&server));
     let mut client = client(&server);
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1000, 1000)").expect("insert");
-    let error = PostgresStore::connect(&parameters).expect_err("newer");
+    let error = PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("newer");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
     for name in ["", "Caps", "a-b", "1a", "a\"b"] {
-        let error = PostgresStore::connect_schema(&parameters, name).expect_err("odd");
+        let error = PostgresStore::connect(&parameters, name, NoTls).expect_err("odd");
         assert_eq!(error.reason(), StoreErrorReason::Other);
     }
     drop(server);
-    let error = PostgresStore::connect(&parameters).expect_err("gone");
+    let error = PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("gone");
     assert_eq!(error.reason(), StoreErrorReason::Unavailable);
 }
 
@@ -238,7 +238,7 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     let other = connect(&server);
-    let now = other.clock().expect("clock").now();
+    let now = other.clock().now();
     let new = |id| Command::Schedule(NewTimeout::new(id, now, b"").expect("valid"));
     // The timer has no connection, and gets none, when this is scheduled.
     let mut client = client(&server);
@@ -279,7 +279,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
     // Another store schedules, so that the claim is the first to have an answer with the id.
     let other = connect(&server);
-    let now = other.clock().expect("clock").now();
+    let now = other.clock().now();
     let schedule = |id, due| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
@@ -307,7 +307,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
     let parameters = format!("{} {isolation}", server.parameters());
     let store = open(&parameters, "delaywheel");
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     let other = store.enter(now, 600 * SECOND, None).expect("enter");
     for lapses in [false, true] {
         let id = TimeoutId::new(format!("{lapses}")).expect("valid");
@@ -357,7 +357,7 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     const COUNT: usize = 300;
     let Some(server) = Server::start() else { return };
     let direct = connect(&server);
-    let now = direct.clock().expect("clock").now();
+    let now = direct.clock().now();
     let proxy = Proxy::start(&server.parameters());
     let store = open(proxy.parameters(), "delaywheel");
     let new = |id: &str, delay| {

@@ -30,7 +30,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     let store = connect(&server);
     let proxy = Proxy::start(&server.parameters());
     let dead = open(proxy.parameters(), "delaywheel");
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     let a = schedule(&store, "a", now);
     let first = dead.enter(now, SECOND, None).expect("enter");
     let held = claim(&dead, first, now);

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::{self, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -25,9 +24,7 @@ impl PgBouncer {
     /// Prints one line and returns `None` if `PgBouncer` is not installed.
     fn start(server: &Server, settings: &str) -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
-            // Unlike `eprintln`, this is seen also if the test passes.
-            let text = "PgBouncer is not installed: the tests through it did not run";
-            writeln!(io::stderr(), "{text}").expect("stderr");
+            server::say("PgBouncer is not installed: the tests through it did not run");
             return None;
         }
         let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -91,7 +88,7 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     let other = connect(&server);
     client.batch_execute(NOTE).expect("trigger");
     for id in ["a", "b", "c"] {
-        let now = other.clock().expect("clock").now();
+        let now = other.clock().now();
         let new = NewTimeout::new(id, now, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);

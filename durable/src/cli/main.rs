@@ -13,8 +13,8 @@ use std::{
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Name, Overview, Query, QueueOverview, Record, State, Store,
-    StoreError, TimeoutId, WallTime,
+    Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, QueueOverview, Record, State,
+    Store, StoreError, TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -146,13 +146,13 @@ fn run(args: Args, report: Report) -> Outcome {
 }
 
 fn migrate(target: &Target, prints: bool, report: Report) -> Outcome {
-    let migrations = target.migrations();
+    let migrations = PostgresStore::migrations(&target.schema);
     if prints {
         write!(io::stdout(), "{}", migrations.concat())?;
         return Ok(true);
     }
     target.migrate()?;
-    print(report, &json!({"schema": target.schema(), "version": migrations.len()}))
+    print(report, &json!({"schema": target.schema, "version": migrations.len()}))
 }
 
 fn print(report: Report, object: &Value) -> Outcome {

@@ -8,7 +8,7 @@ use crate::Failure;
 
 pub(crate) struct Target {
     kind: Kind,
-    schema: String,
+    pub(crate) schema: String,
 }
 
 enum Kind {
@@ -31,10 +31,6 @@ impl Target {
             Some(path) => Kind::Sqlite(path.strip_prefix("sqlite:").unwrap_or(&path).to_owned()),
         };
         Self { kind, schema }
-    }
-
-    pub(crate) fn schema(&self) -> &str {
-        &self.schema
     }
 
     /// Opens the store to read it.
@@ -81,10 +77,6 @@ impl Target {
         let before = size(file)?;
         self.sqlite(false)?.compact()?;
         Ok((before, size(file)?))
-    }
-
-    pub(crate) fn migrations(&self) -> Vec<String> {
-        PostgresStore::migrations(&self.schema)
     }
 
     pub(crate) fn migrate(&self) -> Result<(), Failure> {

@@ -39,6 +39,7 @@ use crate::{
 /// Panics if a check fails.
 pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_ids_payloads_and_times(&open());
+    limits_of_deliveries_by_key(&open());
     clocks_that_differ_or_step_back(&open());
     a_void_claim_beside_a_valid_one(&open());
     for seed in 0..3 {
@@ -79,6 +80,22 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
     let empty = NewTimeout { payload: [].into(), ..new("empty", at(0)) };
     write(store, Command::Schedule(empty));
     assert!(store.get(&id("empty")).expect("get").expect("kept").payload.is_empty());
+}
+
+/// The comparison with the reference hardly ever has so many deliveries of one key.
+fn limits_of_deliveries_by_key(store: &dyn Store) {
+    for name in ["a", "b", "c"] {
+        write(store, Command::Schedule(new(name, at(0)).key("k").expect("valid")));
+    }
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let request = ClaimRequest::new(at(0), at(1));
+    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
+    let begin = |claims: &[Claim]| store.begin(at(0), claims, NonZeroUsize::new(2)).expect("begin");
+    assert_eq!(begin(&claims), [Begun::Begun, Begun::Begun, Begun::Busy]);
+    assert_eq!(begin(&claims[2..]), [Begun::Busy]);
+    write(store, Command::Settle(claims[0].clone(), Settlement::Done));
+    assert_eq!(begin(&claims[2..]), [Begun::Begun]);
 }
 
 /// A worker claims a timeout that was moved, and still holds the claim from before.

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     error::DurableError,
-    record::{Name, Record},
+    record::{Claim, Name, Record},
     store::{Answer, Command, Settlement, Store},
     time::{Driven, WallClock, WallTime},
 };
@@ -149,6 +149,11 @@ impl Core {
         }
     }
 
+    fn settle(&self, claim: Claim, settlement: Settlement, counted: Counted) {
+        let reply = Reply::Settled(claim.token, counted);
+        self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
+    }
+
     fn write(&self, group: Vec<Job>) -> Failed {
         let mut outcome = Outcome::default();
         let now = self.clock.now();
@@ -264,8 +269,7 @@ impl Core {
     fn carry_out(&self, handler: &Handler, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
         for (claim, settlement, counted) in step.settlements {
-            let reply = Reply::Settled(claim.token, counted);
-            self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
+            self.settle(claim, settlement, counted);
         }
         for (record, run) in step.begun {
             let Some(ends) = self.itself.upgrade() else { continue };
@@ -331,10 +335,8 @@ impl Core {
     /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
         let claims: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        if !claims.is_empty() {
-            let release = |claim| Command::Settle(claim, Settlement::Release);
-            let commands = claims.into_iter().map(release).collect();
-            self.commit(Job { commands, reply: Reply::None });
+        for claim in claims {
+            self.settle(claim, Settlement::Release, Counted::Released);
         }
         let mut drivers = self.drivers.lock();
         // A claim under way locks its worker.
@@ -462,8 +464,7 @@ impl Ends for Core {
         {
             *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
         }
-        let command = Command::Settle(record.claim(), settlement);
-        self.commit(Job { commands: vec![command], reply: Reply::Settled(record.token, counted) });
+        self.settle(record.claim(), settlement, counted);
     }
 }
 

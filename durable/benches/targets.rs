@@ -28,7 +28,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, SystemWallClock, TimeoutId,
+    Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, TimeoutId,
 };
 use parking_lot::Mutex;
 
@@ -122,7 +122,7 @@ impl Bench {
     /// timeouts are meanwhile, and the memory of this process. Returns deliveries a second.
     fn overdue<S: Store>(&mut self, name: &str, stores: Vec<S>) -> f64 {
         const BATCH: u64 = 5_000;
-        let clock = stores[0].clock().unwrap_or_else(|| Arc::new(SystemWallClock));
+        let clock = stores[0].clock();
         let now = clock.now();
         let write = |count: u64, is_due: bool| {
             for _ in 0..count / BATCH {

@@ -47,20 +47,17 @@ fn main() -> Result<()> {
         }
         #[cfg(feature = "postgres")]
         ["server", parameters] => {
-            use delaywheel_durable::PostgresStore;
+            use delaywheel_durable::{NoTls, PostgresStore};
 
-            PostgresStore::migrate(parameters, "delaywheel")?;
-            child(PostgresStore::connect(parameters)?)
+            PostgresStore::migrate(parameters, "delaywheel", NoTls)?;
+            child(PostgresStore::connect(parameters, "delaywheel", NoTls)?)
         }
         _ => Err("usage: reminders [postgres]".into()),
     }
 }
 
 /// Starts a timer. It has a name, so it takes over the timeouts of a killed one at once.
-fn start<S: Store>(
-    store: S,
-    note: impl Fn(&str) + Send + Sync + 'static,
-) -> Result<DurableTimer<S>> {
+fn start(store: impl Store, note: impl Fn(&str) + Send + Sync + 'static) -> Result<DurableTimer> {
     let builder = DurableTimer::builder(store).worker("node-1");
     Ok(builder.build_blocking(move |delivery| {
         note(delivery.id().as_str());
@@ -69,7 +66,7 @@ fn start<S: Store>(
 }
 
 /// Schedules the reminders for the next three seconds, and delivers until it is killed.
-fn child<S: Store>(store: S) -> Result<()> {
+fn child(store: impl Store) -> Result<()> {
     let timer = start(store, tell)?;
     let now = timer.now();
     let new = |number: usize| {

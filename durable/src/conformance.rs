@@ -12,6 +12,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     num::{NonZeroU32, NonZeroUsize},
     time::Duration,
 };
@@ -19,6 +20,7 @@ use std::{
 use fastrand::Rng;
 
 use crate::{
+    error::StoreResult,
     memory::MemoryStore,
     record::{Attempt, Claim, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
@@ -80,6 +82,7 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
     assert!(store.get(&id("empty")).expect("get").expect("kept").payload.is_empty());
 }
 
+/// The comparison with the reference hardly ever has so many deliveries of one key.
 fn limits_of_deliveries_by_key(store: &dyn Store) {
     for name in ["a", "b", "c"] {
         write(store, Command::Schedule(new(name, at(0)).key("k").expect("valid")));
@@ -161,6 +164,25 @@ fn agrees_with_the_reference(store: &dyn Store, seed: u64, steps: usize) {
 }
 
 impl Comparison<'_> {
+    /// Makes a call to both stores, and compares the answers.
+    #[track_caller]
+    fn same<R: PartialEq + fmt::Debug>(&self, call: impl Fn(&dyn Store) -> StoreResult<R>) -> R {
+        self.same_of((), (), |store, ()| call(store))
+    }
+
+    /// The same with what is another value in each store, such as tokens.
+    #[track_caller]
+    fn same_of<T: Clone + fmt::Debug, R: PartialEq + fmt::Debug>(
+        &self,
+        ours: T,
+        theirs: T,
+        call: impl Fn(&dyn Store, T) -> StoreResult<R>,
+    ) -> R {
+        let answer = call(self.store, ours.clone()).expect("the store answers");
+        assert_eq!(answer, call(&self.reference, theirs).expect("memory"), "{ours:?}");
+        answer
+    }
+
     fn step(&mut self) {
         if self.rng.u8(..4) == 0 {
             self.now = self.now.saturating_add(Duration::from_micros(self.rng.u64(..400)));
@@ -191,9 +213,7 @@ impl Comparison<'_> {
             ours.push(our);
             theirs.push(their);
         }
-        let answers = self.store.write(self.now, &ours).expect("write");
-        let expected = self.reference.write(self.now, &theirs).expect("write");
-        assert_eq!(answers, expected, "{ours:?}");
+        self.same_of(ours, theirs, |store, commands| store.write(self.now, &commands));
     }
 
     fn command(&mut self) -> (Command, Command) {
@@ -266,9 +286,7 @@ impl Comparison<'_> {
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_values().unzip();
         let limit = NonZeroUsize::new(self.rng.usize(..3));
-        let begun = self.store.begin(self.now, &ours, limit).expect("begin");
-        let expected = self.reference.begin(self.now, &theirs, limit).expect("begin");
-        assert_eq!(begun, expected, "{ours:?}");
+        self.same_of(ours, theirs, |store, claims| store.begin(self.now, &claims, limit));
     }
 
     fn queue(&mut self) -> Name {
@@ -284,13 +302,10 @@ impl Comparison<'_> {
         let (queue, rate) = (self.queue(), NonZeroU32::MIN.saturating_add(self.rng.u32(..9_000)));
         if self.rng.u8(..4) == 0 {
             let is_paused = self.rng.u8(..4) == 0;
-            self.store.pause(&queue, is_paused).expect("pause");
-            self.reference.pause(&queue, is_paused).expect("pause");
+            self.same(|store| store.pause(&queue, is_paused));
         }
         let (now, most) = (self.now, self.rng.usize(..9));
-        let permits = self.store.permits(&queue, now, rate, most).expect("permits");
-        let expected = self.reference.permits(&queue, now, rate, most).expect("permits");
-        assert_eq!(permits, expected, "{queue} {rate} {most}");
+        self.same(|store| store.permits(&queue, now, rate, most));
         if self.rng.u8(..4) == 0 {
             let keep = Duration::from_micros([0, 400, 2_000][self.rng.usize(..3)]);
             self.store.keep_history(keep);
@@ -298,16 +313,15 @@ impl Comparison<'_> {
         }
         let (id, limit) = (self.id(), self.rng.usize(..9));
         for id in [None, Some(&id)] {
-            let history = self.store.history(now, id, None, 9_999).expect("history");
-            let expected = self.reference.history(now, id, None, 9_999).expect("history");
-            assert_eq!(without_numbers(&history), without_numbers(&expected));
+            let attempts = |store: &dyn Store| store.history(now, id, None, 9_999);
+            self.same(|store| attempts(store).map(|history| without_numbers(&history)));
+            let history = attempts(self.store).expect("history");
             assert!(history.is_sorted_by(|a, b| a.number > b.number));
             let before = history.first().map(|first| first.number);
             let rest = self.store.history(now, id, before, limit).expect("history");
             assert!(rest.iter().eq(history.iter().skip(1).take(limit)), "{rest:?}");
         }
-        let queues = self.store.queues().expect("queues");
-        assert_eq!(queues, self.reference.queues().expect("queues"));
+        self.same(Store::queues);
     }
 
     fn work(&mut self) {
@@ -321,8 +335,7 @@ impl Comparison<'_> {
             }
             1 if self.workers.len() > 2 => {
                 let (our, their) = self.workers.remove(self.rng.usize(..self.workers.len()));
-                self.store.leave(our).expect("leave");
-                self.reference.leave(their).expect("leave");
+                self.same_of(our, their, Store::leave);
             }
             2 => {
                 let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };
@@ -330,14 +343,14 @@ impl Comparison<'_> {
                 let tokens =
                     self.claims[kept..].iter().map(|(our, their)| (our.token, their.token));
                 let (ours, theirs): (Vec<_>, Vec<_>) = tokens.unzip();
-                let taken = self.store.keep_only(our, &ours).expect("keep");
-                assert_eq!(taken, self.reference.keep_only(their, &theirs).expect("keep"));
+                let keep = |store: &dyn Store, (worker, tokens): (_, Vec<_>)| {
+                    store.keep_only(worker, &tokens)
+                };
+                self.same_of((our, ours), (their, theirs), keep);
             }
             _ => {
                 let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };
-                let known = self.store.renew(our, self.now, lease).expect("renew");
-                let expected = self.reference.renew(their, self.now, lease).expect("renew");
-                assert_eq!(known, expected);
+                self.same_of(our, their, |store, worker| store.renew(worker, self.now, lease));
             }
         }
     }
@@ -356,26 +369,19 @@ impl Comparison<'_> {
             }
             _ => Query::Dead { after: after.filter(|_| self.rng.bool()) },
         };
-        let list = self.store.list(&query, 5).expect("list");
-        let expected = self.reference.list(&query, 5).expect("list");
-        assert_eq!(without_tokens(&list), without_tokens(&expected), "{query:?}");
+        self.same(|store| store.list(&query, 5).map(|list| without_tokens(&list)));
         let id = self.id();
-        let (found, expected) = (self.store.get(&id), self.reference.get(&id));
-        let record = |found: Option<Record>| without_tokens(found.as_slice());
-        assert_eq!(record(found.expect("get")), record(expected.expect("get")), "{id}");
+        self.same(|store| store.get(&id).map(|found| without_tokens(found.as_slice())));
     }
 
     fn compare(&mut self) {
         let all = Query::Prefix { prefix: String::new(), after: None };
-        let records = self.store.list(&all, usize::MAX >> 1).expect("list");
-        assert_eq!(without_tokens(&records), without_tokens(&self.reference.records()));
-        assert_eq!(self.store.count().expect("count"), self.reference.count().expect("count"));
+        self.same(|store| store.list(&all, usize::MAX >> 1).map(|list| without_tokens(&list)));
+        self.same(Store::count);
         let range = (self.time(), self.time());
         let (queue, limit) = (self.queue(), self.rng.usize(..40));
         for (queue, limit) in [(None, usize::MAX), (Some(&queue), limit)] {
-            let count = |store: &dyn Store| store.count_live(range.0, range.1, queue, limit);
-            let expected = count(&self.reference).expect("count");
-            assert_eq!(count(self.store).expect("count"), expected, "{range:?} {queue:?} {limit}");
+            self.same(|store| store.count_live(range.0, range.1, queue, limit));
         }
         let workers = |store: &dyn Store| store.workers(9).expect("workers");
         let leases = |workers: Vec<WorkerLease>| {

@@ -60,55 +60,48 @@ impl From<BuildError> for io::Error {
 }
 
 /// Reason for which a store failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreErrorReason {
     /// Another process has the file open.
+    #[error("another process has the store open")]
     InUse,
     /// The file or directory cannot be written. Nothing was changed.
+    #[error("store is read-only")]
     ReadOnly,
     /// The disk is full. Nothing was changed.
+    #[error("disk is full")]
     Full,
     /// The file is not a store, or is damaged.
+    #[error("file is damaged or not a store of this crate")]
     Corrupt,
     /// A newer version of this crate wrote the store.
+    #[error("a newer version of this crate wrote the store")]
     NewerVersion,
     /// The tables of the database are missing, or older than this program: call
     /// `PostgresStore::migrate`.
+    #[error("tables are missing or older than this program")]
     NotMigrated,
     /// The database server cannot be reached. Nothing was changed.
+    #[error("database is unavailable")]
     Unavailable,
     /// Another transaction has locked the record, for longer than a command waits. Nothing was
     /// changed.
+    #[error("another transaction has locked the timeout")]
     Locked,
     /// The database refuses a value of the command. Nothing was changed.
+    #[error("database refused a value")]
     Refused,
     /// The connection was lost or the sync of the file failed during a commit, or the store
     /// panicked. The store has made the change, or it has not.
+    #[error("commit was interrupted, its outcome is unknown")]
     OutcomeUnknown,
     /// The store is closed or was shut down.
+    #[error("store is closed")]
     Closed,
     /// Any other failure; see the source.
+    #[error("store failed")]
     Other,
-}
-
-impl fmt::Display for StoreErrorReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InUse => "another process has the store open",
-            Self::ReadOnly => "store is read-only",
-            Self::Full => "disk is full",
-            Self::Corrupt => "file is damaged or not a store of this crate",
-            Self::NewerVersion => "a newer version of this crate wrote the store",
-            Self::NotMigrated => "tables are missing or older than this program",
-            Self::Unavailable => "database is unavailable",
-            Self::Locked => "another transaction has locked the timeout",
-            Self::Refused => "database refused a value",
-            Self::OutcomeUnknown => "commit was interrupted, its outcome is unknown",
-            Self::Closed => "store is closed",
-            Self::Other => "store failed",
-        })
-    }
 }
 
 /// Result of a call of a store.

@@ -46,12 +46,7 @@ pub struct Overview {
 
 impl Overview {
     /// Counts the records of a store. Each number costs one statement.
-    pub fn of<S: Store + ?Sized>(
-        store: &S,
-        now: WallTime,
-        hours: usize,
-        limit: usize,
-    ) -> StoreResult<Self> {
+    pub fn of(store: &dyn Store, now: WallTime, hours: usize, limit: usize) -> StoreResult<Self> {
         const HOUR: u64 = 3_600_000_000;
         let later = now.saturating_add(Duration::from_micros(1));
         let due = Query::Times { from: WallTime::MIN, until: later, after: None };
@@ -86,8 +81,8 @@ pub struct QueueOverview {
 
 impl QueueOverview {
     /// Counts the records of a queue, with two statements.
-    pub fn of<S: Store + ?Sized>(
-        store: &S,
+    pub fn of(
+        store: &dyn Store,
         queue: QueueState,
         now: WallTime,
         limit: usize,

@@ -157,7 +157,7 @@ pub use self::page::Page;
 #[cfg(feature = "serde")]
 pub use self::payload::{Payload, PayloadError};
 #[cfg(feature = "postgres")]
-pub use self::postgres::PostgresStore;
+pub use self::postgres::{PostgresStore, Tls};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
 pub use self::{
@@ -176,10 +176,12 @@ pub use self::{
     },
     time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
     timer::{
-        Backoff, CatchUp, Delivery, DeliveryFuture, DurableStats, DurableTimer,
-        DurableTimerBuilder, Latency, Queue, Receipt, StopToken,
+        Backoff, Delivery, DeliveryFuture, DurableStats, DurableTimer, DurableTimerBuilder,
+        Latency, Queue, Receipt, StopToken,
     },
 };
+#[cfg(feature = "postgres")]
+pub use tokio_postgres::NoTls;
 
 #[cfg(all(doctest, feature = "sqlite"))]
 #[doc = include_str!("../README.md")]

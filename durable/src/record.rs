@@ -52,14 +52,6 @@ impl TimeoutId {
     }
 }
 
-impl FromStr for TimeoutId {
-    type Err = InputError;
-
-    fn from_str(id: &str) -> Result<Self, InputError> {
-        Self::new(id)
-    }
-}
-
 /// Returns the hash FNV-1a of 64 bits.
 pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -132,6 +124,14 @@ macro_rules! text {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InputError;
+
+            fn from_str(text: &str) -> Result<Self, InputError> {
+                Self::new(text)
             }
         }
 

@@ -21,6 +21,11 @@ pub enum Missed {
     Skip,
 }
 
+impl Missed {
+    const NAMES: [(&str, Self); 3] =
+        [("all", Self::All), ("once", Self::Once), ("skip", Self::Skip)];
+}
+
 /// Rule by which a timeout recurs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Repeat {
@@ -119,11 +124,7 @@ impl Repeat {
     /// Writes the rule as text for a store, such as `once every 60000000`.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let missed = match self.missed {
-            Missed::All => "all",
-            Missed::Once => "once",
-            Missed::Skip => "skip",
-        };
+        let missed = Missed::NAMES[self.missed as usize].0;
         match &self.rule {
             Rule::Every(period) => format!("{missed} every {}", period.as_micros()),
             Rule::Cron(expression, zone) => format!("{missed} cron {zone} {expression}"),
@@ -134,17 +135,10 @@ impl Repeat {
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (missed, rule) = text.split_once(' ')?;
-        let missed = match missed {
-            "all" => Missed::All,
-            "once" => Missed::Once,
-            "skip" => Missed::Skip,
-            _ => return None,
-        };
+        let (_, missed) = *Missed::NAMES.iter().find(|(name, _)| *name == missed)?;
         let rule = match rule.split_once(' ')? {
             ("every", micros) => {
-                return Some(
-                    Self::every(Duration::from_micros(micros.parse().ok()?)).ok()?.missed(missed),
-                );
+                Self::every(Duration::from_micros(micros.parse().ok()?)).ok()?.rule
             }
             ("cron", rest) => {
                 let (zone, expression) = rest.split_once(' ')?;

@@ -689,6 +689,7 @@ impl fmt::Debug for SqliteStore {
 }
 
 /// Changes by a transaction, to take effect once it has committed.
+#[derive(Default)]
 struct Effects {
     /// Id, and the places before and after the change if the record is live.
     changes: Vec<(TimeoutId, Option<Spot>, Option<Spot>)>,
@@ -696,7 +697,7 @@ struct Effects {
     holds: FxHashMap<TimeoutId, Hold>,
     token: u64,
     dead: i64,
-    queues: Vec<Name>,
+    queues: BTreeSet<Name>,
     /// How long attempts are kept, and how many were added.
     keep: Duration,
     attempts: u64,
@@ -774,13 +775,11 @@ impl Held {
             _ => None,
         });
         let effects = Effects {
-            changes: Vec::new(),
             holds: holds.collect(),
             token: self.last_token,
-            dead: 0,
             keep: self.keep,
-            attempts: 0,
-            queues: queues.collect::<BTreeSet<_>>().into_iter().collect(),
+            queues: queues.collect(),
+            ..Effects::default()
         };
         self.changing.extend(ids().cloned());
         self.last_token += commands.len() as u64;

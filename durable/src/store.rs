@@ -18,7 +18,7 @@ use crate::{
     error::StoreResult,
     record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
-    time::{WallClock, WallTime},
+    time::{SystemWallClock, WallClock, WallTime},
 };
 
 /// What to do if the id is scheduled already.
@@ -586,8 +586,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the clock by which all workers of the store agree on the time, if it has one.
-    fn clock(&self) -> Option<Arc<dyn WallClock>> {
-        None
+    /// Returns the clock by which all workers of the store agree on the time. By default that of
+    /// the system.
+    fn clock(&self) -> Arc<dyn WallClock> {
+        Arc::new(SystemWallClock)
     }
 }

@@ -319,7 +319,9 @@ impl ManualWallClock {
         *now = time.max(*now);
     }
 
-    fn next_turn(&self) -> Option<WallTime> {
+    /// Returns the next time at which a timer wants a turn; `None` if none does.
+    #[must_use]
+    pub fn next_turn(&self) -> Option<WallTime> {
         let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min();
         // A turn that is overdue was refused by its timer just now; one microsecond on, it may not
         // be.

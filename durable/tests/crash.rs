@@ -29,7 +29,7 @@ use std::{
 
 use delaywheel_durable::{
     Backoff, Cancelled, DurableError, DurableTimer, DurableTimerBuilder, NewTimeout, Scheduled,
-    SqliteStore, Store, StoreErrorReason, SystemWallClock, WallClock,
+    SqliteStore, Store, StoreErrorReason,
 };
 use fastrand::Rng;
 use tempfile::TempDir;
@@ -68,7 +68,7 @@ fn child() {
 /// The handler of one timeout always ends the process. Those that are due before it make the
 /// handler quick, so that those after it begin ahead.
 fn run_poisoned<S: Store>(store: S) {
-    let now = store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now());
+    let now = store.clock().now();
     let new = |id, seconds| {
         let due = now.saturating_sub(Duration::from_secs(seconds));
         delaywheel_durable::Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
@@ -104,7 +104,7 @@ fn check_poisoned<S: Store>(place: (&str, &OsStr), attempts: &[i32], open: impl 
     assert_eq!((count.live, count.dead), (0, 1));
 }
 
-fn run<S: Store>(store: S) {
+fn run(store: impl Store) {
     let (sender, drained) = mpsc::channel();
     let timer = builder(store).build_blocking(move |delivery| {
         tell(&format!("delivered {}", delivery.id()));
@@ -114,7 +114,7 @@ fn run<S: Store>(store: S) {
 }
 
 /// On a server the records of a killed process are free when its lease ends.
-fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
+fn builder(store: impl Store) -> DurableTimerBuilder {
     let short = Duration::from_millis(1);
     let backoff = Backoff::new(short).max(50 * short).attempts(u32::MAX);
     DurableTimer::builder(store).lease(Duration::from_secs(1)).backoff(backoff)
@@ -122,7 +122,7 @@ fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
 
 /// Schedules and cancels until the process is killed. The last process delivers the rest; it gets a
 /// message after each delivery.
-fn use_timer<S: Store>(timer: &DurableTimer<S>, drained: &mpsc::Receiver<()>) {
+fn use_timer(timer: &DurableTimer, drained: &mpsc::Receiver<()>) {
     let round: u64 = env::var("CRASH_ROUND").expect("round").parse().expect("a number");
     if env::var("CRASH_LAST").is_ok() {
         while timer.count().expect("count").live > 0 {
@@ -139,7 +139,7 @@ fn use_timer<S: Store>(timer: &DurableTimer<S>, drained: &mpsc::Receiver<()>) {
     });
 }
 
-fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
+fn run_caller(timer: &DurableTimer, round: u64, caller: u64) {
     let mut rng = Rng::with_seed(round * CALLERS + caller);
     for number in 0.. {
         let id = format!("{round}/{caller}/{number}");
@@ -417,8 +417,8 @@ mod shared {
         let [plain, table, pause, poisoned, disk] = places;
         // The parent may cut the connection.
         let open = |parameters: &String| loop {
-            let migrated = PostgresStore::migrate(parameters, "delaywheel");
-            let connect = |()| PostgresStore::connect_schema(parameters, "delaywheel");
+            let migrated = PostgresStore::migrate(parameters, "delaywheel", NoTls);
+            let connect = |()| PostgresStore::connect(parameters, "delaywheel", NoTls);
             match migrated.and_then(connect) {
                 Ok(store) => return store,
                 Err(error) => refused(&error.into(), "open"),
@@ -652,7 +652,7 @@ mod shared {
         let Some(server) = Server::start() else { return };
         let parameters = server.parameters();
         let store = open(&parameters, "delaywheel");
-        let now = store.clock().expect("clock").now();
+        let now = store.clock().now();
         let schedule = |id: &str, delay| {
             let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
             store.write(now, &[Change::Schedule(new)]).expect("schedule");

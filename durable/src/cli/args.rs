@@ -1,7 +1,7 @@
 //! The arguments of the program.
 
 use clap::{Args as Group, Parser, Subcommand};
-use delaywheel_durable::{InputError, Name, TimeoutId, WallTime};
+use delaywheel_durable::{Name, TimeoutId, WallTime};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::Failure;
@@ -61,15 +61,9 @@ pub(crate) enum Action {
     /// Lists the queues, whether they are paused, and their numbers of timeouts
     Queues,
     /// Pauses a queue: no delivery of it begins until it is resumed
-    Pause {
-        #[arg(value_parser = queue)]
-        queue: Name,
-    },
+    Pause { queue: Name },
     /// Resumes a queue
-    Resume {
-        #[arg(value_parser = queue)]
-        queue: Name,
-    },
+    Resume { queue: Name },
     /// Copies a SQLite store to a new file, also while a process uses it
     Backup { file: std::path::PathBuf },
     /// Makes the file of a SQLite store smaller
@@ -88,7 +82,7 @@ pub(crate) struct Filter {
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
     /// Only timeouts of this queue; the default one has an empty name
-    #[arg(long, value_parser = queue)]
+    #[arg(long)]
     pub(crate) queue: Option<Name>,
 }
 
@@ -169,10 +163,6 @@ impl Time {
             }
         }
     }
-}
-
-fn queue(name: &str) -> Result<Name, InputError> {
-    Name::new(name)
 }
 
 /// Reads a cursor: microseconds since 1970, a colon, and an id.

@@ -13,8 +13,8 @@ use std::{
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Name, Query, QueueOverview, Record, State, Store, StoreError,
-    TimeoutId, WallTime,
+    Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, QueueOverview, Record, State,
+    Store, StoreError, TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -79,13 +79,16 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Stats => stats(&*target.read()?, report),
         Action::List { dead, due_before, page } => {
             let store = target.read()?;
-            let now = now(&*store);
+            let now = store.clock().now();
             let until = due_before.map(|time| time.resolve(now)).transpose()?;
             let prefix = page.filter.prefix.clone();
             let query = match (dead, until, prefix) {
                 (true, ..) => Query::Dead { after: None },
                 (false, None, Some(prefix)) => Query::Prefix { prefix, after: None },
-                (false, until, _) => times(until.unwrap_or(WallTime::MAX)),
+                (false, until, _) => {
+                    let until = until.unwrap_or(WallTime::MAX);
+                    Query::Times { from: WallTime::MIN, until, after: None }
+                }
             };
             list(&*store, query, &page, report)
         }
@@ -93,7 +96,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Show { id } => {
             let store = target.read()?;
             let record = store.get(&id)?;
-            let history = store.history(now(&*store), Some(&id), None, PAGE)?;
+            let history = store.history(store.clock().now(), Some(&id), None, PAGE)?;
             if record.is_none() && history.is_empty() {
                 return Ok(missing(&id));
             }
@@ -117,7 +120,7 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Queues => {
             let store = target.read()?;
-            let now = now(&*store);
+            let now = store.clock().now();
             let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX);
             let queues: Result<Vec<_>, _> = store.queues()?.into_iter().map(count).collect();
             let queues: Vec<_> = queues?.iter().map(report::queue).collect();
@@ -143,13 +146,13 @@ fn run(args: Args, report: Report) -> Outcome {
 }
 
 fn migrate(target: &Target, prints: bool, report: Report) -> Outcome {
-    let migrations = target.migrations();
+    let migrations = PostgresStore::migrations(&target.schema);
     if prints {
         write!(io::stdout(), "{}", migrations.concat())?;
         return Ok(true);
     }
     target.migrate()?;
-    print(report, &json!({"schema": target.schema(), "version": migrations.len()}))
+    print(report, &json!({"schema": target.schema, "version": migrations.len()}))
 }
 
 fn print(report: Report, object: &Value) -> Outcome {
@@ -157,23 +160,10 @@ fn print(report: Report, object: &Value) -> Outcome {
     Ok(true)
 }
 
-/// Returns the present by the clock of the store, or that of the system.
-fn now(store: &dyn Store) -> WallTime {
-    use delaywheel_durable::{SystemWallClock, WallClock};
-    store.clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now())
-}
-
-fn times(until: WallTime) -> Query {
-    Query::Times { from: WallTime::MIN, until, after: None }
-}
-
 fn stats(store: &dyn Store, report: Report) -> Outcome {
-    let now = now(store);
-    let (counts, later) = (store.count()?, now.saturating_add(Duration::from_micros(1)));
-    let due = store.count_live(WallTime::MIN, later, None, usize::MAX)?;
-    let oldest = store.list(&times(now), 1)?.first().map(|record| record.next.to_string());
-    let (live, dead) = (counts.live, counts.dead);
-    print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
+    let seen = Overview::of(store, store.clock().now(), 0, usize::MAX)?;
+    let (live, oldest) = (store.count()?.live, seen.oldest_due.map(|time| time.to_string()));
+    print(report, &json!({"live": live, "dead": seen.dead, "due": seen.due, "oldest_due": oldest}))
 }
 
 fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {
@@ -201,7 +191,7 @@ fn missing(id: &TimeoutId) -> bool {
 }
 
 fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
-    let answers = store.write(now(store), &[Command::Cancel(id.clone())])?;
+    let answers = store.write(store.clock().now(), &[Command::Cancel(id.clone())])?;
     let result = match answers[..] {
         [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
         [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
@@ -217,7 +207,7 @@ fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
 }
 
 fn requeue_one(store: &dyn Store, id: TimeoutId, requeue: &Requeue, report: Report) -> Outcome {
-    let now = now(store);
+    let now = store.clock().now();
     let Some(record) = store.get(&id)? else { return Ok(missing(&id)) };
     let mut requeued = usize::from(record.state == State::Dead);
     if requeued == 1 && !requeue.dry_run {
@@ -234,7 +224,7 @@ fn count(answers: &[Answer]) -> usize {
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
 fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome {
-    let start = now(store);
+    let start = store.clock().now();
     let due = due(requeue, start)?;
     let bar = ProgressBar::new(store.count()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
@@ -254,7 +244,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome 
         requeued += if requeue.dry_run {
             commands.len()
         } else {
-            count(&store.write(now(store), &commands)?)
+            count(&store.write(store.clock().now(), &commands)?)
         };
         bar.set_message(requeued.to_string());
     }

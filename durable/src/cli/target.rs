@@ -2,13 +2,13 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use delaywheel_durable::{PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
+use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
 
 use crate::Failure;
 
 pub(crate) struct Target {
     kind: Kind,
-    schema: String,
+    pub(crate) schema: String,
 }
 
 enum Kind {
@@ -33,10 +33,6 @@ impl Target {
         Self { kind, schema }
     }
 
-    pub(crate) fn schema(&self) -> &str {
-        &self.schema
-    }
-
     /// Opens the store to read it.
     pub(crate) fn read(&self) -> Result<Arc<dyn Store>, Failure> {
         self.open(true)
@@ -49,7 +45,7 @@ impl Target {
 
     fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
         Ok(match &self.kind {
-            Kind::Postgres(url) => Arc::new(PostgresStore::connect_schema(url, &self.schema)?),
+            Kind::Postgres(url) => Arc::new(PostgresStore::connect(url, &self.schema, NoTls)?),
             _ => Arc::new(self.sqlite(is_read)?),
         })
     }
@@ -83,16 +79,12 @@ impl Target {
         Ok((before, size(file)?))
     }
 
-    pub(crate) fn migrations(&self) -> Vec<String> {
-        PostgresStore::migrations(&self.schema)
-    }
-
     pub(crate) fn migrate(&self) -> Result<(), Failure> {
         let Kind::Postgres(url) = &self.kind else {
             self.file()?;
             return usage("this command is for PostgreSQL stores");
         };
-        Ok(PostgresStore::migrate(url, &self.schema)?)
+        Ok(PostgresStore::migrate(url, &self.schema, NoTls)?)
     }
 
     /// Serves the page until the program is interrupted.

@@ -32,7 +32,7 @@ use crate::{
     inspect::{Overview, QueueOverview},
     record::Name,
     store::{Answer, Command, Query, Store},
-    time::{SystemWallClock, WallClock, WallTime},
+    time::{WallClock, WallTime},
 };
 
 /// Hours of the plot.
@@ -89,7 +89,7 @@ impl Page {
     /// Creates a page that is read-only and needs no token.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        let clock = store.clock().unwrap_or_else(|| Arc::new(SystemWallClock));
+        let clock = store.clock();
         let readers = Arc::new(Semaphore::new(READERS));
         let title = "Durable timeouts".to_owned();
         Self { store, clock, title, allows_changes: false, token: None, readers }
@@ -102,7 +102,7 @@ impl Page {
         self
     }
 
-    /// Sets the clock that says what is due. The default is that of the store or of the system.
+    /// Sets the clock that says what is due. The default is that of the store.
     #[must_use]
     pub fn clock(mut self, clock: impl WallClock) -> Self {
         self.clock = Arc::new(clock);

@@ -117,14 +117,27 @@ pub(super) struct Session {
     used: Instant,
 }
 
-/// Returns how to open connections with a connector for TLS.
-pub(super) fn connect_by<T>(tls: T) -> Connect
-where
-    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-    T::TlsConnect: Send,
-    T::Stream: Send,
-    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+/// A connector for TLS of the crate `tokio-postgres`, or `NoTls`.
+pub trait Tls:
+    MakeTlsConnect<Socket, TlsConnect: Send + TlsConnect<Socket, Future: Send>, Stream: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
 {
+}
+
+impl<T> Tls for T where
+    T: MakeTlsConnect<Socket, TlsConnect: Send + TlsConnect<Socket, Future: Send>, Stream: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Returns how to open connections with a connector for TLS.
+pub(super) fn connect_by(tls: impl Tls) -> Connect {
     Box::new(move |config| {
         let tls = tls.clone();
         Box::pin(async move {

@@ -24,12 +24,10 @@ use std::{
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_postgres::{
-    Client, Config, Error, GenericClient, NoTls, Notification, Row, Socket,
-    error::SqlState,
-    tls::{MakeTlsConnect, TlsConnect},
-    types::Type,
+    Client, Config, Error, GenericClient, Notification, Row, error::SqlState, types::Type,
 };
 
+pub use self::connection::Tls;
 use self::{
     clock::ServerClock,
     connection::{
@@ -188,10 +186,15 @@ struct Shared {
 }
 
 impl PostgresStore {
-    /// Connects to the schema `delaywheel`, whose tables [`migrate`](Self::migrate) has made.
+    /// Connects to a schema whose tables [`migrate`](Self::migrate) has made. Its name consists of
+    /// lower-case letters, digits and underscores, at most 48. The usual one is `delaywheel`.
     ///
-    /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
-    /// not encrypted; see [`connect_tls`](Self::connect_tls).
+    /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`.
+    ///
+    /// All connections of the store use the connector for TLS, for example one of
+    /// `postgres-native-tls`, `postgres-openssl` or `tokio-postgres-rustls`. Without
+    /// `sslmode=require` in the parameters, a server without TLS gets connections that are not
+    /// encrypted. With [`NoTls`](crate::NoTls) no connection is encrypted.
     ///
     /// A connection fails if the machine of the server does not answer for 30 seconds. To change
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
@@ -202,21 +205,32 @@ impl PostgresStore {
     /// # Examples
     ///
     /// ```no_run
-    /// use delaywheel_durable::PostgresStore;
+    /// use delaywheel_durable::{NoTls, PostgresStore};
+    /// use tokio_postgres_rustls::MakeRustlsConnect;
     ///
-    /// PostgresStore::migrate("host=localhost user=owner dbname=app", "delaywheel")?;
-    /// let store = PostgresStore::connect("host=localhost user=me dbname=app")?;
-    /// # Ok::<_, delaywheel_durable::StoreError>(())
+    /// PostgresStore::migrate("host=localhost user=owner dbname=app", "delaywheel", NoTls)?;
+    /// let parameters = "host=localhost user=me dbname=app";
+    /// let store = PostgresStore::connect(parameters, "delaywheel", NoTls)?;
+    ///
+    /// # fn certificates() -> rustls::RootCertStore { rustls::RootCertStore::empty() }
+    /// let settings = rustls::ClientConfig::builder()
+    ///     .with_root_certificates(certificates())
+    ///     .with_no_client_auth();
+    /// let parameters = "host=db.example.org user=app dbname=app sslmode=require";
+    /// let tls = MakeRustlsConnect::new(settings);
+    /// let store = PostgresStore::connect(parameters, "delaywheel", tls)?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
     /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
-    /// cannot be reached, [`NotMigrated`](StoreErrorReason::NotMigrated) if the tables are missing
+    /// cannot be reached or the two sides cannot agree on TLS, [`Other`](StoreErrorReason::Other)
+    /// for the name, [`NotMigrated`](StoreErrorReason::NotMigrated) if the tables are missing
     /// or older than this program, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer
     /// version of this crate has migrated them.
-    pub fn connect(parameters: &str) -> StoreResult<Self> {
-        Self::connect_schema(parameters, "delaywheel")
+    pub fn connect(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
+        Self::of(&open(parameters, schema, connect_by(tls))?, schema)
     }
 
     /// Creates the tables of a schema, or migrates older ones, in one transaction.
@@ -226,22 +240,10 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Those of [`connect_schema`](Self::connect_schema), but for
+    /// Those of [`connect`](Self::connect), but for
     /// [`NotMigrated`](StoreErrorReason::NotMigrated); and [`Other`](StoreErrorReason::Other) if
     /// the role may not create tables.
-    pub fn migrate(parameters: &str, schema: &str) -> StoreResult<()> {
-        Self::migrate_tls(parameters, schema, NoTls)
-    }
-
-    /// Migrates like [`migrate`](Self::migrate), with a connector such as that of
-    /// [`connect_tls`](Self::connect_tls).
-    pub fn migrate_tls<T>(parameters: &str, schema: &str, tls: T) -> StoreResult<()>
-    where
-        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-        T::TlsConnect: Send,
-        T::Stream: Send,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-    {
+    pub fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
         let lane = Lane::new(&open(parameters, schema, connect_by(tls))?);
         if check(&lane, schema)? < NEWEST { migrate(&lane, schema) } else { Ok(()) }
     }
@@ -270,52 +272,6 @@ impl PostgresStore {
         all.collect()
     }
 
-    /// Connects like [`connect`](Self::connect), with another schema. Its name consists of
-    /// lower-case letters, digits and underscores, at most 48.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
-    pub fn connect_schema(parameters: &str, schema: &str) -> StoreResult<Self> {
-        Self::connect_tls(parameters, schema, NoTls)
-    }
-
-    /// Connects like [`connect_schema`](Self::connect_schema), with TLS.
-    ///
-    /// All connections of the store use the connector, for example one of `postgres-native-tls`,
-    /// `postgres-openssl` or `tokio-postgres-rustls`. Without `sslmode=require` in the parameters,
-    /// a server without TLS gets connections that are not encrypted.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use delaywheel_durable::PostgresStore;
-    /// use tokio_postgres_rustls::MakeRustlsConnect;
-    ///
-    /// # fn certificates() -> rustls::RootCertStore { rustls::RootCertStore::empty() }
-    /// let settings = rustls::ClientConfig::builder()
-    ///     .with_root_certificates(certificates())
-    ///     .with_no_client_auth();
-    /// let parameters = "host=db.example.org user=app dbname=app sslmode=require";
-    /// let tls = MakeRustlsConnect::new(settings);
-    /// let store = PostgresStore::connect_tls(parameters, "delaywheel", tls)?;
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect_schema`](Self::connect_schema);
-    /// [`Unavailable`](StoreErrorReason::Unavailable) also if the two sides cannot agree on TLS.
-    pub fn connect_tls<T>(parameters: &str, schema: &str, tls: T) -> StoreResult<Self>
-    where
-        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-        T::TlsConnect: Send,
-        T::Stream: Send,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-    {
-        Self::of(&open(parameters, schema, connect_by(tls))?, schema)
-    }
-
     /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
     ///
     /// A runtime of several threads drives them. The store keeps none while it has nothing to do,
@@ -342,7 +298,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Those of [`connect_schema`](Self::connect_schema), and [`Other`](StoreErrorReason::Other)
+    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other)
     /// for a runtime of one thread, where a call of the store would wait for itself.
     #[cfg(feature = "pool")]
     pub fn from_pool(
@@ -865,8 +821,8 @@ impl Store for PostgresStore {
         Some(RECHECK)
     }
 
-    fn clock(&self) -> Option<Arc<dyn WallClock>> {
-        Some(self.shared.clock.clone())
+    fn clock(&self) -> Arc<dyn WallClock> {
+        self.shared.clock.clone()
     }
 }
 
@@ -1088,27 +1044,15 @@ fn write_group(
     let columns = Columns::of(group);
     let Columns { kinds, ids, tokens, times, repeats, payloads, errors, .. } = &columns;
     let Columns { queues, priorities, keys, .. } = &columns;
+    let Extra { stopped, until, now, patience } = extra;
     let parameters: Parameters<'_> = &[
-        kinds,
-        ids,
-        tokens,
-        times,
-        repeats,
-        payloads,
-        errors,
-        &told,
-        queues,
-        priorities,
-        keys,
-        &extra.stopped,
-        &extra.until,
-        &extra.now,
-        &extra.patience,
+        kinds, ids, tokens, times, repeats, payloads, errors, &told, queues, priorities, keys,
+        stopped, until, now, patience,
     ];
     let is_done =
         |(_, command): &(usize, &Command)| matches!(command, Command::Settle(_, Settlement::Done));
-    let rows = if extra.until.is_none() && group.iter().all(is_done) {
-        session.query(sql::DONE, &[ids, tokens, &extra.patience])?
+    let rows = if until.is_none() && group.iter().all(is_done) {
+        session.query(sql::DONE, &[ids, tokens, patience])?
     } else {
         session.query(sql::WRITE, parameters)?
     };

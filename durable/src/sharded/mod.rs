@@ -92,8 +92,8 @@ const MOVED: &str = "\u{1}moved to another database";
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
-pub struct Sharded<S: Store> {
-    timers: Vec<DurableTimer<S>>,
+pub struct Sharded {
+    timers: Vec<DurableTimer>,
     /// The first ones, which have all timeouts at the start.
     old: usize,
     sweep: Mutex<Sweep>,
@@ -113,7 +113,7 @@ enum Place {
 
 calls!(Sharded);
 
-impl<S: Store> Sharded<S> {
+impl Sharded {
     /// Joins timers. Their order must stay the same.
     ///
     /// # Panics
@@ -121,7 +121,7 @@ impl<S: Store> Sharded<S> {
     /// Panics if there is none.
     #[must_use]
     #[track_caller]
-    pub fn new(timers: Vec<DurableTimer<S>>) -> Self {
+    pub fn new(timers: Vec<DurableTimer>) -> Self {
         let old = timers.len();
         Self::growing(timers, old)
     }
@@ -133,7 +133,7 @@ impl<S: Store> Sharded<S> {
     /// Panics if `old` is zero, or larger than the number of timers.
     #[must_use]
     #[track_caller]
-    pub fn growing(timers: Vec<DurableTimer<S>>, old: usize) -> Self {
+    pub fn growing(timers: Vec<DurableTimer>, old: usize) -> Self {
         assert!((1..=timers.len()).contains(&old), "{old} of {} databases are old", timers.len());
         Self {
             timers,
@@ -146,7 +146,7 @@ impl<S: Store> Sharded<S> {
 
     /// Returns the timers, in their order: for what concerns one database, such as statistics.
     #[must_use]
-    pub fn timers(&self) -> &[DurableTimer<S>] {
+    pub fn timers(&self) -> &[DurableTimer] {
         &self.timers
     }
 
@@ -315,7 +315,7 @@ impl<S: Store> Sharded<S> {
         self.each(|timer| timer.resume(queue.as_str()))
     }
 
-    fn each<E>(&self, run: impl Fn(&DurableTimer<S>) -> Result<(), E>) -> Result<(), E> {
+    fn each<E>(&self, run: impl Fn(&DurableTimer) -> Result<(), E>) -> Result<(), E> {
         self.timers.iter().map(run).fold(Ok(()), Result::and)
     }
 
@@ -337,7 +337,7 @@ impl<S: Store> Sharded<S> {
 
     /// Returns a store that takes part in a move.
     #[cfg_attr(not(test), expect(clippy::unnecessary_wraps, reason = "tests fail here"))]
-    fn store(&self, shard: usize) -> StoreResult<&S> {
+    fn store(&self, shard: usize) -> StoreResult<&dyn Store> {
         #[cfg(test)]
         if let Some(hook) = &*self.hook.lock() {
             hook()?;
@@ -384,7 +384,7 @@ fn jump(id: &TimeoutId, buckets: usize) -> usize {
     bucket
 }
 
-impl<S: Store> fmt::Debug for Sharded<S> {
+impl fmt::Debug for Sharded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sharded")
             .field("timers", &self.timers)

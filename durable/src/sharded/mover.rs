@@ -51,14 +51,14 @@ pub(super) struct Sweep {
 }
 
 /// A worker that moves timeouts from one database to another.
-struct Mover<'a, S: Store> {
-    sharded: &'a Sharded<S>,
+struct Mover<'a> {
+    sharded: &'a Sharded,
     /// The old database and the new one, and the worker in each.
     pair: [usize; 2],
     workers: [WorkerId; 2],
 }
 
-impl<S: Store> Sharded<S> {
+impl Sharded {
     /// Looks at up to `limit` timeouts of one old database, and moves those whose database is a new
     /// one. Returns whether all old databases have been looked at since the last time.
     ///
@@ -112,7 +112,7 @@ impl<S: Store> Sharded<S> {
 }
 
 /// Reads all pages of a list.
-fn pages<S: Store>(store: &S, mut query: Query, mut read: impl FnMut(&Record)) -> StoreResult<()> {
+fn pages(store: &dyn Store, mut query: Query, mut read: impl FnMut(&Record)) -> StoreResult<()> {
     loop {
         let page = store.list(&query, PAGE)?;
         page.iter().for_each(&mut read);
@@ -123,7 +123,7 @@ fn pages<S: Store>(store: &S, mut query: Query, mut read: impl FnMut(&Record)) -
     }
 }
 
-impl<S: Store> Mover<'_, S> {
+impl Mover<'_> {
     fn step(&self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
         let queues = match &mut sweep.queues {
             Some(queues) => queues,

@@ -18,15 +18,9 @@ use super::{
     delivery::Delivery,
     driver::{DriverSettings, QueueSettings},
     executor::{Handler, Threads, run_blocking},
-    policy::{Backoff, CatchUp},
+    policy::Backoff,
 };
-use crate::{
-    error::BuildError,
-    memory::MemoryStore,
-    record::Name,
-    store::Store,
-    time::{SystemWallClock, WallClock},
-};
+use crate::{error::BuildError, record::Name, store::Store, time::WallClock};
 
 /// A future that a spawner runs to its end.
 pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -56,8 +50,8 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct DurableTimerBuilder<S: Store> {
-    store: S,
+pub struct DurableTimerBuilder {
+    store: Box<dyn Store>,
     clock: Option<Arc<dyn WallClock>>,
     driver: DriverSettings,
     queues: Vec<Queue>,
@@ -185,8 +179,8 @@ impl Queue {
 
 /// Defines the settings of a queue, also for the builder, which has those of the default queue.
 macro_rules! queue_settings {
-    ($kind:ident $(<$store:ident>)?, $($settings:ident).+) => {
-        impl$(<$store: Store>)? $kind$(<$store>)? {
+    ($kind:ident, $($settings:ident).+) => {
+        impl $kind {
             /// Sets the most deliveries under way, at least 1. Default: 1024.
             #[must_use]
             pub fn max_deliveries(mut self, max: usize) -> Self {
@@ -229,7 +223,7 @@ macro_rules! queue_settings {
 }
 
 queue_settings!(Queue, settings);
-queue_settings!(DurableTimerBuilder<S>, driver.queue);
+queue_settings!(DurableTimerBuilder, driver.queue);
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -237,13 +231,13 @@ impl fmt::Debug for Queue {
     }
 }
 
-impl<S: Store> DurableTimerBuilder<S> {
-    pub(super) fn new(store: S) -> Self {
+impl DurableTimerBuilder {
+    pub(super) fn new(store: Box<dyn Store>) -> Self {
         let driver = DriverSettings { recheck: store.recheck(), ..DriverSettings::default() };
         Self { store, clock: None, driver, queues: Vec::new(), history: Duration::ZERO }
     }
 
-    /// Sets the wall clock. Default: that of the store if it has one, or the system's.
+    /// Sets the wall clock. Default: that of the store.
     #[must_use]
     pub fn clock(mut self, clock: impl WallClock) -> Self {
         self.clock = Some(Arc::new(clock));
@@ -299,10 +293,12 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the policy for overdue timeouts. Default: [`CatchUp::All`].
+    /// Drops timeouts that are overdue by more than `age` when the timer comes to them, and counts
+    /// them as skipped. A recurring timeout continues with its next occurrence, and
+    /// [`Missed`](crate::Missed) decides about its other ones. Default: delivers all, oldest first.
     #[must_use]
-    pub fn catch_up(mut self, policy: CatchUp) -> Self {
-        self.driver.catch_up = policy;
+    pub fn skip_older_than(mut self, age: Duration) -> Self {
+        self.driver.skip_older_than = Some(age);
         self
     }
 
@@ -317,7 +313,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Starts a timer with a blocking handler, which runs on threads of the timer.
     ///
     /// `Ok` acknowledges the delivery. An error or a panic counts as a failed attempt.
-    pub fn build_blocking<F>(self, handler: F) -> Result<DurableTimer<S>, BuildError>
+    pub fn build_blocking<F>(self, handler: F) -> Result<DurableTimer, BuildError>
     where
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
@@ -359,11 +355,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn build_async<P, F, R, E>(
-        self,
-        spawn: P,
-        handler: F,
-    ) -> Result<DurableTimer<S>, BuildError>
+    pub fn build_async<P, F, R, E>(self, spawn: P, handler: F) -> Result<DurableTimer, BuildError>
     where
         P: Fn(DeliveryFuture) + Send + Sync + 'static,
         F: Fn(Delivery) -> R + Send + Sync + 'static,
@@ -377,7 +369,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///
     /// It is for handlers that pass deliveries to threads or tasks of their own. The handler must
     /// not block. If it panics and drops the delivery, that counts as a failed attempt.
-    pub fn build_with<F>(self, handler: F) -> Result<DurableTimer<S>, BuildError>
+    pub fn build_with<F>(self, handler: F) -> Result<DurableTimer, BuildError>
     where
         F: Fn(Delivery) + Send + Sync + 'static,
     {
@@ -411,13 +403,13 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///
     /// [`BuildError`] if a setting is out of range, two queues have one name, or the threads cannot
     /// be started.
-    pub fn build(self) -> Result<DurableTimer<S>, BuildError> {
+    pub fn build(self) -> Result<DurableTimer, BuildError> {
         self.check()?;
         self.start()
     }
 
     /// Starts a timer that also serves the default queue.
-    fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer<S>, BuildError> {
+    fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer, BuildError> {
         queue.settings = self.driver.queue.clone();
         self.queues.push(queue);
         self.build()
@@ -442,13 +434,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         wrong.map_or(Ok(()), |name| Err(BuildError::Setting(name)))
     }
 
-    fn choose_clock(&self) -> Arc<dyn WallClock> {
-        let given = self.clock.clone();
-        given.or_else(|| self.store.clock()).unwrap_or_else(|| Arc::new(SystemWallClock))
-    }
-
-    fn start(mut self) -> Result<DurableTimer<S>, BuildError> {
-        let clock = self.choose_clock();
+    fn start(mut self) -> Result<DurableTimer, BuildError> {
+        let clock = self.clock.take().unwrap_or_else(|| self.store.clock());
         let is_virtual = is_virtual(&clock);
         let alarm = (!is_virtual).then(Alarm::new);
         self.driver.is_virtual = is_virtual;
@@ -481,12 +468,12 @@ impl<S: Store> DurableTimerBuilder<S> {
         let timer = DurableTimer::new(Arc::clone(&core));
         core.threads.lock().append(&mut handles);
         if is_virtual {
-            let weak: Weak<Core<S>> = Arc::downgrade(&core);
+            let weak: Weak<Core> = Arc::downgrade(&core);
             core.clock.adopt(weak);
             return Ok(timer);
         }
         for (name, run) in [
-            ("delaywheel-commit", Core::run_commits as fn(&Core<S>)),
+            ("delaywheel-commit", Core::run_commits as fn(&Core)),
             ("delaywheel-locked", Core::run_locked),
             ("delaywheel-driver", Core::run_driver),
         ] {
@@ -501,6 +488,6 @@ impl<S: Store> DurableTimerBuilder<S> {
 
 /// Returns whether the clock runs its timers itself.
 fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
-    let none: Weak<Core<MemoryStore>> = Weak::new();
+    let none: Weak<Core> = Weak::new();
     clock.adopt(none)
 }

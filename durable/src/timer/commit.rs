@@ -62,7 +62,6 @@ pub(super) enum Reply {
     Caller(oneshot::Sender<StoreResult<Vec<Answer>>>),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
-    None,
 }
 
 /// How a settlement counts.
@@ -347,8 +346,7 @@ pub(super) fn write_group(
             Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
             _ if error.reason() == StoreErrorReason::Closed => (),
             Reply::Settled(token, _) if is_refused => outcome.ended.push(token),
-            Reply::None if is_refused => (),
-            _ => failed.again.push(job),
+            Reply::Settled(..) => failed.again.push(job),
         }
     }
     failed
@@ -387,7 +385,6 @@ fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &C
     match reply {
         // The caller may have gone.
         Reply::Caller(sender) => drop(sender.send(Ok(answers))),
-        Reply::None => (),
         Reply::Settled(token, counted) => {
             outcome.ended.push(token);
             let total = match counted {

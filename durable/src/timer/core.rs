@@ -12,25 +12,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Run, Verdict},
-    driver::{
-        Claimed, Driver, DriverSettings, FailedAttempt, LEFT, Lane, LaneClaim, Step, following,
-    },
+    driver::{Claimed, Driver, DriverSettings, LEFT, Lane, LaneClaim, Step, following},
     executor::{Handler, Threads, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
 };
 use crate::{
     error::DurableError,
-    record::{Name, Record},
+    record::{Claim, Name, Record},
     store::{Answer, Command, Settlement, Store},
-    time::{Driven, WallClock, WallTime, When},
+    time::{Driven, WallClock, WallTime},
 };
 
 /// How far the end of a timer has come.
@@ -73,8 +71,8 @@ pub(super) struct Served {
     pub(super) threads: Option<Arc<Threads>>,
 }
 
-pub(super) struct Core<S: Store> {
-    pub(super) store: S,
+pub(super) struct Core {
+    pub(super) store: Box<dyn Store>,
     pub(super) clock: Arc<dyn WallClock>,
     pub(super) counters: Counters,
     /// `None` in virtual time, when no thread sleeps.
@@ -84,16 +82,14 @@ pub(super) struct Core<S: Store> {
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
     phase: Mutex<Phase>,
-    /// Notified when the phase changes, or a delivery has ended.
-    progress: Condvar,
     /// Threads that use the store.
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
     itself: Weak<Self>,
 }
 
-impl<S: Store> Core<S> {
+impl Core {
     pub(super) fn new(
-        store: S,
+        store: Box<dyn Store>,
         clock: Arc<dyn WallClock>,
         alarm: Option<Alarm>,
         queues: Vec<Served>,
@@ -109,7 +105,6 @@ impl<S: Store> Core<S> {
             drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
             phase: Mutex::new(Phase::Open),
-            progress: Condvar::new(),
             threads: Mutex::default(),
             itself: itself.clone(),
         })
@@ -154,10 +149,15 @@ impl<S: Store> Core<S> {
         }
     }
 
+    fn settle(&self, claim: Claim, settlement: Settlement, counted: Counted) {
+        let reply = Reply::Settled(claim.token, counted);
+        self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
+    }
+
     fn write(&self, group: Vec<Job>) -> Failed {
         let mut outcome = Outcome::default();
         let now = self.clock.now();
-        let failed = write_group(&self.store, now, group, &self.counters, &mut outcome);
+        let failed = write_group(&*self.store, now, group, &self.counters, &mut outcome);
         self.take_in(outcome);
         failed
     }
@@ -225,12 +225,8 @@ impl<S: Store> Core<S> {
                     let postponed = mem::take(&mut inbox.postponed);
                     mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
                 };
-                let has_ended = !ended.is_empty();
                 for (driver, token, lasted) in returned {
                     drivers[driver].returned(token, lasted);
-                }
-                if has_ended {
-                    self.progress.notify_all();
                 }
                 let mut claims: Vec<_> = drivers.iter().map(|_| Vec::new()).collect();
                 for (claim, claimed) in claimed {
@@ -239,7 +235,7 @@ impl<S: Store> Core<S> {
                 let steps = drivers.iter_mut().zip(claims).enumerate();
                 let steps = steps.map(|(number, (driver, claimed))| {
                     // A record that a claim brings after the shutdown is given back.
-                    let commands = if is_closing { driver.close() } else { Vec::new() };
+                    let held = if is_closing { driver.close() } else { Vec::new() };
                     for &token in &ended {
                         driver.ended(token);
                     }
@@ -250,8 +246,10 @@ impl<S: Store> Core<S> {
                     if must_rest.contains(&number) {
                         driver.rest(now);
                     }
-                    let mut step = driver.step(&self.store, now, &self.counters, claimed);
-                    step.commands.extend(commands);
+                    let mut step = driver.step(&*self.store, now, &self.counters, claimed);
+                    for claim in held {
+                        step.settle(claim, Settlement::Release);
+                    }
                     step
                 });
                 let steps: Vec<_> = steps.collect();
@@ -260,7 +258,7 @@ impl<S: Store> Core<S> {
             };
             let again = steps.iter().any(|step| step.again);
             for (queue, step) in self.queues.iter().zip(steps) {
-                self.carry_out(queue, step, claim);
+                self.carry_out(&queue.handler, step, claim);
             }
             if !again && !self.inbox.lock().has_news() {
                 return next;
@@ -268,25 +266,15 @@ impl<S: Store> Core<S> {
         }
     }
 
-    fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
+    fn carry_out(&self, handler: &Handler, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
-        for command in step.commands {
-            let reply = match &command {
-                Command::Settle(claim, _) => Reply::Settled(claim.token, Counted::Released),
-                _ => Reply::None,
-            };
-            self.commit(Job { commands: vec![command], reply });
-        }
-        for FailedAttempt { claim, attempt, error } in step.failed {
-            let backoff = queue.settings.queue.backoff;
-            let (settlement, counted) = self.failure(backoff, attempt, error.to_owned(), None);
-            let reply = Reply::Settled(claim.token, counted);
-            self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
+        for (claim, settlement, counted) in step.settlements {
+            self.settle(claim, settlement, counted);
         }
         for (record, run) in step.begun {
             let Some(ends) = self.itself.upgrade() else { continue };
             let delivery = Delivery::new(record, run, ends);
-            run_contained(|| (queue.handler)(delivery));
+            run_contained(|| handler(delivery));
         }
     }
 
@@ -317,7 +305,6 @@ impl<S: Store> Core<S> {
         self.commits.close();
         self.queues.iter().filter_map(|queue| queue.threads.as_ref()).for_each(|t| t.close());
         *self.phase.lock() = Phase::Ended;
-        self.progress.notify_all();
     }
 
     fn run_turns(&self, alarm: &Alarm, claim: &dyn Fn(LaneClaim)) {
@@ -347,9 +334,9 @@ impl<S: Store> Core<S> {
 
     /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
-        let commands: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        if !commands.is_empty() {
-            self.commit(Job { commands, reply: Reply::None });
+        let claims: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
+        for claim in claims {
+            self.settle(claim, Settlement::Release, Counted::Released);
         }
         let mut drivers = self.drivers.lock();
         // A claim under way locks its worker.
@@ -386,11 +373,11 @@ impl<S: Store> Core<S> {
             self.run_turn(&|claim| self.claim(claim));
         } else {
             self.ring();
-            self.wait(deadline, |phase, is_idle| is_idle || phase >= Phase::Closing);
+            wait_until(deadline, || *self.phase.lock() >= Phase::Closing || self.is_idle(deadline));
         }
         self.shut_down();
         if self.alarm.is_some() {
-            self.wait(deadline, |phase, _| phase == Phase::Ended);
+            wait_until(deadline, || *self.phase.lock() == Phase::Ended);
         }
         *self.phase.lock() == Phase::Ended && self.join(deadline)
     }
@@ -398,32 +385,13 @@ impl<S: Store> Core<S> {
     /// Waits for the threads, so that only the handles of the timer hold the store. Returns whether
     /// they have ended.
     fn join(&self, deadline: Option<Instant>) -> bool {
-        let mut threads = self.threads.lock();
         let this = thread::current().id();
-        while threads.iter().any(|other| !other.is_finished() && other.thread().id() != this) {
-            if deadline.is_some_and(|at| at <= Instant::now()) {
-                return false;
-            }
-            // Threads give no notice of their end.
-            thread::sleep(Duration::from_millis(1));
+        let runs = |thread: &JoinHandle<()>| !thread.is_finished() && thread.thread().id() != this;
+        let has_ended = wait_until(deadline, || !self.threads.lock().iter().any(runs));
+        if has_ended {
+            self.threads.lock().clear();
         }
-        threads.clear();
-        true
-    }
-
-    /// Waits for a condition on the phase and on whether the driver is idle.
-    fn wait(&self, deadline: Option<Instant>, is_met: impl Fn(Phase, bool) -> bool) {
-        loop {
-            let is_idle = self.is_idle(deadline);
-            let mut phase = self.phase.lock();
-            if is_met(*phase, is_idle) || deadline.is_some_and(|at| at <= Instant::now()) {
-                return;
-            }
-            // This may miss progress between the check of the driver and the wait, so the wait has
-            // a limit.
-            let limit = Instant::now() + Duration::from_millis(10);
-            self.progress.wait_until(&mut phase, deadline.map_or(limit, |at| at.min(limit)));
-        }
+        has_ended
     }
 
     /// Returns whether nothing is due or being delivered, no command waits, and the driver has
@@ -462,32 +430,14 @@ impl<S: Store> Core<S> {
                 let at = self.clock.now().saturating_add(LEFT);
                 (Settlement::Leave { at, error }, Counted::Released)
             }
-            Verdict::Failed(error, when) => self.failure(backoff, record.attempt, error, when),
-        }
-    }
-
-    /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
-    /// says so.
-    fn failure(
-        &self,
-        backoff: Backoff,
-        attempt: u32,
-        error: String,
-        when: Option<When>,
-    ) -> (Settlement, Counted) {
-        match backoff.delay(attempt) {
-            None => (Settlement::Dead { error }, Counted::Dead),
-            Some(delay) => {
-                let now = self.clock.now();
-                let asked = when.and_then(|when| when.resolve(now).ok());
-                let at = asked.unwrap_or_else(|| now.saturating_add(delay));
-                (Settlement::Retry { at, error }, Counted::Retried)
+            Verdict::Failed(error, when) => {
+                backoff.settle(record.attempt, error, self.clock.now(), when)
             }
         }
     }
 }
 
-impl<S: Store> Ends for Core<S> {
+impl Ends for Core {
     fn start(&self) -> Option<WallTime> {
         (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
     }
@@ -514,9 +464,20 @@ impl<S: Store> Ends for Core<S> {
         {
             *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
         }
-        let command = Command::Settle(record.claim(), settlement);
-        self.commit(Job { commands: vec![command], reply: Reply::Settled(record.token, counted) });
+        self.settle(record.claim(), settlement, counted);
     }
+}
+
+/// Waits for a condition, at most until a time. Returns whether it was met. Nothing tells of the
+/// end of a thread, so this looks each millisecond.
+fn wait_until(deadline: Option<Instant>, is_met: impl Fn() -> bool) -> bool {
+    while !is_met() {
+        if deadline.is_some_and(|at| at <= Instant::now()) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Returns the numbers of records that drivers hold.
@@ -528,7 +489,7 @@ fn held(drivers: &[Driver]) -> (usize, usize, usize) {
 /// Characters of an error that a record keeps.
 const MAX_ERROR: usize = 1_000;
 
-impl<S: Store> Driven for Core<S> {
+impl Driven for Core {
     fn turn(&self) {
         if *self.phase.lock() < Phase::Ended {
             self.run_turn(&|claim| self.claim(claim));
@@ -543,7 +504,7 @@ impl<S: Store> Driven for Core<S> {
     }
 }
 
-impl<S: Store> fmt::Debug for Core<S> {
+impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
     }
@@ -556,7 +517,7 @@ mod tests {
 
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
     /// The receiver gets the deliveries. The timer hears of no change that another makes.
-    fn deaf_core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+    fn deaf_core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
         let (sender, deliveries) = mpsc::channel();
         let handler: Handler = Arc::new(move |delivery| {
             drop(sender.send(delivery.start().expect("the timer is open")));
@@ -569,14 +530,15 @@ mod tests {
         handler: Handler,
         clock: &ManualWallClock,
         set: impl FnOnce(&mut DriverSettings),
-    ) -> Arc<Core<MemoryStore>> {
+    ) -> Arc<Core> {
         let mut settings = DriverSettings::default();
         set(&mut settings);
         let queue = Served { settings, handler, threads: None };
-        Core::new(store.clone(), Arc::new(clock.clone()), Some(Alarm::new()), vec![queue])
+        let clock = Arc::new(clock.clone());
+        Core::new(Box::new(store.clone()), clock, Some(Alarm::new()), vec![queue])
     }
 
-    fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+    fn core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
         let (core, deliveries) = deaf_core(store);
         let notified = Arc::downgrade(&core);
         store.listen(Arc::new(move |queue, due| {
@@ -587,7 +549,7 @@ mod tests {
         (core, deliveries)
     }
 
-    fn schedule(core: &Core<MemoryStore>) {
+    fn schedule(core: &Core) {
         let now = core.clock.now();
         let new = NewTimeout::new("now", now, b"").expect("valid");
         core.store.write(now, &[Command::Schedule(new)]).expect("write");
@@ -689,7 +651,7 @@ mod tests {
     struct Waiting {
         store: MemoryStore,
         clock: ManualWallClock,
-        core: Arc<Core<MemoryStore>>,
+        core: Arc<Core>,
         delivery: Delivery,
     }
 
@@ -722,7 +684,7 @@ mod tests {
         store: &MemoryStore,
         clock: &ManualWallClock,
         set: impl FnOnce(&mut DriverSettings),
-    ) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+    ) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
         let (sender, deliveries) = mpsc::channel();
         let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
         let core = core_with(store, handler, clock, set);
@@ -733,7 +695,7 @@ mod tests {
     }
 
     /// Writes what waits. Returns the state of the record, and its number of attempts.
-    fn settle(core: &Core<MemoryStore>, store: &MemoryStore) -> (State, u32) {
+    fn settle(core: &Core, store: &MemoryStore) -> (State, u32) {
         core.commits.close();
         core.run_commits();
         let record = store.records().remove(0);

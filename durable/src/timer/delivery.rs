@@ -43,7 +43,7 @@ pub(super) trait Ends: fmt::Debug + Send + Sync {
 }
 
 /// The lease of a worker, by the monotonic clock. Once it has ended, it stays ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lease(Mutex<Option<Duration>>);
 
 impl Lease {
@@ -79,12 +79,6 @@ impl Lease {
 
     pub(super) fn end(&self) {
         *self.0.lock() = None;
-    }
-}
-
-impl Default for Lease {
-    fn default() -> Self {
-        Self(Mutex::new(None))
     }
 }
 

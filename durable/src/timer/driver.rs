@@ -40,16 +40,17 @@ use delaywheel::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
-    policy::{Backoff, CatchUp},
+    policy::Backoff,
     stats::Counters,
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Name, Priority, Record, State},
     repeat::Repeat,
-    store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
+    store::{Begun, ClaimRequest, ClaimedBatch, Settlement, Store, WorkerId},
     time::WallTime,
 };
 
@@ -131,7 +132,7 @@ pub(crate) struct DriverSettings {
     pub(crate) is_virtual: bool,
     pub(crate) worker: Option<String>,
     pub(crate) lease: Duration,
-    pub(crate) catch_up: CatchUp,
+    pub(crate) skip_older_than: Option<Duration>,
     pub(crate) catch_up_rate: Option<NonZeroU32>,
     pub(crate) recheck: Option<Duration>,
 }
@@ -149,7 +150,7 @@ impl Default for DriverSettings {
             is_virtual: true,
             worker: None,
             lease: Duration::from_secs(30),
-            catch_up: CatchUp::All,
+            skip_older_than: None,
             catch_up_rate: None,
             recheck: None,
         }
@@ -168,8 +169,7 @@ pub(crate) enum Lane {
 pub(crate) struct Step {
     /// Deliveries that have begun.
     pub(super) begun: Vec<(Record, Arc<Run>)>,
-    pub(crate) commands: Vec<Command>,
-    pub(crate) failed: Vec<FailedAttempt>,
+    pub(super) settlements: Vec<(Claim, Settlement, Counted)>,
     pub(crate) claims: Vec<LaneClaim>,
     /// Whether to step again at once.
     pub(crate) again: bool,
@@ -177,20 +177,19 @@ pub(crate) struct Step {
 
 impl Step {
     fn settling(&self) -> impl Iterator<Item = u64> {
-        let settled = self.commands.iter().filter_map(|command| match command {
-            Command::Settle(claim, _) => Some(claim.token),
-            _ => None,
-        });
-        settled.chain(self.failed.iter().map(|failed| failed.claim.token))
+        self.settlements.iter().map(|(claim, ..)| claim.token)
     }
-}
 
-/// An attempt that failed without an answer of the handler.
-#[derive(Debug)]
-pub(crate) struct FailedAttempt {
-    pub(crate) claim: Claim,
-    pub(crate) attempt: u32,
-    pub(crate) error: &'static str,
+    /// Adds a settlement that is not counted.
+    pub(super) fn settle(&mut self, claim: Claim, settlement: Settlement) {
+        self.settlements.push((claim, settlement, Counted::Released));
+    }
+
+    /// An attempt failed without an answer of the handler.
+    fn fail(&mut self, backoff: Backoff, claim: Claim, attempt: u32, error: &str, now: WallTime) {
+        let (settlement, counted) = backoff.settle(attempt, error.to_owned(), now, None);
+        self.settlements.push((claim, settlement, counted));
+    }
 }
 
 /// A claim for the caller to carry out. The next step takes its outcome.
@@ -251,7 +250,7 @@ struct Delivering {
 }
 
 /// One worker's view of its store.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(crate) struct Driver {
     settings: DriverSettings,
@@ -311,40 +310,9 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
-        Self {
-            settings,
-            worker: None,
-            lease: Arc::default(),
-            wheel: TimingWheel::new(Tick::ZERO),
-            window: LaneState::default(),
-            backlog: LaneState::default(),
-            is_turn_of_backlog: true,
-            bytes: 0,
-            parked: FxHashMap::default(),
-            busy: FxHashMap::default(),
-            blocked: FxHashMap::default(),
-            permit_at: WallTime::MIN,
-            delivering: FxHashMap::default(),
-            settling: FxHashSet::default(),
-            running: 0,
-            reserved: 0,
-            handling: MOMENT,
-            limits: TimingWheel::new(Tick::ZERO),
-            boundary: None,
-            last: WallTime::MIN,
-            renew_at: WallTime::MIN,
-            lapse_at: None,
-            recheck_at: None,
-            reconcile_at: WallTime::MIN,
-            full_until: None,
-            must_evict: false,
-            must_check: false,
-            must_recall: false,
-            lacks_zone: !cfg!(feature = "cron"),
-            paused_until: None,
-            pause: Duration::ZERO,
-            is_closing: false,
-        }
+        let lacks_zone = !cfg!(feature = "cron");
+        let is_turn_of_backlog = true;
+        Self { settings, is_turn_of_backlog, handling: MOMENT, lacks_zone, ..Self::default() }
     }
 
     /// Numbers of records in the window, due, and being delivered.
@@ -414,11 +382,11 @@ impl Driver {
         self.free_key(delivering.key.as_ref());
     }
 
-    /// Claims no more. Returns commands that give back the held records that are not being
-    /// delivered.
-    pub(crate) fn close(&mut self) -> Vec<Command> {
+    /// Claims no more. Returns the claims of the held records that are not being delivered, to be
+    /// released.
+    pub(crate) fn close(&mut self) -> Vec<Claim> {
         self.is_closing = true;
-        self.take_held().iter().map(release).collect()
+        self.take_held().iter().map(Record::claim).collect()
     }
 
     /// Takes out all records that are claimed and not being delivered.
@@ -556,8 +524,8 @@ impl Driver {
                 self.running -= 1;
             }
             turn.counters.overruns.add(1);
-            let error = "the handler exceeded its limit";
-            turn.step.failed.push(FailedAttempt { claim, attempt, error });
+            let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
+            turn.step.fail(backoff, claim, attempt, error, turn.now);
         }
     }
 
@@ -680,7 +648,7 @@ impl Driver {
     fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
         let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
         self.delivering.insert(claim.token, waiting);
-        turn.step.commands.push(Command::Settle(claim.clone(), Settlement::Release));
+        turn.step.settle(claim.clone(), Settlement::Release);
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -936,11 +904,10 @@ impl Driver {
         if record.state == State::Delivering {
             return self.deliver(record, turn);
         }
-        if self.settings.queue.backoff.is_last(record.attempt) {
-            let error = "the last attempt did not end";
-            let (claim, attempt) = (record.claim(), record.attempt);
-            turn.step.failed.push(FailedAttempt { claim, attempt, error });
-            return;
+        let backoff = self.settings.queue.backoff;
+        if backoff.is_last(record.attempt) {
+            let (claim, error) = (record.claim(), "the last attempt did not end");
+            return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.bytes += record.payload.len();
@@ -980,9 +947,11 @@ impl Driver {
             let Some(record) = self.pop_due() else { break };
             if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
-            } else if let Some(settlement) = skipped(&record, turn.now, self.settings.catch_up) {
+            } else if let Some(settlement) =
+                skipped(&record, turn.now, self.settings.skip_older_than)
+            {
                 turn.counters.skipped.add(1);
-                turn.step.commands.push(Command::Settle(record.claim(), settlement));
+                turn.step.settle(record.claim(), settlement);
             } else {
                 records.extend(self.park(record));
             }
@@ -1077,8 +1046,7 @@ impl Driver {
         let at = turn.now.saturating_add(LEFT);
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
-        let settlement = Settlement::Leave { at, error };
-        turn.step.commands.push(Command::Settle(record.claim(), settlement));
+        turn.step.settle(record.claim(), Settlement::Leave { at, error });
     }
 
     fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
@@ -1229,9 +1197,9 @@ impl Driver {
     }
 
     fn may_begin_at_claim(&self) -> bool {
-        let DriverSettings { queue, catch_up, .. } = &self.settings;
+        let DriverSettings { queue, skip_older_than, .. } = &self.settings;
         let is_quick = self.rounds(QUICK) > 1 && self.may_begin_ahead();
-        let is_plain = queue.rate.is_none() && *catch_up == CatchUp::All;
+        let is_plain = queue.rate.is_none() && skip_older_than.is_none();
         is_quick && is_plain && self.backlog.due.is_empty()
     }
 
@@ -1297,10 +1265,6 @@ fn rank(record: &Record) -> (Priority, WallTime, u64) {
     (record.priority, record.next, record.token)
 }
 
-fn release(record: &Record) -> Command {
-    Command::Settle(record.claim(), Settlement::Release)
-}
-
 fn time(tick: Tick) -> WallTime {
     WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
 }
@@ -1312,11 +1276,8 @@ fn pause_after_claim(batch: &ClaimedBatch, has_more: bool) -> Duration {
 }
 
 /// Returns how to settle a record that a policy skips.
-fn skipped(record: &Record, now: WallTime, catch_up: CatchUp) -> Option<Settlement> {
-    let too_old = match catch_up {
-        CatchUp::All => false,
-        CatchUp::SkipOlderThan(age) => now.since(record.next) > age,
-    };
+fn skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> Option<Settlement> {
+    let too_old = limit.is_some_and(|limit| now.since(record.next) > limit);
     let repeat = record.repeat.as_ref();
     let is_skipped = too_old || repeat.is_some_and(|repeat| repeat.is_skipped(record.due, now));
     is_skipped.then(|| following(record, now))
@@ -1342,7 +1303,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryStore, NewTimeout};
+    use crate::{Command, MemoryStore, NewTimeout};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1422,11 +1383,9 @@ mod tests {
                 store.write(now, &[settle]).expect("write");
                 driver.ended(record.token);
             }
-            for command in step.commands {
-                store.write(now, std::slice::from_ref(&command)).expect("write");
-                if let Command::Settle(claim, _) = command {
-                    driver.ended(claim.token);
-                }
+            for (claim, settlement, _) in step.settlements {
+                store.write(now, &[Command::Settle(claim.clone(), settlement)]).expect("write");
+                driver.ended(claim.token);
             }
             claimed = carry_out(store, step.claims);
         }
@@ -1509,7 +1468,7 @@ mod tests {
         assert_eq!(kept(), [true; 3]);
         assert!(begun.iter().all(|(_, run)| run.start(start)));
         driver.ended(tokens[0]);
-        assert_eq!(step(&mut driver, 30, Vec::new()).failed.len(), 2, "not written yet");
+        assert_eq!(step(&mut driver, 30, Vec::new()).settlements.len(), 2, "not written yet");
         driver.ended(tokens[1]);
         driver.claim_soon(start);
         let mut claims = step(&mut driver, 59, Vec::new()).claims;

@@ -22,7 +22,7 @@ use self::core::Core;
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},
-    policy::{Backoff, CatchUp},
+    policy::Backoff,
     stats::{DurableStats, Latency},
 };
 use crate::{
@@ -58,16 +58,16 @@ use crate::{
 /// assert_eq!(timer.cancel("trial/17").wait()?, Cancelled::NotFound);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
-pub struct DurableTimer<S: Store> {
-    owner: Arc<Owner<S>>,
+#[derive(Debug, Clone)]
+pub struct DurableTimer {
+    owner: Arc<Owner>,
 }
 
 /// Shuts the timer down when the last handle is dropped.
 #[derive(Debug)]
-struct Owner<S: Store>(Arc<Core<S>>);
+struct Owner(Arc<Core>);
 
-impl<S: Store> Drop for Owner<S> {
+impl Drop for Owner {
     fn drop(&mut self) {
         self.0.shut_down();
     }
@@ -149,7 +149,7 @@ pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
 /// Defines the calls for one timeout, for a type with `now_of` and `submit_one`.
 macro_rules! calls {
     ($kind:ident) => {
-        impl<S: Store> $kind<S> {
+        impl $kind {
             /// Schedules a timeout, and replaces the one of the same id.
             ///
             /// # Errors
@@ -262,17 +262,17 @@ pub(crate) use calls;
 
 calls!(DurableTimer);
 
-impl<S: Store> DurableTimer<S> {
+impl DurableTimer {
     /// Starts with the default settings.
-    pub fn builder(store: S) -> DurableTimerBuilder<S> {
-        DurableTimerBuilder::new(store)
+    pub fn builder(store: impl Store) -> DurableTimerBuilder {
+        DurableTimerBuilder::new(Box::new(store))
     }
 
-    fn new(core: Arc<Core<S>>) -> Self {
+    fn new(core: Arc<Core>) -> Self {
         Self { owner: Arc::new(Owner(core)) }
     }
 
-    fn core(&self) -> &Core<S> {
+    fn core(&self) -> &Core {
         &self.owner.0
     }
 
@@ -412,10 +412,10 @@ impl<S: Store> DurableTimer<S> {
         self.core().clock.now()
     }
 
-    /// Returns the store.
+    /// Returns the store. For the methods that only its type has, keep a clone of it.
     #[must_use]
-    pub fn store(&self) -> &S {
-        &self.core().store
+    pub fn store(&self) -> &dyn Store {
+        &*self.core().store
     }
 
     /// Returns the counts of the timer, and the numbers of records in its memory. Does not ask the
@@ -532,10 +532,4 @@ impl NewTimeout {
 fn check_payload(payload: &[u8]) -> Result<(), InputError> {
     let is_large = payload.len() > MAX_PAYLOAD;
     if is_large { Err(InputError::LargePayload(payload.len())) } else { Ok(()) }
-}
-
-impl<S: Store> Clone for DurableTimer<S> {
-    fn clone(&self) -> Self {
-        Self { owner: Arc::clone(&self.owner) }
-    }
 }

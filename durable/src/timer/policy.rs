@@ -1,6 +1,12 @@
-//! Policies: when to try again, and what to do with timeouts that are long overdue.
+//! When a delivery that failed is tried again.
 
 use std::time::Duration;
+
+use super::commit::Counted;
+use crate::{
+    store::Settlement,
+    time::{WallTime, When},
+};
 
 /// Delays between the attempts of a delivery, and their number.
 ///
@@ -67,13 +73,32 @@ impl Backoff {
     }
 
     /// Returns the delay after a failed attempt; `None` if it was the last one.
-    pub(super) fn delay(&self, attempt: u32) -> Option<Duration> {
+    fn delay(&self, attempt: u32) -> Option<Duration> {
         if self.is_last(attempt) {
             return None;
         }
         let factor = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let delay = self.base.checked_mul(factor).unwrap_or(self.max).min(self.max);
         Some(delay.mul_f64(1.0 - self.jitter * fastrand::f64()))
+    }
+
+    /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
+    /// says so.
+    pub(super) fn settle(
+        &self,
+        attempt: u32,
+        error: String,
+        now: WallTime,
+        when: Option<When>,
+    ) -> (Settlement, Counted) {
+        match self.delay(attempt) {
+            None => (Settlement::Dead { error }, Counted::Dead),
+            Some(delay) => {
+                let asked = when.and_then(|when| when.resolve(now).ok());
+                let at = asked.unwrap_or_else(|| now.saturating_add(delay));
+                (Settlement::Retry { at, error }, Counted::Retried)
+            }
+        }
     }
 }
 
@@ -82,18 +107,4 @@ impl Default for Backoff {
     fn default() -> Self {
         Self::new(Duration::from_secs(1))
     }
-}
-
-/// Policy for timeouts that are overdue when a worker comes to them.
-///
-/// [`Missed`](crate::Missed) decides about the occurrences of a recurring timeout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum CatchUp {
-    /// Delivers all, oldest first.
-    #[default]
-    All,
-    /// Drops timeouts that are overdue by more than this, and counts them as skipped. A recurring
-    /// timeout continues with its next occurrence.
-    SkipOlderThan(Duration),
 }

@@ -143,13 +143,6 @@ impl DurableStats {
             #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
             metrics::gauge!(name).set(value as f64);
         }
-        let latencies = [
-            ("delaywheel_durable_lateness_p99_seconds", self.lateness.p99),
-            ("delaywheel_durable_store_latency_p99_seconds", self.store_latency.p99),
-        ];
-        for (name, value) in latencies {
-            metrics::gauge!(name).set(value.as_secs_f64());
-        }
     }
 }
 

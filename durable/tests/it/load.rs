@@ -17,15 +17,6 @@ fn fill(store: &MemoryStore, count: u32) {
     store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
 }
 
-type Handled = Result<(), Box<dyn std::error::Error + Send + Sync>>;
-
-fn build(
-    builder: DurableTimerBuilder<MemoryStore>,
-    handler: impl Fn(&Delivery) -> Handled + Send + Sync + 'static,
-) -> DurableTimer<MemoryStore> {
-    builder.build_blocking(handler).expect("start")
-}
-
 /// The work takes 3 s, and each delivery may take 2 s.
 #[test]
 fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
@@ -34,12 +25,14 @@ fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
     let (runs, builder) = (Arc::new(AtomicUsize::new(0)), DurableTimer::builder(store.clone()));
     let count = Arc::clone(&runs);
     let builder = builder.threads(1).handler_limit(Some(2_000 * MILLI));
-    let timer = build(builder.backoff(Backoff::new(MILLI).attempts(4)), move |delivery| {
+    let builder = builder.backoff(Backoff::new(MILLI).attempts(4));
+    let timer = builder.build_blocking(move |delivery| {
         assert_eq!(delivery.attempt(), 1);
         count.fetch_add(1, SeqCst);
         thread::sleep(30 * MILLI);
         Ok(())
     });
+    let timer = timer.expect("start");
     assert!(timer.finish(LONG));
     let stats = timer.stats();
     assert_eq!((runs.load(SeqCst), stats.acknowledged), (100, 100));
@@ -53,11 +46,12 @@ fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
     let (sender, begun) = mpsc::channel();
     let (release, gate) = mpsc::channel::<()>();
     let gate = Arc::new(parking_lot::Mutex::new(gate));
-    let timer = build(DurableTimer::builder(store.clone()).threads(4), move |delivery| {
+    let timer = DurableTimer::builder(store.clone()).threads(4).build_blocking(move |delivery| {
         sender.send(delivery.id().to_string())?;
         let _ = gate.lock().recv();
         Ok(())
     });
+    let timer = timer.expect("start");
     let first: Vec<_> = (0..4).map(|_| begun.recv_timeout(LONG).expect("delivery")).collect();
     let start = Instant::now();
     assert!(!timer.finish(50 * MILLI), "four handlers run");
@@ -75,11 +69,12 @@ fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
 fn the_oldest_timeout_begins_first_while_others_become_due() {
     let store = MemoryStore::new();
     let (sender, begun) = mpsc::channel();
-    let timer = build(DurableTimer::builder(store.clone()).threads(1), move |delivery| {
+    let timer = DurableTimer::builder(store.clone()).threads(1).build_blocking(move |delivery| {
         sender.send(delivery.due())?;
         thread::sleep(2 * MILLI);
         Ok(())
     });
+    let timer = timer.expect("start");
     // What is due before its start is another lane.
     timer.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
     begun.recv_timeout(LONG).expect("delivery");

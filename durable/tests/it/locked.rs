@@ -3,7 +3,7 @@
 use std::sync::{Mutex, atomic::AtomicBool};
 
 use super::{
-    hooked::{Call, Hooked},
+    simulation::{Call, RemoteStore},
     *,
 };
 
@@ -23,10 +23,10 @@ struct Gate {
 fn timer(
     store: &MemoryStore,
     hook: impl Fn(&[Command]) -> StoreResult<()> + Send + Sync + 'static,
-) -> (DurableTimer<Hooked>, Gate) {
+) -> (DurableTimer, Gate) {
     let ((enter, entered), (open, opened)) = (mpsc::channel(), mpsc::channel());
     let opened = Mutex::new(opened);
-    let hooked = Hooked::new(store, move |call| {
+    let hooked = RemoteStore::hooked(store, move |call| {
         let Call::Write(commands) = call else { return Ok(()) };
         if commands[0].id().as_str() != "gate" {
             return hook(commands);
@@ -95,18 +95,14 @@ fn a_claim_or_begin_that_fails_voids_no_delivery() {
         let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
         let failures = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&failures);
-        let hooked = Hooked::new(&store, move |call| {
+        let hooked = RemoteStore::hooked(&store, move |call| {
             let is_meant =
                 matches!((call, fails_at_begin), (Call::Claim, false) | (Call::Begin, true));
             let fails = |left: usize| left.checked_sub(1).filter(|_| is_meant);
             let failed = left.fetch_update(SeqCst, SeqCst, fails);
             failed.map_or(Ok(()), |_| Err(StoreError::new(reason)))
         });
-        let (sender, deliveries) = mpsc::channel();
-        let timer = DurableTimer::builder(hooked)
-            .clock(clock.clone())
-            .build_with(move |delivery| drop(sender.send(delivery)))
-            .expect("start");
+        let (timer, deliveries) = crate::timer::held(DurableTimer::builder(hooked), &clock);
         timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
         clock.advance(Duration::ZERO);
         let first = deliveries.try_recv().expect("delivery");

@@ -316,19 +316,10 @@ fn a_browser_shows_the_page() {
     let open = |what: &str| {
         let mut command = Command::new("timeout");
         command.arg("120").arg(&browser);
-        for flag in [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--window-size=1100,1100",
-        ] {
-            command.arg(flag);
-        }
+        let flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run \
+            --disable-background-networking --disable-component-update --disable-sync \
+            --window-size=1100,1100";
+        command.args(flags.split_whitespace());
         command.arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
         let output = command.arg(what).arg(format!("http://{}/", served.address)).output();
         let output = output.expect("it starts");

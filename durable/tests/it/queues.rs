@@ -8,7 +8,7 @@ fn queue(name: &str) -> (Queue, Receiver<Delivery>) {
     (Queue::with(name, move |delivery| drop(sender.send(delivery))), deliveries)
 }
 
-fn timer(store: &MemoryStore, clock: &ManualWallClock, queue: Queue) -> DurableTimer<MemoryStore> {
+fn timer(store: &MemoryStore, clock: &ManualWallClock, queue: Queue) -> DurableTimer {
     let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
     builder.queue(queue).build().expect("start")
 }
@@ -176,26 +176,6 @@ fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limi
     assert!(deliveries[2].stop_token().wait(Duration::MAX));
 }
 
-#[test]
-fn a_program_that_schedules_a_recurring_timeout_at_each_start_loses_no_occurrence() {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
-    let schedule = |seconds: u32, payload: &str| {
-        let (reports, seen) = queue("");
-        let timer = timer(&store, &clock, reports);
-        let repeat = Repeat::every(seconds * SECOND).expect("valid");
-        let answer = timer.schedule_repeat("report", repeat, payload).wait().expect("schedule");
-        timer.shutdown();
-        (answer, store.records()[0].due.since(clock.now()), seen)
-    };
-    assert_eq!(schedule(60, "a").0, Scheduled::Created);
-    clock.advance(50 * SECOND);
-    let (answer, first, _) = schedule(60, "a");
-    assert_eq!((answer, first), (Scheduled::Kept, 10 * SECOND));
-    let (answer, first, _) = schedule(90, "a");
-    assert_eq!((answer, first), (Scheduled::Replaced, 90 * SECOND));
-    assert_eq!(schedule(90, "b").0, Scheduled::Replaced);
-}
-
 #[cfg(feature = "serde")]
 #[test]
 fn a_payload_of_an_unknown_version_waits_for_another_worker_and_is_no_attempt() {
@@ -211,7 +191,7 @@ fn a_payload_of_an_unknown_version_waits_for_another_worker_and_is_no_attempt() 
     fn worker<const VERSION: u32>(
         store: &MemoryStore,
         clock: &ManualWallClock,
-    ) -> (DurableTimer<MemoryStore>, Receiver<String>) {
+    ) -> (DurableTimer, Receiver<String>) {
         let (sender, seen) = mpsc::channel();
         let queue = Queue::blocking("", move |delivery| {
             Ok(sender.send(delivery.decode::<Mail<VERSION>>()?.0)?)

@@ -10,7 +10,7 @@ use delaywheel_durable::conformance;
 use fastrand::Rng;
 use parking_lot::Mutex;
 
-use super::{hooked::pass_others_on, *};
+use super::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -64,15 +64,52 @@ struct Network {
     accepted: Vec<(Claim, bool)>,
 }
 
+/// A call that locks records.
+pub(crate) enum Call<'a> {
+    Write(&'a [Command]),
+    Claim,
+    Begin,
+}
+
+type Hook = Arc<dyn Fn(Call<'_>) -> StoreResult<()> + Send + Sync>;
+
 /// The store as one worker sees it.
-#[derive(Clone, Debug)]
-struct RemoteStore {
+#[derive(Clone)]
+pub(crate) struct RemoteStore {
     store: MemoryStore,
     network: Arc<Mutex<Network>>,
     fault: Option<Fault>,
+    /// Runs before a call that locks records, and may refuse it.
+    hook: Hook,
+}
+
+impl std::fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteStore").field("fault", &self.fault).finish_non_exhaustive()
+    }
+}
+
+/// Passes calls on that no fault and no hook changes.
+macro_rules! pass_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(
+            fn $name(&self, $($argument: $kind),*) -> StoreResult<$answer> {
+                self.call(|| self.store.$name($($argument),*))
+            }
+        )*
+    };
 }
 
 impl RemoteStore {
+    /// Returns a store behind a network that loses nothing.
+    pub(crate) fn hooked(
+        store: &MemoryStore,
+        hook: impl Fn(Call<'_>) -> StoreResult<()> + Send + Sync + 'static,
+    ) -> Self {
+        let network = Network::new(Rng::with_seed(0), 0);
+        Self { store: store.clone(), network, fault: None, hook: Arc::new(hook) }
+    }
+
     fn call<R>(&self, run: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
         self.send(Vec::new, run)
     }
@@ -167,6 +204,11 @@ impl RemoteStore {
 }
 
 impl Network {
+    fn new(rng: Rng, loss: u32) -> Arc<Mutex<Self>> {
+        let (echoes, late, accepted) = (Vec::new(), Vec::new(), Vec::new());
+        Arc::new(Mutex::new(Self { rng, loss, is_dead: false, echoes, late, accepted }))
+    }
+
     /// Notes a settlement that the store accepted.
     fn note(&mut self, command: &Command, answer: Answer) {
         if let (Command::Settle(claim, settlement), Answer::Settled(true)) = (command, answer) {
@@ -176,9 +218,30 @@ impl Network {
 }
 
 impl Store for RemoteStore {
-    pass_others_on!();
+    pass_on! {
+        get(id: &TimeoutId) -> Option<Record>;
+        list(query: &Query, limit: usize) -> Vec<Record>;
+        count() -> Counts;
+        enter(now: WallTime, lease: Duration, name: Option<&str>) -> WorkerId;
+        leave(worker: WorkerId) -> ();
+        keep_only(worker: WorkerId, tokens: &[u64]) -> u64;
+        permits(queue: &Name, now: WallTime, rate: NonZeroU32, most: usize) -> (usize, WallTime);
+        pause(queue: &Name, is_paused: bool) -> ();
+        history(now: WallTime, id: Option<&TimeoutId>, before: Option<u64>, limit: usize)
+            -> Vec<Attempt>;
+        queues() -> Vec<QueueState>;
+    }
+
+    fn keep_history(&self, keep: Duration) {
+        self.store.keep_history(keep);
+    }
+
+    fn listen(&self, notice: Notice) {
+        self.store.listen(notice);
+    }
 
     fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+        (self.hook)(Call::Write(commands))?;
         let settlements = || {
             let is_settlement = |command: &&Command| matches!(command, Command::Settle(..));
             let commands = commands.iter().filter(is_settlement).cloned();
@@ -206,6 +269,7 @@ impl Store for RemoteStore {
     }
 
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+        (self.hook)(Call::Claim)?;
         let late = || vec![Late::Claim(worker, request.clone())];
         self.send(late, || {
             let mut batch = self.faulty_claim(worker, request)?;
@@ -224,6 +288,7 @@ impl Store for RemoteStore {
         claims: &[Claim],
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>> {
+        (self.hook)(Call::Begin)?;
         let late = || vec![Late::Begin(now, claims.to_vec(), key_limit)];
         self.send(late, || match self.fault {
             Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims, key_limit),
@@ -249,9 +314,9 @@ impl Store for RemoteStore {
 }
 
 struct Worker {
-    timer: DurableTimer<RemoteStore>,
+    timer: DurableTimer,
     clock: ManualWallClock,
-    network: Arc<Mutex<Network>>,
+    store: RemoteStore,
     is_paused: bool,
 }
 
@@ -328,19 +393,14 @@ impl World {
     /// Starts a worker of both queues; of the second one for 1, and of the first one for 0.
     fn start_worker_of(&mut self, serves: u8) {
         let clock = ManualWallClock::at(self.now);
-        let network = Arc::new(Mutex::new(Network {
-            rng: self.rng.fork(),
-            loss: if self.rng.bool() { 30 } else { 0 },
-            is_dead: false,
-            echoes: Vec::new(),
-            late: Vec::new(),
-            accepted: Vec::new(),
-        }));
-        let is_lossy = network.lock().loss > 0;
+        let rng = self.rng.fork();
+        let loss = if self.rng.bool() { 30 } else { 0 };
+        let is_lossy = loss > 0;
         let store = RemoteStore {
             store: self.store.clone(),
-            network: Arc::clone(&network),
+            network: Network::new(rng, loss),
             fault: self.fault,
+            hook: Arc::new(|_| Ok(())),
         };
         let handler = |queue: Name| {
             let (sender, time) = (self.sender.clone(), clock.clone());
@@ -354,7 +414,7 @@ impl World {
         if self.rng.bool() {
             queue = queue.rate(NonZeroU32::MIN.saturating_add(self.rng.u32(..20)));
         }
-        let mut builder = DurableTimer::builder(store)
+        let mut builder = DurableTimer::builder(store.clone())
             .clock(clock.clone())
             .lease(LEASE)
             .window(SECOND * self.rng.u32(1..60))
@@ -371,7 +431,7 @@ impl World {
             builder.build_with(handler(Name::default()))
         };
         let timer = timer.expect("start");
-        self.workers.push(Worker { timer, clock, network, is_paused: false });
+        self.workers.push(Worker { timer, clock, store, is_paused: false });
     }
 
     fn run(&mut self, steps: usize) -> Verdict {
@@ -517,7 +577,7 @@ impl World {
     /// A settlement arrives once more, or a request arrives that seemed lost.
     fn echo(&mut self) -> Verdict {
         let worker = self.worker();
-        let store = self.workers[worker].timer.store().clone();
+        let store = self.workers[worker].store.clone();
         let (echo, late) = {
             let mut network = store.network.lock();
             let late = if network.late.is_empty() { None } else { Some(network.late.remove(0)) };
@@ -549,7 +609,7 @@ impl World {
     fn crash(&mut self) {
         let worker = self.worker();
         let worker = self.workers.swap_remove(worker);
-        worker.network.lock().is_dead = true;
+        worker.store.network.lock().is_dead = true;
         drop(worker);
         // Later actions of its handlers do not reach the store.
         self.start_worker();
@@ -577,7 +637,7 @@ impl World {
             self.under_way.push((delivery, is_lossy));
         }
         for worker in &self.workers {
-            for (claim, is_done) in std::mem::take(&mut worker.network.lock().accepted) {
+            for (claim, is_done) in std::mem::take(&mut worker.store.network.lock().accepted) {
                 let known = self.oracle.get_mut(&claim.id).ok_or("a settlement of nothing")?;
                 if is_done && known.token != claim.token {
                     return Err(format!("{} was acknowledged with a void token", claim.id));
@@ -606,7 +666,7 @@ impl World {
         self.start_worker_of(2);
         for worker in &mut self.workers {
             worker.is_paused = false;
-            worker.network.lock().loss = 0;
+            worker.store.network.lock().loss = 0;
         }
         if self.is_paused {
             self.pause_queue();

@@ -18,12 +18,15 @@ fn file() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
+fn at(micros: u64) -> WallTime {
+    WallTime::from_micros(micros).expect("in range")
+}
+
 /// The first version had no queues.
 #[test]
 fn a_file_of_the_first_version_is_migrated() {
     let (_folder, path) = file();
     let store = SqliteStore::open(&path).expect("open");
-    let at = |micros| WallTime::from_micros(micros).expect("in range");
     let new = |number: u64| NewTimeout::new(format!("{number}"), at(number), b"payload");
     let commands = (0..3).map(|number| Command::Schedule(new(number).expect("valid")));
     store.write(at(0), &commands.collect::<Vec<_>>()).expect("write");
@@ -62,7 +65,6 @@ fn a_file_of_the_first_version_is_migrated() {
 #[test]
 fn commits_that_add_to_the_history_remove_old_attempts() {
     let (_folder, path) = file();
-    let at = |micros| WallTime::from_micros(micros).expect("in range");
     let store = SqliteStore::open(&path).expect("open");
     store.keep_history(Duration::from_micros(10));
     for number in 0..100 {
@@ -81,7 +83,6 @@ fn commits_that_add_to_the_history_remove_old_attempts() {
 fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     let folder = tempfile::tempdir().expect("folder");
     let path = |name: &str| folder.path().join(name);
-    let at = |micros| WallTime::from_micros(micros).expect("in range");
     let store = SqliteStore::open(path("store")).expect("open");
     let command = |number: u64, payload: &[u8]| {
         let new = NewTimeout::new(format!("{}", number * 7_919 % 2_000), at(number), payload);
@@ -181,7 +182,7 @@ fn sqlite_reports_a_folder_that_is_missing_a_file_in_use_and_a_folder_without_ri
 
 fn schedule(store: &SqliteStore, numbers: Range<u32>) -> StoreResult<()> {
     let commands = numbers.map(|number| {
-        let due = WallTime::from_micros(u64::from(number)).expect("in range");
+        let due = at(number.into());
         let new = NewTimeout::new(format!("{number:04}"), due, payload(number)).expect("valid");
         Command::Schedule(new)
     });

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[cfg(feature = "tracing")]
 use std::{cell::Cell, sync::Once};
 
-use delaywheel_durable::{CatchUp, InputError, Missed};
+use delaywheel_durable::{InputError, Missed};
 
 use super::*;
 
@@ -14,10 +14,7 @@ const MICRO: Duration = Duration::from_micros(1);
 type Seen = (String, WallTime, WallTime, u32);
 
 /// Starts a timer that acknowledges everything and tells it.
-fn start(
-    builder: DurableTimerBuilder<MemoryStore>,
-    clock: &ManualWallClock,
-) -> (DurableTimer<MemoryStore>, Receiver<Seen>) {
+fn start(builder: DurableTimerBuilder, clock: &ManualWallClock) -> (DurableTimer, Receiver<Seen>) {
     let (sender, seen) = mpsc::channel();
     let now = clock.clone();
     let timer = builder
@@ -31,31 +28,12 @@ fn start(
     (timer, seen)
 }
 
-fn plain(clock: &ManualWallClock) -> (DurableTimer<MemoryStore>, Receiver<Seen>) {
+fn plain(clock: &ManualWallClock) -> (DurableTimer, Receiver<Seen>) {
     start(DurableTimer::builder(MemoryStore::new()), clock)
 }
 
 fn ids(seen: &Receiver<Seen>) -> Vec<String> {
     seen.try_iter().map(|seen| seen.0).collect()
-}
-
-#[test]
-fn delivers_at_the_due_time_and_not_before() {
-    let clock = ManualWallClock::new();
-    let (timer, seen) = plain(&clock);
-    for (id, delay) in [("year", 365 * DAY), ("now", Duration::ZERO), ("minute", 60 * SECOND)] {
-        timer.schedule(id, delay, b"").wait().expect("schedule");
-    }
-    let start = clock.now();
-    clock.advance(400 * DAY);
-    let expected = [("now", Duration::ZERO), ("minute", 60 * SECOND), ("year", 365 * DAY)];
-    for ((id, delay), (seen_id, due, at, attempt)) in expected.into_iter().zip(seen.try_iter()) {
-        let time = start.saturating_add(delay);
-        assert_eq!((id, time, time, 1), (seen_id.as_str(), due, at, attempt));
-    }
-    assert_eq!(timer.count().expect("count").live, 0);
-    assert_eq!(timer.stats().acknowledged, 3);
-    assert_eq!(timer.stats().lateness.max, Duration::ZERO);
 }
 
 #[test]
@@ -128,16 +106,14 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
 }
 
 /// Starts a timer that hands its deliveries to the test.
-fn held(
-    builder: DurableTimerBuilder<MemoryStore>,
+pub(crate) fn held(
+    builder: DurableTimerBuilder,
     clock: &ManualWallClock,
-) -> (DurableTimer<MemoryStore>, Receiver<Delivery>) {
+) -> (DurableTimer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    let timer = builder
-        .clock(clock.clone())
-        .build_with(move |delivery| drop(sender.send(delivery)))
-        .expect("start");
-    (timer, deliveries)
+    let builder = builder.clock(clock.clone());
+    let timer = builder.build_with(move |delivery| drop(sender.send(delivery)));
+    (timer.expect("start"), deliveries)
 }
 
 #[test]
@@ -195,19 +171,6 @@ fn every_timeout_of_a_batch_is_noticed() {
     timer.schedule_batch(batch).wait().expect("schedule");
     clock.advance(DAY);
     assert_eq!(ids(&seen), ["a", "b"]);
-}
-
-#[test]
-fn conflicts_follow_the_policy() {
-    let clock = ManualWallClock::new();
-    let (timer, _seen) = plain(&clock);
-    let new = |conflict| NewTimeout::new("a", clock.now(), b"").expect("valid").conflict(conflict);
-    assert_eq!(timer.schedule("a", SECOND, b"").wait().expect("schedule"), Scheduled::Created);
-    assert_eq!(timer.schedule("a", SECOND, b"").wait().expect("schedule"), Scheduled::Replaced);
-    let kept = timer.schedule_new(new(Conflict::Keep)).wait();
-    assert_eq!(kept.expect("schedule"), Scheduled::Kept);
-    let refused = timer.schedule_new(new(Conflict::Refuse)).wait();
-    assert!(matches!(refused, Err(DurableError::Exists)));
 }
 
 #[test]
@@ -281,8 +244,7 @@ fn timeouts_that_are_too_old_are_skipped() {
     }
     drop(timer);
     clock.advance(100 * SECOND);
-    let policy = CatchUp::SkipOlderThan(60 * SECOND);
-    let (timer, seen) = start(DurableTimer::builder(store).catch_up(policy), &clock);
+    let (timer, seen) = start(DurableTimer::builder(store).skip_older_than(60 * SECOND), &clock);
     clock.advance(Duration::ZERO);
     assert_eq!(ids(&seen), ["edge", "recent"]);
     assert_eq!(timer.stats().skipped, 1);
@@ -561,7 +523,7 @@ fn many_callers_share_commits() {
 
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
-    type Builder = DurableTimerBuilder<MemoryStore>;
+    type Builder = DurableTimerBuilder;
     type Setting = fn(Builder) -> Builder;
     let wrong: [(&str, Setting); 8] = [
         ("window", |builder| builder.window(Duration::from_micros(999))),

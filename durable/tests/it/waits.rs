@@ -1,55 +1,26 @@
 //! A timer that waits does nothing, and times of the crate `jiff`.
 
-use std::sync::{Mutex, Weak};
-
-use delaywheel_durable::Driven;
-
 use super::*;
-
-/// A clock for tests that shows when its timer wants the next turn.
-#[derive(Clone, Debug, Default)]
-struct Watched {
-    clock: ManualWallClock,
-    timers: Arc<Mutex<Vec<Weak<dyn Driven>>>>,
-}
-
-impl WallClock for Watched {
-    fn now(&self) -> WallTime {
-        self.clock.now()
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.timers.lock().expect("not poisoned").push(Weak::clone(&timer));
-        self.clock.adopt(timer)
-    }
-}
-
-impl Watched {
-    fn next_turn(&self) -> Option<WallTime> {
-        let timers = self.timers.lock().expect("not poisoned");
-        timers.iter().filter_map(Weak::upgrade).filter_map(|timer| timer.next_turn()).min()
-    }
-}
 
 /// Half a window before the timeout is due, the timer takes it into memory.
 fn waits_without_a_turn(store: impl Store) {
-    let clock = Watched::default();
+    let clock = ManualWallClock::new();
     let timer = DurableTimer::builder(store)
         .clock(clock.clone())
         .build_blocking(|_| Ok(()))
         .expect("start");
     timer.schedule("far", 300 * DAY, b"").wait().expect("schedule");
-    clock.clock.advance(Duration::ZERO);
+    clock.advance(Duration::ZERO);
     let due = clock.now().saturating_add(300 * DAY);
     let looks_at = due.saturating_sub(30 * SECOND);
     let before = timer.stats();
     for _ in 0..299 {
         assert_eq!(clock.next_turn(), Some(looks_at), "no turn before it is needed");
-        clock.clock.advance(DAY);
+        clock.advance(DAY);
     }
     let after = timer.stats();
     assert_eq!((after.claims, after.commits), (before.claims, before.commits));
-    clock.clock.advance(DAY);
+    clock.advance(DAY);
     assert_eq!((timer.stats().acknowledged, timer.stats().lateness.max), (1, Duration::ZERO));
     assert_eq!(clock.next_turn(), None, "the store is empty");
 }

@@ -11,7 +11,7 @@ use super::*;
 async fn a_locked_row_delays_its_own_commands_only() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
-    let store = timer.store().clone();
+    let store = connect(&server);
     for id in ["x", "late"] {
         timer.schedule(id, 600 * SECOND, b"").wait().expect("schedule");
     }
@@ -66,7 +66,7 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     let Some(server) = Server::start() else { return };
     let (sender, done) = mpsc::channel();
     let store = connect(&server);
-    let (timer_sender, timer) = mpsc::channel::<DurableTimer<PostgresStore>>();
+    let (timer_sender, timer) = mpsc::channel::<DurableTimer>();
     let (parameters, timer) = (server.parameters(), parking_lot::Mutex::new(timer));
     let built = DurableTimer::builder(store)
         .handler_limit(Some(SECOND / 10))
@@ -123,7 +123,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         .expect("database");
     let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
-    let error = PostgresStore::connect(&latin).expect_err("not UTF-8");
+    let error = PostgresStore::connect(&latin, "delaywheel", NoTls).expect_err("not UTF-8");
     assert_eq!(error.reason(), StoreErrorReason::Other);
 }
 
@@ -158,7 +158,7 @@ fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
-    let due = store.clock().expect("clock").now().saturating_add(2 * SECOND);
+    let due = store.clock().now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
     store.write(due, &commands).expect("write");
@@ -175,29 +175,6 @@ fn workers_share_what_is_due_at_once() {
     until(|| acknowledged().iter().sum::<u64>() >= 600);
     println!("shares {:?}", acknowledged());
     assert!(acknowledged().iter().all(|&share| share >= 100), "{:?}", acknowledged());
-}
-
-/// The process was killed, and the lease is still valid.
-#[test]
-fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
-    let Some((_server, store, now)) = stored() else { return };
-    let new = NewTimeout::new("a", now, b"").expect("valid");
-    store.write(now, &[Command::Schedule(new)]).expect("write");
-    let killed = store.enter(now, 600 * SECOND, Some("node-1")).expect("enter");
-    let until = now.saturating_add(SECOND);
-    let request = ClaimRequest::new(now, until);
-    let batch = store.claim(killed, &request).expect("claim").expect("lease");
-    let claims = [batch.records[0].claim()];
-    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun]);
-    let (sender, seen) = mpsc::channel();
-    let timer = DurableTimer::builder(store.clone())
-        .worker("node-1")
-        .build_blocking(move |delivery| Ok(sender.send(delivery.attempt())?))
-        .expect("start");
-    assert_eq!(seen.recv_timeout(LONG / 3).expect("delivery"), 2);
-    assert!(store.claim(killed, &request).expect("claim").is_none());
-    assert!(!store.renew(killed, now, SECOND).expect("renew"), "its lease was taken away");
-    assert!(timer.finish(LONG));
 }
 
 /// This process does not know the zone, another one does.
@@ -232,7 +209,7 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
     store.keep_history(LONG);
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     store.write(now, &[Command::Schedule(new.clone())]).expect("write");
@@ -254,7 +231,8 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
 #[test]
 fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is_used() {
     let Some(server) = Server::start() else { return };
-    let error = PostgresStore::connect(&server.parameters()).expect_err("no tables");
+    let error =
+        PostgresStore::connect(&server.parameters(), "delaywheel", NoTls).expect_err("no tables");
     assert_eq!(error.reason(), StoreErrorReason::NotMigrated);
     assert!(error.source().is_some_and(|text| text.to_string().contains("call `migrate`")));
     let mut client = client(&server);
@@ -267,18 +245,18 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
         REVOKE CREATE ON DATABASE postgres FROM PUBLIC";
     client.batch_execute(rights).expect("rights");
     let app = server.parameters().replace("user=postgres", "user=app");
-    let store = PostgresStore::connect(&app).expect("connect");
+    let store = PostgresStore::connect(&app, "delaywheel", NoTls).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert!(timer.finish(LONG));
     assert_eq!(timer.stats().acknowledged, 1);
-    PostgresStore::migrate(&app, "delaywheel").expect("nothing is missing");
-    PostgresStore::migrate(&app, "other").expect_err("it may not make tables");
+    PostgresStore::migrate(&app, "delaywheel", NoTls).expect("nothing is missing");
+    PostgresStore::migrate(&app, "other", NoTls).expect_err("it may not make tables");
     // A newer version that still works with this one, so a deploy can be rolled back.
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 2)").expect("version");
-    PostgresStore::connect(&app).expect("compatible");
+    PostgresStore::connect(&app, "delaywheel", NoTls).expect("compatible");
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1002, 1001)").expect("version");
-    let error = PostgresStore::connect(&app).expect_err("not compatible");
+    let error = PostgresStore::connect(&app, "delaywheel", NoTls).expect_err("not compatible");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
 }
 
@@ -314,7 +292,7 @@ fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
     let mut old =
         old.isolation_level(postgres::IsolationLevel::RepeatableRead).start().expect("begin");
     old.query("SELECT count(*) FROM delaywheel.timeouts", &[]).expect("snapshot");
-    let count = |timer: &DurableTimer<PostgresStore>| timer.stats().acknowledged;
+    let count = |timer: &DurableTimer| timer.stats().acknowledged;
     let deliver = |from: u64, count_of: u64| {
         let now = timer.now();
         let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");

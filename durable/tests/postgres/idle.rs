@@ -9,11 +9,7 @@ use super::*;
 fn a_row_without_a_notification_is_found_by_the_next_look() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
-    let store = connect(&server);
-    let timer = DurableTimer::builder(store)
-        .recheck(Some(SECOND / 20))
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start");
+    let timer = telling(builder(&server.parameters()).recheck(Some(SECOND / 20)), sender);
     let mut client = client(&server);
     // The begin of listening makes the timer look as well, but only once.
     for id in ["a", "b", "c"] {
@@ -36,7 +32,7 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     // A store without a timer, as another process has one.
     let other = connect(&server);
     let deliver = |id: &str| {
-        let now = other.clock().expect("clock").now();
+        let now = other.clock().now();
         let new = NewTimeout::new(id, now, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
@@ -103,7 +99,7 @@ fn a_worker_that_waits_sends_the_documented_statements_only() {
     let parameters = format!("{} options='-c log_statement=all'", server.parameters());
     for recheck in [None, Some(60 * SECOND)] {
         let store = open(&parameters, "delaywheel");
-        let clock = ManualWallClock::at(store.clock().expect("clock").now());
+        let clock = ManualWallClock::at(store.clock().now());
         let listens = || {
             let all = statements(&server.log());
             all.iter().filter(|sql| *sql == "LISTEN delaywheel").count()

@@ -27,8 +27,8 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, Delivery, DurableError,
-    DurableTimer, Name, NewTimeout, PostgresStore, Priority, Query, Queue, Scheduled, State, Store,
-    StoreErrorReason, TimeoutId, WallClock, WallTime, conformance,
+    DurableTimer, DurableTimerBuilder, Name, NewTimeout, NoTls, PostgresStore, Priority, Query,
+    Queue, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallTime, conformance,
 };
 
 use self::{
@@ -41,27 +41,24 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Long enough for a machine that is busy.
 const LONG: Duration = Duration::from_secs(90);
 
-type Timer = DurableTimer<PostgresStore>;
-
-/// Starts a timer that acknowledges everything and tells the ids.
-fn start(server: &Server) -> (Timer, Receiver<String>) {
-    let (sender, seen) = mpsc::channel();
-    let store = connect(server);
-    let timer = DurableTimer::builder(store)
-        .lease(3 * SECOND)
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start");
-    (timer, seen)
+fn builder(parameters: &str) -> DurableTimerBuilder {
+    DurableTimer::builder(open(parameters, "delaywheel")).lease(3 * SECOND)
 }
 
-/// Starts a timer that acknowledges everything and tells the ids. It never looks at its store just
-/// because some time has passed.
-fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
-    DurableTimer::builder(open(parameters, "delaywheel"))
-        .recheck(None)
-        .lease(3 * SECOND)
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start")
+/// Starts a timer that acknowledges everything and tells the ids.
+fn telling(builder: DurableTimerBuilder, sender: Sender<String>) -> DurableTimer {
+    let tell = move |delivery: &Delivery| Ok(sender.send(delivery.id().to_string())?);
+    builder.build_blocking(tell).expect("start")
+}
+
+fn start(server: &Server) -> (DurableTimer, Receiver<String>) {
+    let (sender, seen) = mpsc::channel();
+    (telling(builder(&server.parameters()), sender), seen)
+}
+
+/// Starts a timer that never looks at its store just because some time has passed.
+fn start_without_polls(parameters: &str, sender: Sender<String>) -> DurableTimer {
+    telling(builder(parameters).recheck(None), sender)
 }
 
 fn connect(server: &Server) -> PostgresStore {
@@ -80,14 +77,11 @@ async fn async_client(server: &Server) -> tokio_postgres::Client {
     client
 }
 
-fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
+fn held(server: &Server, lease: Duration) -> (DurableTimer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    let store = connect(server);
-    let timer = DurableTimer::builder(store)
-        .lease(lease)
-        .build_with(move |delivery| drop(sender.send(delivery)))
-        .expect("start");
-    (timer, deliveries)
+    let builder = builder(&server.parameters()).lease(lease);
+    let timer = builder.build_with(move |delivery| drop(sender.send(delivery)));
+    (timer.expect("start"), deliveries)
 }
 
 /// Makes what reads whether a queue is paused wait for a lock, which this connection holds.
@@ -98,6 +92,25 @@ const STALL: &str = "
     CREATE VIEW delaywheel.queues AS
         SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
     SELECT pg_advisory_lock(1);";
+
+/// Notes the settings of each transaction that adds or removes timeouts.
+const NOTE: &str = "
+    CREATE TABLE noted (setting text);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO noted VALUES (concat_ws(' ', current_setting('synchronous_commit'),
+            current_setting('transaction_isolation'), current_setting('lock_timeout') <> '0',
+            current_setting('idle_in_transaction_session_timeout')));
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();";
+
+/// The settings of all transactions of the store.
+const NOTED: &str = "on read committed t 10s";
+
+fn noted(client: &mut postgres::Client) -> String {
+    client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one").get(0)
+}
 
 /// Counts the calls that wait for that lock.
 const STALLED: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
@@ -119,7 +132,7 @@ fn until(mut is_met: impl FnMut() -> bool) {
 fn stored() -> Option<(Server, PostgresStore, WallTime)> {
     let server = Server::start()?;
     let store = connect(&server);
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     Some((server, store, now))
 }
 
@@ -147,14 +160,14 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     drop(connect(&server));
     let mut client = client(&server);
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1000, 1000)").expect("insert");
-    let error = PostgresStore::connect(&parameters).expect_err("newer");
+    let error = PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("newer");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
     for name in ["", "Caps", "a-b", "1a", "a\"b"] {
-        let error = PostgresStore::connect_schema(&parameters, name).expect_err("odd");
+        let error = PostgresStore::connect(&parameters, name, NoTls).expect_err("odd");
         assert_eq!(error.reason(), StoreErrorReason::Other);
     }
     drop(server);
-    let error = PostgresStore::connect(&parameters).expect_err("gone");
+    let error = PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("gone");
     assert_eq!(error.reason(), StoreErrorReason::Unavailable);
 }
 
@@ -162,7 +175,7 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
 async fn a_transaction_of_the_user_decides() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
-    let store = timer.store().clone();
+    let store = connect(&server);
     let mut client = async_client(&server).await;
     client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").await.expect("table");
     let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
@@ -217,57 +230,6 @@ async fn a_transaction_of_the_user_decides() {
     assert!(timer.finish(LONG));
 }
 
-/// The clock of the server, and by how much this one is ahead of it.
-#[derive(Debug)]
-struct Ahead {
-    server: Arc<dyn WallClock>,
-    ahead: Duration,
-}
-
-impl WallClock for Ahead {
-    fn now(&self) -> WallTime {
-        self.server.now().saturating_add(self.ahead)
-    }
-
-    fn sleep_limit(&self) -> Option<Duration> {
-        None
-    }
-}
-
-/// By itself the store's clock is the server's, so workers agree. These are given clocks a minute
-/// apart, so that one takes the leases of the other for lapsed.
-#[test]
-fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
-    const COUNT: u64 = 200;
-    let Some(server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let start = |ahead| {
-        let store = connect(&server);
-        let sender = sender.clone();
-        let server = store.clock().expect("clock");
-        DurableTimer::builder(store)
-            .clock(Ahead { server, ahead })
-            .lease(3 * SECOND)
-            .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-            .expect("start")
-    };
-    let (slow, fast) = (start(Duration::ZERO), start(60 * SECOND));
-    let now = slow.now();
-    for number in 0..COUNT {
-        let timer = if number % 2 == 0 { &slow } else { &fast };
-        let due = now.saturating_add(Duration::from_millis(number * 10));
-        timer.schedule(format!("{number}"), due, b"").wait().expect("schedule");
-    }
-    let mut missing: BTreeSet<_> = (0..COUNT).map(|number| number.to_string()).collect();
-    while !missing.is_empty() {
-        missing.remove(&seen.recv_timeout(LONG).expect("a delivery"));
-    }
-    assert!(slow.finish(LONG) && fast.finish(LONG));
-    assert_eq!(slow.count().expect("count").live, 0);
-    let acknowledged = slow.stats().acknowledged + fast.stats().acknowledged;
-    assert_eq!(acknowledged, COUNT, "each is acknowledged by one worker");
-}
-
 #[test]
 fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     let Some(server) = Server::start() else { return };
@@ -276,7 +238,7 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     let other = connect(&server);
-    let now = other.clock().expect("clock").now();
+    let now = other.clock().now();
     let new = |id| Command::Schedule(NewTimeout::new(id, now, b"").expect("valid"));
     // The timer has no connection, and gets none, when this is scheduled.
     let mut client = client(&server);
@@ -317,7 +279,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
     // Another store schedules, so that the claim is the first to have an answer with the id.
     let other = connect(&server);
-    let now = other.clock().expect("clock").now();
+    let now = other.clock().now();
     let schedule = |id, due| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
@@ -345,7 +307,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
     let parameters = format!("{} {isolation}", server.parameters());
     let store = open(&parameters, "delaywheel");
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     let other = store.enter(now, 600 * SECOND, None).expect("enter");
     for lapses in [false, true] {
         let id = TimeoutId::new(format!("{lapses}")).expect("valid");
@@ -395,7 +357,7 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     const COUNT: usize = 300;
     let Some(server) = Server::start() else { return };
     let direct = connect(&server);
-    let now = direct.clock().expect("clock").now();
+    let now = direct.clock().now();
     let proxy = Proxy::start(&server.parameters());
     let store = open(proxy.parameters(), "delaywheel");
     let new = |id: &str, delay| {
@@ -638,20 +600,9 @@ fn commits_are_durable_whatever_the_default_of_the_database() {
     let default = "ALTER DATABASE postgres SET synchronous_commit = off";
     client.batch_execute(default).expect("default");
     let (timer, seen) = start(&server);
-    let note = "CREATE TABLE noted (setting text);
-        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            INSERT INTO noted VALUES (current_setting('synchronous_commit'));
-            RETURN NULL;
-        END $$;
-        CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts
-            EXECUTE FUNCTION note();";
-    client.batch_execute(note).expect("trigger");
+    client.batch_execute(NOTE).expect("trigger");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "a");
     assert!(timer.finish(LONG));
-    let sql = "SELECT count(*), count(*) FILTER (WHERE setting = 'on') FROM noted";
-    let row = client.query_one(sql, &[]).expect("noted");
-    let (all, durable) = (row.get::<_, i64>(0), row.get::<_, i64>(1));
-    assert!(all >= 2 && durable == all, "{durable} of {all}");
+    assert_eq!(noted(&mut client), NOTED);
 }

@@ -30,7 +30,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     let store = connect(&server);
     let proxy = Proxy::start(&server.parameters());
     let dead = open(proxy.parameters(), "delaywheel");
-    let now = store.clock().expect("clock").now();
+    let now = store.clock().now();
     let a = schedule(&store, "a", now);
     let first = dead.enter(now, SECOND, None).expect("enter");
     let held = claim(&dead, first, now);
@@ -96,11 +96,7 @@ fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
     let Some(server) = Server::start() else { return };
     let proxy = Proxy::start(&server.parameters());
     let (sender, seen) = mpsc::channel();
-    let timer = DurableTimer::builder(open(proxy.parameters(), "delaywheel"))
-        .recheck(None)
-        .lease(10 * LONG)
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start");
+    let timer = telling(builder(proxy.parameters()).recheck(None).lease(10 * LONG), sender);
     timer.pause("").expect("pause");
     let before = timer.stats().empty_claims;
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
@@ -183,32 +179,4 @@ fn a_process_that_only_schedules_hears_of_a_step_of_the_clock() {
     let ahead = timer.now().saturating_add(3_000 * SECOND);
     client.batch_execute("UPDATE ahead.seconds SET number = 3600").expect("step");
     until(|| timer.now() >= ahead);
-}
-
-/// The policy of the table delays the query of its version.
-#[test]
-fn the_clock_of_a_store_is_not_late_by_the_time_of_its_connect() {
-    let Some(server) = Server::start() else { return };
-    drop(connect(&server));
-    let mut client = client(&server);
-    let stall = "
-        CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
-            AS 'SELECT pg_advisory_xact_lock_shared(1) IS NOT NULL';
-        CREATE ROLE app LOGIN;
-        GRANT USAGE ON SCHEMA delaywheel TO app;
-        GRANT SELECT ON ALL TABLES IN SCHEMA delaywheel TO app;
-        ALTER TABLE delaywheel.version ENABLE ROW LEVEL SECURITY;
-        CREATE POLICY stall ON delaywheel.version USING (stall());
-        SELECT pg_advisory_lock(1);";
-    client.batch_execute(stall).expect("stall");
-    thread::scope(|scope| {
-        let parameters = server.parameters().replace("user=postgres", "user=app");
-        let store = scope.spawn(move || PostgresStore::connect(&parameters).expect("connect"));
-        wait_for(&mut client, STALLED);
-        client.batch_execute("SELECT pg_sleep(5); SELECT pg_advisory_unlock(1)").expect("go on");
-        let store = store.join().expect("no panic");
-        let shown = client.query_one("SELECT clock_timestamp()", &[]).expect("time").get(0);
-        let late = WallTime::now_of(shown).since(store.clock().expect("clock").now());
-        assert!(late < 2 * SECOND, "{late:?}");
-    });
 }

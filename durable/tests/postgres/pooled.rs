@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::{self, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -25,9 +24,7 @@ impl PgBouncer {
     /// Prints one line and returns `None` if `PgBouncer` is not installed.
     fn start(server: &Server, settings: &str) -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
-            // Unlike `eprintln`, this is seen also if the test passes.
-            let text = "PgBouncer is not installed: the tests through it did not run";
-            writeln!(io::stderr(), "{text}").expect("stderr");
+            server::say("PgBouncer is not installed: the tests through it did not run");
             return None;
         }
         let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -88,19 +85,10 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     let Some(pool) = PgBouncer::start(&server, "") else { return };
     let (sender, seen) = mpsc::channel();
     let timer = start_without_polls(&pool.parameters, sender);
-    let note = "CREATE TABLE noted (setting text);
-        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            INSERT INTO noted VALUES (concat_ws(' ', current_setting('synchronous_commit'),
-                current_setting('transaction_isolation'), current_setting('lock_timeout') <> '0',
-                current_setting('idle_in_transaction_session_timeout')));
-            RETURN NULL;
-        END $$;
-        CREATE TRIGGER note AFTER DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();";
-    client.batch_execute(note).expect("trigger");
     let other = connect(&server);
+    client.batch_execute(NOTE).expect("trigger");
     for id in ["a", "b", "c"] {
-        let now = other.clock().expect("clock").now();
+        let now = other.clock().now();
         let new = NewTimeout::new(id, now, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
@@ -116,8 +104,7 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     timer.schedule("last", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "last");
     assert!(timer.finish(LONG));
-    let row = client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one");
-    assert_eq!(row.get::<_, &str>(0), "on read committed t 10s");
+    assert_eq!(noted(&mut client), NOTED);
 }
 
 /// The blocking calls are made within the runtime of the pool.

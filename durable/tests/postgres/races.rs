@@ -226,7 +226,7 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
         assert!(["cancelled", "rescheduled"].contains(&&*answer), "{answer}");
     }
     let record = store.get(&"a".try_into().expect("valid")).expect("get").expect("a record");
-    assert!(record.due <= store.clock().expect("clock").now());
+    assert!(record.due <= store.clock().now());
 }
 
 /// The server has begun the statement, and has changed no row yet, when a transaction replaces both

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel_durable::PostgresStore;
+use delaywheel_durable::{NoTls, PostgresStore};
 use tempfile::TempDir;
 
 /// A server that ends when it is dropped.
@@ -34,10 +34,8 @@ impl Server {
     pub(crate) fn start_in(folder: TempDir) -> Option<Self> {
         let Some(programs) = programs() else {
             static SAID: Once = Once::new();
-            // Unlike `eprintln`, this is seen also if the tests pass, and once for all of them.
             SAID.call_once(|| {
-                let text = "PostgreSQL is not installed: the tests of its store did not run";
-                writeln!(io::stderr(), "{text}").expect("stderr");
+                say("PostgreSQL is not installed: the tests of its store did not run");
             });
             return None;
         };
@@ -153,10 +151,15 @@ impl Drop for Server {
     }
 }
 
+/// Writes a line that is seen also if the test passes, unlike one of `eprintln`.
+pub(crate) fn say(text: &str) {
+    writeln!(io::stderr(), "{text}").expect("stderr");
+}
+
 /// Makes the tables of a schema if it has none, and connects.
 pub(crate) fn open(parameters: &str, schema: &str) -> PostgresStore {
-    PostgresStore::migrate(parameters, schema).expect("migrate");
-    PostgresStore::connect_schema(parameters, schema).expect("connect")
+    PostgresStore::migrate(parameters, schema, NoTls).expect("migrate");
+    PostgresStore::connect(parameters, schema, NoTls).expect("connect")
 }
 
 /// Finds the newest server that is installed.

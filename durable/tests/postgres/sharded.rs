@@ -16,15 +16,6 @@ fn create(server: &server::Server) -> [String; 3] {
     })
 }
 
-/// Starts a timer that acknowledges everything and tells the ids.
-fn start(parameters: &str, seen: &mpsc::Sender<String>) -> Timer {
-    let (store, seen) = (server::open(parameters, "delaywheel"), seen.clone());
-    DurableTimer::builder(store)
-        .lease(3 * SECOND)
-        .build_blocking(move |delivery| Ok(seen.send(delivery.id().to_string())?))
-        .expect("start")
-}
-
 fn ids(prefix: &str) -> impl Iterator<Item = TimeoutId> {
     (0..60).map(move |number| TimeoutId::new(format!("{prefix}/{number}")).expect("valid"))
 }
@@ -33,7 +24,8 @@ fn ids(prefix: &str) -> impl Iterator<Item = TimeoutId> {
 fn two_databases_become_three_and_go_on_without_one() {
     let Some(server) = server::Server::start() else { return };
     let (sender, seen) = mpsc::channel();
-    let timers: Vec<_> = create(&server).iter().map(|one| start(one, &sender)).collect();
+    let timers: Vec<_> =
+        create(&server).iter().map(|one| telling(builder(one), sender.clone())).collect();
     let two = Sharded::new(timers[..2].to_vec());
     let receipts: Vec<_> = ids("a").map(|id| two.schedule(id, HOUR, b"")).collect();
     for receipt in receipts {
@@ -101,7 +93,7 @@ fn a_database_that_is_silent_delays_no_other() {
     let [one, two, three] = create(&server);
     let proxy = Proxy::start(&two);
     let parameters = [one.as_str(), proxy.parameters(), &three];
-    let three = Sharded::new(parameters.map(|one| start(one, &sender)).to_vec());
+    let three = Sharded::new(parameters.map(|one| telling(builder(one), sender.clone())).to_vec());
     proxy.silence();
     let begin = Instant::now();
     let (silent, others): (Vec<_>, Vec<_>) = ids("a").partition(|id| three.home(id) == 1);

@@ -1,7 +1,5 @@
 //! Encrypted connections, with a certificate that the server makes for itself.
 
-use std::io::{self, Write};
-
 use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -17,9 +15,7 @@ fn turn_on(server: &Server) -> Option<Vec<u8>> {
         -keyout server.key -out server.crt 2>/dev/null &&
         openssl x509 -in server.crt -outform der -out server.der'";
     if let Err(error) = client.batch_execute(&make.replace('\n', " ")) {
-        // Unlike `eprintln`, this is seen also if the test passes.
-        let text = "openssl makes no certificate: the test of TLS did not run";
-        writeln!(io::stderr(), "{text}: {error}").expect("stderr");
+        server::say(&format!("openssl makes no certificate: the test of TLS did not run: {error}"));
         return None;
     }
     let row = client.query_one("SELECT pg_read_binary_file('server.der')", &[]);
@@ -43,8 +39,8 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
     roots.add(CertificateDer::from(certificate)).expect("certificate");
     let connect = || {
         let tls = connector(roots.clone());
-        PostgresStore::migrate_tls(&parameters, "delaywheel", tls.clone())?;
-        PostgresStore::connect_tls(&parameters, "delaywheel", tls)
+        PostgresStore::migrate(&parameters, "delaywheel", tls.clone())?;
+        PostgresStore::connect(&parameters, "delaywheel", tls)
     };
     // The server reads its settings again at a time of its own.
     let deadline = Instant::now() + LONG;
@@ -71,8 +67,9 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
     assert!(timer.finish(LONG));
 
     let unknown =
-        PostgresStore::connect_tls(&parameters, "delaywheel", connector(RootCertStore::empty()));
+        PostgresStore::connect(&parameters, "delaywheel", connector(RootCertStore::empty()));
     assert_eq!(unknown.expect_err("unknown").reason(), StoreErrorReason::Unavailable);
-    let plain = PostgresStore::connect(&parameters).expect_err("it must be encrypted");
+    let plain =
+        PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("it must be encrypted");
     assert_eq!(plain.reason(), StoreErrorReason::Unavailable);
 }

@@ -22,38 +22,38 @@ use crate::film::{Film, SIZE};
 /// A year of milliseconds. A lap of three levels divides it, so the film ends where it begins.
 const YEAR: u64 = 365 * 86_400 * 1_000;
 
-/// Deadlines that show one case each, in the order of insertion. They fill the root four times.
+/// Deadlines that show one case each, in the order of insertion.
 const DEADLINES: [&[u64]; 9] = [
-    &[3, 3, 5, 5],                         // level 0
-    &[10, 19, 19, 10, 21, 50, 50, 10],     // level 1, few in a bucket
+    &[3, 3, 5],                            // level 0
+    &[10, 19, 19, 10, 21, 50, 50],         // level 1, few in a bucket
     &[25, 28, 31, 25, 31, 28, 25, 31, 28], // level 1, a crowded bucket
     &[31, 28, 31, 25, 31, 28, 25, 31, 28], //
-    &[90, 330, 90, 330, 330],              // level 2, few in a bucket
+    &[90, 330, 90, 330],                   // level 2, few in a bucket
     &[150, 140, 180, 155, 170, 133, 155],  // level 2, a crowded bucket
     &[130, 150, 140, 133, 180, 140, 150],  //
     &[150, 170, 140, 155, 170, 150, 130],  //
     &[43, 400, 44, 43, 410, 420, 44, 430], // cancelled
 ];
-const CANCELLED: std::ops::Range<usize> = 56..64;
+const CANCELLED: usize = 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut film = Film::new(WheelBuilder::new().size(SIZE).build()?);
 
     film.caption(
         "Insert",
-        "When the root is full, all go to their buckets: near ones inside, far ones outside.",
+        "A timeout goes into the bucket of its deadline: near ones inside, far ones outside.",
     );
     film.wait(0.1);
+    film.insert(&[YEAR; 16], "inserts 16, due in a year", 0.8)?;
     for deadlines in DEADLINES {
         let list: Vec<_> = deadlines.iter().map(u64::to_string).collect();
         film.insert(deadlines, &format!("inserts {}", list.join(" ")), 0.45)?;
     }
-    film.insert(&[YEAR; 16], "inserts 16, due in a year", 0.8)?;
     film.caption(
         "Cancel",
         "A cancelled timeout leaves at once. A bucket that empties leaves the queue, too.",
     );
-    film.cancel(CANCELLED, 1.4);
+    film.cancel_last(CANCELLED, 1.4);
     film.caption(
         "Sleep",
         "The reaper thread sleeps until the first bucket of the queue is due. Nothing ticks.",

@@ -1,6 +1,6 @@
 //! The film: the state of the wheel after each step, and how long to show it.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::collections::BTreeMap;
 
 use delaywheel::{
     InsertError, Tick,
@@ -111,10 +111,9 @@ impl Film {
         Ok(())
     }
 
-    pub(crate) fn cancel(&mut self, numbers: Range<usize>, takes: f64) {
-        let count = numbers.len();
-        for (key, _) in &self.keys[numbers] {
-            self.cancelled.extend(self.wheel.cancel(*key));
+    pub(crate) fn cancel_last(&mut self, count: usize, takes: f64) {
+        for number in self.keys.len() - count..self.keys.len() {
+            self.cancelled.extend(self.wheel.cancel(self.keys[number].0));
         }
         self.shoot(&format!("cancels {count} timeouts"), false, takes);
     }

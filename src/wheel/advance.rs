@@ -101,6 +101,9 @@ impl<T> TimingWheel<T> {
             if expiration > self.now {
                 break;
             }
+            if matches!(due, Due::Bucket(_)) && self.buckets.end_kept() {
+                continue;
+            }
             *steps = steps.checked_sub(1)?;
             debug_assert!(self.expired_to <= expiration, "{due:?} was skipped");
             self.expired_to = expiration;
@@ -122,6 +125,7 @@ impl<T> TimingWheel<T> {
                     unreachable!("a live record has a timeout")
                 };
                 self.buckets.remove(position);
+                self.buckets.end_kept();
                 return Some(Expired { key, deadline: record.deadline(), value });
             }
             self.cascade(position);

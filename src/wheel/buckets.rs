@@ -14,7 +14,7 @@ use super::{
     occupied::Occupied,
     opened::Opened,
     queue::BucketQueue,
-    records::{CHUNK, NIL, ROOT, Record, Records},
+    records::{CHUNK, NIL, Record, Records},
 };
 use crate::tick::Tick;
 
@@ -23,6 +23,9 @@ const BLOCK: usize = 32;
 
 /// Largest range of a bucket whose records are listed by tick when it is due.
 const OPENED: usize = 256;
+
+/// The chunk of the root.
+const ROOT: u32 = 0;
 
 /// Timeouts of one level whose deadlines fall into one range of ticks.
 #[derive(Debug, Clone, Copy)]
@@ -65,10 +68,17 @@ pub(super) struct Buckets {
     levels: Vec<Occupied>,
     queue: BucketQueue,
     /// The bucket above all levels, whose range is all time. Its only chunk is the first one, and
-    /// each new timeout takes a position there. So few timeouts, or those that come and go, make no
-    /// chunk and no bucket.
+    /// a timeout that finds a free position there needs no other bucket. So few timeouts, or one
+    /// that comes and goes, make no chunk and no bucket.
     root: Bucket,
+    /// Whether the root has no free position.
+    is_root_full: bool,
     pub(super) opened: Opened,
+    /// The chunk that emptied last, or `NIL`. It stays the newest chunk of its bucket, which keeps
+    /// its place in the queue even if this makes it *hollow*, without any live record. So a timeout
+    /// that comes and goes beside many others makes no chunk and no bucket. The next bucket that
+    /// needs a chunk takes this one, and `advance` frees it.
+    kept: u32,
 }
 
 impl Buckets {
@@ -79,13 +89,15 @@ impl Buckets {
             blocks: Vec::new(),
             levels: Vec::new(),
             queue: BucketQueue::new(),
-            root: Bucket { expiration: Tick::MAX, newest: ROOT, is_crowded: false },
+            root: Bucket { expiration: Tick::ZERO, newest: ROOT, is_crowded: false },
+            is_root_full: false,
             opened: Opened::new(),
+            kept: NIL,
         }
     }
 
-    /// Returns what is due first, and when; `None` if all buckets are empty. Nothing is due before
-    /// `expired_to`.
+    /// Returns what is due first, and when; `None` if all buckets are empty. It may be the hollow
+    /// bucket. Nothing is due before `expired_to`.
     #[inline]
     pub(super) fn first_due(&self, expired_to: Tick) -> Option<(Due, Tick)> {
         let opened = self.opened.front();
@@ -116,7 +128,14 @@ impl Buckets {
     /// Returns the tick at which something is due first.
     #[inline]
     pub(super) fn next_expiration(&self) -> Option<Tick> {
-        let bucket = self.queue.first().map(|(_, expiration)| expiration);
+        let mut bucket = self.queue.first().map(|(_, expiration)| expiration);
+        if let Some(hollow) = self.hollow() {
+            let (level, index) = self.geometry.split(hollow);
+            let first = self.levels[level as usize].first().filter(|&first| first < index);
+            let after = first.or_else(|| self.levels[level as usize].after(index));
+            let after = after.map(|next| self.bucket(self.geometry.id(level, next)).expiration);
+            bucket = self.queue.first_but(level).into_iter().chain(after).min();
+        }
         let opened = self.opened.front().map(|(tick, _)| tick);
         bucket.into_iter().chain(opened).chain(self.root_expiration()).min()
     }
@@ -137,59 +156,76 @@ impl Buckets {
         position
     }
 
-    /// Adds the record of a timeout to the root. Returns its position; `None` if the root is full,
-    /// or has no chunk.
+    /// Takes a free position for a record, if that changes nothing else than its bucket.
     #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
     #[inline(always)]
-    pub(super) fn place_in_root(&mut self, deadline: Tick, slot: u32) -> Option<u32> {
-        let position = self.records.take(ROOT)?;
-        self.root.expiration = self.root.expiration.min(deadline);
-        self.records.set(position, Record::new(deadline, slot));
-        Some(position)
-    }
-
-    /// Empties the root, which has no free position, and returns its records. Makes its chunk, if
-    /// it has none.
-    pub(super) fn empty_root(&mut self) -> impl Iterator<Item = Record> + use<> {
-        let records = self.records.take_all(ROOT);
-        if records.is_none() {
-            self.records.allocate(BucketId::ROOT, NIL);
+    pub(super) fn free_position(&mut self, expired_to: Tick, deadline: Tick) -> Option<u32> {
+        if !self.is_root_full {
+            return None;
         }
-        self.root.expiration = Tick::MAX;
-        records.into_iter().flatten()
-    }
-
-    /// Takes a free position for a record, if that changes nothing else than its bucket.
-    #[inline]
-    fn free_position(&mut self, expired_to: Tick, deadline: Tick) -> Option<u32> {
         let id = self.geometry.bucket(expired_to, deadline);
         let block = self.blocks.get(id.number() / BLOCK)?.as_ref()?;
         let bucket = &block[id.number() % BLOCK];
-        if deadline >= bucket.expiration { self.records.take(bucket.newest) } else { None }
+        let is_plain = bucket.newest != self.kept && deadline >= bucket.expiration;
+        if is_plain { self.records.take(bucket.newest) } else { None }
     }
 
     /// Takes a free position for a record, and updates the expiration of its bucket.
     #[inline(never)]
     fn reserve(&mut self, expired_to: Tick, deadline: Tick) -> u32 {
+        if !self.is_root_full {
+            return self.reserve_in_root(deadline);
+        }
         let id = self.geometry.bucket(expired_to, deadline);
         let before = match self.blocks.get_mut(id.number() / BLOCK) {
             Some(Some(block)) => block[id.number() % BLOCK],
             _ => *make(&mut self.blocks, id),
         };
-        let is_full = self.records.bits(before.newest).is_none_or(|live| live == u16::MAX);
-        let newest = if is_full { self.records.allocate(id, before.newest) } else { before.newest };
-        let is_crowded = before.is_crowded || is_full && !before.is_empty();
+        let mut newest = before.newest;
+        if self.records.bits(newest).is_none_or(|live| live == u16::MAX) {
+            newest = self.add_chunk(id, newest);
+        } else if newest == self.kept {
+            self.kept = NIL;
+        }
+        // The first record of a chunk.
+        let is_new = self.records.is_dead(newest);
+        let has_older = is_new && self.records.older(newest) != NIL;
+        let is_crowded = has_older || before.is_crowded && !is_new;
         let bucket = self.bucket_mut(id);
         (bucket.newest, bucket.is_crowded) = (newest, is_crowded);
-        if before.is_empty() {
-            self.occupy(id);
-        }
-        let becomes = before.is_empty() || is_crowded != before.is_crowded;
+        let becomes = is_crowded != before.is_crowded || is_new && !is_crowded;
         if becomes || deadline < before.expiration {
+            if before.is_empty() {
+                self.occupy(id);
+            }
             let start = self.geometry.start(id, deadline);
             self.set_expiration(id, if is_crowded { start } else { deadline });
         }
         self.records.take(newest).expect("the newest chunk has room")
+    }
+
+    /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
+    fn add_chunk(&mut self, id: BucketId, newest: u32) -> u32 {
+        let Some((kept, chunk)) = self.take_kept() else {
+            return self.records.allocate(id, newest);
+        };
+        let older = self.records.older(chunk);
+        self.records.give(chunk, id, newest);
+        self.set_newest(kept, older);
+        chunk
+    }
+
+    /// Takes the first free position of the root, which must not be full.
+    fn reserve_in_root(&mut self, deadline: Tick) -> u32 {
+        if self.records.bits(ROOT).is_none() {
+            self.records.allocate(BucketId::ROOT, NIL);
+        }
+        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
+            self.root.expiration = deadline;
+        }
+        let position = self.records.take(ROOT);
+        self.is_root_full = self.records.bits(ROOT) == Some(u16::MAX);
+        position.expect("the root has room")
     }
 
     /// Marks a bucket as non-empty.
@@ -210,9 +246,7 @@ impl Buckets {
             return false;
         }
         if left == 0 {
-            if let Some((id, older)) = self.records.free(position / CHUNK) {
-                self.set_newest(id, older);
-            }
+            self.end_chunk(position / CHUNK);
         }
         if self.opened.is_front(position) {
             self.opened.find_front(&self.records);
@@ -222,11 +256,53 @@ impl Buckets {
 
     /// Updates the expiration of the root after a record was removed.
     fn leave_root(&mut self, position: u32) {
-        let is_first = self.records.get(position).deadline() == self.root.expiration;
-        if is_first || self.records.is_dead(ROOT) {
+        self.is_root_full = false;
+        if self.records.get(position).deadline() == self.root.expiration {
             let left = self.records.deadlines(ROOT).map(|(deadline, _)| deadline);
-            self.root.expiration = left.min().unwrap_or(Tick::MAX);
+            self.root.expiration = left.min().unwrap_or(Tick::ZERO);
         }
+    }
+
+    /// Keeps a chunk without live records if it is the newest of its bucket, and frees it if not.
+    fn end_chunk(&mut self, chunk: u32) {
+        if self.records.bucket_of(chunk).is_some() {
+            self.end_kept();
+            self.kept = chunk;
+        } else {
+            self.records.free(chunk);
+        }
+    }
+
+    /// Frees the kept chunk. Returns whether there was one.
+    #[inline]
+    pub(super) fn end_kept(&mut self) -> bool {
+        let kept = self.take_kept();
+        if let Some((id, chunk)) = kept {
+            let older = self.records.older(chunk);
+            self.records.free(chunk);
+            self.set_newest(id, older);
+        }
+        kept.is_some()
+    }
+
+    /// Takes the kept chunk and its bucket.
+    #[inline]
+    fn take_kept(&mut self) -> Option<(BucketId, u32)> {
+        let chunk = core::mem::replace(&mut self.kept, NIL);
+        if chunk == NIL {
+            return None;
+        }
+        Some((self.records.bucket_of(chunk)?, chunk))
+    }
+
+    /// Returns the hollow bucket.
+    #[inline]
+    pub(super) fn hollow(&self) -> Option<BucketId> {
+        if self.kept == NIL {
+            return None;
+        }
+        let id = self.records.bucket_of(self.kept)?;
+        (self.records.older(self.kept) == NIL).then_some(id)
     }
 
     /// Sets the newest chunk of a bucket, after the one that was has left.
@@ -326,6 +402,7 @@ impl Buckets {
     /// Frees blocks, levels and chunks without timeouts.
     #[inline]
     pub(super) fn shrink(&mut self) {
+        self.end_kept();
         for block in &mut self.blocks {
             block.take_if(|block| block.iter().all(Bucket::is_empty));
         }
@@ -351,8 +428,13 @@ impl Buckets {
         occupied.map(|(number, _)| BucketId::new(number))
     }
 
+    /// Returns whether a chunk stays although it is without live records.
+    pub(super) const fn keeps(&self, chunk: u32) -> bool {
+        chunk == self.kept || chunk == ROOT
+    }
+
     /// Panics unless levels and queue know the first bucket with a chunk of each level, and the
-    /// next expiration is that of the first.
+    /// next expiration is not that of a hollow one.
     #[inline]
     pub(super) fn check_invariants(&self) {
         let mut first = alloc::vec![None; self.levels.len()];
@@ -371,10 +453,17 @@ impl Buckets {
         let mut front = self.opened.hints().filter(|&(_, position)| self.records.is_live(position));
         let least = front.next().map(|(tick, _)| tick);
         assert_eq!(self.opened.front().map(|(tick, _)| tick), least, "another record is in front");
-        let buckets = self.occupied().map(|id| self.bucket(id).expiration);
+        let is_newest =
+            self.records.is_dead(self.kept) && self.records.bucket_of(self.kept).is_some();
+        assert!(self.kept == NIL || is_newest, "chunk {} is kept", self.kept);
+        let is_full = self.records.bits(ROOT) == Some(u16::MAX);
+        assert_eq!(self.is_root_full, is_full, "the root has another number of records");
+        let hollow = self.hollow();
+        let others = self.occupied().filter(|&id| Some(id) != hollow);
+        let others = others.map(|id| self.bucket(id).expiration);
         assert_eq!(
             self.next_expiration(),
-            buckets.chain(least).chain(self.root_expiration()).min(),
+            others.chain(least).chain(self.root_expiration()).min(),
             "the queue and the buckets differ in the first expiration"
         );
     }
@@ -396,13 +485,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_of_a_plain_bucket_takes_the_short_path() {
+    fn the_usual_insert_takes_the_short_path() {
         let mut buckets = Buckets::new(Geometry::new(64).unwrap());
-        assert_eq!(buckets.place_in_root(Tick::new(100), 0), None, "the root has no chunk");
-        assert_eq!(buckets.empty_root().count(), 0);
-        assert_eq!(buckets.place_in_root(Tick::new(100), 0), Some(0));
-        buckets.place(Tick::ZERO, Tick::new(100), 0);
+        let place = |buckets: &mut Buckets| buckets.place(Tick::ZERO, Tick::new(100), 0);
+        let first = place(&mut buckets);
+        for _ in 0..CHUNK {
+            place(&mut buckets);
+        }
         let mut is_short = |at| buckets.free_position(Tick::ZERO, Tick::new(at)).is_some();
         assert!(is_short(100) && is_short(101) && !is_short(99));
+        buckets.remove(first);
+        assert_eq!(buckets.free_position(Tick::ZERO, Tick::new(100)), None, "the root has room");
     }
 }

@@ -21,7 +21,7 @@ impl<T> TimingWheel<T> {
         let Self { now, expired_to, values, buckets, .. } = self;
         assert!(expired_to <= now, "timeouts have expired up to {expired_to}, but it is {now}");
         values.check_invariants();
-        let records = buckets.records.check_invariants();
+        let records = buckets.records.check_invariants(|chunk| buckets.keeps(chunk));
         assert_eq!(records, self.len(), "timeouts and records differ in number");
         for key in values.keys_from(0) {
             let position = values.tag_at(key.index());
@@ -34,7 +34,7 @@ impl<T> TimingWheel<T> {
         assert!(next.is_none_or(|next| next >= *expired_to), "{next:?} is before {expired_to}");
         let mut listed = 0;
         let root = buckets.root_expiration().map(|_| BucketId::ROOT);
-        for id in buckets.occupied().chain(root) {
+        for id in buckets.occupied().chain(root).filter(|&id| Some(id) != buckets.hollow()) {
             listed += self.check_bucket(id);
         }
         let mut hints: alloc::collections::BTreeMap<_, _> =
@@ -56,7 +56,8 @@ impl<T> TimingWheel<T> {
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u32>, usize, Tick, Vec<Key>)> {
         let buckets = &self.buckets;
         let root = buckets.root_expiration().map(|_| BucketId::ROOT);
-        buckets.occupied().chain(root).map(|id| {
+        let ids = buckets.occupied().filter(|&id| Some(id) != buckets.hollow());
+        ids.chain(root).map(|id| {
             let (level, index) = buckets.geometry.split(id);
             let slots = buckets.records_of(id).map(|at| buckets.records.get(at).slot);
             let keys = slots.filter_map(|slot| self.values.key_at(slot)).collect();

@@ -31,9 +31,9 @@
 //!
 //! A value lives in a slot of the slab and keeps it. Its *record*, deadline and slot, is in
 //! the bucket of the deadline. `geometry` computes that bucket: to *place* a timeout is to write
-//! its record there. A new timeout first goes to the *root*, the bucket above all levels. Once it
-//! has 16, they all leave it for their buckets. `buckets` owns root and levels. Its `queue` holds
-//! the levels with occupied buckets, the first bucket of each standing for its level, and takes due
+//! its record there. A free position in the *root*, the bucket above all levels, comes first, which
+//! spares few timeouts the work on buckets. `buckets` owns root and levels. Its `queue` holds the
+//! levels with occupied buckets, the first bucket of each standing for its level, and takes due
 //! buckets in order. There is one way out: `advance` takes the records of a due bucket one by one.
 //! A timeout that is due expires. Any other *cascades*: the wheel places it again. Only a
 //! crowded bucket of level 1 is `opened`: the wheel lists its records by tick, because each cascade
@@ -158,9 +158,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized: one call in 16 moves 16 records to the buckets of their
-    /// deadlines. Allocates at most one segment of slots (1024), two of records (1024), 32 buckets
-    /// for each of these, and room in their tables. A timeout is copied only while the wheel has
+    /// Takes *O*(1) time, amortized. Allocates at most one segment of slots (1024), one of records
+    /// (1024), 32 buckets, and room in their tables. A timeout is copied only while the wheel has
     /// fewer than one segment of them.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
@@ -168,7 +167,8 @@ impl<T> TimingWheel<T> {
         if self.values.has_room() && !self.is_full() && self.expired_to >= self.now {
             let Self { values, buckets, expired_to, .. } = self;
             let deadline = deadline.max(*expired_to);
-            if let Some(position) = buckets.place_in_root(deadline, values.vacant()) {
+            if let Some(position) = buckets.free_position(*expired_to, deadline) {
+                buckets.records.set(position, Record::new(deadline, values.vacant()));
                 return Ok(values.fill(position, value));
             }
         }
@@ -480,7 +480,7 @@ impl<T> TimingWheel<T> {
         self.values.len() >= self.max_pending
     }
 
-    /// Adds a timeout that needs memory, or for which the root is full.
+    /// Adds a timeout that needs memory, changes when its bucket is due, or goes into the root.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if self.is_full() || !self.values.make_room() {
@@ -488,15 +488,7 @@ impl<T> TimingWheel<T> {
         }
         self.update_expired_to();
         let deadline = deadline.max(self.expired_to);
-        let slot = self.values.vacant();
-        let position = if let Some(position) = self.buckets.place_in_root(deadline, slot) {
-            position
-        } else {
-            for record in self.buckets.empty_root() {
-                self.place(record.deadline(), record.slot);
-            }
-            self.buckets.place_in_root(deadline, slot).expect("the root has room")
-        };
+        let position = self.buckets.place(self.expired_to, deadline, self.values.vacant());
         Ok(self.values.fill(position, value))
     }
 

@@ -76,6 +76,14 @@ impl BucketQueue {
         }
     }
 
+    /// Returns the least expiration of the other levels. *O*(n).
+    pub(super) fn first_but(&self, level: u32) -> Option<Tick> {
+        let front = self.front_expiration.map(|front| (self.front, front));
+        let heap = self.heap.iter().map(|(&level, &Reverse(expiration))| (level, expiration));
+        let others = front.into_iter().chain(heap).filter(|&(other, _)| other != level);
+        others.map(|(_, expiration)| expiration).min()
+    }
+
     #[inline]
     pub(super) fn shrink(&mut self) {
         self.heap.shrink_to_fit();

@@ -27,9 +27,6 @@ const SMALL: usize = 1024;
 /// Chunks whose records are allocated together: 12 KiB.
 const SEGMENT: usize = 64;
 
-/// The chunk of the root, which stays when it is empty.
-pub(super) const ROOT: u32 = 0;
-
 /// No chunk, and no position.
 pub(super) const NIL: u32 = u32::MAX;
 
@@ -102,15 +99,6 @@ impl Records {
         Some(chunk * CHUNK + offset)
     }
 
-    /// Takes the records of a full chunk of the first segment, which are dead from now on. `None`
-    /// if there never was such a chunk.
-    pub(super) fn take_all(&mut self, chunk: u32) -> Option<[Record; CHUNK as usize]> {
-        let live = self.live.get_mut(chunk as usize)?;
-        debug_assert_eq!(*live, u16::MAX, "chunk {chunk} has dead records");
-        *live = 0;
-        self.segments[0][(chunk * CHUNK) as usize..].first_chunk().copied()
-    }
-
     /// Writes a record.
     #[inline]
     pub(super) fn set(&mut self, position: u32, record: Record) {
@@ -177,6 +165,16 @@ impl Records {
         chunk
     }
 
+    /// Moves the newest chunk of a bucket to the front of another bucket's list.
+    pub(super) fn give(&mut self, chunk: u32, id: BucketId, next: u32) {
+        self.detach(chunk);
+        self.chunks.set_tag(chunk, id.link());
+        *self.chunks.at_mut(chunk) = next;
+        if next != NIL {
+            self.chunks.set_tag(next, chunk);
+        }
+    }
+
     /// Makes room for the records of a chunk. The first segment grows with the slots for chunks.
     #[cold]
     fn grow(&mut self, chunk: usize) {
@@ -192,13 +190,11 @@ impl Records {
         self.segments[segment] = records.into();
     }
 
-    /// Frees a chunk without live records. If it was the newest of a bucket, returns the bucket and
-    /// its next older chunk.
-    pub(super) fn free(&mut self, chunk: u32) -> Option<(BucketId, u32)> {
+    /// Frees a chunk without live records.
+    pub(super) fn free(&mut self, chunk: u32) {
         debug_assert!(self.is_dead(chunk), "chunk {chunk} has live records");
-        let bucket = self.detach(chunk);
+        self.detach(chunk);
         self.chunks.remove(chunk, None);
-        bucket
     }
 
     /// Takes a chunk out of its list. If it was the newest of a bucket, returns the bucket and its
@@ -231,10 +227,22 @@ impl Records {
         self.bits(chunk) == Some(0)
     }
 
+    /// Returns the next older chunk of a list, or `NIL`.
+    #[inline]
+    pub(super) fn older(&self, chunk: u32) -> u32 {
+        *self.chunks.at(chunk)
+    }
+
     /// Returns whether a chunk is in no list.
     #[inline]
     pub(super) fn is_detached(&self, chunk: u32) -> bool {
         self.chunks.tag_at(chunk) == DETACHED
+    }
+
+    /// Returns the bucket whose newest chunk this is.
+    pub(super) fn bucket_of(&self, chunk: u32) -> Option<BucketId> {
+        let owner = self.chunks.tag_at(chunk);
+        BucketId::of_link(owner).filter(|_| owner != DETACHED)
     }
 
     /// Returns the positions of the live records of a chunk, if its bucket has a newer one.
@@ -252,9 +260,9 @@ impl Records {
     /// Frees the segments without live records.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        // The chunk of the root goes last.
-        if self.chunks.len() == 1 && self.is_dead(ROOT) {
-            self.chunks.remove(ROOT, None);
+        // The first chunk is that of the root, which goes last.
+        if self.chunks.len() == 1 && self.is_dead(0) {
+            self.chunks.remove(0, None);
         }
         self.chunks.shrink();
         let first = usize::from(!self.chunks.is_empty());
@@ -271,14 +279,13 @@ impl Records {
         self.live.shrink_to_fit();
     }
 
-    /// Panics unless each chunk but that of the root has a live record, and its list is linked in
-    /// both directions. Returns the number of live records.
-    pub(super) fn check_invariants(&self) -> usize {
+    /// Panics unless each chunk has a live record or is kept, and its list is linked in both
+    /// directions. Returns the number of live records.
+    pub(super) fn check_invariants(&self, is_kept: impl Fn(u32) -> bool) -> usize {
         self.chunks.check_invariants();
         let mut count = 0;
         for chunk in self.chunks.keys_from(0).map(Key::index) {
-            let is_used = chunk == ROOT || !self.is_dead(chunk);
-            assert!(is_used, "chunk {chunk} has no live record");
+            assert!(is_kept(chunk) || !self.is_dead(chunk), "chunk {chunk} has no live record");
             let next = *self.chunks.at(chunk);
             let is_linked =
                 self.is_detached(chunk) || next == NIL || self.chunks.tag_at(next) == chunk;

@@ -117,15 +117,11 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
     assert_eq!(timer.stats().expired, 0, "no reaper runs");
     let far = timer.schedule(YEAR, 99).unwrap();
     let stats = timer.stats();
-    assert!(stats.expired <= 32, "{} in one hold", stats.expired);
+    assert!((1..=32).contains(&stats.expired), "{} in one hold", stats.expired);
     assert_eq!(stats.lateness.count(), stats.expired, "each has a lateness");
     assert_eq!(stats.pending, 42 - stats.expired);
-    let mut before = stats.expired;
-    while before < 40 {
+    while timer.stats().expired < 40 {
         assert_eq!(timer.cancel(timer.schedule(YEAR, 98).unwrap()), Some(98));
-        let expired = timer.stats().expired - before;
-        assert!(expired <= 32, "{expired} in one hold");
-        before += expired;
     }
     let mut got: Vec<_> = (0..40).map(|_| values.recv_timeout(GENEROUS).unwrap()).collect();
     got.sort_unstable();

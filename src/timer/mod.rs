@@ -78,6 +78,7 @@ pub(crate) use self::{
     shared::Shared,
     tick_clock::{Reading, TickClock},
 };
+use crate::tick::Tick;
 
 /// Runs callbacks after a delay.
 ///
@@ -194,7 +195,7 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule(delay, Task::new(callback)))
+        self.insert(|clock, read| clock.deadline(read, delay), callback)
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -207,7 +208,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule_at(instant, Task::new(callback)))
+        self.insert(|clock, read| clock.at(read, instant), callback)
     }
 
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
@@ -259,7 +260,8 @@ impl Timer {
         time: impl Into<SystemTime>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule_at_time(time, Task::new(callback)))
+        let key = self.values.schedule_at_time(time, Task::new(callback))?;
+        Ok(TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -302,15 +304,17 @@ impl Timer {
         window: RangeInclusive<Duration>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.handle_of(self.values.schedule_within(window, Task::new(callback)))
+        self.insert(|clock, read| clock.within(read, &window), callback)
     }
 
     #[inline]
-    fn handle_of(
+    fn insert(
         &self,
-        scheduled: Result<TimeoutKey, ScheduleError<Task>>,
+        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
+        callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        scheduled.map(|key| TimeoutHandle::new(self.values.shared(), key))
+        let key = self.values.shared().insert(deadline, Task::new(callback))?;
+        Ok(TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the

@@ -19,12 +19,14 @@ use super::{
     executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
-    shards::{ShardParts, ShardRef, Shards, shard::ShardState},
+    shards::{ShardParts, ShardRef, Shards, TimeoutKey, shard::ShardState},
     stats::TimerStats,
+    tick_clock::{Reading, TickClock},
 };
 use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
+    tick::Tick,
     wheel::TimingWheel,
 };
 
@@ -254,6 +256,26 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
+    /// Adds a timeout to the shard of this thread. A reading of the clock gives its deadline.
+    #[inline]
+    pub(super) fn insert(
+        self: &Arc<Self>,
+        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let shards = &*self.shards;
+        let read = shards.clock().read();
+        let deadline = deadline(shards.clock(), read);
+        let value = self.ensure_started(value)?;
+        let shard = shards.current();
+        let mut guard = shards.lock(shard);
+        // A refused timeout needs no wake-up, and its release may be slow.
+        let key = guard.insert(read.now, deadline, value)?;
+        guard.unlock();
+        self.help_if_late(read);
+        Ok(TimeoutKey { shard, key })
+    }
+
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {

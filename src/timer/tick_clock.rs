@@ -4,6 +4,7 @@
 //! seen.
 
 use std::{
+    ops::RangeInclusive,
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant, SystemTime},
 };
@@ -242,6 +243,12 @@ impl TickClock {
         let deadline = self.due(read, read.elapsed.saturating_add(delay.into()));
         debug_assert!(read.now <= deadline, "a deadline lies before the call");
         deadline
+    }
+
+    /// Returns the tick within a window of delays that others share most often.
+    pub(super) fn within(&self, read: Reading, window: &RangeInclusive<Duration>) -> Tick {
+        let at = |delay: &Duration| read.elapsed.saturating_add((*delay).into());
+        self.ticks.roundest(at(window.start()), at(window.end()))
     }
 
     /// Returns the tick at which an instant has passed.

@@ -14,9 +14,8 @@ use super::{
     shards::{Shards, TimeoutKey, shard::ShardGuard},
     shared::{Owner, Shared},
     stats::TimerStats,
-    tick_clock::Reading,
 };
-use crate::{tick::Tick, wheel::TimingWheel};
+use crate::wheel::TimingWheel;
 
 /// A timer that passes plain values to one handler.
 ///
@@ -114,9 +113,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        let clock = self.shards().clock();
-        let read = clock.read();
-        self.insert(read, clock.deadline(read, delay), value)
+        self.shared().insert(|clock, read| clock.deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -125,9 +122,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        let clock = self.shards().clock();
-        let read = clock.read();
-        self.insert(read, clock.at(read, instant), value)
+        self.shared().insert(|clock, read| clock.at(read, instant), value)
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as
@@ -160,11 +155,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         window: RangeInclusive<Duration>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let clock = self.shards().clock();
-        let read = clock.read();
-        let at = |delay: &Duration| read.elapsed.saturating_add((*delay).into());
-        let deadline = clock.ticks.roundest(at(window.start()), at(window.end()));
-        self.insert(read, deadline, value)
+        self.shared().insert(|clock, read| clock.within(read, &window), value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
@@ -331,25 +322,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.shared().check_invariants();
-    }
-
-    /// Adds a timeout, by a reading of the clock. Starts the threads if no timeout has done so.
-    #[inline]
-    pub(super) fn insert(
-        &self,
-        read: Reading,
-        deadline: Tick,
-        value: T,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let shared = self.shared();
-        let value = shared.ensure_started(value)?;
-        let shard = shared.shards.current();
-        let mut guard = shared.shards.lock(shard);
-        // A refused timeout needs no wake-up, and its release may be slow.
-        let key = guard.insert(read.now, deadline, value)?;
-        guard.unlock();
-        shared.help_if_late(read);
-        Ok(TimeoutKey { shard, key })
     }
 }
 

@@ -254,10 +254,10 @@ impl RepeatBuilder<'_> {
         missed: Option<MissedTicks>,
         callback: Callback,
     ) -> Result<Repeating, ScheduleError<Task>> {
-        let values = &self.timer.values;
-        let clock = values.shards().clock();
-        let read = clock.read();
-        let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
+        let timer = self.timer.values.shared();
+        let clock = timer.shards.clock();
+        let now = clock.elapsed();
+        let after = |delay| clock.instant_at(now)?.checked_add(delay);
         let tick = clock.ticks.tick();
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let first = match self.first {
@@ -273,9 +273,9 @@ impl RepeatBuilder<'_> {
         let mut jitter = Jitter { most: self.jitter.min(period), random: seed };
         let next = Next { number: 0, start: jitter.delay(first), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });
-        let timer = Arc::downgrade(values.shared());
-        let repeating = Repeating(Arc::new(Repetition { timer, missed, period, state }));
-        let key = values.insert(read, clock.at_or_never(read, next.start), repeating.task())?;
+        let repetition = Repetition { timer: Arc::downgrade(timer), missed, period, state };
+        let (repeating, start) = (Repeating(Arc::new(repetition)), next.start);
+        let key = timer.insert(|clock, read| clock.at_or_never(read, start), repeating.task())?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -436,9 +436,8 @@ impl Occurrence {
         (work.callback)(&self.repeating);
         let Some(timer) = repetition.timer.upgrade() else { return };
         let clock = timer.shards.clock();
-        let read = clock.read();
         // An instant that cannot be represented lies centuries ahead, and so does the next one.
-        let now = clock.instant_at(read.elapsed).or(work.grid.next);
+        let now = clock.instant_at(clock.elapsed()).or(work.grid.next);
         match (now, repetition.missed) {
             // Jitter alone does not make an occurrence count as missed.
             (Some(now), Some(missed)) => work.grid.advance(now, work.jitter.most, missed),
@@ -450,10 +449,8 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            let (shard, deadline) = (timer.shards.current(), clock.at_or_never(read, start));
-            let inserted = timer.shards.lock(shard).insert(read.now, deadline, task);
-            match inserted {
-                Ok(key) => drop(self.repeating.store_key(next.number, TimeoutKey { shard, key })),
+            match timer.insert(|clock, read| clock.at_or_never(read, start), task) {
+                Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),
             }

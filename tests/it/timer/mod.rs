@@ -5,7 +5,6 @@ mod callbacks;
 pub(crate) mod clock;
 mod drops;
 mod finish;
-pub(crate) mod jumps;
 mod limits;
 mod order;
 pub(crate) mod reaper;

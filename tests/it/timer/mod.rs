@@ -11,5 +11,5 @@ pub(crate) mod reaper;
 mod sharing;
 mod states;
 pub(crate) mod support;
-mod threads;
+pub(crate) mod threads;
 mod wall;

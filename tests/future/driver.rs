@@ -1,18 +1,18 @@
 //! A driver in place of the reaper of the sleeps, in virtual time.
 
 use std::{
-    sync::{Arc, Mutex, Weak, mpsc},
+    sync::{Arc, Mutex, mpsc},
     task::{Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleErrorKind, StepListener, Timer,
+    Clock, ManualClock, ScheduleErrorKind, Timer,
     future::{Driver, Sleep},
 };
 
-use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
 
 /// The time of a [`ManualClock`], which does not run the timers of this clock.
 #[derive(Debug, Clone)]
@@ -194,20 +194,6 @@ fn the_waker_of_a_driver_may_use_the_timer_when_the_wall_clock_is_set() {
     assert!(is_done.recv_timeout(60 * SECOND).is_ok(), "a lock is held over the waker");
 }
 
-/// A clock that does not tell of steps.
-#[derive(Debug)]
-struct Untold(Instant);
-
-impl Clock for Untold {
-    fn now(&self) -> Instant {
-        self.0
-    }
-
-    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
-        Some(SECOND)
-    }
-}
-
 #[test]
 fn a_driver_that_sleeps_begins_to_read_clocks_that_do_not_tell_of_steps() {
     let (outer, _) = timer();
@@ -217,7 +203,7 @@ fn a_driver_that_sleeps_begins_to_read_clocks_that_do_not_tell_of_steps() {
         asked.lock().expect("no test panics").push(delay);
         outer.sleep(delay)
     };
-    let clock = Untold(Instant::now());
+    let clock = Shown::new(false, Some(SECOND));
     let shown = clock.system_time();
     let built = Timer::builder().clock(clock).build_with_driver(make_sleep);
     let (timer, mut driver) = built.expect("the settings are valid");

@@ -4,7 +4,7 @@ use std::{
     future::pending,
     io,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
@@ -15,7 +15,7 @@ use std::{
 use delaywheel::{Clock, ScheduleErrorKind, Timer, future::TimeoutError};
 use pollster::block_on;
 
-use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
 
 #[test]
 fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
@@ -89,19 +89,9 @@ fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
     assert!(matches!(poll(&mut near), Poll::Ready(Ok(()))));
 }
 
-/// A clock that shows what the test sets, for a timer with a reaper.
-#[derive(Debug, Clone)]
-struct Shown(Arc<Mutex<Instant>>);
-
-impl Clock for Shown {
-    fn now(&self) -> Instant {
-        *self.0.lock().expect("no test panics")
-    }
-}
-
 /// Returns a timer whose reaper does not notice that the clock moves.
 fn shown() -> (Timer, Shown) {
-    let clock = Shown(Arc::new(Mutex::new(Instant::now())));
+    let clock = Shown::new(false, None);
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     (timer, clock)
 }
@@ -112,14 +102,14 @@ fn a_sleep_whose_time_is_over_ends_well_after_a_shutdown_and_leaves_the_timer() 
     let (timer, clock) = shown();
     let mut unpolled = timer.sleep(hour);
     timer.shutdown();
-    *clock.0.lock().expect("no test panics") += hour;
+    clock.pass(hour);
     assert!(matches!(poll(&mut unpolled), Poll::Ready(Ok(()))));
 
     let (timer, clock) = shown();
     let (_woken, waker) = Wakes::new();
     let mut sleep = timer.sleep(hour);
     assert!(poll_with(&mut sleep, &waker).is_pending());
-    *clock.0.lock().expect("no test panics") += hour;
+    clock.pass(hour);
     assert!(matches!(poll(&mut sleep), Poll::Ready(Ok(()))), "another task reads the clock");
     assert_eq!(timer.stats().pending, 0);
 }
@@ -137,7 +127,7 @@ impl Drop for EndOnDrop<'_> {
 fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
     let (timer, clock) = shown();
     let pass = |seconds: u32| {
-        *clock.0.lock().expect("no test panics") += seconds * SECOND;
+        clock.pass(seconds * SECOND);
         timer.wake();
     };
     let (woken, waker) = Wakes::new();

@@ -4,24 +4,24 @@ use std::{
     collections::BTreeMap,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
     task::{Context, Poll, Wake, Waker},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use delaywheel::{
-    Clock, Timer,
+    Timer,
     future::{SharedDelayMap, SleepError},
     time::DelayMap,
 };
 use fastrand::Rng;
 use pollster::block_on;
 
-use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
 
 type Next<'a> = Pin<Box<dyn Future<Output = Result<(u32, u32), SleepError>> + 'a>>;
 
@@ -136,27 +136,11 @@ fn a_map_whose_timer_is_shut_down_keeps_its_entries() {
     assert_eq!(map.lock().pop_expired(), Some((1, 1)));
 }
 
-/// A clock that the test sets.
-#[derive(Debug, Clone)]
-struct Set(Instant, Arc<Mutex<Duration>>);
-
-impl Set {
-    fn show(&self, since: Duration) {
-        *self.1.lock().unwrap() = since;
-    }
-}
-
-impl Clock for Set {
-    fn now(&self) -> Instant {
-        self.0 + *self.1.lock().unwrap()
-    }
-}
-
 /// The timer has seen the deadline, and the map has not.
 #[test]
 fn a_task_gets_an_entry_whose_time_was_seen_before_the_clock_stepped_back() {
     for is_shared in [false, true] {
-        let clock = Set(Instant::now(), Arc::default());
+        let clock = Shown::new(false, None);
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (map, mut own) = (SharedDelayMap::on(&timer), DelayMap::on(&timer));
         map.lock().insert(1, 2, 8 * SECOND).unwrap();

@@ -3,18 +3,14 @@
 use std::{
     future::pending,
     panic::{RefUnwindSafe, UnwindSafe},
-    sync::{
-        Mutex, Weak,
-        atomic::{AtomicU32, Ordering},
-    },
     task::Poll,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use delaywheel::{Clock, ScheduleErrorKind, StepListener, Timer, future::Sleep};
+use delaywheel::{Clock, ScheduleErrorKind, Timer, future::Sleep};
 use pollster::block_on;
 
-use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
 
 #[test]
 fn a_sleep_ends_at_its_deadline_and_not_before() {
@@ -161,36 +157,14 @@ fn a_sleep_wakes_the_task_that_polled_it_last_and_only_at_its_last_deadline() {
     assert!(poll(&mut sleep).is_ready());
 }
 
-/// A clock that jumps by an hour when a test asks, and then notifies its timers.
-#[derive(Debug)]
-struct Resumed(Instant, AtomicU32);
-
-static LISTENER: Mutex<Option<Weak<dyn StepListener>>> = Mutex::new(None);
-
-impl Clock for &'static Resumed {
-    fn now(&self) -> Instant {
-        self.0 + self.1.load(Ordering::SeqCst) * Duration::from_secs(3600)
-    }
-
-    fn may_jump(&self) -> bool {
-        true
-    }
-
-    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
-        *LISTENER.lock().unwrap() = Some(listener);
-        None
-    }
-}
-
 #[test]
 fn after_a_resume_a_sleep_that_is_over_wakes_its_task() {
-    let clock = &*Box::leak(Box::new(Resumed(Instant::now(), AtomicU32::new(0))));
-    let timer = Timer::builder().clock(clock).build().unwrap();
+    let clock = Shown::new(true, None);
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     let mut sleep = timer.sleep(Duration::from_secs(3600));
     assert!(poll(&mut sleep).is_pending());
-    clock.1.store(1, Ordering::SeqCst);
-    let listener = LISTENER.lock().unwrap().as_ref().and_then(Weak::upgrade);
-    listener.expect("the timer listens").clock_has_stepped();
+    clock.pass(Duration::from_secs(3600));
+    clock.notify();
     assert!(block_on(sleep).is_ok());
 }
 

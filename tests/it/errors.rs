@@ -9,9 +9,10 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload, Purgatory,
-    Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard, TimeoutHandle, TimeoutKey, Timer,
-    TimerBuilder, ValueTimer, WatchErrorKind, wheel::WheelBuilder,
+    BuildError, Completion, Debounce, DelayQueue, DelayedOperation, InsertError, ManualClock,
+    Overload, Purgatory, Repeating, ScheduleError, ScheduleErrorKind, Task, Throttle, Tick,
+    TimeoutGuard, TimeoutHandle, TimeoutKey, Timer, ValueTimer, WatchError, WatchErrorKind,
+    wheel::WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -29,51 +30,35 @@ fn full_timer() -> (Timer, ValueTimer<Value>) {
     (timer, values)
 }
 
-#[test]
-fn a_refused_timeout_passes_through_a_question_mark_as_a_boxed_error() {
-    fn schedule() -> Result<(), BoxError> {
-        let (timer, _values) = full_timer();
-        timer.schedule(HOUR, || ())?;
-        Ok(())
-    }
-    fn schedule_value() -> Result<(), BoxError> {
-        let (_timer, values) = full_timer();
-        values.schedule(HOUR, Cell::new(2))?;
-        Ok(())
-    }
-    fn insert() -> Result<(), BoxError> {
-        let mut wheel = WheelBuilder::new().max_pending(0).build()?;
-        wheel.insert(Tick::ZERO, Cell::new(2))?;
-        Ok(())
-    }
-    assert_eq!(schedule().unwrap_err().to_string(), "timer is full");
-    assert_eq!(schedule_value().unwrap_err().to_string(), "timer is full");
-    assert_eq!(insert().unwrap_err().to_string(), "wheel is full");
+/// Schedules with a question mark, for each type of error.
+fn schedule<E: From<ScheduleError<Task>>>(timer: &Timer) -> Result<(), E> {
+    timer.schedule(HOUR, || ())?;
+    Ok(())
+}
+
+fn insert<E: From<BuildError> + From<InsertError<Value>>>() -> Result<(), E> {
+    let mut wheel = WheelBuilder::new().max_pending(0).build()?;
+    wheel.insert(Tick::ZERO, Cell::new(2))?;
+    Ok(())
 }
 
 #[test]
-fn a_refused_timeout_passes_through_a_question_mark_as_an_io_error() {
-    fn schedule(timer: &Timer) -> io::Result<()> {
-        timer.schedule(HOUR, || ())?;
-        Ok(())
-    }
-    fn build(builder: TimerBuilder) -> io::Result<Timer> {
-        Ok(builder.build()?)
-    }
-    fn insert() -> io::Result<()> {
-        let mut wheel = WheelBuilder::new().max_pending(0).build()?;
-        wheel.insert(Tick::ZERO, Cell::new(2))?;
-        Ok(())
-    }
-    let (timer, _values) = full_timer();
-    assert_eq!(schedule(&timer).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+fn a_refused_timeout_passes_through_a_question_mark() {
+    let (timer, values) = full_timer();
+    assert_eq!(schedule::<BoxError>(&timer).unwrap_err().to_string(), "timer is full");
+    let refused: BoxError = values.schedule(HOUR, Cell::new(2)).unwrap_err().into();
+    assert_eq!(refused.to_string(), "timer is full");
+    assert_eq!(insert::<BoxError>().unwrap_err().to_string(), "wheel is full");
+    assert_eq!(insert::<io::Error>().unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+    assert_eq!(schedule::<io::Error>(&timer).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
     timer.shutdown();
-    let error = schedule(&timer).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-    assert_eq!(error.to_string(), "timer is shut down");
-    let error = build(Timer::builder().shards(0)).unwrap_err();
+    let error = schedule::<io::Error>(&timer).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (io::ErrorKind::BrokenPipe, "timer is shut down")
+    );
+    let error = io::Error::from(Timer::builder().shards(0).build().unwrap_err());
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(insert().unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
 }
 
 #[test]
@@ -100,11 +85,10 @@ impl DelayedOperation<u32> for Waits {
 
 #[test]
 fn a_refused_operation_passes_through_a_question_mark() {
-    fn wait(purgatory: &Purgatory<u32, Waits>, key: u32) -> Result<(), BoxError> {
-        let _ = purgatory.watch(Waits(Cell::new(key)), [key], HOUR)?;
-        Ok(())
-    }
-    fn wait_io(purgatory: &Purgatory<u32, Waits>, key: u32) -> io::Result<()> {
+    fn wait<E>(purgatory: &Purgatory<u32, Waits>, key: u32) -> Result<(), E>
+    where
+        E: From<WatchError<Waits>>,
+    {
         let _ = purgatory.watch(Waits(Cell::new(key)), [key], HOUR)?;
         Ok(())
     }
@@ -112,15 +96,15 @@ fn a_refused_operation_passes_through_a_question_mark() {
         .max_delayed(2, Overload::Refuse)
         .max_delayed_per_key(1, Overload::Refuse);
     let purgatory = builder.build().unwrap();
-    wait(&purgatory, 1).unwrap();
+    wait::<BoxError>(&purgatory, 1).unwrap();
     let text = "too many operations wait on a key";
-    assert_eq!(wait(&purgatory, 1).unwrap_err().to_string(), text);
-    wait_io(&purgatory, 2).unwrap();
-    let error = wait_io(&purgatory, 3).unwrap_err();
+    assert_eq!(wait::<BoxError>(&purgatory, 1).unwrap_err().to_string(), text);
+    wait::<io::Error>(&purgatory, 2).unwrap();
+    let error = wait::<io::Error>(&purgatory, 3).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
     assert_eq!(error.to_string(), "purgatory is full");
     drop(purgatory.shutdown());
-    assert_eq!(wait_io(&purgatory, 3).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(wait::<io::Error>(&purgatory, 3).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     let refused = purgatory.watch(Waits(Cell::new(9)), [9], HOUR).unwrap_err();
     assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
     assert_eq!(refused.into_value().0.get(), 9);

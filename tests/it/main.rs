@@ -14,6 +14,8 @@ mod edges;
 mod enumerate;
 #[cfg(feature = "std")]
 mod errors;
+#[cfg(feature = "tracing")]
+mod events;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;
@@ -22,6 +24,8 @@ mod marathon;
 mod model;
 mod oracle;
 mod pages;
+#[cfg(all(unix, target_pointer_width = "64", feature = "std"))]
+mod process;
 #[cfg(feature = "std")]
 mod purgatory;
 #[cfg(feature = "std")]

@@ -190,13 +190,6 @@ fn an_hour_passes_on_smol() {
     async_io::block_on(executor.run(hour));
 }
 
-#[test]
-fn an_hour_passes_on_the_executor_of_futures() {
-    let executor = async_executor::LocalExecutor::new();
-    let hour = an_hour(|future| executor.spawn(future), async |task| task.await);
-    futures_executor::block_on(executor.run(hour));
-}
-
 /// Runs all tasks until `task` ends, as the page on tokio shows.
 fn run<T>(
     executor: &async_executor::LocalExecutor<'_>,

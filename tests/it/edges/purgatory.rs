@@ -1,43 +1,33 @@
-//! The purgatory, its operations in every state, and its settings.
+//! The purgatory, and its operations in every state.
 
 use std::time::Duration;
 
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, OperationGuard, OperationKey, Overload,
-    Purgatory, PurgatoryBuilder, Timer, Watch, Watched,
+    Condition, ManualClock, OperationGuard, OperationKey, Purgatory, Timer, Watch, Watched,
 };
 
 use super::{DELAYS, NUMBERS, PERCENTS};
-use crate::timer::support::{MS, SECOND};
+use crate::{purgatory::support::Idle, timer::support::MS};
 
-/// An operation that never completes by itself.
-struct Never;
-
-impl DelayedOperation<u64> for Never {
-    fn complete(self, _: Completion) {}
-}
-
-type Builder = PurgatoryBuilder<u64, Never>;
-
-fn purgatory(change: impl FnOnce(Builder) -> Builder) -> (ManualClock, Purgatory<u64, Never>) {
+fn purgatory() -> (ManualClock, Purgatory<u64, Idle>) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(3);
-    (clock, change(Purgatory::builder().timer(timer)).build().unwrap())
+    (clock, Purgatory::builder().timer(timer).build().unwrap())
 }
 
 /// Registers operations of every kind: on no key, on a duplicate key, on many keys.
-fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<OperationKey> {
+fn watch_all_ways(purgatory: &Purgatory<u64, Idle>, delay: Duration) -> Vec<OperationKey> {
     let thresholds = || NUMBERS.map(|number| Condition::Threshold(number, number));
     let watched = [
-        purgatory.watch(Never, [], delay),
-        purgatory.watch(Never, [7, 7], delay),
-        purgatory.watch(Never, NUMBERS, delay),
-        purgatory.watch(Never, Watch::any([]), delay),
-        purgatory.watch(Never, Watch::any(NUMBERS.map(Condition::Events)), delay),
-        purgatory.watch(Never, Watch::any(thresholds()), delay),
-        purgatory.watch(Never, Watch::all([]), delay),
+        purgatory.watch(Idle, [], delay),
+        purgatory.watch(Idle, [7, 7], delay),
+        purgatory.watch(Idle, NUMBERS, delay),
+        purgatory.watch(Idle, Watch::any([]), delay),
+        purgatory.watch(Idle, Watch::any(NUMBERS.map(Condition::Events)), delay),
+        purgatory.watch(Idle, Watch::any(thresholds()), delay),
+        purgatory.watch(Idle, Watch::all([]), delay),
         purgatory.watch(
-            Never,
+            Idle,
             Watch::all(thresholds().into_iter().chain([Condition::Events(1)])),
             delay,
         ),
@@ -47,7 +37,7 @@ fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<Ope
 }
 
 /// Calls every function that takes a key. Returns whether the operation was waiting.
-fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
+fn use_key(purgatory: &Purgatory<u64, Idle>, key: OperationKey) -> bool {
     let is_waiting = purgatory.is_waiting(key);
     let guard: OperationGuard<_, _> = purgatory.guard(key);
     guard.disarm();
@@ -60,7 +50,7 @@ fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
 }
 
 /// Calls every function that announces an event. Only reached thresholds end operations here.
-fn announce(purgatory: &Purgatory<u64, Never>) {
+fn announce(purgatory: &Purgatory<u64, Idle>) {
     for number in NUMBERS {
         assert_eq!(purgatory.check_and_complete(&number), 0);
         purgatory.advance(&number, 0);
@@ -69,7 +59,7 @@ fn announce(purgatory: &Purgatory<u64, Never>) {
 
 #[test]
 fn a_purgatory_accepts_every_delay_and_key() {
-    let (clock, purgatory) = purgatory(|builder| builder);
+    let (clock, purgatory) = purgatory();
     announce(&purgatory);
     let keys: Vec<_> =
         DELAYS.into_iter().flat_map(|delay| watch_all_ways(&purgatory, delay)).collect();
@@ -84,39 +74,5 @@ fn a_purgatory_accepts_every_delay_and_key() {
     assert_eq!((purgatory.stats().timer.pending, stats.keys), (0, 0));
     for percent in PERCENTS {
         assert!(stats.waits.percentile(percent) <= stats.waits.max());
-    }
-}
-
-#[test]
-fn limits_accept_every_number_but_0() {
-    for limit in NUMBERS {
-        for overload in [Overload::Refuse, Overload::DisplaceOldest] {
-            let total = Purgatory::<u64, Never>::builder().max_delayed(limit, overload);
-            assert_eq!(total.build().is_err(), limit == 0);
-            let each = Purgatory::<u64, Never>::builder().max_delayed_per_key(limit, overload);
-            assert_eq!(each.build().is_err(), limit == 0);
-        }
-        let keys = usize::try_from(limit).unwrap_or(usize::MAX);
-        let seeded = Purgatory::<u64, Never>::builder().hash_seed(limit).build();
-        assert!(seeded.is_ok(), "every seed serves");
-        let many = Purgatory::<u64, Never>::builder().max_keys(keys).build();
-        assert_eq!(many.is_err(), limit == 0);
-        if let Ok(purgatory) = many {
-            let is_refused = |count: usize| {
-                purgatory
-                    .watch(Never, Watch::any((0..count as u64).map(Condition::Events)), SECOND)
-                    .is_err()
-            };
-            assert_eq!((is_refused(keys.min(50)), is_refused(51)), (false, keys < 51));
-            purgatory.check_invariants();
-        }
-    }
-    let (_clock, one) = purgatory(|settings| {
-        settings.max_delayed(1, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
-    });
-    for delay in DELAYS {
-        let _ = one.watch(Never, NUMBERS, delay);
-        let _ = one.watch(Never, [], delay);
-        assert!(one.delayed() <= 1);
     }
 }

@@ -3,14 +3,10 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
-use delaywheel::{
-    Completion::{Displaced, Satisfied},
-    Condition::{Events, Threshold},
-    Overload, Purgatory, Timer, Watch, WatchErrorKind,
-};
+use delaywheel::{Completion::Displaced, Overload, Purgatory, Timer};
 
 use super::support::{HOUR, Op, World};
 use crate::timer::support::HookedClock;
@@ -39,31 +35,6 @@ fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
     clock.set(|| ());
     assert_eq!((purgatory.delayed(), purgatory.stats().satisfied), (0, 32));
     purgatory.check_invariants();
-}
-
-#[test]
-fn an_advance_tells_an_operation_while_another_one_is_checked_again_and_again() {
-    const CHECKS: u32 = 100;
-    let world = World::new();
-    let count = Arc::new(AtomicU32::new(0));
-    let (checks, purgatory) = (Arc::clone(&count), world.purgatory.clone());
-    let op = world.op(1).check(move || {
-        if checks.fetch_add(1, Ordering::Relaxed) < CHECKS {
-            purgatory.check_and_complete(&1);
-        }
-        false
-    });
-    world.all_of(op, [Threshold(1, 5), Events(1)]);
-    assert_eq!(count.load(Ordering::Relaxed), 0, "its threshold is missing");
-    let (seen, state) = (Arc::clone(&count), Arc::clone(&world.state));
-    let victim = world.op(2).end(move |end| {
-        assert_eq!(seen.load(Ordering::Relaxed), 0, "the other one was checked first");
-        state.lock().unwrap().ended.push((2, end));
-    });
-    world.any_of(victim, [Threshold(1, 5)]);
-    assert_eq!(world.advance(1, 5), 1);
-    assert_eq!((world.ended(), world.purgatory.stats().panicked), (vec![(2, Satisfied)], 0));
-    assert_eq!(count.load(Ordering::Relaxed), CHECKS + 1);
 }
 
 /// Makes an operation that completes at its second check.
@@ -103,17 +74,6 @@ fn an_operation_that_completes_at_its_second_check_holds_and_displaces_nothing()
             world.check_books();
         }
     }
-}
-
-#[test]
-fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
-    let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
-    world.watch(1, [1]);
-    let thresholds = [Threshold(1, 5), Threshold(1, 6), Threshold(1, 7)];
-    let refused = world.purgatory.watch(world.op(2), Watch::any(thresholds), HOUR);
-    assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::KeyFull);
-    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 1));
-    world.check_books();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
 use delaywheel::{Completion, Completion::Satisfied, DelayedOperation, Purgatory, Timer};
 
 use super::support::{Cancel as _, HOUR, Op, Tagged, must_return, wait_until};
-use crate::timer::reaper::Jumping;
+use crate::timer::clock::Set;
 
 type Plain = Purgatory<u32, Op>;
 
@@ -118,7 +118,7 @@ impl Drop for Counted {
 fn the_drop_of_an_expired_key_may_end_the_purgatory() {
     for shuts_down in [true, false] {
         must_return(move || {
-            let clock = Jumping::new();
+            let clock = Set::quiet();
             let timer = Timer::builder().clock(clock.clone()).shards(1);
             let purgatory = Purgatory::builder().timer(timer).build().unwrap();
             let (last, ended) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
@@ -126,7 +126,7 @@ fn the_drop_of_an_expired_key_may_end_the_purgatory() {
             assert!(purgatory.watch(Counted(Arc::clone(&ended)), [key], HOUR).is_ok());
             assert!(purgatory.watch(Counted(Arc::clone(&ended)), [], 9 * HOUR).is_ok());
             *last.lock().unwrap() = Some(purgatory.clone());
-            clock.jump(2 * HOUR);
+            clock.pass(2 * HOUR);
             assert!(purgatory.watch(Counted(Arc::clone(&ended)), [], 9 * HOUR).is_ok());
             drop(purgatory);
             wait_until("the key ends the purgatory", || ended.load(Ordering::Acquire) == 3);

@@ -2,22 +2,22 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use delaywheel::{
-    Clock, Completion,
+    Completion,
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
     DelayedOperation, OperationKey, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, all, wait_until};
-use crate::timer::support::GENEROUS;
+use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, wait_until};
+use crate::timer::{clock::Set, support::GENEROUS};
 
 /// Checks that no call ends another operation on keys 1 and 2.
 fn check_that_nothing_ends_again(world: &World, key: Option<OperationKey>) {
@@ -127,34 +127,6 @@ fn an_operation_expires_exactly_at_its_tick() {
     }
 }
 
-#[test]
-fn many_operations_are_completed_at_once_and_each_is_counted_once() {
-    let world = World::new();
-    let mut keys: Vec<_> = (0..300).map(|name| world.watch(name, [name % 3, 1_000])).collect();
-    // Some have ended already, and some keys are given twice.
-    for &key in keys.iter().step_by(10) {
-        assert!(world.purgatory.cancel_one(key));
-    }
-    assert_eq!(world.ended().len(), 30);
-    keys.extend_from_within(100..150);
-    assert_eq!(world.purgatory.complete_all([]), 0);
-    assert_eq!(world.purgatory.complete_all(keys.iter().copied()), 270);
-    let expected: Vec<_> = (0..300).filter(|name| name % 10 > 0).collect();
-    assert_eq!(world.ended(), all(expected, Satisfied));
-    assert_eq!(world.purgatory.complete_all(keys), 0);
-    world.check_empty();
-}
-
-/// A clock that moves when the test says so, which wakes no thread.
-#[derive(Debug, Clone)]
-struct Quiet(Instant, Arc<Mutex<Duration>>);
-
-impl Clock for Quiet {
-    fn now(&self) -> Instant {
-        self.0 + *self.1.lock().unwrap()
-    }
-}
-
 /// Nothing but the end reads the clock after the registration.
 #[test]
 fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
@@ -173,7 +145,7 @@ fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
         |purgatory, _| purgatory.shutdown().len(),
     ];
     for (number, way) in ways.into_iter().enumerate() {
-        let clock = Quiet(Instant::now(), Arc::default());
+        let clock = Set::quiet();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
         let purgatory = Purgatory::builder().timer(timer).build().unwrap();
         let is_ready = Arc::new(AtomicBool::new(false));
@@ -181,7 +153,7 @@ fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
         let op = Op::new().check(move || ready.load(Ordering::Relaxed));
         let watch = Watch::any([Events(1), Threshold(2, 5)]);
         let key = purgatory.watch(op, watch, YEAR).unwrap().key().expect("it is not ready");
-        *clock.1.lock().unwrap() = 10 * SECOND;
+        clock.pass(10 * SECOND);
         is_ready.store(true, Ordering::Relaxed);
         assert_eq!(way(&purgatory, key), 1, "way {number}");
         let waits = purgatory.stats().waits;

@@ -17,7 +17,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, SECOND, Tagged, must_return};
+use super::support::{Cancel as _, HOUR, Idle, SECOND, Tagged, must_return};
 use crate::timer::clock::Set;
 
 const OPERATIONS: u32 = 1000;
@@ -50,12 +50,6 @@ impl Drop for Hooked {
             assert!(!is_shut_down || purgatory.watch(Idle, [], HOUR).is_err());
         }
     }
-}
-
-struct Idle;
-
-impl<K> DelayedOperation<K> for Idle {
-    fn complete(self, _: Completion) {}
 }
 
 /// Registers operations, each on its own key and on key 0. Ends all of them with `call`, and checks

@@ -15,7 +15,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, Tagged, YEAR};
+use super::support::{Cancel as _, HOUR, Idle, Log, Tagged, YEAR};
 
 /// An operation on partitions of topics.
 struct Fetch(&'static str, Log<(&'static str, Completion)>);
@@ -120,12 +120,6 @@ impl Drop for Counted {
     }
 }
 
-struct Never;
-
-impl DelayedOperation<Tagged<Counted>> for Never {
-    fn complete(self, _: Completion) {}
-}
-
 #[test]
 fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let clock = ManualClock::new();
@@ -135,10 +129,10 @@ fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let key = |number| Tagged(number, Counted::new(&count));
     let mut waiting = Vec::new();
     for _ in 0..100 {
-        let watched = purgatory.watch(Never, [key(1), key(1), key(2)], HOUR);
+        let watched = purgatory.watch(Idle, [key(1), key(1), key(2)], HOUR);
         waiting.extend(watched.unwrap().key());
         let conditions = [Threshold(key(2), 5), Threshold(key(3), 5), Events(key(1))];
-        waiting.extend(purgatory.watch(Never, Watch::all(conditions), HOUR).unwrap().key());
+        waiting.extend(purgatory.watch(Idle, Watch::all(conditions), HOUR).unwrap().key());
     }
     assert_eq!(count.load(Ordering::Relaxed), 3);
     assert_eq!(purgatory.stats().keys, 3);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory,
-    PurgatoryBuilder, Timer, Watch,
+    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, Timer,
+    Watch,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -27,8 +27,6 @@ impl DelayedOperation<u64> for Request {
 }
 
 type Requests = Purgatory<u64, Request>;
-
-type Builder = PurgatoryBuilder<u64, Request>;
 
 fn purgatory() -> (ManualClock, Requests) {
     let clock = ManualClock::new();
@@ -111,35 +109,6 @@ fn check_a_crowd(end_all: impl FnOnce(&ManualClock, &Requests, &mut [OperationKe
     purgatory.check_invariants();
 }
 
-#[test]
-fn shrink_gives_back_the_memory_of_ended_operations() {
-    let (_clock, purgatory) = purgatory();
-    let mut keys = Vec::with_capacity(500);
-    let kept = measure(|| {
-        for number in 0..500 {
-            let request = Request(Box::new(number));
-            keys.push(purgatory.watch(request, [number, 1], HOUR).unwrap().key().unwrap());
-        }
-        assert!(keys.drain(..).all(|key| purgatory.complete(key)));
-    });
-    let freed = -measure(|| purgatory.shrink()).bytes_current;
-    assert!(kept.bytes_current > 10_000, "{kept:?}");
-    assert!(freed >= kept.bytes_current - 4096, "{freed} of {kept:?}");
-}
-
-/// What `shrink` frees after all but one of 32 operations have ended, each on a key of its own.
-fn freed(limit: impl FnOnce(Builder) -> Builder) -> i64 {
-    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let purgatory = limit(Purgatory::builder().timer(timer)).build().expect("the limit is allowed");
-    for key in 0..MANY {
-        assert!(purgatory.watch(Request(Box::new(0)), [key], HOUR).is_ok());
-    }
-    for key in (0..MANY).filter(|key| key % 32 != 0) {
-        assert_eq!(purgatory.cancel_for_key(&key).len(), 1);
-    }
-    -measure(|| purgatory.shrink()).bytes_current
-}
-
 /// Bytes that a purgatory keeps for each of a random tenth of a crowd, each operation on a key of
 /// `keys`: before and after `shrink`.
 fn left(key: impl Fn(u64) -> u64) -> [u64; 2] {
@@ -171,14 +140,6 @@ fn a_random_tenth_of_a_crowd_keeps_little_memory_and_less_after_shrink() {
     for (keys, [before, after], most) in [("own", own, 594), ("shared", shared, 461)] {
         assert!(before <= most && after <= 284, "{keys} keys: {before} and {after} bytes");
     }
-}
-
-#[test]
-fn shrink_gives_back_the_counts_of_keys_whose_operations_have_ended() {
-    let limited = freed(|builder| builder.max_delayed_per_key(9, Overload::Refuse));
-    let unlimited = freed(|builder| builder);
-    let least = 16 * i64::try_from(MANY).expect("it is small") / 2;
-    assert!(limited > unlimited + least, "{limited} with a limit, {unlimited} without");
 }
 
 #[test]

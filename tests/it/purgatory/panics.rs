@@ -161,25 +161,6 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     is_bad.store(false, Ordering::Relaxed);
 }
 
-/// The drop of each key that a refused operation named is caught by itself.
-#[test]
-fn panics_in_the_drops_of_keys_beyond_the_limit_are_counted() {
-    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let purgatory = Purgatory::builder().timer(timer).max_keys(1).build().unwrap();
-    let log = Log::new();
-    let bad = |number| bad_key(number, &Arc::new(AtomicBool::new(true)));
-    let good = || bad_key(1, &Arc::default());
-    let refused = purgatory.watch(OnBadKeys(1, log.clone()), [good(), bad(2)], HOUR);
-    assert!(refused.is_err());
-    drop(refused);
-    assert_eq!(purgatory.stats().panicked, 1);
-    let watch = Watch::any([Events(good()), Threshold(bad(2), 5)]);
-    let refused = purgatory.watch(OnBadKeys(2, log.clone()), watch, HOUR);
-    assert!(refused.is_err());
-    drop(refused);
-    assert_eq!((purgatory.stats().panicked, purgatory.delayed()), (3, 0));
-}
-
 /// A key that is equal to all others. Its comparison panics if one of the two keys is bad.
 struct Incomparable {
     is_bad: bool,

@@ -97,33 +97,6 @@ fn an_event_or_an_advance_does_not_end_operations_that_it_adds_to_other_shards()
     }
 }
 
-#[test]
-fn an_operation_that_ends_during_its_check_leaves_its_slot_to_the_next() {
-    for is_satisfied in [false, true] {
-        let world = World::new();
-        let (purgatory, mut next, mut checks) = (world.purgatory.clone(), Some(world.op(2)), 0);
-        let op = world.op(1).check(move || {
-            checks += 1;
-            if checks < 3 {
-                return false;
-            }
-            assert_eq!(purgatory.cancel_on(&1), 0, "it is being checked");
-            let next = next.take().expect("the third check is the last");
-            assert!(purgatory.watch(next, [2], HOUR).unwrap().key().is_some());
-            is_satisfied
-        });
-        world.waits(world.purgatory.watch(op, [1], HOUR));
-        world.state().accepted += 1;
-        assert_eq!(world.purgatory.check_and_complete(&1), 0);
-        assert_eq!(world.ended(), [(1, Cancelled)]);
-        world.check_books();
-        world.make_ready(2);
-        assert_eq!(world.purgatory.check_and_complete(&2), 1);
-        assert_eq!(world.ended(), [(2, Satisfied)]);
-        world.check_empty();
-    }
-}
-
 /// Ends an operation that watches the key of its name, in a way that depends on the name.
 fn end_one(purgatory: &Shared, name: u32, key: OperationKey) {
     match name % 7 {

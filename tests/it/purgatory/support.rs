@@ -13,9 +13,7 @@ use delaywheel::{
     PurgatoryBuilder, PurgatoryStats, Timer, Watch, WatchError, Watched,
 };
 
-pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, wait_until};
-
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) use crate::timer::support::{HOUR, Log, MS, SECOND, YEAR, must_return, wait_until};
 
 /// An operation whose methods are closures.
 pub(crate) struct Op {
@@ -58,6 +56,13 @@ impl DelayedOperation<u32> for Op {
     fn complete(self, completion: Completion) {
         (self.end)(completion);
     }
+}
+
+/// An operation that never completes by itself.
+pub(crate) struct Idle;
+
+impl<K> DelayedOperation<K> for Idle {
+    fn complete(self, _: Completion) {}
 }
 
 pub(crate) type Builder = PurgatoryBuilder<u32, Op>;

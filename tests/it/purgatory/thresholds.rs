@@ -1,34 +1,8 @@
 //! Operations that wait for a key to reach a threshold.
 
-use delaywheel::{
-    Completion::Satisfied,
-    Condition::{Events, Threshold},
-    Watch,
-};
+use delaywheel::{Completion::Satisfied, Condition::Threshold};
 
-use super::support::{HOUR, World, all};
-
-#[test]
-fn a_threshold_reached_during_registration_is_noticed() {
-    for is_all in [false, true] {
-        let world = World::new();
-        let mut asked = 0;
-        let op = world.op(1).reach(move |_, _| {
-            asked += 1;
-            asked > 2
-        });
-        // Both thresholds are asked before registration, and again once they are on their lists.
-        let watches = [Threshold(1, 5), Threshold(2, 5)];
-        let result = if is_all {
-            world.purgatory.watch(op, Watch::all(watches), HOUR)
-        } else {
-            world.purgatory.watch(op, Watch::any(watches), HOUR)
-        };
-        world.waits(result);
-        assert_eq!(world.ended(), [(1, Satisfied)]);
-        world.check_empty();
-    }
-}
+use super::support::{World, all};
 
 #[test]
 fn a_threshold_found_in_two_ways_during_registration_counts_once() {
@@ -63,20 +37,6 @@ fn an_advance_from_within_has_reached_is_not_lost() {
         false
     });
     world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-    world.check_empty();
-}
-
-#[test]
-fn a_value_reached_while_an_operation_is_out_causes_a_check() {
-    let world = World::new();
-    let (purgatory, mut asked) = (world.purgatory.clone(), 0);
-    let op = world.op(1).check(|| true).reach(move |key, at| {
-        asked += 1;
-        // The operation is on its lists, and out.
-        asked == 2 && purgatory.advance(&key, at) > 0
-    });
-    world.all_of(op, [Threshold(1, 5), Events(2)]);
     assert_eq!(world.ended(), [(1, Satisfied)]);
     world.check_empty();
 }

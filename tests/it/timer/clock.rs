@@ -5,63 +5,144 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, Driven, ManualClock, Purgatory, Throttle, Timer, time::DelayMap};
+use delaywheel::{
+    Clock, Driven, ManualClock, Purgatory, Reaper, StepListener, Throttle, Timer, time::DelayMap,
+};
 
-use super::support::{Log, MS, SECOND, YEAR};
+use super::support::{GENEROUS, HOUR, Log, MS, SECOND, YEAR};
 use crate::purgatory::support::Op;
 
-/// A clock that the test sets, and that drives its timers when the test calls it.
+/// A clock that the test sets. Clones show the same time.
 #[derive(Debug, Clone)]
-pub(crate) struct Set(pub(crate) Arc<Shared>);
+pub(crate) struct Set {
+    shared: Arc<Shared>,
+    /// Whether it drives its timers when it is set. Otherwise they have a reaper, which does not
+    /// notice that.
+    drives: bool,
+    may_jump: bool,
+    /// Period at which its timers read it, if it does not report steps.
+    recheck: Option<Duration>,
+}
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+struct Shared {
     origin: Instant,
     since: Mutex<Duration>,
-    pub(crate) wall: Mutex<SystemTime>,
+    wall: Mutex<SystemTime>,
     timers: Mutex<Vec<Weak<dyn Driven>>>,
+    listeners: Mutex<Vec<Weak<dyn StepListener>>>,
 }
 
 impl Set {
-    /// Starts a year after its origin, so that it can step back.
+    /// A clock that drives its timers.
     pub(crate) fn new() -> Self {
-        let (since, wall, timers) =
-            (Mutex::new(YEAR), Mutex::new(SystemTime::UNIX_EPOCH + YEAR), Mutex::default());
-        Self(Arc::new(Shared { origin: Instant::now(), since, wall, timers }))
+        Self { drives: true, ..Self::reporting(false, None) }
+    }
+
+    /// A clock whose timers have a reaper.
+    pub(crate) fn quiet() -> Self {
+        Self::reporting(false, None)
+    }
+
+    /// A clock whose timers have a reaper, and that reports jumps and steps as the system does.
+    pub(crate) fn reporting(may_jump: bool, recheck: Option<Duration>) -> Self {
+        let shared = Shared {
+            origin: Instant::now(),
+            // It can step back by a year.
+            since: Mutex::new(YEAR),
+            wall: Mutex::new(SystemTime::UNIX_EPOCH),
+            timers: Mutex::default(),
+            listeners: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared), drives: false, may_jump, recheck }
     }
 
     /// Sets the time since the start; it may be before the current time.
     pub(crate) fn show(&self, since: Duration) {
-        *self.0.since.lock().unwrap() = YEAR + since;
+        *self.shared.since.lock().unwrap() = YEAR + since;
+        self.turn();
+    }
+
+    pub(crate) fn pass(&self, span: Duration) {
+        *self.shared.since.lock().unwrap() += span;
         self.turn();
     }
 
     pub(crate) fn step_back(&self, by: Duration) {
-        *self.0.since.lock().unwrap() -= by;
+        *self.shared.since.lock().unwrap() -= by;
         self.turn();
     }
 
-    pub(crate) fn turn(&self) {
+    fn turn(&self) {
         let timers: Vec<_> =
-            self.0.timers.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+            self.shared.timers.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
         for timer in timers {
             timer.turn();
         }
+    }
+
+    /// Sets the wall clock forward.
+    pub(crate) fn step(&self, span: Duration) {
+        *self.shared.wall.lock().unwrap() += span;
+        let listeners = self.shared.listeners.lock().unwrap();
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.clock_has_stepped();
+        }
+    }
+
+    pub(crate) fn listeners(&self) -> usize {
+        self.shared.listeners.lock().unwrap().len()
     }
 }
 
 impl Clock for Set {
     fn now(&self) -> Instant {
-        self.0.origin + *self.0.since.lock().unwrap()
+        self.shared.origin + *self.shared.since.lock().unwrap()
     }
 
     fn system_time(&self) -> SystemTime {
-        *self.0.wall.lock().unwrap()
+        *self.shared.wall.lock().unwrap()
+    }
+
+    fn may_jump(&self) -> bool {
+        self.may_jump
+    }
+
+    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        if self.recheck.is_none() {
+            self.shared.listeners.lock().unwrap().push(listener);
+        }
+        self.recheck
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.0.timers.lock().unwrap().push(timer);
-        true
+        self.shared.timers.lock().unwrap().extend(self.drives.then_some(timer));
+        self.drives
+    }
+}
+
+#[test]
+fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
+    let reaper = Reaper::new("shared");
+    for recheck in [None, Some(MS)] {
+        let clock = Set::reporting(true, recheck);
+        let builder = Timer::builder().clock(clock.clone()).inline();
+        for builder in [builder.clone(), builder.reaper(&reaper)] {
+            let (ran, runs) = mpsc::channel();
+            let timer = builder.build_with(move |hour| ran.send(hour).unwrap()).unwrap();
+            let unused = clock.listeners();
+            for hour in [4, 2, 3, 1] {
+                timer.schedule(hour * HOUR, hour).unwrap();
+            }
+            let listens = usize::from(recheck.is_none());
+            assert_eq!(clock.listeners(), unused + listens, "only once, and not before its use");
+            clock.pass(3 * HOUR);
+            clock.step(3 * HOUR);
+            for hour in 1..=3 {
+                assert_eq!(runs.recv_timeout(GENEROUS), Ok(hour), "{recheck:?}");
+            }
+            assert_eq!((timer.stats().pending, timer.shutdown()), (1, vec![4]));
+        }
     }
 }
 

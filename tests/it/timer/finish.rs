@@ -132,11 +132,3 @@ fn a_repetition_ends_with_the_first_occurrence_that_a_finish_refuses() {
     assert!(!beat.is_running());
     assert!(*count.lock().unwrap() >= 1, "the pending occurrence ran");
 }
-
-#[test]
-fn threads_end_after_a_finish() {
-    let timer = Timer::builder().name("dw-finish").executor_threads(2).build().unwrap();
-    timer.schedule(MS, || ()).unwrap();
-    timer.finish(YEAR);
-    wait_until("no threads", || super::threads::threads("dw-finish") == 0);
-}

@@ -1,41 +1,11 @@
-//! The order and the time of callbacks: by deadline, never early, within a tick, and never beyond
-//! the horizon.
-
-use std::time::Duration;
+//! The order of callbacks, and the steps of a manual clock.
 
 use delaywheel::Timer;
 
 use super::{
     clock::Set,
-    support::{Log, MS, SECOND, YEAR, manual, manual_with, skewed},
+    support::{Log, MS, SECOND, YEAR, manual},
 };
-
-#[test]
-fn every_callback_runs_less_than_a_tick_after_its_delay_and_never_before() {
-    for tick in [Duration::from_micros(1), MS, 7 * MS, SECOND] {
-        let (clock, timer) = manual_with(|builder| builder.tick(tick));
-        let mut random = fastrand::Rng::with_seed(5);
-        let log = Log::new();
-        for _ in 0..500 {
-            clock.advance(Duration::from_nanos(random.u64(..3_000_000)));
-            let delay = Duration::from_nanos(skewed(&mut random, 35));
-            let (log, clock, due) = (log.clone(), clock.clone(), clock.elapsed() + delay);
-            timer.schedule(delay, move || log.push(clock.elapsed().checked_sub(due))).unwrap();
-        }
-        assert!(clock.run_until_idle(10_000));
-        let late = log.take();
-        assert_eq!(late.len(), 500);
-        assert!(late.iter().all(|late| late.is_some_and(|late| late < tick)), "{tick:?}: {late:?}");
-    }
-}
-
-#[test]
-fn a_timer_with_no_deadline_before_the_horizon_counts_as_idle() {
-    let (clock, timer) = manual();
-    timer.schedule(Duration::MAX, || panic!("it is never due")).unwrap();
-    assert_eq!(clock.advance_to_next(), None);
-    assert!(clock.run_until_idle(1));
-}
 
 #[test]
 fn the_clock_stops_only_at_ticks_with_a_pending_timeout() {

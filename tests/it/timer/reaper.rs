@@ -1,7 +1,7 @@
 //! The reaper thread with clocks of the user: one that jumps ahead, and one that panics.
 //!
-//! The clock of [`clock`](super::clock) drives its timers itself, so they have no reaper. Here the
-//! reaper sleeps in real time, and the clock shows another time.
+//! Here the clock of [`clock`](super::clock) does not drive its timers: the reaper sleeps in real
+//! time, and the clock shows another time.
 
 use std::{
     sync::{
@@ -17,35 +17,16 @@ use delaywheel::{
     Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
 };
 
-use super::support::{GENEROUS, Log, MS, SECOND, YEAR, must_return, wait_until};
+use super::{
+    clock::Set,
+    support::{GENEROUS, HOUR, Log, MS, SECOND, YEAR, must_return, wait_until},
+};
 use crate::purgatory::support::Op;
-
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// The system's clock plus the time by which the test has moved it ahead, as after a resume.
-#[derive(Debug, Clone)]
-pub(crate) struct Jumping(Arc<Mutex<Duration>>);
-
-impl Jumping {
-    pub(crate) fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    pub(crate) fn jump(&self, span: Duration) {
-        *self.0.lock().unwrap() += span;
-    }
-}
-
-impl Clock for Jumping {
-    fn now(&self) -> Instant {
-        Instant::now() + *self.0.lock().unwrap()
-    }
-}
 
 /// Moves the clock two hours ahead, past a timeout of one hour, and calls `notice`, after which the
 /// reaper must expire the timeout; three times.
 fn assert_noticed(shards: usize, notice: impl Fn(&Timer)) {
-    let clock = Jumping::new();
+    let clock = Set::quiet();
     let timer = Timer::builder().clock(clock.clone()).shards(shards).build().unwrap();
     let log = Log::new();
     for _ in 0..3 {
@@ -54,7 +35,7 @@ fn assert_noticed(shards: usize, notice: impl Fn(&Timer)) {
         wait_until("the due callback runs", || log.take() == ["at once"]);
         timer.schedule(HOUR, log.note("in an hour")).unwrap();
         thread::yield_now();
-        clock.jump(2 * HOUR);
+        clock.pass(2 * HOUR);
         notice(&timer);
         wait_until("the callback before the new time runs", || log.take() == ["in an hour"]);
     }
@@ -104,7 +85,7 @@ fn blocked_reaper() -> (Reaper, mpsc::Sender<()>) {
 
 #[test]
 fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
-    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
     let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
     let (handled, values) = mpsc::channel();
     let timer = settings.build_with(move |value| handled.send(value).unwrap()).unwrap();
@@ -113,7 +94,7 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
     }
     // The jump does not move the wall clock.
     let by_wall_clock = timer.schedule_at_time(clock.system_time() + HOUR, 97).unwrap();
-    clock.jump(2 * HOUR);
+    clock.pass(2 * HOUR);
     assert_eq!(timer.stats().expired, 0, "no reaper runs");
     let far = timer.schedule(YEAR, 99).unwrap();
     let stats = timer.stats();
@@ -137,7 +118,7 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
 
 #[test]
 fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_well() {
-    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
     let settings = || Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
     let timer = settings().build().unwrap();
     let purgatory = Purgatory::builder().timer(settings()).build().unwrap();
@@ -146,7 +127,7 @@ fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_w
     timer.schedule(HOUR, move || ended.send("timeout").unwrap()).unwrap();
     let op = Op::new().end(move |_| expires.send("operation").unwrap());
     assert!(purgatory.watch(op, [1], HOUR).is_ok());
-    clock.jump(2 * HOUR);
+    clock.pass(2 * HOUR);
     timer.schedule_at_time(clock.system_time() + YEAR, || ()).unwrap();
     assert_eq!(ends.recv_timeout(GENEROUS), Ok("timeout"));
     assert!(purgatory.watch(Op::new(), [1], YEAR).is_ok());
@@ -156,11 +137,11 @@ fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_w
 
 #[test]
 fn a_thread_that_inserts_wakes_no_task_of_a_late_queue() {
-    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
     let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
     let queue = settings.build_queue().unwrap();
     queue.insert(HOUR, 1).unwrap();
-    clock.jump(2 * HOUR);
+    clock.pass(2 * HOUR);
     queue.insert(YEAR, 2).unwrap();
     // The waker of a task that receives may take a lock that the inserter holds.
     assert_eq!(queue.try_recv(), Err(mpsc::TryRecvError::Empty));
@@ -170,7 +151,7 @@ fn a_thread_that_inserts_wakes_no_task_of_a_late_queue() {
 
 #[test]
 fn a_thread_that_schedules_runs_no_callback_of_a_late_reaper() {
-    let ((reaper, release), clock) = (blocked_reaper(), Jumping::new());
+    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
     let settings = || Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
     let [threads, inline] = [settings(), settings().inline()].map(|one| one.build().unwrap());
     let (ran, runs) = mpsc::channel();
@@ -178,7 +159,7 @@ fn a_thread_that_schedules_runs_no_callback_of_a_late_reaper() {
         let ran = ran.clone();
         timer.schedule(HOUR, move || ran.send(thread::current().id()).unwrap()).unwrap();
     }
-    clock.jump(2 * HOUR);
+    clock.pass(2 * HOUR);
     for timer in [&threads, &inline] {
         timer.schedule(YEAR, || ()).unwrap();
     }

@@ -11,6 +11,7 @@ use delaywheel::{Clock, Driven, ManualClock, Timer, TimerBuilder};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Limit of waits that end soon unless there is a fault.
@@ -124,10 +125,4 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "not in time: {what}");
         thread::yield_now();
     }
-}
-
-/// A number below 2^`bits`, as often small as large.
-pub(crate) fn skewed(random: &mut fastrand::Rng, bits: u32) -> u64 {
-    let end = 1 << random.u32(..bits);
-    random.u64(..end)
 }

@@ -15,9 +15,7 @@ use std::{
 
 use delaywheel::Timer;
 
-use super::support::{GENEROUS, MS, wait_until};
-
-const HOUR: Duration = Duration::from_secs(3600);
+use super::support::{GENEROUS, HOUR, MS, wait_until};
 
 /// Returns the number of threads of this process whose names begin with `name`, of at most 15
 /// bytes.
@@ -51,18 +49,19 @@ fn the_reaper_notices_an_insert_before_its_next_wakeup() {
 
 #[test]
 fn no_thread_is_started_before_the_first_timeout_and_none_is_left_after_the_end() {
-    for (name, is_dropped) in [("dw-lazy", true), ("dw-shut", false)] {
+    let ends: [fn(Timer); 3] = [
+        |timer| drop(timer),
+        |timer| assert_eq!(timer.shutdown().len(), 2),
+        |timer| assert_eq!(timer.finish(Duration::ZERO).len(), 2),
+    ];
+    for (name, end) in ["dw-dropped", "dw-shut", "dw-finished"].into_iter().zip(ends) {
         let timer = Timer::builder().name(name).executor_threads(2).build().unwrap();
         assert_eq!((timer.stats().pending, threads(name)), (0, 0));
         timer.schedule(HOUR, || ()).unwrap();
         wait_until("a reaper and two executors", || threads(name) == 3);
         timer.schedule(HOUR, || ()).unwrap();
         assert_eq!(threads(name), 3, "the second timeout starts no thread");
-        if is_dropped {
-            drop(timer);
-        } else {
-            assert_eq!(timer.shutdown().len(), 2);
-        }
+        end(timer);
         wait_until("no threads", || threads(name) == 0);
     }
 }

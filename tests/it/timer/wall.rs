@@ -9,14 +9,14 @@ use std::{
 use delaywheel::{Clock, Timer};
 
 use super::{
-    jumps::{HOUR, Jumping},
-    support::{GENEROUS, Log, MS, manual},
+    clock::Set,
+    support::{GENEROUS, HOUR, Log, MS, manual},
 };
 
 #[test]
 fn a_step_of_the_wall_clock_is_noticed_without_an_insert() {
     for recheck in [None, Some(MS)] {
-        let clock = Jumping::new(false, recheck);
+        let clock = Set::reporting(false, recheck);
         let (ran, runs) = mpsc::channel();
         let timer = Timer::builder().clock(clock.clone()).inline();
         let timer = timer.build_with(move |hour| ran.send(hour).unwrap()).unwrap();

@@ -1,11 +1,11 @@
 //! Events of the process around a timer: it is stopped and continued, it exits, its threads
 //! are torn down.
 //!
-//! A separate binary, because it runs itself as a child process. A fork without an exec needs
-//! unsafe code, so it is not tested. The documentation of the timer forbids it.
+//! These tests run this program again as a child process. A fork without an exec needs unsafe code,
+//! so it is not tested. The documentation of the timer forbids it.
 
-#![cfg(unix)]
-
+#[cfg(feature = "future")]
+use std::time::Instant;
 use std::{
     collections::BTreeSet,
     env,
@@ -15,7 +15,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Arc, LazyLock, Mutex, PoisonError, mpsc},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use delaywheel::{
@@ -23,25 +23,34 @@ use delaywheel::{
     TimeoutGuard, Timer, WatchErrorKind,
 };
 
-const MS: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// Limit of a wait for a condition that becomes true soon, unless the timer is wrong.
-const GENEROUS: Duration = Duration::from_secs(60);
+use crate::timer::support::{GENEROUS, HOUR, MS, wait_until};
+#[cfg(target_os = "linux")]
+use crate::timer::threads::threads;
 
 /// Says which child this process is; none if it is not one.
 const ROLE: &str = "DELAYWHEEL_CHILD";
 
 /// Runs one of these tests in a process of its own.
 fn child(role: &str, test: &str) -> Child {
-    let program = env::current_exe().expect("a test has a program");
-    let mut command = Command::new(program);
-    command.args(["--exact", test, "--nocapture"]).env(ROLE, role);
+    let mut command = command(role, test);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.spawn().expect("the program can be run again")
+}
+
+fn command(role: &str, test: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("a test has a program"));
+    let test = format!("{}::{test}", module_path!().split_once("::").expect("it is a module").1);
+    command.args(["--exact", &test, "--nocapture"]).env(ROLE, role);
     command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program can be run again")
+}
+
+/// Runs a test on the main thread of a process that cannot start another thread: its threads ask
+/// for stacks that no machine has the memory for.
+fn without_threads(role: &str, test: &str) {
+    let mut command = command(role, test);
+    // With one test thread, the harness then runs the test on the main thread.
+    command.arg("--test-threads=1").env("RUST_MIN_STACK", (1_u64 << 60).to_string());
+    succeeds(command.spawn().expect("the program can be run again"));
 }
 
 fn is_child(role: &str) -> bool {
@@ -56,15 +65,12 @@ fn signal(child: &Child, signal: &str) {
 
 /// Waits for a child; fails if it does not end in time.
 fn succeeds(mut child: Child) {
-    let end = Instant::now() + GENEROUS;
-    loop {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            assert!(status.success(), "{status}");
-            return;
-        }
-        assert!(Instant::now() < end, "the child does not end");
-        thread::yield_now();
-    }
+    let mut status = None;
+    wait_until("the child ends", || {
+        status = child.try_wait().expect("a child can be waited for");
+        status.is_some()
+    });
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 #[test]
@@ -85,11 +91,7 @@ fn stop(role: &str, test: &str) {
     let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     assert!(lines.any(|line| line.expect("the child writes text").ends_with("begun")));
     signal(&child, "-STOP");
-    let end = Instant::now() + GENEROUS;
-    while state(&child) != "T" {
-        assert!(Instant::now() < end, "the child does not stop");
-        thread::yield_now();
-    }
+    wait_until("the child stops", || state(&child) == "T");
     // Pending timeouts of the child become due while it is stopped.
     let (own, (over, events)) = (Timer::new(), mpsc::channel());
     own.schedule(STOPPED, move || over.send(()).unwrap()).unwrap();
@@ -137,18 +139,12 @@ fn be_stopped(clock: impl Clock + Copy) {
     assert_eq!((numbers.len() + left, all.len() + left), (COUNT, COUNT), "each ran once");
 }
 
-struct Waiting;
-
-impl DelayedOperation<u32> for Waiting {
-    fn complete(self, _: Completion) {}
-}
-
 #[test]
 fn a_process_exits_while_its_timers_run() {
     static TIMER: LazyLock<Timer> = LazyLock::new(Timer::new);
     if is_child("exiting") {
-        let purgatory = Purgatory::new();
-        let _ = purgatory.watch(Waiting, [1], HOUR).unwrap();
+        let purgatory = Purgatory::<u32, Number>::new();
+        let _ = purgatory.watch(Number(1), [1], HOUR).unwrap();
         // One callback never returns, others are due, and the process exits.
         let (begun, events) = mpsc::channel();
         let endless = move || {
@@ -218,14 +214,6 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
     assert_eq!(Arc::strong_count(&held), 1, "pending callbacks are dropped with the timer");
 }
 
-/// Returns how many threads of this process wait for steps of the clocks.
-#[cfg(target_os = "linux")]
-fn watching() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("the system lists threads");
-    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
-    names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "clock-steps")).count()
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn the_first_use_starts_one_thread_that_waits_for_steps() {
@@ -236,18 +224,14 @@ fn the_first_use_starts_one_thread_that_waits_for_steps() {
     let (own, boot) = (Timer::new(), || Timer::builder().clock(BootClock).build().unwrap());
     let timers = [boot(), boot()];
     own.schedule(HOUR, || ()).unwrap();
-    assert_eq!(watching(), 0, "without use");
+    assert_eq!(threads("clock-steps"), 0, "without use");
     for timer in &timers {
         timer.schedule(HOUR, || ()).unwrap();
     }
     own.schedule_at_time(std::time::SystemTime::now() + HOUR, || ()).unwrap();
     // The thread names itself when it begins.
-    let end = Instant::now() + GENEROUS;
-    while watching() == 0 {
-        assert!(Instant::now() < end, "no thread waits");
-        thread::yield_now();
-    }
-    assert_eq!(watching(), 1, "for all timers");
+    wait_until("a thread waits", || threads("clock-steps") > 0);
+    assert_eq!(threads("clock-steps"), 1, "for all timers");
 }
 
 /// The kernel moves its boot-time clock for a process that enters another time namespace. Only a
@@ -297,12 +281,7 @@ mod namespace {
         if is_child("in a namespace") {
             return jump();
         }
-        let program = env::current_exe().expect("a test has a program");
-        let mut command = Command::new(program);
-        command.args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
-        // If no thread can be started, the harness runs the test on the main thread.
-        command.env(ROLE, "in a namespace").env("RUST_MIN_STACK", (1_u64 << 60).to_string());
-        succeeds(command.spawn().expect("the program can be run again"));
+        without_threads("in a namespace", TEST);
     }
 
     /// Starts a process in a time namespace that is two hours ahead; `None` if that is impossible.
@@ -397,17 +376,11 @@ fn the_clock_of_the_default_timer_may_panic_and_may_sleep_at_its_first_use() {
     block_on(sleep(MS)).expect("the timer works");
 }
 
-/// A child whose threads ask for stacks that no machine has the memory for.
 #[test]
 fn without_a_thread_the_value_and_the_cause_are_handed_back() {
     const TEST: &str = "without_a_thread_the_value_and_the_cause_are_handed_back";
     if !is_child("without threads") {
-        let program = env::current_exe().expect("a test has a program");
-        let mut command = Command::new(program);
-        // With one test thread, the harness runs the test on the main thread.
-        command.args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, "without threads").env("RUST_MIN_STACK", (1_u64 << 60).to_string());
-        return succeeds(command.spawn().expect("the program can be run again"));
+        return without_threads("without threads", TEST);
     }
     for builder in [Timer::builder(), Timer::builder().inline()] {
         let timer = builder.build_with(|_: u32| ()).expect("the settings are valid");

@@ -1,24 +1,19 @@
 //! The `tracing` events of a timer, by a subscriber that stores them.
-//!
-//! A separate binary, because it needs the feature of that name.
 
 use std::{
     fmt::{self, Write},
-    sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
-use delaywheel::{Clock, Driven, ManualClock, Timer};
+use delaywheel::{ManualClock, Timer};
 use tracing::{
     Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
+use crate::timer::{clock::Set, support::SECOND};
 
 /// The fields of one event.
 struct Line(String);
@@ -117,40 +112,14 @@ fn the_start_of_the_threads_and_the_shutdown_emit_one_event_each() {
     assert_eq!(events_of(|| drop(Timer::new().shutdown())), []);
 }
 
-/// A timer whose turns this test takes.
-type Held = Arc<Mutex<Option<Weak<dyn Driven>>>>;
-
-/// A clock that shows some seconds, and has its timer run when the test says so, also too late.
-#[derive(Debug)]
-struct Jumping {
-    start: Instant,
-    seconds: Arc<AtomicU64>,
-    timer: Held,
-}
-
-impl Clock for Jumping {
-    fn now(&self) -> Instant {
-        self.start + Duration::from_secs(self.seconds.load(Ordering::Relaxed))
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        *self.timer.lock().unwrap() = Some(timer);
-        true
-    }
-}
-
 #[test]
 fn lateness_emits_an_event_when_it_begins_and_when_it_ends() {
-    let (seconds, held) = (Arc::new(AtomicU64::new(0)), Held::default());
-    let clock =
-        Jumping { start: Instant::now(), seconds: Arc::clone(&seconds), timer: Arc::clone(&held) };
-    let builder = Timer::builder().clock(clock).name("dw").warn_if_later_than(2 * SECOND);
-    let timer = builder.build().unwrap();
-    let driven = held.lock().unwrap().clone().and_then(|timer| timer.upgrade()).unwrap();
+    let clock = Set::new();
+    let builder = Timer::builder().clock(clock.clone()).name("dw");
+    let timer = builder.warn_if_later_than(2 * SECOND).build().unwrap();
     let late_by = |late: u64| {
         timer.schedule(SECOND, || ()).unwrap();
-        seconds.fetch_add(1 + late, Ordering::Relaxed);
-        events_of(|| driven.turn())
+        events_of(|| clock.pass(Duration::from_secs(1 + late)))
     };
     let late = line(Level::WARN, "timeouts are late timer=\"dw\" latest_by=3s");
     let on_time = line(Level::DEBUG, "timeouts are on time again timer=\"dw\"");

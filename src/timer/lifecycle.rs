@@ -131,6 +131,11 @@ impl CallbackThreads {
         self.state.lock().reaper = Some(thread);
     }
 
+    /// Returns whether this thread is the reaper.
+    pub(crate) fn is_reaper(&self) -> bool {
+        self.state.lock().reaper == Some(this_thread())
+    }
+
     /// Ends the wait of every finish.
     pub(crate) fn shut_down(&self) {
         self.state.lock().is_shut_down = true;
@@ -140,7 +145,7 @@ impl CallbackThreads {
     /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
     /// no time remains. Does not wait if this thread is the reaper: without it, no executor ends.
     pub(crate) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
-        if self.state.lock().reaper == Some(this_thread()) {
+        if self.is_reaper() {
             return;
         }
         let _waiting = self.begin_to_wait();

@@ -157,7 +157,8 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
-    /// take them. No callback runs here. An inserter calls this while it holds no lock.
+    /// take them. Otherwise lets the reaper run. No callback runs here. An inserter calls this
+    /// while it holds no lock.
     #[inline]
     pub(crate) fn help_if_late(&self, read: Reading) {
         if self.shards.wakeup.is_late(read.now) {
@@ -167,24 +168,28 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     #[cold]
     fn help(&self, read: Reading) {
-        // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
-        if !self.delivery.has_executors() || self.is_driven() {
+        if self.is_driven() || self.callback_threads.is_reaper() {
             return;
         }
         self.shards.follow_wall_clock(read.now);
         let mut due = self.shards.due(read.now).peekable();
-        if due.peek().is_none() {
-            return self.shards.wakeup.expect_at(read.now);
+        let is_due = due.peek().is_some();
+        // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
+        if is_due && self.delivery.has_executors() {
+            // A closed shard is left to the reaper: the backlog may be closed as well.
+            let mut free = due.filter_map(|index| self.shards.try_lock(index));
+            if let Some(shard) = free.find(|shard| !shard.is_closed()) {
+                let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
+                let batch = &mut Vec::new();
+                self.expire_shard(shard, read, HELP_STEPS, &self.delivery, batch, &mut holds);
+            }
+        } else {
+            self.shards.wakeup.expect_at(read.now);
         }
-        // A closed shard is left to the reaper: the backlog may be closed as well.
-        let mut free = due.filter_map(|index| self.shards.try_lock(index));
-        if let Some(shard) = free.find(|shard| !shard.is_closed()) {
-            let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-            let batch = &mut Vec::new();
-            self.expire_shard(shard, read, HELP_STEPS, &self.delivery, batch, &mut holds);
+        // The holder of a due shard, the executor or the reaper may wait for this processor.
+        if is_due {
+            let_run();
         }
-        // The thread that holds a due shard, or the executor, may wait for this processor.
-        let_run();
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.
@@ -481,6 +486,28 @@ mod tests {
             let expired = timer.stats().expired - before;
             assert!((steps / 2..=steps).contains(&expired), "{expired} in {steps} steps");
         }
+    }
+
+    #[test]
+    fn an_inserter_makes_way_for_the_reaper_of_an_inline_timer_once_in_two_ticks() {
+        let clock = Set(std::time::Instant::now(), Arc::new(crate::sync::Mutex::default()));
+        let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
+        let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
+        let inserted = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1), 0);
+        inserted.expect("the wheel has room");
+        *clock.1.lock() = Duration::from_millis(5);
+        let (shared, wakeup) = (timer.shared(), &timer.shards().wakeup);
+        let read = timer.shards().clock().read();
+        let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
+        wakeup.expect_at(Tick::new(1));
+        shared.callback_threads.set_reaper(crate::sync::this_thread());
+        shared.help_if_late(read);
+        assert_eq!(are_late(), [true; 3], "a callback makes way for its own thread");
+        let other = std::thread::spawn(crate::sync::this_thread).join();
+        shared.callback_threads.set_reaper(other.expect("the thread returns its id"));
+        shared.help_if_late(read);
+        assert_eq!(are_late(), [false, false, true]);
+        assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");
     }
 
     #[test]

@@ -1294,8 +1294,15 @@ fn file_error(error: io::Error) -> StoreError {
     StoreError::with_source(reason, error)
 }
 
+/// Returns whether the disk has no room for the index of the log.
+fn lacks_index(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|failure| failure.extended_code);
+    code == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
+}
+
 fn store_error(error: rusqlite::Error) -> StoreError {
     let reason = match error.sqlite_error_code() {
+        _ if lacks_index(&error) => StoreErrorReason::Full,
         Some(ErrorCode::DiskFull) => StoreErrorReason::Full,
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreErrorReason::ReadOnly,
         None | Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -1307,11 +1314,13 @@ fn store_error(error: rusqlite::Error) -> StoreError {
     StoreError::with_source(reason, error)
 }
 
-/// If the sync of a commit failed, a process after this one may find the changes.
+/// If the sync of a commit failed, or the index of the log could not grow after it, a process after
+/// this one may find the changes.
 fn commit_error(error: rusqlite::Error) -> StoreError {
+    let lacks_index = lacks_index(&error);
     let error = store_error(error);
     match error.reason() {
-        StoreErrorReason::Full | StoreErrorReason::ReadOnly => error,
+        StoreErrorReason::Full | StoreErrorReason::ReadOnly if !lacks_index => error,
         _ => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
     }
 }
@@ -1411,6 +1420,16 @@ mod tests {
         assert_eq!(store.begin(at(60), &claims, None).expect("begin"), [Begun::Begun]);
         store.write(at(0), &commands).expect("it goes on");
         assert_eq!(ids(&claim(&store, worker)), ["second", "first"]);
+    }
+
+    #[test]
+    fn a_disk_without_room_for_the_index_of_the_log_is_full() {
+        let error = || {
+            let code = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
+            rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)
+        };
+        assert_eq!(store_error(error()).reason(), StoreErrorReason::Full);
+        assert_eq!(commit_error(error()).reason(), StoreErrorReason::OutcomeUnknown);
     }
 
     /// Returns a function that lets the next commit wait, and tells of it.

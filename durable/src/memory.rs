@@ -257,7 +257,7 @@ impl Store for MemoryStore {
         }
         batch.records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let holders = state.records.values().filter_map(|entry| entry.worker);
-        batch.lapse = state.workers.lapse(holders, worker);
+        batch.lapse = request.lapse.then(|| state.workers.lapse(holders, worker)).flatten();
         Ok(Some(batch))
     }
 

@@ -535,7 +535,7 @@ impl Store for SqliteStore {
             self.read(|reader| held.claim(&mut batch, request, reader))?;
         }
         let holders = held.holds.values().filter_map(|hold| hold.worker);
-        batch.lapse = held.workers.lapse(holders, worker);
+        batch.lapse = request.lapse.then(|| held.workers.lapse(holders, worker)).flatten();
         if let Some(until) = held.wary_until.filter(|_| batch.records.is_empty())
             && !self.read(|reader| Held::has_record(until, reader))?
         {

@@ -19,6 +19,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     ffi::OsStr,
+    fs::{self, File},
     io::{BufRead, BufReader, Write, stdout},
     process::{Child, Command, Stdio, exit},
     sync::mpsc,
@@ -27,9 +28,11 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Backoff, Cancelled, DurableTimer, DurableTimerBuilder, Scheduled, SqliteStore, Store,
+    Backoff, Cancelled, DurableError, DurableTimer, DurableTimerBuilder, NewTimeout, Scheduled,
+    SqliteStore, Store, StoreErrorReason,
 };
 use fastrand::Rng;
+use tempfile::TempDir;
 
 const CALLERS: u64 = 8;
 
@@ -50,24 +53,55 @@ fn child() {
     if let Ok(path) = env::var("CRASH_FILE") {
         run(SqliteStore::open(path).expect("open"));
     }
+    if let Ok(path) = env::var("CRASH_DISK") {
+        run(loop {
+            match SqliteStore::open(&path) {
+                Ok(store) => break store,
+                Err(error) => refused(&error.into(), "open"),
+            }
+        });
+    }
     #[cfg(feature = "postgres")]
     shared::child();
 }
 
-/// The handler of one timeout always ends the process.
-fn run_poisoned(store: SqliteStore) {
-    let timer = builder(store).backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
-        assert_eq!(delivery.id().as_str(), "poison");
-        exit(i32::try_from(delivery.attempt()).expect("small"))
+/// The handler of one timeout always ends the process. Those that are due before it make the
+/// handler quick, so that those after it begin ahead.
+fn run_poisoned(store: impl Store) {
+    let now = store.clock().now();
+    let new = |id, seconds| {
+        let due = now.saturating_sub(Duration::from_secs(seconds));
+        delaywheel_durable::Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
+    };
+    let round = env::var("CRASH_ROUND").expect("round");
+    let mut batch: Vec<_> = (0..60).map(|n| new(format!("{round}/{n}"), 3_000)).collect();
+    if round == "0" {
+        batch.push(new("poison".to_owned(), 2_000));
+        batch.extend((0..100).map(|n| new(format!("after/{n}"), 1_000)));
+    }
+    store.write(now, &batch).expect("schedule");
+    let builder = builder(store).worker("poisoned").threads(1);
+    let timer = builder.backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
+        if delivery.id().as_str() == "poison" {
+            exit(i32::try_from(delivery.attempt()).expect("small"));
+        }
+        Ok(())
     });
     let timer = timer.expect("start");
-    if env::var("CRASH_ROUND").expect("round") == "0" {
-        timer.schedule("poison", Duration::ZERO, b"").wait().expect("schedule");
-    }
     while timer.count().expect("count").live > 0 {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(timer.finish(Duration::from_secs(60)));
+}
+
+/// Runs processes that a timeout ends, until it is dead. None of the others dies with it.
+fn check_poisoned<S: Store>(place: (&str, &OsStr), attempts: &[i32], open: impl Fn() -> S) {
+    for (round, attempt) in attempts.iter().enumerate() {
+        let mut child = start(place, round as u64, false);
+        assert_eq!(child.wait().expect("end").code(), Some(*attempt), "round {round}");
+    }
+    let count = open().count().expect("count");
+    assert_eq!((count.live, count.dead), (0, 1));
 }
 
 fn run(store: impl Store) {
@@ -114,7 +148,7 @@ fn run_caller(timer: &DurableTimer, round: u64, caller: u64) {
             Ok(answer) => assert_eq!(answer, Scheduled::Created),
             Err(error) => {
                 // Without an answer it may be scheduled or not.
-                assert!(may_fail(), "{error}");
+                refused(&error, &id);
                 continue;
             }
         }
@@ -124,15 +158,26 @@ fn run_caller(timer: &DurableTimer, round: u64, caller: u64) {
             match timer.cancel(&id).wait() {
                 Ok(Cancelled::Cancelled) => tell(&format!("cancelled {id}")),
                 Ok(_) => (),
-                Err(error) => assert!(may_fail(), "{error}"),
+                Err(error) => refused(&error, &id),
             }
         }
     }
 }
 
-/// Returns whether the parent ends connections.
-fn may_fail() -> bool {
-    env::var("CRASH_TABLE").is_ok()
+/// The parent may end connections, or fill the disk.
+fn refused(error: &DurableError, id: &str) {
+    let DurableError::Store(error) = error else { panic!("{error}") };
+    let has = |name| env::var(name).is_ok();
+    let reasons = [
+        StoreErrorReason::Full,
+        // A server without room for its log ends.
+        StoreErrorReason::Unavailable,
+        StoreErrorReason::OutcomeUnknown,
+    ];
+    let count = if has("CRASH_DISK") { 1 } else { 3 * usize::from(has("CRASH_DISK_SERVER")) };
+    let is_expected = has("CRASH_TABLE") || reasons[..count].contains(&error.reason());
+    assert!(is_expected, "{error:?}");
+    tell(&format!("refused {id}"));
 }
 
 /// The entry of a timeout in the parent's ledger.
@@ -142,6 +187,7 @@ struct Entry {
     /// A cancel was asked for; the kill may have come before its answer.
     may_be_cancelled: bool,
     is_cancelled: bool,
+    refusals: u32,
     deliveries: u32,
 }
 
@@ -184,6 +230,7 @@ fn read(
             "scheduled" => entry.is_scheduled = true,
             "cancelling" => entry.may_be_cancelled = true,
             "cancelled" => entry.is_cancelled = true,
+            "refused" => entry.refusals += 1,
             _ => {
                 assert!(!entry.is_cancelled, "{id} was delivered after it was cancelled");
                 entry.deliveries += 1;
@@ -199,15 +246,11 @@ fn read(
 
 /// SQLite does not count the first kill: only a process that follows a killed one is wary.
 #[test]
-fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_sqlite() {
+fn a_timeout_that_ends_its_process_dies_alone_after_one_attempt_more_on_sqlite() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
-    for (round, attempt) in [1, 1, 2, 3, 0].into_iter().enumerate() {
-        let mut child = start(("CRASH_POISONED", path.as_os_str()), round as u64, false);
-        assert_eq!(child.wait().expect("end").code(), Some(attempt), "round {round}");
-    }
-    let store = SqliteStore::open(&path).expect("open");
-    assert_eq!(store.count().expect("count").dead, 1);
+    let store = || SqliteStore::open_read_only(&path).expect("open");
+    check_poisoned(("CRASH_POISONED", path.as_os_str()), &[1, 1, 2, 3, 0], store);
 }
 
 #[test]
@@ -217,8 +260,87 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
     check(("CRASH_FILE", path.as_os_str()), 12);
 }
 
+/// A file system in memory, which is full again and again.
+struct Disk {
+    folder: TempDir,
+    lines: u32,
+    is_full: bool,
+}
+
+impl Disk {
+    /// Prints one line and returns `None` if this process may not mount it.
+    fn mount(megabytes: u32) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("folder");
+        let size = format!("size={megabytes}m,mode=755");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path());
+        if mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            return Some(Self { folder, lines: 0, is_full: false });
+        }
+        println!("no file system of limited size can be mounted: the test did not run");
+        None
+    }
+
+    /// Fills or frees the disk each 150 lines of the ledger. Returns whether it has become free.
+    fn count_line(&mut self) -> bool {
+        self.lines += 1;
+        let is_time = self.lines.is_multiple_of(150);
+        if is_time && !self.is_full {
+            self.is_full = true;
+            let mut ballast = File::create(self.folder.path().join("ballast")).expect("create");
+            for size in [1 << 16, 1 << 9] {
+                while ballast.write_all(&vec![0; size]).is_ok() {}
+            }
+            return false;
+        }
+        is_time && self.free()
+    }
+
+    /// Returns whether it was full.
+    fn free(&mut self) -> bool {
+        if self.is_full {
+            fs::remove_file(self.folder.path().join("ballast")).expect("remove");
+        }
+        std::mem::take(&mut self.is_full)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
+    }
+}
+
+/// The disk is full for a while, again and again, also when the process is killed and started.
+#[test]
+fn nothing_acknowledged_is_lost_by_a_full_disk_and_sigkill() {
+    let Some(mut disk) = Disk::mount(4) else { return };
+    let path = disk.folder.path().join("timeouts.db");
+    let place = ("CRASH_DISK", path.as_os_str());
+    let mut disturb = || {
+        let _ = disk.count_line();
+    };
+    let mut entries = kill(place, 20, &mut disturb);
+    disk.free();
+    deliver_rest(place, &mut entries);
+    check_refusals(&entries);
+}
+
+/// Nothing is lost, although some calls found the disk full.
+fn check_refusals(entries: &Entries) {
+    let refusals: u32 = entries.values().map(|entry| entry.refusals).sum();
+    println!("{refusals} calls were refused");
+    assert!(refusals > 0);
+    check_ledger(entries);
+}
+
 fn check(store: (&str, &OsStr), default_rounds: u64) {
-    let entries = crash(store, default_rounds, &mut || ());
+    let mut entries = kill(store, default_rounds, &mut || ());
+    deliver_rest(store, &mut entries);
+    check_ledger(&entries);
+}
+
+fn check_ledger(entries: &Entries) {
     let missing: BTreeSet<_> = entries
         .iter()
         .filter(|(_, entry)| entry.is_scheduled && !entry.may_be_cancelled && entry.deliveries == 0)
@@ -235,8 +357,8 @@ fn rounds(default: u64) -> u64 {
     env::var("CRASH_ROUNDS").map_or(default, |rounds| rounds.parse().expect("a number"))
 }
 
-/// Kills one child after the other, lets the last one deliver the rest, and returns the ledger.
-fn crash(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
+/// Kills one child after the other, and returns the ledger.
+fn kill(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
     let rounds = rounds(default_rounds);
     let mut rng = Rng::with_seed(1);
     let mut entries = BTreeMap::new();
@@ -245,11 +367,15 @@ fn crash(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) 
         read(&mut child, Some(rng.usize(1..400)), disturb, &mut entries);
         child.wait().expect("killed");
     }
-    let mut child = start(store, rounds, true);
-    read(&mut child, None, &mut || (), &mut entries);
-    assert!(child.wait().expect("end").success());
     println!("{rounds} kills");
     entries
+}
+
+/// Lets a last child deliver the rest.
+fn deliver_rest(store: (&str, &OsStr), entries: &mut Entries) {
+    let mut child = start(store, u64::MAX, true);
+    read(&mut child, None, &mut || (), entries);
+    assert!(child.wait().expect("end").success());
 }
 
 #[cfg(feature = "postgres")]
@@ -273,9 +399,9 @@ mod shared {
     use tokio_postgres::{Client, Error, NoTls};
 
     use super::{
-        Entries, Entry, builder, check, crash,
+        Disk, Entries, Entry, builder, check, check_poisoned, check_refusals, deliver_rest, kill,
         proxy::{Cut, Proxy},
-        read, rounds, run,
+        read, refused, rounds, run, run_poisoned,
         server::{Server, open},
         start, tell, use_timer,
     };
@@ -286,22 +412,26 @@ mod shared {
     const LONG_AHEAD: Duration = Duration::from_secs(3_000);
 
     pub(super) fn child() {
-        let [plain, table, pause] =
-            ["CRASH_SERVER", "CRASH_TABLE", "CRASH_PAUSE"].map(|name| env::var(name).ok());
+        let names = ["SERVER", "TABLE", "PAUSE", "POISONED_SERVER", "DISK_SERVER"];
+        let places = names.map(|name| env::var(format!("CRASH_{name}")).ok());
+        let [plain, table, pause, poisoned, disk] = places;
         // The parent may cut the connection.
         let open = |parameters: &String| loop {
             let migrated = PostgresStore::migrate(parameters, "delaywheel", NoTls);
             let connect = |()| PostgresStore::connect(parameters, "delaywheel", NoTls);
-            if let Ok(store) = migrated.and_then(connect) {
-                return store;
+            match migrated.and_then(connect) {
+                Ok(store) => return store,
+                Err(error) => refused(&error.into(), "open"),
             }
         };
-        if let Some(parameters) = plain {
+        if let Some(parameters) = plain.or(disk) {
             run(open(&parameters));
         } else if let Some(parameters) = table {
             run_with_table(&open(&parameters), &parameters);
         } else if let Some(parameters) = pause {
             run_paused(&open(&parameters), &parameters);
+        } else if let Some(parameters) = poisoned {
+            run_poisoned(open(&parameters));
         }
     }
 
@@ -325,6 +455,34 @@ mod shared {
         check(("CRASH_SERVER", server.parameters().as_ref()), 6);
     }
 
+    #[test]
+    fn a_timeout_that_ends_its_process_dies_alone_on_postgres() {
+        let Some(server) = Server::start() else { return };
+        let parameters = server.parameters();
+        let place = ("CRASH_POISONED_SERVER", parameters.as_ref());
+        check_poisoned(place, &[1, 2, 3, 0], || open(&parameters, "delaywheel"));
+    }
+
+    /// A server that has no room for its log ends, and is started again.
+    #[test]
+    fn nothing_acknowledged_is_lost_by_a_full_disk_of_postgres_and_sigkill() {
+        let Some(mut disk) = Disk::mount(160) else { return };
+        let folder = tempfile::tempdir_in(disk.folder.path()).expect("folder");
+        let Some(mut server) = Server::start_in(folder) else { return };
+        let parameters = server.parameters();
+        let place = ("CRASH_DISK_SERVER", parameters.as_ref());
+        let mut disturb = || {
+            if disk.count_line() {
+                server.resume();
+            }
+        };
+        let mut entries = kill(place, 12, &mut disturb);
+        disk.free();
+        server.resume();
+        deliver_rest(place, &mut entries);
+        check_refusals(&entries);
+    }
+
     /// The table has no key, so it shows each handler that took effect twice.
     #[test]
     fn a_handler_that_acknowledges_in_its_transaction_takes_effect_once() {
@@ -336,7 +494,10 @@ mod shared {
                 end_connections(&mut client);
             }
         };
-        let entries = crash(("CRASH_TABLE", server.parameters().as_ref()), 8, &mut disturb);
+        let parameters = server.parameters();
+        let place = ("CRASH_TABLE", parameters.as_ref());
+        let mut entries = kill(place, 8, &mut disturb);
+        deliver_rest(place, &mut entries);
         check_effects(&mut client, &entries);
     }
 
@@ -382,9 +543,7 @@ mod shared {
                 entry.deliveries += of_worker.deliveries;
             }
         });
-        let mut last = start(("CRASH_TABLE", server.parameters().as_ref()), 0, true);
-        read(&mut last, None, &mut || (), &mut entries);
-        assert!(last.wait().expect("end").success());
+        deliver_rest(("CRASH_TABLE", server.parameters().as_ref()), &mut entries);
         check_effects(&mut client, &entries);
     }
 

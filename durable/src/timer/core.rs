@@ -513,7 +513,7 @@ impl fmt::Debug for Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ManualWallClock, MemoryStore, NewTimeout, Repeat, State};
+    use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State};
 
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
     /// The receiver gets the deliveries. The timer hears of no change that another makes.
@@ -522,19 +522,20 @@ mod tests {
         let handler: Handler = Arc::new(move |delivery| {
             drop(sender.send(delivery.start().expect("the timer is open")));
         });
-        (core_with(store, handler, |_| ()), deliveries)
+        (core_with(store, handler, &ManualWallClock::new(), |_| ()), deliveries)
     }
 
     fn core_with(
         store: &MemoryStore,
         handler: Handler,
+        clock: &ManualWallClock,
         set: impl FnOnce(&mut DriverSettings),
     ) -> Arc<Core> {
         let mut settings = DriverSettings::default();
         set(&mut settings);
-        let (clock, alarm) = (Arc::new(ManualWallClock::new()), Alarm::new());
         let queue = Served { settings, handler, threads: None };
-        Core::new(Box::new(store.clone()), clock, Some(alarm), vec![queue])
+        let (store, clock) = (Box::new(store.clone()), Arc::new(clock.clone()));
+        Core::new(store, clock, Some(Alarm::new()), vec![queue])
     }
 
     fn core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
@@ -646,61 +647,172 @@ mod tests {
         assert_eq!(core.stats().clock_steps, 1);
     }
 
-    /// Returns a timer with a delivery that has begun, and waits for a thread or task.
-    fn waiting(
+    /// A delivery that has begun, by a claim or after it, and waits for a thread or task.
+    struct Waiting {
+        store: MemoryStore,
+        clock: ManualWallClock,
+        core: Arc<Core>,
+        delivery: Delivery,
+    }
+
+    impl Waiting {
+        fn new(begins_with_claim: bool, set: impl FnOnce(&mut DriverSettings)) -> Self {
+            let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+            let (core, deliveries) = quick_core(&store, &clock, set);
+            let overdue = Duration::from_secs(begins_with_claim.into());
+            let new = NewTimeout::new("now", clock.now().saturating_sub(overdue), b"");
+            let schedule = Command::Schedule(new.expect("valid"));
+            store.write(clock.now(), &[schedule]).expect("write");
+            core.run_turn(&|claim| {
+                let (lane, begins) = (claim.lane, claim.request.begins);
+                assert_eq!(begins, lane == Lane::Backlog, "a record of now begins after the claim");
+                core.claim(claim);
+            });
+            let delivery = deliveries.try_recv().expect("delivery");
+            Self { store, clock, core, delivery }
+        }
+
+        /// Runs a turn after a time.
+        fn pass(&self, time: Duration) {
+            self.clock.advance(time);
+            self.core.run_turn(&|claim| self.core.claim(claim));
+        }
+    }
+
+    /// Returns a timer whose latest handlers took no time.
+    fn quick_core(
         store: &MemoryStore,
+        clock: &ManualWallClock,
         set: impl FnOnce(&mut DriverSettings),
-    ) -> (Arc<Core>, Delivery) {
+    ) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
         let (sender, deliveries) = mpsc::channel();
-        let core = core_with(store, Arc::new(move |delivery| drop(sender.send(delivery))), set);
-        schedule(&core);
-        core.run_turn(&|claim| core.claim(claim));
-        (core, deliveries.try_recv().expect("delivery"))
+        let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
+        let core = core_with(store, handler, clock, set);
+        for _ in 0..60 {
+            core.drivers.lock()[0].returned(0, Some(Duration::ZERO));
+        }
+        (core, deliveries)
+    }
+
+    /// Writes what waits. Returns the state of the record, and its number of attempts.
+    fn settle(core: &Core, store: &MemoryStore) -> (State, u32) {
+        core.commits.close();
+        core.run_commits();
+        let record = store.records().remove(0);
+        (record.state, record.attempt)
     }
 
     #[test]
     fn a_delivery_that_waits_is_not_run_after_a_pause_and_is_no_attempt() {
-        let (store, queue) = (MemoryStore::new(), Name::default());
-        for is_paused in [false, true] {
-            let (core, delivery) = waiting(&store, |_| ());
+        let queue = Name::default();
+        for (is_paused, begins) in [(false, false), (true, false), (false, true), (true, true)] {
+            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |_| ());
             store.pause(&queue, is_paused).expect("pause");
             core.notice(Some(&queue), WallTime::MIN);
             core.run_turn(&|claim| core.claim(claim));
             assert_eq!(delivery.start().is_none(), is_paused);
-            core.commits.close();
-            core.run_commits();
-            let record = store.records().remove(0);
-            assert_eq!(record.state, State::Pending);
-            assert_eq!(record.attempt, u32::from(!is_paused), "a drop is a failed attempt");
+            let attempts = u32::from(!is_paused);
+            assert_eq!(settle(&core, &store), (State::Pending, attempts), "a drop is a failure");
             assert_eq!(core.stats().fenced, 0);
         }
     }
 
     #[test]
     fn a_delivery_that_waits_is_not_run_after_its_timeout_was_cancelled() {
-        let store = MemoryStore::new();
-        let (core, delivery) = waiting(&store, |_| ());
-        let cancel = Command::Cancel(delivery.id().clone());
-        store.write(core.clock.now(), &[cancel]).expect("write");
-        core.notice(None, WallTime::MIN);
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(delivery.start().is_none());
+        for begins in [false, true] {
+            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |_| ());
+            let cancel = Command::Cancel(delivery.id().clone());
+            let answers = store.write(core.clock.now(), &[cancel]).expect("write");
+            assert_eq!(answers, [Answer::Cancelled(Cancelled::Delivering)]);
+            core.notice(None, WallTime::MIN);
+            core.run_turn(&|claim| core.claim(claim));
+            assert!(delivery.start().is_none());
+        }
+    }
+
+    /// The store has begun deliveries, and the driver does not know of them yet.
+    #[test]
+    fn a_delivery_on_its_way_is_not_run_after_its_timeout_was_cancelled_or_its_queue_paused() {
+        let queue = Name::default();
+        for is_cancelled in [false, true] {
+            let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+            let (core, deliveries) = quick_core(&store, &clock, |_| ());
+            let due = clock.now().saturating_sub(Duration::from_secs(1));
+            let schedule = Command::Schedule(NewTimeout::new("a", due, b"").expect("valid"));
+            store.write(clock.now(), &[schedule]).expect("write");
+            let on_its_way = Mutex::new(None);
+            let claim = |claim: LaneClaim| {
+                if claim.lane == Lane::Backlog {
+                    let claimed = store.claim(claim.worker, &claim.request);
+                    on_its_way.lock().replace((claim, claimed));
+                } else {
+                    core.claim(claim);
+                }
+            };
+            core.run_turn(&claim);
+            if is_cancelled {
+                let cancel = Command::Cancel("a".try_into().expect("valid"));
+                store.write(clock.now(), &[cancel]).expect("write");
+            } else {
+                store.pause(&queue, true).expect("pause");
+            }
+            core.notice(Some(&queue).filter(|_| !is_cancelled), WallTime::MIN);
+            core.run_turn(&claim);
+            let claimed = on_its_way.lock().take().expect("the backlog was claimed");
+            core.tell_driver(|inbox| inbox.claimed.push(claimed));
+            core.run_turn(&|claim| core.claim(claim));
+            assert!(deliveries.try_recv().expect("it had begun").start().is_none());
+            if !is_cancelled {
+                assert_eq!(settle(&core, &store), (State::Pending, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn a_delivery_that_waits_is_not_run_after_a_shutdown_and_is_no_attempt() {
+        for begins in [false, true] {
+            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |_| ());
+            core.shut_down();
+            assert!(delivery.start().is_none());
+            assert_eq!(settle(&core, &store), (State::Pending, 0));
+        }
+    }
+
+    #[test]
+    fn the_limit_of_a_delivery_starts_with_its_handler() {
+        let second = Duration::from_secs(1);
+        let limit = |settings: &mut DriverSettings| {
+            settings.queue.handler_limit = Some(60 * second);
+            settings.lease = 600 * second;
+        };
+        for begins in [false, true] {
+            let waiting = Waiting::new(begins, limit);
+            waiting.pass(60 * second);
+            assert!(waiting.delivery.start().is_none(), "it waits too long");
+            assert_eq!(settle(&waiting.core, &waiting.store), (State::Pending, 0));
+            let mut waiting = Waiting::new(begins, limit);
+            waiting.pass(50 * second);
+            waiting.delivery = waiting.delivery.start().expect("within the limit");
+            waiting.pass(50 * second);
+            assert!(waiting.delivery.is_current());
+            waiting.pass(10 * second);
+            assert!(!waiting.delivery.is_current());
+            assert_eq!(waiting.core.stats().overruns, 1);
+        }
     }
 
     /// The process stops between the begin of a delivery and its handler, longer than its lease.
     #[test]
     fn a_delivery_whose_lease_has_ended_is_not_run_and_is_no_attempt() {
-        let store = MemoryStore::new();
-        let (core, delivery) = waiting(&store, |settings| {
-            (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
-        });
-        while delivery.is_current() {
-            thread::yield_now();
+        for begins in [false, true] {
+            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |settings| {
+                (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
+            });
+            while delivery.is_current() {
+                thread::yield_now();
+            }
+            assert!(delivery.start().is_none());
+            assert_eq!(settle(&core, &store), (State::Pending, 0));
         }
-        assert!(delivery.start().is_none());
-        core.commits.close();
-        core.run_commits();
-        let record = store.records().remove(0);
-        assert_eq!((record.state, record.attempt), (State::Pending, 0));
     }
 }

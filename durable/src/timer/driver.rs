@@ -13,8 +13,11 @@
 //! A delivery begins when a handler can run it. Records that wait are claimed, not begun: they
 //! count no attempt, and go back to the store at a shutdown. If handlers take only a moment, more
 //! begin at once, so that a call of the store serves many; the claims of the backlog lane then
-//! begin them as well. On a store that other processes share, a worker holds only as many records
-//! as its handlers complete in a moment, so claims follow free handlers.
+//! begin them as well. These begin *ahead*: a kill may count an attempt that no handler has seen.
+//! So only a first attempt begins ahead, and only if others may follow it: no timeout is dead
+//! without a run because another one ended the process. On a store that other processes share, a
+//! worker holds only as many records as its handlers complete in a moment, so claims follow free
+//! handlers.
 //!
 //! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
 //! as may run at once are *parked*, and claims pass over further ones of that key.
@@ -939,8 +942,8 @@ impl Driver {
             }
             count = permits.0;
         }
-        let mut records = Vec::new();
-        while records.len() < count {
+        let (idle, mut records) = (self.idle(), Vec::new());
+        while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
             let Some(record) = self.pop_due() else { break };
             if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
@@ -1008,19 +1011,30 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes out the oldest due record of the lane whose turn it is.
-    fn pop_due(&mut self) -> Option<Record> {
+    /// Returns the lane whose turn it is.
+    fn next_lane(&self) -> Lane {
         let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
         let takes_backlog = match (first(&self.backlog.due), first(&self.window.due)) {
             (Some(old), Some(new)) if old != new => old < new,
             (Some(_), Some(_)) => self.is_turn_of_backlog,
             (old, _) => old.is_some(),
         };
-        let lane = if takes_backlog { &mut self.backlog } else { &mut self.window };
-        let (_, record) = lane.due.pop_first()?;
-        self.is_turn_of_backlog = !takes_backlog;
+        if takes_backlog { Lane::Backlog } else { Lane::Window }
+    }
+
+    /// Takes out the oldest due record of the lane whose turn it is.
+    fn pop_due(&mut self) -> Option<Record> {
+        let lane = self.next_lane();
+        let (_, record) = self.lane(lane).due.pop_first()?;
+        self.is_turn_of_backlog = lane == Lane::Window;
         self.bytes -= record.payload.len();
         Some(record)
+    }
+
+    /// Returns whether the next record that begins was attempted before.
+    fn is_next_repeated(&self) -> bool {
+        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
+        lane.due.first_key_value().is_some_and(|(_, record)| record.attempt > 0)
     }
 
     /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
@@ -1093,17 +1107,20 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let free = self.free_at_claim();
+        let free = self.free_at_claim(0);
+        if self.is_next_repeated() {
+            return free.min(self.idle());
+        }
         let due = self.window.due.len() + self.backlog.due.len();
         // Quick handlers begin in batches.
         let is_batch = self.settings.threads.is_none() || 2 * free > self.total() - self.handlers();
         if is_batch || due <= free { free } else { 0 }
     }
 
-    /// Returns how many more deliveries may be under way. Those that a claim will bring delay no
-    /// others: they may exceed the number that waits for threads.
-    fn free_at_claim(&self) -> usize {
-        let taken = self.delivering.len() + self.reserved;
+    /// Returns how many more deliveries may be under way, but for some. Those that a claim will
+    /// bring delay no others: they may exceed the number that waits for threads.
+    fn free_at_claim(&self, spare: usize) -> usize {
+        let taken = self.delivering.len() + self.reserved + spare;
         let permits = self.settings.queue.max_deliveries.saturating_sub(taken);
         self.total().saturating_sub(self.running).min(permits)
     }
@@ -1114,14 +1131,25 @@ impl Driver {
         self.settings.threads.map_or(most, |threads| threads.min(most))
     }
 
+    /// Returns the number of handlers that are free.
+    fn idle(&self) -> usize {
+        self.handlers().saturating_sub(self.running)
+    }
+
     /// Returns how many deliveries may wait for a handler or run.
     fn total(&self) -> usize {
-        let ahead = if self.settings.threads.is_some() && !self.settings.is_virtual {
+        let has_threads = self.settings.threads.is_some() && !self.settings.is_virtual;
+        let ahead = if has_threads && self.may_begin_ahead() {
             self.rounds(QUICK).clamp(1, AHEAD)
         } else {
             1
         };
         self.handlers() * ahead
+    }
+
+    /// Returns whether an attempt may count that no handler sees.
+    fn may_begin_ahead(&self) -> bool {
+        !self.settings.queue.backoff.is_last(1)
     }
 
     /// Returns how many times each handler can run within a time.
@@ -1151,7 +1179,9 @@ impl Driver {
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
         if self.may_begin_at_claim() {
-            let free = self.free_at_claim().min(BACKLOG);
+            // Records that are due now must not wait until a commit ends deliveries of the backlog.
+            let spare = self.settings.queue.max_deliveries / 8;
+            let free = self.free_at_claim(spare).min(BACKLOG);
             if 2 * free >= self.total().min(BACKLOG) {
                 return (free, true);
             }
@@ -1168,7 +1198,7 @@ impl Driver {
 
     fn may_begin_at_claim(&self) -> bool {
         let DriverSettings { queue, skip_older_than, .. } = &self.settings;
-        let is_quick = self.rounds(QUICK) > 1;
+        let is_quick = self.rounds(QUICK) > 1 && self.may_begin_ahead();
         let is_plain = queue.rate.is_none() && skip_older_than.is_none();
         is_quick && is_plain && self.backlog.due.is_empty()
     }
@@ -1483,9 +1513,7 @@ mod tests {
     #[test]
     fn quick_deliveries_begin_with_the_claim_which_delays_no_other() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 300), Counters::default(), driver(1_024));
-        (driver.settings.threads, driver.settings.is_virtual) = (Some(4), false);
-        driver.handling = Duration::ZERO;
+        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
         let mut claims = driver.step(&store, now, &counters, Vec::new()).claims;
         let backlog = claims.split_off(1);
         assert_eq!([claims[0].request.begins, backlog[0].request.begins], [false, true]);
@@ -1495,6 +1523,128 @@ mod tests {
         assert_eq!(begun.len(), BACKLOG);
         assert!(begun.iter().all(|(record, _)| record.attempt == 1));
         assert!(begun.is_sorted_by_key(|(record, _)| record.next), "the oldest first");
+    }
+
+    /// The store takes long for a commit.
+    #[test]
+    fn a_backlog_leaves_deliveries_to_records_that_are_due_now() {
+        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
+        let (store, counters, mut driver) =
+            (store(now, 2_000), Counters::default(), quick_driver());
+        let (mut claimed, step) = (Vec::new(), |driver: &mut Driver, claimed| {
+            let step = driver.step(&store, now, &counters, claimed);
+            // Their handlers return, and their ends are not written.
+            for (record, _) in &step.begun {
+                driver.returned(record.token, None);
+            }
+            step
+        });
+        for _ in 0..9 {
+            claimed = carry_out(&store, step(&mut driver, claimed).claims);
+        }
+        assert!(claimed.is_empty(), "the backlog waits");
+        let new = NewTimeout::new("new", now, b"").expect("valid");
+        store.write(now, &[Command::Schedule(new)]).expect("write");
+        driver.notice(None, now);
+        let claims = step(&mut driver, Vec::new()).claims;
+        let begun = step(&mut driver, carry_out(&store, claims)).begun;
+        assert_eq!(begun[0].0.id.as_str(), "new");
+    }
+
+    /// Returns a driver of four threads whose latest handlers took no time.
+    fn quick_driver() -> Driver {
+        let mut driver = driver(1_024);
+        (driver.settings.threads, driver.settings.is_virtual) = (Some(4), false);
+        driver.handling = Duration::ZERO;
+        driver
+    }
+
+    /// A worker is killed again and again, before its handlers start.
+    #[test]
+    fn only_the_first_of_several_attempts_begins_before_a_thread_is_free() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for (attempts, begun_in_turn) in [(1, vec![4]), (2, vec![BACKLOG, 4])] {
+            let (store, counters) = (store(now, 300), Counters::default());
+            let mut begun = Vec::new();
+            for _ in &begun_in_turn {
+                let mut driver = quick_driver();
+                driver.settings.queue.backoff = Backoff::default().attempts(attempts);
+                let mut claims = driver.step(&store, now, &counters, Vec::new()).claims;
+                let worker = claims[0].worker;
+                let claimed = carry_out(&store, claims.split_off(1));
+                let step = driver.step(&store, now, &counters, claimed);
+                assert!(!step.again, "it waits for a thread");
+                begun.push(step.begun.len());
+                store.leave(worker).expect("leave");
+            }
+            assert_eq!(begun, begun_in_turn);
+            assert!(store.records().iter().all(|record| record.attempt <= attempts));
+        }
+    }
+
+    #[test]
+    fn a_claim_starts_where_the_last_one_of_its_lane_ended_or_at_what_was_noticed() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
+        driver.settings.is_shared = true;
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        assert_eq!([now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
+        let mut claimed = carry_out(&store, claims);
+        let next =
+            |claimed: &Claimed| claimed.as_ref().expect("claim").as_ref().expect("lease").next;
+        let next = next(&claimed[1].1).expect("more are pending");
+        assert_eq!(next, now.saturating_sub(43 * SECOND), "256 of 299 were claimed");
+        let begun = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).begun;
+        let (earlier, earliest) = (next.saturating_sub(SECOND), next.saturating_sub(2 * SECOND));
+        for expected in [next, earlier, earliest, WallTime::MIN] {
+            for (record, _) in &begun {
+                driver.ended(record.token);
+            }
+            driver.running = 0;
+            let claims = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).claims;
+            let claim = claims.into_iter().find(|claim| claim.lane == Lane::Backlog);
+            let claim = claim.expect("it has room");
+            assert_eq!(claim.request.from, expected);
+            match expected {
+                _ if expected == next => driver.notice(None, earlier),
+                _ if expected == earlier => driver.notice(None, earliest),
+                // A claim of unknown outcome.
+                _ => {
+                    let error = StoreError::new(StoreErrorReason::Locked);
+                    claimed.push((claim, Err(error)));
+                    driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+                    driver.paused_until = None;
+                    continue;
+                }
+            }
+            claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
+        }
+    }
+
+    #[test]
+    fn a_worker_asks_when_leases_end_until_it_knows_and_looks_then() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
+        driver.settings.is_virtual = true;
+        let other = store.enter(now, 20 * SECOND, None).expect("enter");
+        let request = ClaimRequest { limit: 1, ..ClaimRequest::new(now, now) };
+        store.claim(other, &request).expect("claim").expect("lease");
+        let end = now.saturating_add(20 * SECOND).saturating_add(Duration::from_micros(1));
+        let asks =
+            |claims: &[LaneClaim]| claims.iter().map(|c| c.request.lapse).collect::<Vec<_>>();
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        assert_eq!(asks(&claims), [true, true]);
+        driver.step(&store, now, &counters, carry_out(&store, claims));
+        assert_eq!(driver.lapse_at, Some(end));
+        driver.notice(None, now);
+        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+        assert_eq!(asks(&claims), [false], "it knows");
+        driver.step(&store, now, &counters, carry_out(&store, claims));
+        assert_eq!(driver.lapse_at, Some(end));
+        assert!(driver.next_step().is_some_and(|next| next <= end));
+        let claims = driver.step(&store, end, &counters, Vec::new()).claims;
+        assert!(asks(&claims).contains(&true), "the other worker may have another lease");
+        assert!(!store.renew(other, end, SECOND).expect("renew"), "its records are taken");
     }
 
     #[test]

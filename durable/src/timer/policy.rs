@@ -57,6 +57,10 @@ impl Backoff {
     /// exceeds its time, and for one that ends its process. The embedded store does not count the
     /// first of these ends. On PostgreSQL, a begin also counts if its reply was lost with the
     /// connection.
+    ///
+    /// The first attempts of quick handlers begin ahead, in batches, so a kill of the process can
+    /// count one that no handler has seen. With a limit of one, and from the second attempt on, no
+    /// more begin than handlers are free.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

@@ -27,6 +27,11 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server. Prints one line and returns `None` if PostgreSQL is not installed.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_in(tempfile::tempdir().expect("folder"))
+    }
+
+    /// Starts a server in a folder.
+    pub(crate) fn start_in(folder: TempDir) -> Option<Self> {
         let Some(programs) = programs() else {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
@@ -34,7 +39,6 @@ impl Server {
             });
             return None;
         };
-        let folder = tempfile::tempdir().expect("folder");
         let user = unprivileged_user(folder.path());
         let mut server = Self { folder, programs, user, port: 0, process: None };
         let data = server.data();
@@ -61,8 +65,13 @@ impl Server {
         }
     }
 
-    /// Starts the server and waits until it is ready; after a crash, on the same port.
+    /// Starts the server if it has ended, and waits until it is ready; after a crash, on the same
+    /// port.
     pub(crate) fn resume(&mut self) {
+        let process = self.process.as_mut();
+        if process.is_some_and(|process| process.try_wait().expect("a child").is_none()) {
+            return;
+        }
         let is_new = self.port == 0;
         for _ in 0..20 {
             if is_new {

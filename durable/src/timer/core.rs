@@ -534,8 +534,8 @@ mod tests {
         let mut settings = DriverSettings::default();
         set(&mut settings);
         let queue = Served { settings, handler, threads: None };
-        let clock = Arc::new(clock.clone());
-        Core::new(Box::new(store.clone()), clock, Some(Alarm::new()), vec![queue])
+        let (store, clock) = (Box::new(store.clone()), Arc::new(clock.clone()));
+        Core::new(store, clock, Some(Alarm::new()), vec![queue])
     }
 
     fn core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {

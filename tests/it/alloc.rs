@@ -109,23 +109,6 @@ fn shrink_gives_back_everything_when_nothing_is_pending() {
     }
 }
 
-/// The first 16 need no bucket. Then a level grows up to the bucket that a timeout needs.
-#[test]
-fn a_wheel_of_few_timeouts_takes_little_memory() {
-    let ahead = [5, 300, 30_000, 65_535, 1 << 20, 1 << 40];
-    for (count, most) in [(1, [420; 6]), (17, [2752, 2816, 2840, 2872, 2880, 3152])] {
-        for (ahead, most) in ahead.into_iter().zip(most) {
-            let used = measure(|| {
-                let mut wheel = TimingWheel::new(Tick::new(1 << 41));
-                for _ in 0..count {
-                    wheel.insert(Tick::new((1 << 41) + ahead), 0_u64).unwrap();
-                }
-            });
-            assert!(used.bytes_max <= most, "{count} for {ahead}: {} bytes", used.bytes_max);
-        }
-    }
-}
-
 #[test]
 fn an_empty_wheel_allocates_nothing() {
     let used = measure(|| {

@@ -1,7 +1,7 @@
 //! Operations that expire while other threads end them, or while they begin to wait.
 
 use super::{
-    Completion::{Cancelled, Expired, Satisfied, ShutDown},
+    Completion::{Expired, Satisfied, ShutDown},
     World, check, join,
 };
 
@@ -15,19 +15,6 @@ fn either_an_event_or_the_delay_ends_an_operation() {
         // If the event has the operation out when it expires, its thread completes it as expired.
         let is_expired = join(event) == 0;
         assert_eq!(world.ends(), [if is_expired { Expired } else { Satisfied }]);
-        world.check_empty();
-    });
-}
-
-#[test]
-fn either_a_cancellation_or_the_delay_ends_an_operation() {
-    check(|| {
-        let world = World::new();
-        let key = world.watch_for_delay(&[0]).expect("it waits");
-        let cancel = world.spawn(move |world| world.cancel(key));
-        world.expire();
-        let is_cancelled = join(cancel);
-        assert_eq!(world.ends(), [if is_cancelled { Cancelled } else { Expired }]);
         world.check_empty();
     });
 }

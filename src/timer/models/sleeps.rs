@@ -10,10 +10,10 @@ use std::{
 
 use loom::thread;
 
-use super::{expire_due, shards_with, timer_of_shards, waker};
+use super::{check, expire_due, shards_with, timer_of_shards, waker};
 use crate::{
     clock::{Clock, Driven},
-    sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
+    sync::{AtomicBool, AtomicU64, Ordering, Parker},
     tick::Tick,
     timer::{
         executor::Delivery,
@@ -158,7 +158,7 @@ fn against_the_reaper(
     ticks: &'static [u64],
     run: impl Fn(&mut Task) + Sync + Send + 'static,
 ) {
-    explore(Some(3), move || {
+    check(move || {
         let world = World::new();
         let (shards, is_done) = (Arc::clone(&world.timer.shards), Arc::clone(&world.is_done));
         let mut task = Task::new(&world, due, first);
@@ -189,7 +189,7 @@ fn a_poll_without_the_lock_is_woken() {
 
 #[test]
 fn a_poll_without_the_lock_sees_a_shutdown() {
-    explore(Some(3), move || {
+    check(move || {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
         let ending = thread::spawn(move || {
@@ -203,7 +203,7 @@ fn a_poll_without_the_lock_sees_a_shutdown() {
 /// The finish wakes the task, and the expiration must end its sleep.
 #[test]
 fn a_poll_without_the_lock_sees_a_finish() {
-    explore(Some(3), move || {
+    check(move || {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
         let finishing = thread::spawn(move || {

@@ -116,28 +116,6 @@ fn refuse_all(values: &ValueTimer<u64>) {
     check(&values.stats());
 }
 
-/// A timer with a value that is due and one that never is.
-fn of_two() -> ValueTimer<u64> {
-    let (_clock, values) = of_values(2);
-    values.schedule(Duration::ZERO, 1).unwrap();
-    values.schedule(Duration::MAX, 2).unwrap();
-    values
-}
-
-#[test]
-fn finish_accepts_every_delay() {
-    for delay in DELAYS {
-        let idle = Timer::default();
-        assert!(must_return(move || idle.finish(delay)).is_empty());
-        let values = of_two();
-        assert_eq!(values.finish(delay), [2], "the value that is due is handled");
-        refuse_all(&values);
-        let (timer, values) = (Timer::new(), ValueTimer::new(drop::<u64>));
-        assert!(must_return(move || timer.finish(delay)).is_empty());
-        assert!(must_return(move || values.finish(delay)).is_empty());
-    }
-}
-
 #[test]
 fn keys_of_other_timers_find_nothing() {
     let (_clock, large) = of_values(65_536);

@@ -329,7 +329,7 @@ pub enum WatchErrorKind {
     /// The purgatory is shut down.
     ShutDown,
     /// The operating system refused to start a thread of the timer. The cause is the
-    /// [`source`](Error::source) of the error. A later call tries again.
+    /// [`source`](std::error::Error::source) of the error. A later call tries again.
     NoThread,
 }
 

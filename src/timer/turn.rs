@@ -168,14 +168,16 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     #[cold]
     fn help(&self, read: Reading) {
-        if self.is_driven() || self.callback_threads.is_reaper() {
+        // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
+        let can_help = self.delivery.has_executors();
+        // Only a reaper that runs callbacks inserts timeouts, and it need not make way for itself.
+        if self.is_driven() || !can_help && self.callback_threads.is_reaper() {
             return;
         }
         self.shards.follow_wall_clock(read.now);
         let mut due = self.shards.due(read.now).peekable();
         let is_due = due.peek().is_some();
-        // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
-        if is_due && self.delivery.has_executors() {
+        if is_due && can_help {
             // A closed shard is left to the reaper: the backlog may be closed as well.
             let mut free = due.filter_map(|index| self.shards.try_lock(index));
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {

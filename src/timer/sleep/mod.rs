@@ -4,7 +4,7 @@
 //! sleeps takes due wakers out of the wheel and wakes them itself, so a slow callback delays no
 //! sleep. It starts with the first sleep.
 //!
-//! [`Sleep`](sleeper::Sleep) is the protocol between a sleep and the expiration of its waker.
+//! [`Sleep`] is the protocol between a sleep and the expiration of its waker.
 
 pub(super) mod driver;
 pub(super) mod sleeper;

@@ -28,12 +28,14 @@ pub use self::{
 /// A clock should not run backwards. If it does, a timer stays at the start of the latest tick that
 /// it has seen, and no timeout expires early.
 ///
-/// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again.
+/// If a clock jumps ahead, the due timeouts expire when the reaper reads the clock again, those of
+/// each shard in order.
 /// It does so at its next wake-up, when [`Timer::wake`](crate::Timer::wake) is called, and after a
 /// resume if the clock [may jump](Self::may_jump). A schedule or reset also wakes it if the clock
 /// is then past the time of that wake-up.
 ///
-/// Only a [`ManualClock`] itself drives timers, not a clock that wraps one.
+/// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
+/// [`ManualClock`] forwards it, or its timers get threads.
 ///
 /// # Examples
 ///
@@ -86,6 +88,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// A timer calls this with its first timeout if the clock [may jump](Self::may_jump), and with
     /// its first deadline by the wall clock. The default, [`watch_steps`], is right for clocks of
     /// the system. A clock that jumps for other reasons keeps the listeners, and calls them itself.
+    /// It must not use a timer meanwhile.
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
     }
@@ -146,7 +149,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the [`ManualClock`] if this clock is one, so that a timer also works on a target
-    /// without [`Instant`]. Other clocks keep the default, `None`.
+    /// without [`Instant`]. Not part of the public interface: other clocks keep the default.
+    #[doc(hidden)]
     fn as_manual(&self) -> Option<&ManualClock> {
         None
     }

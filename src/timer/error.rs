@@ -8,8 +8,8 @@ use crate::error::Exclusive;
 ///
 /// It has two names: [`ScheduleError`] of timers, and [`WatchError`](crate::WatchError) of
 /// purgatories. It is `Send` and `Sync` if the value is `Send`, so `?` works into `anyhow::Error`,
-/// `Box<dyn Error + Send + Sync>` and [`io::Error`]. The latter has the kind of the cause if there
-/// is one, and otherwise that into which `K` converts.
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`]. The latter has the kind of the thread's error
+/// for `NoThread`, and otherwise that into which the reason converts.
 pub struct Refused<T, K> {
     kind: K,
     /// Why a thread could not be started.

@@ -16,7 +16,7 @@
 //!    that timer again, as [`wakeup`] describes. `x` is the least of them, or the time `w` from
 //!    now, rounded up to a tick, if that is earlier,
 //! 6. reads the clock of each timer after its announcement, and parks for the least time until an
-//!    `x`.
+//!    `x`, or for a little less if the ticks are short.
 //!
 //! A timer joins under the lock of [`Joining`], and then unparks the reaper. In the same hold, it
 //! starts the thread unless one runs, and registers the id of the thread. So if a callback on the
@@ -267,9 +267,10 @@ pub(super) fn sleep(parker: &Parker, clients: &mut Clients) {
         return;
     }
     pause.inspect(|pause| parker.park_timeout(*pause));
-    for client in clients {
+    each(clients, |client| {
         client.wake_up(pause.is_some());
-    }
+        true
+    });
 }
 
 /// Announces a sleep to each timer. Returns the time to sleep; `None` if a timer has work.

@@ -20,7 +20,7 @@
 //! 2. executes a fence,
 //! 3. loads the published expirations again, and does not sleep if one is earlier than `x`,
 //! 4. reads the clock,
-//! 5. parks for the time from there to `x`.
+//! 5. parks for the time from there to `x`, or for a little less if the ticks are short.
 //!
 //! Two further rules:
 //!
@@ -63,8 +63,9 @@
 //!
 //! `late_from` is the tick after the one in which the next turn has to begin. The reaper stores it
 //! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. From that
-//! tick on, each inserter helps, until the reaper sleeps again. If it finds no due shard, it stores
-//! the tick after its own, so that threads look for due shards at most once in two ticks.
+//! tick on, each inserter helps, until the reaper sleeps again. If it finds no due shard, or cannot
+//! help, it stores the tick after its own, so that threads look for due shards at most once in two
+//! ticks.
 //!
 //! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
 //! while. If it is too late, no thread helps. If it is too early, a thread looks in vain.

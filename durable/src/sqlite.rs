@@ -614,7 +614,7 @@ impl Store for SqliteStore {
                 state.is_wary(hold.next).then_some((&claim.id, hold.attempt + 1))
             });
             let attempts: Vec<_> = attempts.collect();
-            count_attempts(writer, &attempts).map_err(store_error)?;
+            count_attempts(writer, &attempts).map_err(commit_error)?;
         }
         for (claim, _) in begun {
             if let Some(hold) = state.holds.get_mut(&claim.id) {

@@ -181,7 +181,8 @@ impl Queue {
 macro_rules! queue_settings {
     ($kind:ident, $($settings:ident).+) => {
         impl $kind {
-            /// Sets the most deliveries under way, at least 1. Default: 1024.
+            /// Sets the most deliveries under way, at least 1. Default: 1024. If blocking handlers
+            /// take only a moment, a backlog leaves an eighth of them to timeouts that are due now.
             #[must_use]
             pub fn max_deliveries(mut self, max: usize) -> Self {
                 self.$($settings).+.max_deliveries = max;

@@ -541,8 +541,8 @@ impl Driver {
         }
         // A claim under way may bring deliveries that began before the notice.
         if self.must_check {
-            self.must_check = self.reserved > 0;
             self.check(turn)?;
+            self.must_check = self.reserved > 0;
         }
         if self.must_recall {
             self.recall_if_paused(turn)?;
@@ -1112,8 +1112,10 @@ impl Driver {
             return free.min(self.idle());
         }
         let due = self.window.due.len() + self.backlog.due.len();
-        // Quick handlers begin in batches.
-        let is_batch = self.settings.threads.is_none() || 2 * free > self.total() - self.handlers();
+        // Quick handlers begin in batches, as large as the threads have room for.
+        let (total, handlers) = (self.total(), self.handlers());
+        let room = total.saturating_sub(self.running);
+        let is_batch = self.settings.threads.is_none() || 2 * room > total - handlers;
         if is_batch || due <= free { free } else { 0 }
     }
 
@@ -1180,9 +1182,10 @@ impl Driver {
     fn backlog_room(&self) -> (usize, bool) {
         if self.may_begin_at_claim() {
             // Records that are due now must not wait until a commit ends deliveries of the backlog.
-            let spare = self.settings.queue.max_deliveries / 8;
+            let spare = self.spare();
             let free = self.free_at_claim(spare).min(BACKLOG);
-            if 2 * free >= self.total().min(BACKLOG) {
+            let most = self.total().min(BACKLOG).min(self.settings.queue.max_deliveries - spare);
+            if 2 * free >= most {
                 return (free, true);
             }
             // Threads soon return.
@@ -1196,11 +1199,21 @@ impl Driver {
         (if held <= most / 2 { most - held } else { 0 }, false)
     }
 
+    /// Returns how many deliveries a claim leaves to others than those that it begins.
+    fn spare(&self) -> usize {
+        self.settings.queue.max_deliveries / 8
+    }
+
     fn may_begin_at_claim(&self) -> bool {
-        let DriverSettings { queue, skip_older_than, .. } = &self.settings;
+        let DriverSettings { queue, skip_older_than, threads, .. } = &self.settings;
         let is_quick = self.rounds(QUICK) > 1 && self.may_begin_ahead();
         let is_plain = queue.rate.is_none() && skip_older_than.is_none();
-        is_quick && is_plain && self.backlog.due.is_empty()
+        // Half of a batch is then free, even if no other handler returns.
+        let most = queue.max_deliveries - self.spare();
+        let has_room = threads.is_none_or(|threads| most >= 2 * threads);
+        // A repeated record that waits for a thread comes first.
+        let is_free = self.backlog.due.is_empty() && !self.is_next_repeated();
+        is_quick && is_plain && has_room && is_free
     }
 
     /// Returns the time before the next due time at which the window lane claims. The claim takes
@@ -1557,6 +1570,88 @@ mod tests {
         (driver.settings.threads, driver.settings.is_virtual) = (Some(4), false);
         driver.handling = Duration::ZERO;
         driver
+    }
+
+    #[test]
+    fn quick_deliveries_never_stop_however_few_may_be_under_way() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for max in [1, 2, 7, 8, 10, 127, 128, 145, 1_024] {
+            for threads in [1, 4, 64] {
+                let (store, mut driver) = (store(now, 300), quick_driver());
+                (driver.settings.queue.max_deliveries, driver.settings.threads) =
+                    (max, Some(threads));
+                assert_eq!(
+                    begins(&mut driver, &store, now, 700),
+                    300,
+                    "{max} at {threads} threads"
+                );
+                assert!(driver.is_idle(now), "{max} at {threads} threads");
+                let new = |n| NewTimeout::new(format!("new{n}"), now, b"").expect("valid");
+                let new: Vec<_> = (0..300).map(new).map(Command::Schedule).collect();
+                store.write(now, &new).expect("write");
+                driver.notice(None, now);
+                assert_eq!(
+                    begins(&mut driver, &store, now, 700),
+                    300,
+                    "{max} at {threads} threads"
+                );
+            }
+        }
+    }
+
+    /// All threads but one run handlers that never return.
+    #[test]
+    fn one_free_thread_works_through_a_backlog() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for max in [4, 7, 8, 10, 1_024] {
+            let (store, counters, mut driver) =
+                (store(now, 3), Counters::default(), quick_driver());
+            driver.settings.queue.max_deliveries = max;
+            let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+            let stuck = driver.step(&store, now, &counters, carry_out(&store, claims)).begun.len();
+            let claims = driver.step(&store, now, &counters, Vec::new()).claims;
+            let begun = driver.step(&store, now, &counters, carry_out(&store, claims)).begun.len();
+            assert_eq!(stuck + begun, 3);
+            let overdue =
+                |n| NewTimeout::new(format!("overdue{n}"), now.saturating_sub(SECOND), b"");
+            let overdue = (0..300).map(|n| Command::Schedule(overdue(n).expect("valid")));
+            store.write(now, &overdue.collect::<Vec<_>>()).expect("write");
+            driver.claim_soon(now);
+            assert_eq!(begins(&mut driver, &store, now, 700), 300, "{max}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_delivery_does_not_wait_for_the_end_of_a_backlog() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters) = (store(now, 5_000), Counters::default());
+        let again = store.records().into_iter().find(|record| record.next == now).expect("one");
+        let other = store.enter(now, SECOND, None).expect("enter");
+        let request =
+            ClaimRequest { from: now, ..ClaimRequest::new(now, now.saturating_add(SECOND)) };
+        let batch = store.claim(other, &request).expect("claim").expect("lease");
+        let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
+        assert_eq!(claims.len(), 1);
+        store.begin(now, &claims, None).expect("begin");
+        let retry = Settlement::Retry { at: now, error: "again".to_owned() };
+        store.write(now, &[Command::Settle(claims[0].clone(), retry)]).expect("write");
+        let (mut driver, mut claimed) = (quick_driver(), Vec::new());
+        let mut running = std::collections::VecDeque::new();
+        let repeated = (0..50).position(|_| {
+            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+            let is_begun = step.begun.iter().any(|(record, _)| record.id == again.id);
+            running.extend(step.begun.into_iter().map(|(record, _)| record));
+            for record in running.drain(..running.len().div_ceil(2)) {
+                let settle = Command::Settle(record.claim(), Settlement::Done);
+                store.write(now, &[settle]).expect("write");
+                driver.returned(record.token, Some(Duration::ZERO));
+                driver.ended(record.token);
+            }
+            claimed = carry_out(&store, step.claims);
+            is_begun
+        });
+        assert!(repeated.is_some_and(|steps| steps < 20), "{repeated:?}");
+        assert!(store.count().expect("count").live > 1_000, "the backlog is not over");
     }
 
     /// A worker is killed again and again, before its handlers start.

@@ -60,7 +60,8 @@ impl Backoff {
     ///
     /// The first attempts of quick handlers begin ahead, in batches, so a kill of the process can
     /// count one that no handler has seen. With a limit of one, and from the second attempt on, no
-    /// more begin than handlers are free.
+    /// more begin than handlers are free. Of asynchronous handlers, `max_deliveries` are free at
+    /// first, so a kill counts an attempt of each delivery under way, run or not.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

@@ -46,8 +46,8 @@ struct Lead {
 }
 
 impl Lead {
-    /// Longer ticks get no lead: the system wakes a thread in some 50 us, and wake-ups that come too
-    /// early cost more than they bring.
+    /// Longer ticks get no lead: the system wakes a thread in some 50 us, and early wake-ups cost
+    /// more than they bring.
     const LONGEST_TICK: Duration = Duration::from_micros(20);
     const MOST: Duration = Duration::from_micros(100);
     const STEP: Duration = Duration::from_micros(1);

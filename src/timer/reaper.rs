@@ -267,8 +267,13 @@ pub(super) fn sleep(parker: &Parker, clients: &mut Clients) {
         return;
     }
     pause.inspect(|pause| parker.park_timeout(*pause));
+    wake_up(clients, pause.is_some());
+}
+
+/// Announces to each timer that the reaper is awake.
+pub(super) fn wake_up(clients: &mut Clients, has_slept: bool) {
     each(clients, |client| {
-        client.wake_up(pause.is_some());
+        client.wake_up(has_slept);
         true
     });
 }

@@ -54,8 +54,10 @@ impl Lead {
 
     /// Returns the time to sleep before a pause is over.
     fn shorten(&mut self, pause: Duration, tick: Duration) -> Duration {
-        self.is_used = tick <= Self::LONGEST_TICK && (self.span..Duration::MAX).contains(&pause);
-        if self.is_used { pause - self.span } else { pause }
+        let may_lead = tick <= Self::LONGEST_TICK && pause < Duration::MAX;
+        let shorter = pause.checked_sub(self.span).filter(|_| may_lead);
+        self.is_used = shorter.is_some();
+        shorter.unwrap_or(pause)
     }
 
     /// Takes note that a sleep is over, `missing` before its end.
@@ -337,7 +339,7 @@ mod tests {
         clock::ManualClock,
         timer::{
             TimeoutKey, Timer, ValueTimer,
-            reaper::{Clients, fall_asleep, round},
+            reaper::{Clients, fall_asleep, round, wake_up},
         },
     };
 
@@ -532,6 +534,33 @@ mod tests {
             });
             assert_eq!(leads, expected, "with ticks of {micros} us");
         }
+    }
+
+    /// With short ticks, the reaper reads the clock when it wakes.
+    #[test]
+    fn a_clock_that_panics_at_a_wake_up_ends_its_timer_only() {
+        #[derive(Debug)]
+        struct Deadly(Arc<std::sync::OnceLock<()>>);
+        impl crate::Clock for Deadly {
+            fn now(&self) -> std::time::Instant {
+                assert!(self.0.get().is_none(), "the clock panics");
+                std::time::Instant::now()
+            }
+        }
+        let end = Arc::new(std::sync::OnceLock::new());
+        let settings = Timer::builder().tick(Duration::from_micros(20));
+        let mortal = settings.clone().clock(Deadly(Arc::clone(&end)));
+        let timers = [mortal, settings].map(|settings| settings.build_with(|_: u32| ()).unwrap());
+        let mut clients: Clients = timers.iter().map(|timer| timer.shared().client()).collect();
+        for timer in &timers {
+            let far = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1 << 40), 0);
+            far.expect("the wheel has room");
+        }
+        assert!(fall_asleep(&mut clients).is_some());
+        end.set(()).unwrap();
+        wake_up(&mut clients, true);
+        assert_eq!(clients.len(), 1);
+        assert_eq!(timers.map(|timer| timer.is_reaper_dead()), [true, false]);
     }
 
     #[test]

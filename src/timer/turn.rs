@@ -541,7 +541,7 @@ mod tests {
     fn a_clock_that_panics_at_a_wake_up_ends_its_timer_only() {
         #[derive(Debug)]
         struct Deadly(Arc<std::sync::OnceLock<()>>);
-        impl crate::Clock for Deadly {
+        impl crate::clock::Clock for Deadly {
             fn now(&self) -> std::time::Instant {
                 assert!(self.0.get().is_none(), "the clock panics");
                 std::time::Instant::now()

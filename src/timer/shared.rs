@@ -263,12 +263,21 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let shards = &*self.shards;
-        let read = shards.clock().read();
-        let deadline = deadline(shards.clock(), read);
+        let read = self.shards.clock().read();
+        self.insert_read(read, deadline(self.shards.clock(), read), value)
+    }
+
+    /// Adds a timeout to the shard of this thread, by a reading that the caller has made.
+    #[inline]
+    pub(super) fn insert_read(
+        self: &Arc<Self>,
+        read: Reading,
+        deadline: Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        let shard = shards.current();
-        let mut guard = shards.lock(shard);
+        let shard = self.shards.current();
+        let mut guard = self.shards.lock(shard);
         // A refused timeout needs no wake-up, and its release may be slow.
         let key = guard.insert(read.now, deadline, value)?;
         guard.unlock();

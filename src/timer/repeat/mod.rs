@@ -256,8 +256,8 @@ impl RepeatBuilder<'_> {
     ) -> Result<Repeating, ScheduleError<Task>> {
         let timer = self.timer.values.shared();
         let clock = timer.shards.clock();
-        let now = clock.elapsed();
-        let after = |delay| clock.instant_at(now)?.checked_add(delay);
+        let read = clock.read();
+        let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
         let tick = clock.ticks.tick();
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let first = match self.first {
@@ -274,8 +274,9 @@ impl RepeatBuilder<'_> {
         let next = Next { number: 0, start: jitter.delay(first), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });
         let repetition = Repetition { timer: Arc::downgrade(timer), missed, period, state };
-        let (repeating, start) = (Repeating(Arc::new(repetition)), next.start);
-        let key = timer.insert(|clock, read| clock.at_or_never(read, start), repeating.task())?;
+        let repeating = Repeating(Arc::new(repetition));
+        let start = clock.at_or_never(read, next.start);
+        let key = timer.insert_read(read, start, repeating.task())?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -436,8 +437,9 @@ impl Occurrence {
         (work.callback)(&self.repeating);
         let Some(timer) = repetition.timer.upgrade() else { return };
         let clock = timer.shards.clock();
+        let read = clock.read();
         // An instant that cannot be represented lies centuries ahead, and so does the next one.
-        let now = clock.instant_at(clock.elapsed()).or(work.grid.next);
+        let now = clock.instant_at(read.elapsed).or(work.grid.next);
         match (now, repetition.missed) {
             // Jitter alone does not make an occurrence count as missed.
             (Some(now), Some(missed)) => work.grid.advance(now, work.jitter.most, missed),
@@ -449,7 +451,7 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            match timer.insert(|clock, read| clock.at_or_never(read, start), task) {
+            match timer.insert_read(read, clock.at_or_never(read, start), task) {
                 Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

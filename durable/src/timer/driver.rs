@@ -1107,7 +1107,7 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let free = self.free_at_claim(0);
+        let free = self.free_of(self.settings.queue.max_deliveries);
         if self.is_next_repeated() {
             return free.min(self.idle());
         }
@@ -1119,11 +1119,10 @@ impl Driver {
         if is_batch || due <= free { free } else { 0 }
     }
 
-    /// Returns how many more deliveries may be under way, but for some. Those that a claim will
-    /// bring delay no others: they may exceed the number that waits for threads.
-    fn free_at_claim(&self, spare: usize) -> usize {
-        let taken = self.delivering.len() + self.reserved + spare;
-        let permits = self.settings.queue.max_deliveries.saturating_sub(taken);
+    /// Returns how many more deliveries may be under way, of at most so many. Those that a claim
+    /// will bring delay no others: they may exceed the number that waits for threads.
+    fn free_of(&self, most: usize) -> usize {
+        let permits = most.saturating_sub(self.delivering.len() + self.reserved);
         self.total().saturating_sub(self.running).min(permits)
     }
 
@@ -1181,11 +1180,9 @@ impl Driver {
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
         if self.may_begin_at_claim() {
-            // Records that are due now must not wait until a commit ends deliveries of the backlog.
-            let spare = self.spare();
-            let free = self.free_at_claim(spare).min(BACKLOG);
-            let most = self.total().min(BACKLOG).min(self.settings.queue.max_deliveries - spare);
-            if 2 * free >= most {
+            let most = self.most_of_backlog();
+            let free = self.free_of(most).min(BACKLOG);
+            if 2 * free >= self.total().min(BACKLOG).min(most) {
                 return (free, true);
             }
             // Threads soon return.
@@ -1199,9 +1196,11 @@ impl Driver {
         (if held <= most / 2 { most - held } else { 0 }, false)
     }
 
-    /// Returns how many deliveries a claim leaves to others than those that it begins.
-    fn spare(&self) -> usize {
-        self.settings.queue.max_deliveries / 8
+    /// Returns how many deliveries may be under way when a claim begins others: a record that is
+    /// due now must not wait until a commit ends deliveries of the backlog.
+    fn most_of_backlog(&self) -> usize {
+        let most = self.settings.queue.max_deliveries;
+        most - most / 8
     }
 
     fn may_begin_at_claim(&self) -> bool {
@@ -1209,8 +1208,7 @@ impl Driver {
         let is_quick = self.rounds(QUICK) > 1 && self.may_begin_ahead();
         let is_plain = queue.rate.is_none() && skip_older_than.is_none();
         // Half of a batch is then free, even if no other handler returns.
-        let most = queue.max_deliveries - self.spare();
-        let has_room = threads.is_none_or(|threads| most >= 2 * threads);
+        let has_room = threads.is_none_or(|threads| self.most_of_backlog() >= 2 * threads);
         // A repeated record that waits for a thread comes first.
         let is_free = self.backlog.due.is_empty() && !self.is_next_repeated();
         is_quick && is_plain && has_room && is_free

@@ -125,7 +125,6 @@ pub use self::{
     },
 };
 
-// For `delaywheel-durable`, and for clocks in tests of this crate.
 #[doc(inline)]
 pub use self::{
     error::{BuildError, InsertError},

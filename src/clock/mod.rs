@@ -29,10 +29,9 @@ pub use self::{
 /// it has seen, and no timeout expires early.
 ///
 /// If a clock jumps ahead, the due timeouts expire when the reaper reads the clock again, those of
-/// each shard in order.
-/// It does so at its next wake-up, when [`Timer::wake`](crate::Timer::wake) is called, and after a
-/// resume if the clock [may jump](Self::may_jump). A schedule or reset also wakes it if the clock
-/// is then past the time of that wake-up.
+/// each shard in order. It does so at its next wake-up, when [`Timer::wake`](crate::Timer::wake) is
+/// called, and after a resume if the clock [may jump](Self::may_jump). A schedule or reset also
+/// wakes it if the clock is then past the time of that wake-up.
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
 /// [`ManualClock`] forwards it, or its timers get threads.

@@ -95,12 +95,10 @@
 //!
 //! # Queues
 //!
-//! A timeout belongs to a queue; the default one has the empty name. A timer claims only from
-//! queues that it serves: see [`Queue`]. For each of them it is a worker of its own. Those of other
-//! queues wait for another worker. A claim takes what is due in the order of priority and time.
-//! A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as may run
-//! at once on all workers together. Pauses and keys are exact; permits of a rate can be lost if a
-//! delivery does not begin after all.
+//! A timeout belongs to a queue; the default one has the empty name. For each [`Queue`] that a
+//! timer serves it is a worker of its own. A claim takes what is due in the order of priority and
+//! time. A begin refuses timeouts of a paused queue, and of a busy key. Pauses and keys are exact;
+//! permits of a rate can be lost if a delivery does not begin after all.
 //!
 //! # Waiting
 //!
@@ -114,10 +112,7 @@
 //!
 //! Ids have 1 to 255 bytes, queues and keys at most 64, payloads at most 1 MiB, times lie between
 //! 1970 and 9999 and are rounded up to a microsecond. A recurring timeout whose occurrence is dead
-//! does not recur until it is requeued. PostgreSQL counts an attempt when it begins. The embedded
-//! store counts it when it is settled. After a crash, it counts the attempts of timeouts that were
-//! due at the next start when they begin. So a timeout whose handler always ends the process is
-//! attempted once more than the limit says.
+//! does not recur until it is requeued. [`Backoff::attempts`] says which attempts count.
 //!
 //! # Features
 //!

@@ -114,16 +114,6 @@ impl TryFrom<jiff::Timestamp> for WallTime {
 }
 
 /// Writes the time in the form of RFC 3339, in UTC.
-///
-/// # Examples
-///
-/// ```
-/// use delaywheel_durable::WallTime;
-///
-/// let time = WallTime::from_micros(1_000_000)?;
-/// assert_eq!(time.to_string(), "1970-01-01T00:00:01Z");
-/// # Ok::<_, delaywheel_durable::InputError>(())
-/// ```
 #[cfg(feature = "jiff")]
 impl fmt::Display for WallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

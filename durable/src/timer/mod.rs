@@ -335,24 +335,6 @@ impl DurableTimer {
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
     /// that are being delivered. Asks the store, which reads an entry for each of them.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
-    ///
-    /// let clock = ManualWallClock::new();
-    /// let timer = DurableTimer::builder(MemoryStore::new())
-    ///     .clock(clock.clone())
-    ///     .build_blocking(|delivery| Err("the printer is off".into()))?;
-    /// timer.schedule("report", Duration::from_secs(60), b"").wait()?;
-    /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 0));
-    /// timer.shutdown();
-    /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 1));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
     pub fn count_due(&self) -> Result<usize, DurableError> {
         let until = self.now().saturating_add(Duration::from_micros(1));
         Ok(self.core().store.count_live(WallTime::MIN, until, None, usize::MAX)?)

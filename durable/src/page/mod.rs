@@ -161,10 +161,9 @@ impl Page {
             .route("/", get(show))
             .route("/requeue", post(requeue))
             .route("/pause", post(pause))
-            .route_layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_token))
             .route("/style.css", get(style))
             .layer(DefaultBodyLimit::max(16 << 10))
-            .layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_origin))
+            .layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check))
             .layer(middleware::map_response(harden))
             .with_state(page)
     }

@@ -707,8 +707,9 @@ mod tests {
 
     #[test]
     fn a_delivery_that_waits_is_not_run_after_these_events_and_is_no_attempt() {
+        type Event = fn(&Waiting);
         let not_run = Some((State::Pending, 0));
-        let events: [(&str, fn(&Waiting), _); 5] = [
+        let events: [(_, Event, _); 5] = [
             ("nothing", |waiting| waiting.pause(false), Some((State::Pending, 1))),
             ("pause", |waiting| waiting.pause(true), not_run),
             ("cancel", Waiting::cancel, None),

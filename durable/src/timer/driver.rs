@@ -1567,15 +1567,15 @@ mod tests {
     fn quick_deliveries_never_stop_however_few_may_be_under_way() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for max in [1, 2, 4, 7, 8, 10, 127, 128, 145, 1_024] {
-            for (threads, stuck) in [(1, 0), (4, 0), (64, 0), (4, 3)] {
-                if stuck >= max {
+            for (threads, stuck) in [(1, 0_u8), (4, 0), (64, 0), (4, 3)] {
+                if usize::from(stuck) >= max {
                     continue;
                 }
-                let (store, mut driver) = (store(now, stuck as u32), quick_driver());
+                let (store, mut driver) = (store(now, stuck.into()), quick_driver());
                 (driver.settings.queue.max_deliveries, driver.settings.threads) =
                     (max, Some(threads));
                 let mut begun = 0;
-                while begun < stuck {
+                while begun < usize::from(stuck) {
                     begun += turn(&mut driver, &store, now).len();
                 }
                 for due in [now.saturating_sub(SECOND), now] {

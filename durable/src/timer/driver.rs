@@ -10,14 +10,11 @@
 //! before that. Each lane begins its oldest record first, and the lanes take turns, so a long
 //! backlog does not delay records that are due now.
 //!
-//! A delivery begins when a handler can run it. Records that wait are claimed, not begun: they
-//! count no attempt, and go back to the store at a shutdown. If handlers take only a moment, more
-//! begin at once, so that a call of the store serves many; the claims of the backlog lane then
-//! begin them as well. These begin *ahead*: a kill may count an attempt that no handler has seen.
-//! So only a first attempt begins ahead, and only if others may follow it: no timeout is dead
-//! without a run because another one ended the process. On a store that other processes share, a
-//! worker holds only as many records as its handlers complete in a moment, so claims follow free
-//! handlers.
+//! A delivery begins when a handler can run it. Records that wait are claimed, not begun. If
+//! handlers take only a moment, more begin at once, and the claims of the backlog lane begin them
+//! as well. These begin *ahead*: a kill may count an attempt that no handler has seen. So only a
+//! first attempt begins ahead, and only if others may follow it. On a store that other processes
+//! share, a worker holds only as many records as its handlers complete in a moment.
 //!
 //! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
 //! as may run at once are *parked*, and claims pass over further ones of that key.

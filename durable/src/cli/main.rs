@@ -83,15 +83,14 @@ fn run(args: Args, report: Report) -> Outcome {
             let (live, dead, due) = (store.count()?.live, seen.dead, seen.due);
             print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
         }
-        Action::List { dead, due_before, page } => {
+        Action::List { due_before, page } => {
             let store = target.open(true)?;
             let now = store.clock().now();
             let until = due_before.map(|time| time.resolve(now)).transpose()?;
             let prefix = page.filter.prefix.clone();
-            let query = match (dead, until, prefix) {
-                (true, ..) => Query::Dead { after: None },
-                (false, None, Some(prefix)) => Query::Prefix { prefix, after: None },
-                (false, until, _) => {
+            let query = match (until, prefix) {
+                (None, Some(prefix)) => Query::Prefix { prefix, after: None },
+                (until, _) => {
                     let until = until.unwrap_or(WallTime::MAX);
                     Query::Times { from: WallTime::MIN, until, after: None }
                 }

@@ -470,8 +470,8 @@ mod shared {
     }
 
     /// Three workers are killed and started again at once, paused for longer than their lease, and
-    /// lose their connections, also in the middle of a commit. Handlers acknowledge in transactions.
-    /// The table has no key, so it shows each handler that took effect twice.
+    /// lose their connections, also in the middle of a commit. Handlers acknowledge in their
+    /// transactions. The table has no key, so it shows each handler that took effect twice.
     #[test]
     fn three_workers_in_chaos_lose_no_timeout_and_each_takes_effect_once() {
         let Some(server) = Server::start() else { return };

@@ -579,8 +579,8 @@ mod tests {
         assert!(core.is_idle(None));
     }
 
-    /// The claims are under way when the caller shuts the timer down. A store may refuse to remove a
-    /// worker that has one.
+    /// The claims are under way when the caller shuts the timer down. A store may refuse to remove
+    /// a worker that has one.
     #[test]
     fn a_claim_that_ends_after_the_shutdown_gives_its_records_back() {
         let store = MemoryStore::new();

@@ -47,7 +47,8 @@ fn tell(line: &str) {
 #[test]
 #[ignore = "the crash test runs it as a process"]
 fn child() {
-    let (kind, place) = (variable("CRASH_STORE"), variable("CRASH_PLACE"));
+    let Ok(kind) = env::var("CRASH_STORE") else { return };
+    let place = variable("CRASH_PLACE");
     match kind.as_str() {
         "poisoned" => run_poisoned(SqliteStore::open(place).expect("open")),
         "file" => run(SqliteStore::open(place).expect("open")),

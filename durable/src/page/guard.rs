@@ -44,7 +44,8 @@ impl Page {
 }
 
 /// Refuses names of other machines, and requests that another site has made a browser send. Asks
-/// for the token, unless the request has it. Anyone may have the style.
+/// for the token, unless the request has it. Anyone may have the style. Refuses changes, unless the
+/// page allows them.
 pub(super) async fn check(State(page): State<Arc<Page>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let host = text(headers, &header::HOST).unwrap_or_default();
@@ -56,11 +57,15 @@ pub(super) async fn check(State(page): State<Arc<Page>>, request: Request, next:
         return page.say(StatusCode::FORBIDDEN, "The request comes from another site.");
     }
     let is_open = page.token.is_none() || request.uri().path() == "/style.css";
-    if is_open || page.has_bearer(headers) || page.has_password(headers) {
-        return next.run(request).await;
+    if !is_open && !page.has_bearer(headers) && !page.has_password(headers) {
+        let ask = [(header::WWW_AUTHENTICATE, r#"Basic realm="timeouts", charset="UTF-8""#)];
+        let refused = page.say(StatusCode::UNAUTHORIZED, "The password is the token.");
+        return (ask, refused).into_response();
     }
-    let ask = [(header::WWW_AUTHENTICATE, r#"Basic realm="timeouts", charset="UTF-8""#)];
-    (ask, page.say(StatusCode::UNAUTHORIZED, "The password is the token.")).into_response()
+    if !is_safe && !page.allows_changes {
+        return page.say(StatusCode::FORBIDDEN, "This page is read-only.");
+    }
+    next.run(request).await
 }
 
 fn is_local(host: &str) -> bool {

@@ -9,21 +9,6 @@ use crate::{
 };
 
 /// Counts of a store at one time. A count that equals `limit` means "at least", but for `dead`.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use delaywheel_durable::{MemoryStore, Overview, Store, WallTime};
-///
-/// let (store, now) = (MemoryStore::new(), WallTime::MIN);
-/// store.enter(now, Duration::from_secs(60), Some("node-1"))?;
-/// let workers = store.workers(10)?.expect("this store knows them");
-/// assert_eq!(workers[0].name.as_deref(), Some("node-1"));
-/// assert_eq!(Overview::of(&store, now, 24, 1_000)?.due, 0);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overview {

@@ -114,10 +114,7 @@
 //!
 //! Ids have 1 to 255 bytes, queues and keys at most 64, payloads at most 1 MiB, times lie between
 //! 1970 and 9999 and are rounded up to a microsecond. A recurring timeout whose occurrence is dead
-//! does not recur until it is requeued. PostgreSQL counts an attempt when it begins. The embedded
-//! store counts it when it is settled. After a crash, it counts the attempts of timeouts that were
-//! due at the next start when they begin. So a timeout whose handler always ends the process is
-//! attempted once more than the limit says.
+//! does not recur until it is requeued. [`Backoff::attempts`] says which attempts count.
 //!
 //! # Features
 //!

@@ -60,17 +60,6 @@ pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 
 /// Name of a queue, or of the group of timeouts with one key: at most 64 bytes of UTF-8 without
 /// U+0000. The default queue has the empty name.
-///
-/// # Examples
-///
-/// ```
-/// use delaywheel_durable::{InputError, Name};
-///
-/// assert_eq!(Name::new("email")?.as_str(), "email");
-/// assert_eq!(Name::default().as_str(), "");
-/// assert_eq!(Name::new("x".repeat(65)), Err(InputError::LongName(65)));
-/// # Ok::<_, InputError>(())
-/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Arc<str>);
 

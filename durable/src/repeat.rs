@@ -42,18 +42,6 @@ enum Rule {
 
 impl Repeat {
     /// Recurs every `period`, counted from the first due time.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel_durable::{InputError, Repeat};
-    ///
-    /// let daily = Repeat::every(Duration::from_secs(86_400))?;
-    /// assert_eq!(Repeat::every(Duration::ZERO), Err(InputError::ShortPeriod));
-    /// # Ok::<_, InputError>(())
-    /// ```
     pub fn every(period: Duration) -> Result<Self, InputError> {
         let micros = u64::try_from(period.as_nanos().div_ceil(1_000))
             .map_err(|_| InputError::AfterYear9999)?;

@@ -114,17 +114,6 @@ const MAX_LOOSE: usize = 1 << 14;
 ///
 /// SQLite keeps a write-ahead log and an index of it beside the file, and the store a file that is
 /// locked while the store is open.
-///
-/// # Examples
-///
-/// ```
-/// use delaywheel_durable::{SqliteStore, Store};
-///
-/// let folder = tempfile::tempdir()?;
-/// let store = SqliteStore::open(folder.path().join("timeouts.db"))?;
-/// assert_eq!(store.count()?.live, 0);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -195,30 +184,15 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] with the reason
-    /// [`InUse`](StoreErrorReason::InUse) if another process or store has the file open,
-    /// [`ReadOnly`](StoreErrorReason::ReadOnly) if it cannot be written,
-    /// [`Corrupt`](StoreErrorReason::Corrupt) if it is not a store, and
-    /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
+    /// [`InUse`](StoreErrorReason::InUse), [`ReadOnly`](StoreErrorReason::ReadOnly),
+    /// [`Corrupt`](StoreErrorReason::Corrupt) if the file is not a store, or
+    /// [`NewerVersion`](StoreErrorReason::NewerVersion).
     pub fn open(path: impl AsRef<Path>) -> StoreResult<Self> {
         Self::open_locked(path.as_ref(), false)
     }
 
     /// Opens a file like [`open`](Self::open), and verifies its structure and the checksums of all
     /// records first, which reads the whole file. A damaged file is an error.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel_durable::{SqliteStore, StoreErrorReason};
-    ///
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("reminders.db");
-    /// std::fs::write(&path, "not a store")?;
-    /// let refused = SqliteStore::open_checked(&path).expect_err("damaged");
-    /// assert_eq!(refused.reason(), StoreErrorReason::Corrupt);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
     pub fn open_checked(path: impl AsRef<Path>) -> StoreResult<Self> {
         Self::open_locked(path.as_ref(), true)
     }
@@ -228,18 +202,6 @@ impl SqliteStore {
     /// The claims of that process are not in the file. So what it delivers seems to be pending, and
     /// [`workers`](Store::workers) returns `None`. Calls that change something fail with
     /// [`ReadOnly`](StoreErrorReason::ReadOnly).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel_durable::{SqliteStore, Store};
-    ///
-    /// let folder = tempfile::tempdir()?;
-    /// let path = folder.path().join("timeouts.db");
-    /// let in_use = SqliteStore::open(&path)?;
-    /// assert_eq!(SqliteStore::open_read_only(&path)?.count()?, in_use.count()?);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -1493,19 +1455,5 @@ mod tests {
         store.enter(WallTime::MIN, Duration::MAX, None).expect("enter");
         drop(store);
         assert!(!is_wary(&open()));
-    }
-
-    #[test]
-    fn a_store_that_is_only_read_refuses_workers_and_changes() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("timeouts.db");
-        assert!(SqliteStore::open_read_only(&path).is_err());
-        let _in_use = SqliteStore::open(&path).expect("open");
-        let store = SqliteStore::open_read_only(&path).expect("open");
-        let refused = store.enter(WallTime::MIN, Duration::MAX, None).expect_err("read-only");
-        assert_eq!(refused.reason(), StoreErrorReason::ReadOnly);
-        let refused = store.write(WallTime::MIN, &[schedule("a", 1)]);
-        assert_eq!(refused.expect_err("read-only").reason(), StoreErrorReason::ReadOnly);
-        assert_eq!(store.workers(9).expect("read"), None);
     }
 }

@@ -351,18 +351,6 @@ pub enum Query {
 impl Query {
     /// Continues the list after the last record of the page before, by the time of its next attempt
     /// and its id.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel_durable::{Query, TimeoutId, WallTime};
-    ///
-    /// let mut query = Query::Dead { after: None };
-    /// let last = TimeoutId::new("mail/17")?;
-    /// query.continue_after(WallTime::MIN, last.clone());
-    /// assert_eq!(query, Query::Dead { after: Some((WallTime::MIN, last)) });
-    /// # Ok::<_, delaywheel_durable::InputError>(())
-    /// ```
     pub fn continue_after(&mut self, next: WallTime, id: TimeoutId) {
         match self {
             Self::Times { after, .. } | Self::Dead { after } => *after = Some((next, id)),

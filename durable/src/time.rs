@@ -114,16 +114,6 @@ impl TryFrom<jiff::Timestamp> for WallTime {
 }
 
 /// Writes the time in the form of RFC 3339, in UTC.
-///
-/// # Examples
-///
-/// ```
-/// use delaywheel_durable::WallTime;
-///
-/// let time = WallTime::from_micros(1_000_000)?;
-/// assert_eq!(time.to_string(), "1970-01-01T00:00:01Z");
-/// # Ok::<_, delaywheel_durable::InputError>(())
-/// ```
 #[cfg(feature = "jiff")]
 impl fmt::Display for WallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -238,28 +228,7 @@ impl WallClock for SystemWallClock {
 /// A wall clock for tests: it stands still until the test moves it, and runs its timers on the
 /// calling thread.
 ///
-/// Clones are the same clock.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
-///
-/// let clock = ManualWallClock::new();
-/// let (sent, received) = std::sync::mpsc::channel();
-/// let timer = DurableTimer::builder(MemoryStore::new())
-///     .clock(clock.clone())
-///     .build_blocking(move |delivery| Ok(sent.send(delivery.id().to_string())?))?;
-///
-/// timer.schedule("trial-17", Duration::from_secs(30 * 86_400), b"ends").wait()?;
-/// clock.advance(Duration::from_secs(30 * 86_400) - Duration::from_micros(1));
-/// assert!(received.try_recv().is_err());
-/// clock.advance(Duration::from_micros(1));
-/// assert_eq!(received.try_recv()?, "trial-17");
-/// # Ok::<_, Box<dyn std::error::Error>>(())
-/// ```
+/// Clones are the same clock. [`DurableTimer`](crate::DurableTimer) has an example.
 #[derive(Clone, Debug)]
 pub struct ManualWallClock {
     shared: Arc<Shared>,

@@ -113,48 +113,29 @@ pub(crate) fn pending_record(new: &NewTimeout, token: u64) -> Record {
 }
 
 fn reschedule(old: Option<Record>, due: WallTime, token: u64) -> (Change, Rescheduled) {
-    match old {
+    match old.filter(|old| old.state != State::Dead) {
         None => (Change::Nothing, Rescheduled::NotFound),
-        Some(old) => match old.state {
-            State::Dead => (Change::Nothing, Rescheduled::NotFound),
-            State::Delivering => (Change::Nothing, Rescheduled::Delivering),
-            State::Pending | State::Claimed => {
-                let record = Record { due, next: due, attempt: 0, ..pending(old, token) };
-                (Change::Put(record), Rescheduled::Rescheduled)
-            }
-        },
+        Some(old) if old.state == State::Delivering => (Change::Nothing, Rescheduled::Delivering),
+        Some(old) => {
+            let record = Record { due, next: due, attempt: 0, ..pending(old, token) };
+            (Change::Put(record), Rescheduled::Rescheduled)
+        }
     }
 }
 
 fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
-    match settlement {
-        Settlement::Done => Change::Remove,
-        Settlement::Retry { at, error } => {
-            let error = Some(error.clone());
-            Change::Put(Record { next: *at, error, ..pending(old, token) })
-        }
-        Settlement::Dead { error } => {
-            let error = Some(error.clone());
-            Change::Put(Record { state: State::Dead, error, ..pending(old, token) })
-        }
-        Settlement::Again(due) => Change::Put(Record {
-            due: *due,
-            next: *due,
-            attempt: 0,
-            error: None,
-            ..pending(old, token)
-        }),
-        Settlement::Release => {
-            // If the delivery had begun, no handler has seen it.
-            let attempt = old.attempt - u32::from(old.state == State::Delivering);
-            Change::Put(Record { attempt, ..pending(old, token) })
-        }
-        Settlement::Leave { at, error } => {
-            let attempt = old.attempt - u32::from(old.state == State::Delivering);
-            let error = Some(error.clone());
-            Change::Put(Record { attempt, next: *at, error, ..pending(old, token) })
-        }
-    }
+    // If the delivery had begun, no handler has seen it.
+    let unseen = old.attempt - u32::from(old.state == State::Delivering);
+    let old = pending(old, token);
+    let failed = |error: &String| Record { error: Some(error.clone()), ..old.clone() };
+    Change::Put(match settlement {
+        Settlement::Done => return Change::Remove,
+        Settlement::Retry { at, error } => Record { next: *at, ..failed(error) },
+        Settlement::Dead { error } => Record { state: State::Dead, ..failed(error) },
+        Settlement::Again(due) => Record { due: *due, next: *due, attempt: 0, error: None, ..old },
+        Settlement::Release => Record { attempt: unseen, ..old },
+        Settlement::Leave { at, error } => Record { attempt: unseen, next: *at, ..failed(error) },
+    })
 }
 
 fn pending(old: Record, token: u64) -> Record {

@@ -47,22 +47,26 @@ fn tell(line: &str) {
 #[test]
 #[ignore = "the crash test runs it as a process"]
 fn child() {
-    if let Ok(path) = env::var("CRASH_POISONED") {
-        run_poisoned(SqliteStore::open(path).expect("open"));
-    }
-    if let Ok(path) = env::var("CRASH_FILE") {
-        run(SqliteStore::open(path).expect("open"));
-    }
-    if let Ok(path) = env::var("CRASH_DISK") {
-        run(loop {
-            match SqliteStore::open(&path) {
+    let Ok(kind) = env::var("CRASH_STORE") else { return };
+    let place = variable("CRASH_PLACE");
+    match kind.as_str() {
+        "poisoned" => run_poisoned(SqliteStore::open(place).expect("open")),
+        "file" => run(SqliteStore::open(place).expect("open")),
+        "disk" => run(loop {
+            match SqliteStore::open(&place) {
                 Ok(store) => break store,
                 Err(error) => refused(&error.into(), "open"),
             }
-        });
+        }),
+        #[cfg(feature = "postgres")]
+        kind => shared::child(kind, &place),
+        #[cfg(not(feature = "postgres"))]
+        kind => panic!("{kind}"),
     }
-    #[cfg(feature = "postgres")]
-    shared::child();
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).expect(name)
 }
 
 /// The handler of one timeout always ends the process. Those that are due before it make the
@@ -73,7 +77,7 @@ fn run_poisoned(store: impl Store) {
         let due = now.saturating_sub(Duration::from_secs(seconds));
         delaywheel_durable::Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
     };
-    let round = env::var("CRASH_ROUND").expect("round");
+    let round = variable("CRASH_ROUND");
     let mut batch: Vec<_> = (0..60).map(|n| new(format!("{round}/{n}"), 3_000)).collect();
     if round == "0" {
         batch.push(new("poison".to_owned(), 2_000));
@@ -123,7 +127,7 @@ fn builder(store: impl Store) -> DurableTimerBuilder {
 /// Schedules and cancels until the process is killed. The last process delivers the rest; it gets a
 /// message after each delivery.
 fn use_timer(timer: &DurableTimer, drained: &mpsc::Receiver<()>) {
-    let round: u64 = env::var("CRASH_ROUND").expect("round").parse().expect("a number");
+    let round: u64 = variable("CRASH_ROUND").parse().expect("a number");
     if env::var("CRASH_LAST").is_ok() {
         while timer.count().expect("count").live > 0 {
             let _ = drained.recv_timeout(Duration::from_secs(1));
@@ -167,15 +171,14 @@ fn run_caller(timer: &DurableTimer, round: u64, caller: u64) {
 /// The parent may end connections, or fill the disk.
 fn refused(error: &DurableError, id: &str) {
     let DurableError::Store(error) = error else { panic!("{error}") };
-    let has = |name| env::var(name).is_ok();
-    let reasons = [
-        StoreErrorReason::Full,
+    let is_expected = match (variable("CRASH_STORE").as_str(), error.reason()) {
+        ("table", _) | ("disk" | "disk server", StoreErrorReason::Full) => true,
         // A server without room for its log ends.
-        StoreErrorReason::Unavailable,
-        StoreErrorReason::OutcomeUnknown,
-    ];
-    let count = if has("CRASH_DISK") { 1 } else { 3 * usize::from(has("CRASH_DISK_SERVER")) };
-    let is_expected = has("CRASH_TABLE") || reasons[..count].contains(&error.reason());
+        ("disk server", reason) => {
+            matches!(reason, StoreErrorReason::Unavailable | StoreErrorReason::OutcomeUnknown)
+        }
+        _ => false,
+    };
     assert!(is_expected, "{error:?}");
     tell(&format!("refused {id}"));
 }
@@ -191,11 +194,12 @@ struct Entry {
     deliveries: u32,
 }
 
-/// Starts a child; a variable of its environment says which store it opens.
-fn start((variable, place): (&str, &OsStr), round: u64, is_last: bool) -> Child {
+/// Starts a child; its environment says which kind of store it opens, and where.
+fn start((kind, place): (&str, &OsStr), round: u64, is_last: bool) -> Child {
     let mut command = Command::new(env::current_exe().expect("this test"));
     command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env(variable, place).env("CRASH_ROUND", round.to_string());
+    command.env("CRASH_STORE", kind).env("CRASH_PLACE", place);
+    command.env("CRASH_ROUND", round.to_string());
     if is_last {
         command.env("CRASH_LAST", "1");
     }
@@ -250,14 +254,14 @@ fn a_timeout_that_ends_its_process_dies_alone_after_one_attempt_more_on_sqlite()
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
     let store = || SqliteStore::open_read_only(&path).expect("open");
-    check_poisoned(("CRASH_POISONED", path.as_os_str()), &[1, 1, 2, 3, 0], store);
+    check_poisoned(("poisoned", path.as_os_str()), &[1, 1, 2, 3, 0], store);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_by_sigkill() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
-    check(("CRASH_FILE", path.as_os_str()), 12);
+    check(("file", path.as_os_str()), 12);
 }
 
 /// A file system in memory, which is full again and again.
@@ -316,7 +320,7 @@ impl Drop for Disk {
 fn nothing_acknowledged_is_lost_by_a_full_disk_and_sigkill() {
     let Some(mut disk) = Disk::mount(4) else { return };
     let path = disk.folder.path().join("timeouts.db");
-    let place = ("CRASH_DISK", path.as_os_str());
+    let place = ("disk", path.as_os_str());
     let mut disturb = || {
         let _ = disk.count_line();
     };
@@ -382,18 +386,13 @@ fn deliver_rest(store: (&str, &OsStr), entries: &mut Entries) {
 mod shared {
     use std::{
         collections::BTreeMap,
-        env,
-        io::{BufRead, BufReader, Write, stdin},
-        process::{Child, Command},
+        process::Command,
         sync::{Arc, Mutex, mpsc},
         thread,
         time::Duration,
     };
 
-    use delaywheel_durable::{
-        Answer, Command as Change, Delivery, DurableTimer, NewTimeout, PostgresStore, Settlement,
-        State, Store, TimeoutId,
-    };
+    use delaywheel_durable::{Delivery, PostgresStore};
     use fastrand::Rng;
     use tokio::runtime::Runtime;
     use tokio_postgres::{Client, Error, NoTls};
@@ -406,32 +405,20 @@ mod shared {
         start, tell, use_timer,
     };
 
-    const LONG: Duration = Duration::from_secs(90);
-
-    /// Long before a timeout is due, although a worker has claimed it.
-    const LONG_AHEAD: Duration = Duration::from_secs(3_000);
-
-    pub(super) fn child() {
-        let names = ["SERVER", "TABLE", "PAUSE", "POISONED_SERVER", "DISK_SERVER"];
-        let places = names.map(|name| env::var(format!("CRASH_{name}")).ok());
-        let [plain, table, pause, poisoned, disk] = places;
+    pub(super) fn child(kind: &str, parameters: &str) {
         // The parent may cut the connection.
-        let open = |parameters: &String| loop {
+        let store = loop {
             let migrated = PostgresStore::migrate(parameters, "delaywheel", NoTls);
             let connect = |()| PostgresStore::connect(parameters, "delaywheel", NoTls);
             match migrated.and_then(connect) {
-                Ok(store) => return store,
+                Ok(store) => break store,
                 Err(error) => refused(&error.into(), "open"),
             }
         };
-        if let Some(parameters) = plain.or(disk) {
-            run(open(&parameters));
-        } else if let Some(parameters) = table {
-            run_with_table(&open(&parameters), &parameters);
-        } else if let Some(parameters) = pause {
-            run_paused(&open(&parameters), &parameters);
-        } else if let Some(parameters) = poisoned {
-            run_poisoned(open(&parameters));
+        match kind {
+            "table" => run_with_table(&store, parameters),
+            "poisoned server" => run_poisoned(store),
+            _ => run(store),
         }
     }
 
@@ -452,14 +439,14 @@ mod shared {
     #[test]
     fn nothing_acknowledged_is_lost_by_sigkill_of_a_client_of_postgres() {
         let Some(server) = Server::start() else { return };
-        check(("CRASH_SERVER", server.parameters().as_ref()), 6);
+        check(("server", server.parameters().as_ref()), 6);
     }
 
     #[test]
     fn a_timeout_that_ends_its_process_dies_alone_on_postgres() {
         let Some(server) = Server::start() else { return };
         let parameters = server.parameters();
-        let place = ("CRASH_POISONED_SERVER", parameters.as_ref());
+        let place = ("poisoned server", parameters.as_ref());
         check_poisoned(place, &[1, 2, 3, 0], || open(&parameters, "delaywheel"));
     }
 
@@ -470,7 +457,7 @@ mod shared {
         let folder = tempfile::tempdir_in(disk.folder.path()).expect("folder");
         let Some(mut server) = Server::start_in(folder) else { return };
         let parameters = server.parameters();
-        let place = ("CRASH_DISK_SERVER", parameters.as_ref());
+        let place = ("disk server", parameters.as_ref());
         let mut disturb = || {
             if disk.count_line() {
                 server.resume();
@@ -483,32 +470,15 @@ mod shared {
         check_refusals(&entries);
     }
 
-    /// The table has no key, so it shows each handler that took effect twice.
-    #[test]
-    fn a_handler_that_acknowledges_in_its_transaction_takes_effect_once() {
-        let Some(server) = Server::start() else { return };
-        let mut client = client_with_ledger(&server);
-        let mut rng = Rng::with_seed(2);
-        let mut disturb = || {
-            if rng.u8(..50) == 0 {
-                end_connections(&mut client);
-            }
-        };
-        let parameters = server.parameters();
-        let place = ("CRASH_TABLE", parameters.as_ref());
-        let mut entries = kill(place, 8, &mut disturb);
-        deliver_rest(place, &mut entries);
-        check_effects(&mut client, &entries);
-    }
-
     /// Three workers are killed and started again at once, paused for longer than their lease, and
-    /// lose their connections, also in the middle of a commit.
+    /// lose their connections, also in the middle of a commit. Handlers acknowledge in their
+    /// transactions. The table has no key, so it shows each handler that took effect twice.
     #[test]
     fn three_workers_in_chaos_lose_no_timeout_and_each_takes_effect_once() {
         let Some(server) = Server::start() else { return };
         let mut client = client_with_ledger(&server);
         let proxy = Proxy::start(&server.parameters());
-        let place = ("CRASH_TABLE", proxy.parameters().as_ref());
+        let place = ("table", proxy.parameters().as_ref());
         let mut entries = Entries::new();
         thread::scope(|scope| {
             let run = |worker| {
@@ -516,20 +486,26 @@ mod shared {
                 let mut client = connect_to(&server);
                 for round in 0..rounds(2) {
                     let mut child = start(place, worker << 32 | round, false);
-                    let (pid, kill_after) = (child.id(), Some(rng.usize(1..1_000)));
-                    let mut disturb = || match rng.u16(..1_000) {
-                        0..10 => end_connections(&mut client),
-                        10..20 => proxy.arm("COMMIT", Cut::Request),
-                        20..30 => proxy.arm("COMMIT", Cut::Answer),
-                        30..33 => {
-                            signal(pid, "STOP");
-                            // Longer than its lease.
-                            thread::sleep(Duration::from_secs(5));
-                            signal(pid, "CONT");
+                    let (pid, kill_after) = (child.id(), rng.usize(2..1_000));
+                    let mut lines = 0;
+                    let mut disturb = || {
+                        lines += 1;
+                        // Each worker is paused once at least.
+                        let must_pause = round == 0 && lines == kill_after / 2;
+                        match if must_pause { 30 } else { rng.u16(..1_000) } {
+                            0..10 => end_connections(&mut client),
+                            10..20 => proxy.arm("COMMIT", Cut::Request),
+                            20..30 => proxy.arm("COMMIT", Cut::Answer),
+                            30..33 => {
+                                signal(pid, "STOP");
+                                // Longer than its lease.
+                                thread::sleep(Duration::from_secs(5));
+                                signal(pid, "CONT");
+                            }
+                            _ => (),
                         }
-                        _ => (),
                     };
-                    read(&mut child, kill_after, &mut disturb, &mut entries);
+                    read(&mut child, Some(kill_after), &mut disturb, &mut entries);
                     child.wait().expect("killed");
                 }
                 entries
@@ -543,7 +519,7 @@ mod shared {
                 entry.deliveries += of_worker.deliveries;
             }
         });
-        deliver_rest(("CRASH_TABLE", server.parameters().as_ref()), &mut entries);
+        deliver_rest(("table", server.parameters().as_ref()), &mut entries);
         check_effects(&mut client, &entries);
     }
 
@@ -636,91 +612,5 @@ mod shared {
             delivery.acknowledged_in_transaction();
         }
         Ok(())
-    }
-
-    /// A child that ends with the test.
-    struct Ends(Child);
-
-    impl Drop for Ends {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-        }
-    }
-
-    #[test]
-    fn a_process_that_wakes_after_its_lease_is_gone_cannot_acknowledge() {
-        let Some(server) = Server::start() else { return };
-        let parameters = server.parameters();
-        let store = open(&parameters, "delaywheel");
-        let now = store.clock().now();
-        let schedule = |id: &str, delay| {
-            let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
-            store.write(now, &[Change::Schedule(new)]).expect("schedule");
-        };
-        schedule("begun", Duration::ZERO);
-        schedule("claimed", LONG_AHEAD);
-        let mut child = Ends(start(("CRASH_PAUSE", parameters.as_ref()), 0, false));
-        let mut go = child.0.stdin.take().expect("a pipe");
-        let lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines();
-        let mut told = lines.filter_map(|line| line.ok()?.strip_prefix("ledger ").map(Into::into));
-        assert_eq!(told.next(), Some("delivered begun".to_owned()));
-        let claimed = TimeoutId::new("claimed").expect("valid");
-        let state = || store.get(&claimed).expect("get").expect("a record").state;
-        while state() != State::Claimed {
-            thread::yield_now();
-        }
-        let pid = child.0.id();
-        signal(pid, "STOP");
-        let (sender, taken_over) = mpsc::channel();
-        let timer = DurableTimer::builder(store.clone())
-            .build_with(move |delivery| drop(sender.send(delivery)))
-            .expect("start");
-        let begun = taken_over.recv_timeout(LONG).expect("taken over");
-        timer.reschedule(&claimed, Duration::ZERO).wait().expect("reschedule");
-        let claimed = taken_over.recv_timeout(LONG).expect("taken over");
-        signal(pid, "CONT");
-        go.write_all(b"go\n").expect("go");
-        assert_eq!(told.next(), Some("refused begun".to_owned()));
-        for (delivery, id) in [(begun, "begun"), (claimed, "claimed")] {
-            assert_eq!(delivery.id().as_str(), id);
-            delivery.acknowledge();
-        }
-        assert!(timer.finish(LONG));
-        assert_eq!(timer.stats().acknowledged, 2);
-        // The child is another worker now, and delivers again.
-        schedule("after", Duration::ZERO);
-        assert_eq!(told.next(), Some("delivered after".to_owned()));
-        assert_eq!(told.next(), Some("end 1".to_owned()));
-        assert!(child.0.wait().expect("end").success());
-        assert_eq!(store.count().expect("count").live, 0);
-    }
-
-    fn run_paused(store: &PostgresStore, parameters: &str) {
-        let (sender, deliveries) = mpsc::channel();
-        let timer = builder(store.clone())
-            .window(2 * LONG_AHEAD)
-            .build_with(move |delivery| drop(sender.send(delivery)))
-            .expect("start");
-        let next = || -> Delivery {
-            let delivery: Delivery = deliveries.recv_timeout(LONG).expect("delivery");
-            tell(&format!("delivered {}", delivery.id()));
-            delivery
-        };
-        let delivery = next();
-        stdin().lock().read_line(&mut String::new()).expect("the parent says go");
-        let is_valid = runtime().block_on(async {
-            let client = connect(parameters).await;
-            store.acknowledge_in(&client, delivery.record()).await.expect("answer")
-        });
-        assert!(!is_valid, "another worker has it");
-        let done = Change::Settle(delivery.claim(), Settlement::Done);
-        assert_eq!(store.write(timer.now(), &[done]).expect("answer"), [Answer::Settled(false)]);
-        tell(&format!("refused {}", delivery.id()));
-        delivery.acknowledge();
-        next().acknowledge();
-        assert!(timer.finish(LONG));
-        let stats = timer.stats();
-        assert!(stats.fenced >= 1 && stats.lost_leases >= 1, "{stats:?}");
-        tell(&format!("end {}", stats.acknowledged));
     }
 }

@@ -38,9 +38,6 @@ pub(crate) enum Action {
     Stats,
     /// Lists timeouts, earliest first; with a prefix only, by id and dead ones too
     List {
-        /// Lists dead ones instead
-        #[arg(long, conflicts_with = "due_before")]
-        dead: bool,
         /// Only those whose next attempt is before a time: 2030-01-31T12:00:00Z, or 2h from now
         #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
         due_before: Option<Time>,

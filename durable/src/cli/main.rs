@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use self::{
     args::{Action, Args, Filter, Requeue},
     report::Report,
-    target::Target,
+    target::{Target, size},
 };
 
 /// Records that are read at once. Each may have a payload of 1 MiB.
@@ -76,25 +76,32 @@ fn run(args: Args, report: Report) -> Outcome {
     let target = Target::new(args.store, args.schema);
     match args.action {
         Action::Migrate { print } => migrate(&target, print, report),
-        Action::Stats => stats(&*target.read()?, report),
-        Action::List { dead, due_before, page } => {
-            let store = target.read()?;
+        Action::Stats => {
+            let store = target.open(true)?;
+            let seen = Overview::of(&*store, store.clock().now(), 0, usize::MAX)?;
+            let oldest = seen.oldest_due.map(|time| time.to_string());
+            let (live, dead, due) = (store.count()?.live, seen.dead, seen.due);
+            print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
+        }
+        Action::List { due_before, page } => {
+            let store = target.open(true)?;
             let now = store.clock().now();
             let until = due_before.map(|time| time.resolve(now)).transpose()?;
             let prefix = page.filter.prefix.clone();
-            let query = match (dead, until, prefix) {
-                (true, ..) => Query::Dead { after: None },
-                (false, None, Some(prefix)) => Query::Prefix { prefix, after: None },
-                (false, until, _) => {
+            let query = match (until, prefix) {
+                (None, Some(prefix)) => Query::Prefix { prefix, after: None },
+                (until, _) => {
                     let until = until.unwrap_or(WallTime::MAX);
                     Query::Times { from: WallTime::MIN, until, after: None }
                 }
             };
             list(&*store, query, &page, report)
         }
-        Action::Dead { page } => list(&*target.read()?, Query::Dead { after: None }, &page, report),
+        Action::Dead { page } => {
+            list(&*target.open(true)?, Query::Dead { after: None }, &page, report)
+        }
         Action::Show { id } => {
-            let store = target.read()?;
+            let store = target.open(true)?;
             let record = store.get(&id)?;
             let history = store.history(store.clock().now(), Some(&id), None, PAGE)?;
             if record.is_none() && history.is_empty() {
@@ -110,16 +117,21 @@ fn run(args: Args, report: Report) -> Outcome {
             object["history"] = history.iter().map(report::attempt).collect();
             print(report, &object)
         }
-        Action::Cancel { id } => cancel(&*target.write()?, &id, report),
+        Action::Cancel { id } => cancel(&*target.open(false)?, &id, report),
         Action::Requeue(requeue) => {
-            let store = if requeue.dry_run { target.read()? } else { target.write()? };
-            match &requeue.id {
-                Some(id) => requeue_one(&*store, id.clone(), &requeue, report),
-                None => requeue_all(&*store, &requeue, report),
-            }
+            let store = target.open(requeue.dry_run)?;
+            let requeued = match &requeue.id {
+                Some(id) => match store.get(id)? {
+                    Some(record) => requeue_one(&*store, record, &requeue)?,
+                    None => return Ok(missing(id)),
+                },
+                None => requeue_all(&*store, &requeue)?,
+            };
+            report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
+            Ok(requeued > 0)
         }
         Action::Queues => {
-            let store = target.read()?;
+            let store = target.open(true)?;
             let now = store.clock().now();
             let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX);
             let queues: Result<Vec<_>, _> = store.queues()?.into_iter().map(count).collect();
@@ -130,15 +142,16 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Resume { queue } => pause(&target, &queue, false, report),
         Action::Backup { file } => {
             let bar = spinner("writing the copy");
-            let bytes = target.backup(&file)?;
+            target.sqlite(true)?.backup(&file)?;
             bar.finish_and_clear();
-            print(report, &json!({"file": file, "bytes": bytes}))
+            print(report, &json!({"file": file, "bytes": size(&file)?}))
         }
         Action::Compact => {
             let bar = spinner("compacting");
-            let (before, after) = target.compact()?;
+            let before = size(target.file()?)?;
+            target.sqlite(false)?.compact()?;
             bar.finish_and_clear();
-            print(report, &json!({"bytes_before": before, "bytes_after": after}))
+            print(report, &json!({"bytes_before": before, "bytes_after": size(target.file()?)?}))
         }
         #[cfg(feature = "page")]
         Action::Page(page) => target.serve(page).map(|()| true),
@@ -158,12 +171,6 @@ fn migrate(target: &Target, prints: bool, report: Report) -> Outcome {
 fn print(report: Report, object: &Value) -> Outcome {
     report.fields(object)?;
     Ok(true)
-}
-
-fn stats(store: &dyn Store, report: Report) -> Outcome {
-    let seen = Overview::of(store, store.clock().now(), 0, usize::MAX)?;
-    let (live, oldest) = (store.count()?.live, seen.oldest_due.map(|time| time.to_string()));
-    print(report, &json!({"live": live, "dead": seen.dead, "due": seen.due, "oldest_due": oldest}))
 }
 
 fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {
@@ -206,16 +213,12 @@ fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
     requeue.at.map_or(Ok(now), |time| time.resolve(now))
 }
 
-fn requeue_one(store: &dyn Store, id: TimeoutId, requeue: &Requeue, report: Report) -> Outcome {
+fn requeue_one(store: &dyn Store, record: Record, requeue: &Requeue) -> Result<usize, Failure> {
     let now = store.clock().now();
-    let Some(record) = store.get(&id)? else { return Ok(missing(&id)) };
-    let mut requeued = usize::from(record.state == State::Dead);
-    if requeued == 1 && !requeue.dry_run {
-        let answers = store.write(now, &[Command::Requeue(id, due(requeue, now)?)])?;
-        requeued = count(&answers);
+    if record.state != State::Dead || requeue.dry_run {
+        return Ok(usize::from(record.state == State::Dead));
     }
-    report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
-    Ok(requeued == 1)
+    Ok(count(&store.write(now, &[Command::Requeue(record.id, due(requeue, now)?)])?))
 }
 
 fn count(answers: &[Answer]) -> usize {
@@ -223,7 +226,7 @@ fn count(answers: &[Answer]) -> usize {
 }
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
-fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome {
+fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
     let start = store.clock().now();
     let due = due(requeue, start)?;
     let bar = ProgressBar::new(store.count()?.dead).with_message("0");
@@ -249,12 +252,11 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue, report: Report) -> Outcome 
         bar.set_message(requeued.to_string());
     }
     bar.finish_and_clear();
-    report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
-    Ok(requeued > 0)
+    Ok(requeued)
 }
 
 fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
-    target.write()?.pause(queue, is_paused)?;
+    target.open(false)?.pause(queue, is_paused)?;
     print(report, &json!({"queue": queue.as_str(), "paused": is_paused}))
 }
 

@@ -33,50 +33,27 @@ impl Target {
         Self { kind, schema }
     }
 
-    /// Opens the store to read it.
-    pub(crate) fn read(&self) -> Result<Arc<dyn Store>, Failure> {
-        self.open(true)
-    }
-
-    /// Opens the store to change it. A SQLite file must not be in use.
-    pub(crate) fn write(&self) -> Result<Arc<dyn Store>, Failure> {
-        self.open(false)
-    }
-
-    fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
+    /// Opens the store, to read it or to change it: then a SQLite file must not be in use.
+    pub(crate) fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
         Ok(match &self.kind {
             Kind::Postgres(url) => Arc::new(PostgresStore::connect(url, &self.schema, NoTls)?),
             _ => Arc::new(self.sqlite(is_read)?),
         })
     }
 
-    fn sqlite(&self, is_read: bool) -> Result<SqliteStore, Failure> {
+    pub(crate) fn sqlite(&self, is_read: bool) -> Result<SqliteStore, Failure> {
         let path = self.file()?;
         // Unlike `open`, this does not create the file.
         let store = SqliteStore::open_read_only(path)?;
         Ok(if is_read { store } else { SqliteStore::open(path)? })
     }
 
-    fn file(&self) -> Result<&Path, Failure> {
+    pub(crate) fn file(&self) -> Result<&Path, Failure> {
         match &self.kind {
             Kind::Sqlite(path) => Ok(Path::new(path)),
             Kind::Postgres(_) => usage("this command is for SQLite stores"),
             Kind::Missing => usage("name the store by --store or DELAYWHEEL_STORE"),
         }
-    }
-
-    /// Copies the file, and returns the size of the copy in bytes.
-    pub(crate) fn backup(&self, copy: &Path) -> Result<u64, Failure> {
-        self.sqlite(true)?.backup(copy)?;
-        size(copy)
-    }
-
-    /// Makes the file smaller, and returns its size before and after.
-    pub(crate) fn compact(&self) -> Result<(u64, u64), Failure> {
-        let file = self.file()?;
-        let before = size(file)?;
-        self.sqlite(false)?.compact()?;
-        Ok((before, size(file)?))
     }
 
     pub(crate) fn migrate(&self) -> Result<(), Failure> {
@@ -91,7 +68,7 @@ impl Target {
     #[cfg(feature = "page")]
     pub(crate) fn serve(&self, serve: crate::args::Serve) -> Result<(), Failure> {
         use std::io::{self, Write};
-        let store = if serve.allow_changes { self.write()? } else { self.read()? };
+        let store = self.open(!serve.allow_changes)?;
         let listener = std::net::TcpListener::bind(serve.listen)?;
         let mut page = delaywheel_durable::Page::new(store).title(serve.title);
         if serve.allow_changes {
@@ -115,7 +92,8 @@ impl Target {
     }
 }
 
-fn size(path: &Path) -> Result<u64, Failure> {
+/// Returns the size of a file in bytes.
+pub(crate) fn size(path: &Path) -> Result<u64, Failure> {
     let error = |error| StoreError::with_source(StoreErrorReason::Other, error);
     Ok(fs::metadata(path).map_err(error)?.len())
 }

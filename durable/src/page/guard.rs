@@ -43,22 +43,29 @@ impl Page {
     }
 }
 
-/// Refuses names of other machines, and requests that another site has made a browser send.
-pub(super) async fn check_origin(
-    State(page): State<Arc<Page>>,
-    request: Request,
-    next: Next,
-) -> Response {
+/// Refuses names of other machines, and requests that another site has made a browser send. Asks
+/// for the token, unless the request has it. Anyone may have the style. Refuses changes, unless the
+/// page allows them.
+pub(super) async fn check(State(page): State<Arc<Page>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let host = text(headers, &header::HOST).unwrap_or_default();
     if page.token.is_none() && !is_local(host) {
         return page.say(StatusCode::FORBIDDEN, "Without a token, only this machine is served.");
     }
     let is_safe = [Method::GET, Method::HEAD].contains(request.method());
-    if is_safe || page.has_bearer(headers) || is_same_origin(headers, host) {
-        return next.run(request).await;
+    if !is_safe && !page.has_bearer(headers) && !is_same_origin(headers, host) {
+        return page.say(StatusCode::FORBIDDEN, "The request comes from another site.");
     }
-    page.say(StatusCode::FORBIDDEN, "The request comes from another site.")
+    let is_open = page.token.is_none() || request.uri().path() == "/style.css";
+    if !is_open && !page.has_bearer(headers) && !page.has_password(headers) {
+        let ask = [(header::WWW_AUTHENTICATE, r#"Basic realm="timeouts", charset="UTF-8""#)];
+        let refused = page.say(StatusCode::UNAUTHORIZED, "The password is the token.");
+        return (ask, refused).into_response();
+    }
+    if !is_safe && !page.allows_changes {
+        return page.say(StatusCode::FORBIDDEN, "This page is read-only.");
+    }
+    next.run(request).await
 }
 
 fn is_local(host: &str) -> bool {
@@ -77,18 +84,4 @@ fn is_same_origin(headers: &HeaderMap, host: &str) -> bool {
     }
     let origin = text(headers, &header::ORIGIN).and_then(|origin| origin.split_once("://"));
     origin.is_some_and(|(_, origin)| origin == host)
-}
-
-/// Asks for the token, unless the request has it.
-pub(super) async fn check_token(
-    State(page): State<Arc<Page>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let headers = request.headers();
-    if page.token.is_none() || page.has_bearer(headers) || page.has_password(headers) {
-        return next.run(request).await;
-    }
-    let ask = [(header::WWW_AUTHENTICATE, r#"Basic realm="timeouts", charset="UTF-8""#)];
-    (ask, page.say(StatusCode::UNAUTHORIZED, "The password is the token.")).into_response()
 }

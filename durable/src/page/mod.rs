@@ -161,10 +161,9 @@ impl Page {
             .route("/", get(show))
             .route("/requeue", post(requeue))
             .route("/pause", post(pause))
-            .route_layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_token))
             .route("/style.css", get(style))
             .layer(DefaultBodyLimit::max(16 << 10))
-            .layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check_origin))
+            .layer(middleware::from_fn_with_state(Arc::clone(&page), guard::check))
             .layer(middleware::map_response(harden))
             .with_state(page)
     }
@@ -189,17 +188,6 @@ impl Page {
             Ok(Err(error)) => Err(self.say(StatusCode::BAD_GATEWAY, &error.to_string())),
             Err(_) => Err(self.say(StatusCode::BAD_GATEWAY, "store failed")),
         }
-    }
-
-    /// Runs an operation that changes the store, if the page allows that.
-    async fn change<R: Send + 'static>(
-        self: Arc<Self>,
-        run: impl FnOnce(&Self) -> StoreResult<R> + Send + 'static,
-    ) -> Result<R, Response> {
-        if !self.allows_changes {
-            return Err(self.say(StatusCode::FORBIDDEN, "This page is read-only."));
-        }
-        self.with_store(run).await
     }
 
     fn say(&self, status: StatusCode, text: &str) -> Response {
@@ -264,7 +252,7 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
         let now = page.clock.now();
         page.store.write(now, &[Command::Requeue(id, now)])
     };
-    match page.change(write).await {
+    match page.with_store(write).await {
         Ok(answers) if answers == [Answer::Requeued(true)] => {
             Redirect::to("/?notice=requeued").into_response()
         }
@@ -279,7 +267,7 @@ async fn pause(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Res
         return page.say(StatusCode::BAD_REQUEST, "The name is not valid.");
     };
     let notice = if field(&fields, "resume").is_some() { "resumed" } else { "paused" };
-    match page.change(move |page| page.store.pause(&queue, notice == "paused")).await {
+    match page.with_store(move |page| page.store.pause(&queue, notice == "paused")).await {
         Ok(()) => Redirect::to(&format!("/?notice={notice}")).into_response(),
         Err(response) => response,
     }

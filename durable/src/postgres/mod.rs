@@ -1,8 +1,8 @@
 //! The store for many processes: tables in a schema of a PostgreSQL database.
 //!
 //! Workers claim with `FOR UPDATE SKIP LOCKED` on an index by time, so they do not wait for each
-//! other. A lease is one row for each worker, so its renewal costs one row, however many timeouts
-//! the worker holds. `NOTIFY` tells workers of timeouts that are due within an hour.
+//! other. A lease is one row for each worker, however many timeouts it holds. `NOTIFY` tells
+//! workers of timeouts that are due within an hour.
 
 mod clock;
 mod connection;
@@ -134,21 +134,12 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// # Transactions of your own
 ///
-/// [`schedule_in`](Self::schedule_in) and [`cancel_in`](Self::cancel_in) work within a transaction
-/// of the caller, with the crate `tokio-postgres`: the timeout is scheduled together with the
-/// caller's rows, or not at all.
-/// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
-/// the handler takes effect exactly once. From other drivers, call the SQL functions
+/// [`schedule_in`](Self::schedule_in), [`cancel_in`](Self::cancel_in) and
+/// [`acknowledge_in`](Self::acknowledge_in) work within a transaction of the caller, with the crate
+/// `tokio-postgres`. From other drivers, call the SQL functions
 /// `delaywheel.schedule(id, due, payload)`, `delaywheel.reschedule(id, due)`,
 /// `delaywheel.cancel(id)` and `delaywheel.acknowledge(id, token)`. They fail if a value is beyond
-/// the limits of the crate.
-///
-/// # Views for people
-///
-/// In `psql`, `delaywheel.due` lists the timeouts that are due and not acknowledged, oldest first;
-/// `delaywheel.dead` the dead ones; `delaywheel.by_hour` counts those that wait, by the hour of
-/// their next attempt and by queue; `delaywheel.queue_states` lists the queues; and
-/// `delaywheel.leases` the workers.
+/// the limits of the crate. The README names the views for `psql`.
 ///
 /// # Crashes of the server
 ///
@@ -224,11 +215,10 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
-    /// cannot be reached or the two sides cannot agree on TLS, [`Other`](StoreErrorReason::Other)
-    /// for the name, [`NotMigrated`](StoreErrorReason::NotMigrated) if the tables are missing
-    /// or older than this program, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer
-    /// version of this crate has migrated them.
+    /// [`Unavailable`](StoreErrorReason::Unavailable) if the server cannot be reached or the two
+    /// sides cannot agree on TLS, [`Other`](StoreErrorReason::Other) for the name, and
+    /// [`NotMigrated`](StoreErrorReason::NotMigrated) or
+    /// [`NewerVersion`](StoreErrorReason::NewerVersion) for the version of the tables.
     pub fn connect(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
         Self::of(&open(parameters, schema, connect_by(tls))?, schema)
     }
@@ -240,9 +230,8 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), but for
-    /// [`NotMigrated`](StoreErrorReason::NotMigrated); and [`Other`](StoreErrorReason::Other) if
-    /// the role may not create tables.
+    /// Those of [`connect`](Self::connect) but `NotMigrated`, and
+    /// [`Other`](StoreErrorReason::Other) if the role may not create tables.
     pub fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
         let lane = Lane::new(&open(parameters, schema, connect_by(tls))?);
         if check(&lane, schema)? < NEWEST { migrate(&lane, schema) } else { Ok(()) }
@@ -250,15 +239,6 @@ impl PostgresStore {
 
     /// Returns the statements that lead from each version of the tables to the next.
     /// [`migrate`](Self::migrate) runs those that are missing.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel_durable::PostgresStore;
-    ///
-    /// let migrations = PostgresStore::migrations("delaywheel");
-    /// assert!(migrations[0].contains("CREATE TABLE delaywheel.timeouts"));
-    /// ```
     #[must_use]
     pub fn migrations(schema: &str) -> Vec<String> {
         let versions = VERSIONS.replace("{schema}", schema);

@@ -32,11 +32,7 @@ const MOVED: &str = "\u{1}moved to another database";
 ///
 /// Each database has a [`DurableTimer`] of its own, with its own threads, connections and group
 /// commits. A database that fails delays no other: its calls return typed errors, and its timeouts
-/// wait. This is why the databases are joined above the timers, and why a `Sharded` is not a
-/// [`Store`]: the commands of one [`Store::write`] take effect in whole or not at all, and no
-/// transaction spans two databases. A timer above a store of stores would also commit for all
-/// databases on one thread. For the same reason there is no batch here. Commands that wait for one
-/// database share its commits anyway.
+/// wait. No transaction spans two databases, so a `Sharded` is not a [`Store`], and has no batches.
 ///
 /// Each process has the same databases in the same order. Queues, pauses and payloads are those of
 /// one store. The limit of a key and the rate of a queue hold for each database on its own.
@@ -85,10 +81,9 @@ const MOVED: &str = "\u{1}moved to another database";
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
-/// A call for a timeout that moves blocks until it is answered, also before you wait for its
-/// receipt. If one of its two databases fails, so does the call. If the first one was changed
-/// before, the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call
-/// again.
+/// A call for a timeout that moves blocks until it is answered. If one of its two databases fails,
+/// so does the call. If the first one was changed before, the reason is
+/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.

@@ -4,10 +4,9 @@
 //! transaction, and answers each caller. During a transaction, the next group collects. So one sync
 //! serves all waiting callers, and no caller waits for more than two syncs.
 //!
-//! A group that fails because of one command is split, so each command fails or waits for itself
-//! only. A command whose record another transaction has locked is set aside, with later ones of the
-//! same id, and tried again by a second thread. Others go on. After a few such commands, the rest
-//! of the group is set aside as well: each may take as long as a wait for a lock.
+//! A group that fails because of one command is split. A command whose record another transaction
+//! has locked is set aside, with later ones of the same id, for a second thread. After a few such
+//! commands, the rest of the group is set aside as well: each may take as long as a wait.
 //!
 //! A settlement that could not be written is tried again until the store answers. If the first try
 //! took effect after all, its claim is void and the second one changes nothing.

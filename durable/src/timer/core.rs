@@ -579,16 +579,18 @@ mod tests {
         assert!(core.is_idle(None));
     }
 
-    /// The claim is under way when the caller shuts the timer down.
+    /// The claims are under way when the caller shuts the timer down. A store may refuse to remove
+    /// a worker that has one.
     #[test]
     fn a_claim_that_ends_after_the_shutdown_gives_its_records_back() {
         let store = MemoryStore::new();
         let (core, deliveries) = core(&store);
         schedule(&core);
-        core.run_turn(&|claim| {
-            core.claim(claim);
-            core.shut_down();
-        });
+        let claims = Mutex::new(Vec::new());
+        core.run_turn(&|claim| claims.lock().push(claim));
+        core.shut_down();
+        assert!(!core.close(), "its claims have not ended");
+        claims.into_inner().into_iter().for_each(|claim| core.claim(claim));
         core.run_turn(&|claim| core.claim(claim));
         assert!(deliveries.try_recv().is_err(), "a shutdown begins no delivery");
         assert!(!core.close(), "the release is not written");
@@ -598,19 +600,6 @@ mod tests {
         assert!(core.close(), "no delivery is under way");
         let record = store.records().remove(0);
         assert_eq!((record.state, record.attempt), (State::Pending, 0), "it was no attempt");
-    }
-
-    /// A store may refuse to remove a worker that has a claim under way.
-    #[test]
-    fn a_timer_does_not_leave_before_its_claims_end() {
-        let (core, _deliveries) = deaf_core(&MemoryStore::new());
-        let claims = Mutex::new(Vec::new());
-        core.run_turn(&|claim| claims.lock().push(claim));
-        core.shut_down();
-        assert!(!core.close());
-        claims.into_inner().into_iter().for_each(|claim| core.claim(claim));
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(core.close());
     }
 
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due
@@ -677,6 +666,21 @@ mod tests {
             self.clock.advance(time);
             self.core.run_turn(&|claim| self.core.claim(claim));
         }
+
+        fn pause(&self, is_paused: bool) {
+            let queue = Name::default();
+            self.store.pause(&queue, is_paused).expect("pause");
+            self.core.notice(Some(&queue), WallTime::MIN);
+            self.pass(Duration::ZERO);
+        }
+
+        fn cancel(&self) {
+            let cancel = Command::Cancel(self.delivery.id().clone());
+            let answers = self.store.write(self.clock.now(), &[cancel]).expect("write");
+            assert_eq!(answers, [Answer::Cancelled(Cancelled::Delivering)]);
+            self.core.notice(None, WallTime::MIN);
+            self.pass(Duration::ZERO);
+        }
     }
 
     /// Returns a timer whose latest handlers took no time.
@@ -694,39 +698,38 @@ mod tests {
         (core, deliveries)
     }
 
-    /// Writes what waits. Returns the state of the record, and its number of attempts.
-    fn settle(core: &Core, store: &MemoryStore) -> (State, u32) {
+    /// Writes what waits. Returns the state of the record, if any, and its number of attempts.
+    fn settle(core: &Core, store: &MemoryStore) -> Option<(State, u32)> {
         core.commits.close();
         core.run_commits();
-        let record = store.records().remove(0);
-        (record.state, record.attempt)
+        store.records().pop().map(|record| (record.state, record.attempt))
     }
 
     #[test]
-    fn a_delivery_that_waits_is_not_run_after_a_pause_and_is_no_attempt() {
-        let queue = Name::default();
-        for (is_paused, begins) in [(false, false), (true, false), (false, true), (true, true)] {
-            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |_| ());
-            store.pause(&queue, is_paused).expect("pause");
-            core.notice(Some(&queue), WallTime::MIN);
-            core.run_turn(&|claim| core.claim(claim));
-            assert_eq!(delivery.start().is_none(), is_paused);
-            let attempts = u32::from(!is_paused);
-            assert_eq!(settle(&core, &store), (State::Pending, attempts), "a drop is a failure");
-            assert_eq!(core.stats().fenced, 0);
-        }
-    }
-
-    #[test]
-    fn a_delivery_that_waits_is_not_run_after_its_timeout_was_cancelled() {
-        for begins in [false, true] {
-            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |_| ());
-            let cancel = Command::Cancel(delivery.id().clone());
-            let answers = store.write(core.clock.now(), &[cancel]).expect("write");
-            assert_eq!(answers, [Answer::Cancelled(Cancelled::Delivering)]);
-            core.notice(None, WallTime::MIN);
-            core.run_turn(&|claim| core.claim(claim));
-            assert!(delivery.start().is_none());
+    fn a_delivery_that_waits_is_not_run_after_these_events_and_is_no_attempt() {
+        type Event = fn(&Waiting);
+        let not_run = Some((State::Pending, 0));
+        let events: [(_, Event, _); 5] = [
+            ("nothing", |waiting| waiting.pause(false), Some((State::Pending, 1))),
+            ("pause", |waiting| waiting.pause(true), not_run),
+            ("cancel", Waiting::cancel, None),
+            ("shutdown", |waiting| waiting.core.shut_down(), not_run),
+            // The process stops, for longer than its lease.
+            ("lapse", |waiting| while waiting.delivery.is_current() {}, not_run),
+        ];
+        for (name, event, expected) in events {
+            for begins in [false, true] {
+                let waiting = Waiting::new(begins, |settings| {
+                    if name == "lapse" {
+                        (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
+                    }
+                });
+                event(&waiting);
+                let Waiting { store, core, delivery, .. } = waiting;
+                assert_eq!(delivery.start().is_some(), name == "nothing", "{name}");
+                assert_eq!(settle(&core, &store), expected, "{name}; a drop is a failure");
+                assert_eq!(core.stats().fenced, 0, "{name}");
+            }
         }
     }
 
@@ -763,18 +766,8 @@ mod tests {
             core.run_turn(&|claim| core.claim(claim));
             assert!(deliveries.try_recv().expect("it had begun").start().is_none());
             if !is_cancelled {
-                assert_eq!(settle(&core, &store), (State::Pending, 0));
+                assert_eq!(settle(&core, &store), Some((State::Pending, 0)));
             }
-        }
-    }
-
-    #[test]
-    fn a_delivery_that_waits_is_not_run_after_a_shutdown_and_is_no_attempt() {
-        for begins in [false, true] {
-            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |_| ());
-            core.shut_down();
-            assert!(delivery.start().is_none());
-            assert_eq!(settle(&core, &store), (State::Pending, 0));
         }
     }
 
@@ -789,7 +782,7 @@ mod tests {
             let waiting = Waiting::new(begins, limit);
             waiting.pass(60 * second);
             assert!(waiting.delivery.start().is_none(), "it waits too long");
-            assert_eq!(settle(&waiting.core, &waiting.store), (State::Pending, 0));
+            assert_eq!(settle(&waiting.core, &waiting.store), Some((State::Pending, 0)));
             let mut waiting = Waiting::new(begins, limit);
             waiting.pass(50 * second);
             waiting.delivery = waiting.delivery.start().expect("within the limit");
@@ -798,21 +791,6 @@ mod tests {
             waiting.pass(10 * second);
             assert!(!waiting.delivery.is_current());
             assert_eq!(waiting.core.stats().overruns, 1);
-        }
-    }
-
-    /// The process stops between the begin of a delivery and its handler, longer than its lease.
-    #[test]
-    fn a_delivery_whose_lease_has_ended_is_not_run_and_is_no_attempt() {
-        for begins in [false, true] {
-            let Waiting { store, core, delivery, .. } = Waiting::new(begins, |settings| {
-                (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
-            });
-            while delivery.is_current() {
-                thread::yield_now();
-            }
-            assert!(delivery.start().is_none());
-            assert_eq!(settle(&core, &store), (State::Pending, 0));
         }
     }
 }

@@ -48,12 +48,19 @@ use crate::{
 /// use delaywheel_durable::{Cancelled, DurableTimer, ManualWallClock, MemoryStore, Scheduled};
 ///
 /// let clock = ManualWallClock::new();
+/// let (sender, received) = std::sync::mpsc::channel();
 /// let timer = DurableTimer::builder(MemoryStore::new())
 ///     .clock(clock.clone())
-///     .build_blocking(|delivery| Err(format!("no route to {}", delivery.id()).into()))?;
+///     .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))?;
 ///
 /// let month = Duration::from_secs(30 * 86_400);
-/// assert_eq!(timer.schedule("trial/17", month, b"ends").wait()?, Scheduled::Created);
+/// assert_eq!(timer.schedule("trial/16", month, b"ends").wait()?, Scheduled::Created);
+/// clock.advance(month - Duration::from_micros(1));
+/// assert!(received.try_recv().is_err());
+/// clock.advance(Duration::from_micros(1));
+/// assert_eq!(received.try_recv()?, "trial/16");
+///
+/// timer.schedule("trial/17", month, b"ends").wait()?;
 /// assert_eq!(timer.cancel("trial/17").wait()?, Cancelled::Cancelled);
 /// assert_eq!(timer.cancel("trial/17").wait()?, Cancelled::NotFound);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -335,24 +342,6 @@ impl DurableTimer {
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
     /// that are being delivered. Asks the store, which reads an entry for each of them.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
-    ///
-    /// let clock = ManualWallClock::new();
-    /// let timer = DurableTimer::builder(MemoryStore::new())
-    ///     .clock(clock.clone())
-    ///     .build_blocking(|delivery| Err("the printer is off".into()))?;
-    /// timer.schedule("report", Duration::from_secs(60), b"").wait()?;
-    /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 0));
-    /// timer.shutdown();
-    /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 1));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
     pub fn count_due(&self) -> Result<usize, DurableError> {
         let until = self.now().saturating_add(Duration::from_micros(1));
         Ok(self.core().store.count_live(WallTime::MIN, until, None, usize::MAX)?)

@@ -12,16 +12,6 @@ use crate::{
 ///
 /// The delay after attempt `n` is `base * 2^(n - 1)`, at most `max`, less a random part of up to
 /// `jitter` of it.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use delaywheel_durable::Backoff;
-///
-/// let backoff = Backoff::new(Duration::from_secs(1)).max(Duration::from_secs(60)).attempts(5);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backoff {
     base: Duration,

@@ -89,37 +89,6 @@ fn tasks_that_cannot_be_started_delay_no_other_queue() {
     assert_eq!(seen.try_iter().count(), 1);
 }
 
-/// The runtime polls the first task when the limit is over.
-#[test]
-fn a_task_that_does_not_start_within_the_limit_is_no_attempt_and_runs_elsewhere() {
-    let (clock, runs) = (ManualWallClock::new(), Arc::new(AtomicUsize::new(0)));
-    let (count, (sender, tasks)) = (Arc::clone(&runs), mpsc::channel());
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .clock(clock.clone())
-        .handler_limit(Some(60 * SECOND))
-        .backoff(Backoff::new(SECOND).attempts(1))
-        .build_async(
-            move |task| drop(sender.send(task)),
-            move |delivery| {
-                count.fetch_add(1, SeqCst);
-                std::future::ready((delivery, Ok::<_, String>(())))
-            },
-        )
-        .expect("start");
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    clock.advance(Duration::ZERO);
-    let late = tasks.try_recv().expect("task");
-    clock.advance(61 * SECOND);
-    let task = tasks.try_recv().expect("the timeout was given back");
-    pollster::block_on(late);
-    assert_eq!(runs.load(SeqCst), 0, "the other task has the timeout");
-    pollster::block_on(task);
-    clock.advance(Duration::ZERO);
-    let stats = timer.stats();
-    assert_eq!((runs.load(SeqCst), stats.acknowledged, stats.overruns), (1, 1, 0));
-    assert_eq!((stats.fenced, stats.delivering), (0, 0));
-}
-
 /// The handler runs on the thread that also claims and delivers all other timeouts.
 #[test]
 fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {

@@ -1,6 +1,6 @@
 //! Timers on real threads that have more to do than they can: what waits is not begun.
 
-use delaywheel_durable::SystemWallClock;
+use delaywheel_durable::{DurableError, SystemWallClock};
 
 use super::*;
 
@@ -56,6 +56,7 @@ fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
     let start = Instant::now();
     assert!(!timer.finish(50 * MILLI), "four handlers run");
     assert!(start.elapsed() < LONG / 6, "it returns in time");
+    assert!(matches!(timer.schedule("a", LONG, b"").wait(), Err(DurableError::ShutDown)));
     drop(release);
     assert!(timer.finish(LONG));
     assert_eq!(begun.try_iter().count(), 0, "after {first:?}");

@@ -134,50 +134,50 @@ fn all() -> Query {
 }
 
 #[test]
-fn sqlite_refuses_a_foreign_file() {
-    let (_folder, path) = file();
-    fs::write(&path, "these are notes\n".repeat(1_000)).expect("write");
-    let error = SqliteStore::open(&path).expect_err("foreign");
-    assert_eq!(error.reason(), StoreErrorReason::Corrupt);
-    assert_eq!(fs::read(&path).expect("read"), "these are notes\n".repeat(1_000).as_bytes());
-}
-
-#[test]
-fn sqlite_refuses_the_database_of_another_program_and_a_newer_version() {
-    let (folder, path) = file();
-    drop(SqliteStore::open(&path).expect("open"));
-    let change = |path: &PathBuf, sql| {
-        Connection::open(path).and_then(|file| file.execute_batch(sql)).expect("change");
-        SqliteStore::open(path).expect_err("refused").reason()
-    };
-    assert_eq!(change(&path, "PRAGMA user_version = 9"), StoreErrorReason::NewerVersion);
-    let other = folder.path().join("other.db");
-    assert_eq!(change(&other, "CREATE TABLE records (id)"), StoreErrorReason::Corrupt);
-    let mode = Connection::open(&other).and_then(|file| {
+fn sqlite_refuses_what_it_cannot_use_and_leaves_it_as_it_was() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = |name: &str| folder.path().join(name);
+    let notes = "these are notes\n".repeat(1_000);
+    fs::write(path("notes"), &notes).expect("write");
+    drop(SqliteStore::open(path("newer")).expect("open"));
+    for (name, sql) in
+        [("newer", "PRAGMA user_version = 9"), ("other", "CREATE TABLE records (id)")]
+    {
+        Connection::open(path(name)).and_then(|file| file.execute_batch(sql)).expect("change");
+    }
+    let in_use = SqliteStore::open(path("in use")).expect("open");
+    let mut cases = vec![
+        ("notes", StoreErrorReason::Corrupt),
+        ("newer", StoreErrorReason::NewerVersion),
+        ("other", StoreErrorReason::Corrupt),
+        ("in use", StoreErrorReason::InUse),
+        ("no folder/timeouts.db", StoreErrorReason::Other),
+    ];
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(path("in use"), path("link")).expect("link");
+    #[cfg(unix)]
+    cases.push(("link", StoreErrorReason::InUse));
+    // No user can create files there, not even root.
+    #[cfg(target_os = "linux")]
+    cases.push(("/sys/timeouts.db", StoreErrorReason::ReadOnly));
+    for (name, reason) in cases {
+        let refused = SqliteStore::open(path(name)).expect_err(name);
+        assert_eq!(refused.reason(), reason, "{name}");
+    }
+    assert_eq!(fs::read(path("notes")).expect("read"), notes.as_bytes());
+    let mode = Connection::open(path("other")).and_then(|file| {
         file.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))
     });
-    assert_eq!(mode.expect("mode"), "delete", "it is left as it was");
-}
-
-#[test]
-fn sqlite_reports_a_folder_that_is_missing_a_file_in_use_and_a_folder_without_rights() {
-    let (folder, path) = file();
-    let reason = |path: &str| SqliteStore::open(path).expect_err("refused").reason();
-    assert_eq!(reason("none/timeouts.db"), StoreErrorReason::Other);
-    // No user can create files there, not even root.
-    if cfg!(target_os = "linux") {
-        assert_eq!(reason("/sys/timeouts.db"), StoreErrorReason::ReadOnly);
+    assert_eq!(mode.expect("mode"), "delete");
+    SqliteStore::open_read_only(path("missing")).expect_err("there is no file");
+    let read = SqliteStore::open_read_only(path("in use")).expect("open");
+    let enter = read.enter(WallTime::MIN, Duration::MAX, None).map(drop);
+    for refused in [enter, schedule(&read, 0..1)] {
+        assert_eq!(refused.expect_err("a change").reason(), StoreErrorReason::ReadOnly);
     }
-    let store = SqliteStore::open(&path).expect("open");
-    assert_eq!(reason(&path.to_string_lossy()), StoreErrorReason::InUse);
-    let link = folder.path().join("link.db");
-    #[cfg(unix)]
-    std::os::unix::fs::symlink(&path, &link).expect("link");
-    #[cfg(unix)]
-    assert_eq!(reason(&link.to_string_lossy()), StoreErrorReason::InUse);
-    drop(store);
-    SqliteStore::open(&path).expect("it is free");
-    drop(folder);
+    assert_eq!(read.workers(9).expect("read"), None);
+    drop((in_use, read));
+    SqliteStore::open(path("in use")).expect("it is free");
 }
 
 fn schedule(store: &SqliteStore, numbers: Range<u32>) -> StoreResult<()> {
@@ -226,8 +226,7 @@ fn filled(path: &Path) -> Vec<u8> {
 /// Reads, claims and writes; returns whether all timeouts were there.
 fn use_store(store: &SqliteStore) -> StoreResult<bool> {
     let records = store.list(&all(), 10_000)?;
-    let found: BTreeMap<_, _> =
-        records.iter().map(|record| (record.id.to_string(), record.payload.to_vec())).collect();
+    let found = records.iter().map(|record| (record.id.to_string(), record.payload.to_vec()));
     let times = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
     store.list(&times, 10_000)?;
     for record in &records {
@@ -239,7 +238,7 @@ fn use_store(store: &SqliteStore) -> StoreResult<bool> {
     store.claim(worker, &request)?;
     schedule(store, COUNT..COUNT + 1)?;
     let expected = (0..COUNT).map(|number| (format!("{number:04}"), payload(number)));
-    Ok(found == expected.collect())
+    Ok(found.eq(expected))
 }
 
 #[test]

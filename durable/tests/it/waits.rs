@@ -36,6 +36,19 @@ fn a_timer_that_waits_for_a_far_timeout_does_nothing() {
     }
 }
 
+#[test]
+fn a_timer_that_rechecks_claims_once_in_each_lane_and_writes_nothing() {
+    let clock = ManualWallClock::new();
+    let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
+    let timer = builder.recheck(Some(60 * SECOND)).build_blocking(|_| Ok(())).expect("start");
+    timer.schedule("far", 300 * DAY, b"").wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let before = timer.stats();
+    clock.advance(3_600 * SECOND);
+    let after = timer.stats();
+    assert_eq!((after.claims, after.commits), (before.claims + 2 * 60, before.commits));
+}
+
 #[cfg(feature = "jiff")]
 #[test]
 fn a_timestamp_of_jiff_is_a_due_time() {

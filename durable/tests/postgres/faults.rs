@@ -214,12 +214,11 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     store.write(now, &[Command::Schedule(new.clone())]).expect("write");
     let worker = store.enter(now, LONG, None).expect("enter");
-    let request = ClaimRequest::new(now, now.saturating_add(SECOND));
-    let batch = store.claim(worker, &request).expect("claim").expect("lease");
-    let begun = store.begin(now, &[batch.records[0].claim()], None).expect("begin");
-    assert_eq!(begun, [Begun::Begun]);
+    let claims = claim(&store, worker, now);
+    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun]);
+    let record = store.get(&new.id).expect("get").expect("kept");
     let client = async_client(&server).await;
-    assert!(store.acknowledge_in(&client, &batch.records[0]).await.expect("acknowledge"));
+    assert!(store.acknowledge_in(&client, &record).await.expect("acknowledge"));
     let record = store.get(&new.id).expect("get").expect("kept");
     assert_eq!((record.state, record.attempt), (State::Dead, 1));
     assert!(record.error.is_some());

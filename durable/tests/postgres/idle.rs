@@ -1,7 +1,5 @@
 //! What a worker that waits asks the server, and how it learns of the timeouts of other processes.
 
-use delaywheel_durable::ManualWallClock;
-
 use super::*;
 
 /// Another program may insert rows by itself, and a notification may be lost.
@@ -32,9 +30,7 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     // A store without a timer, as another process has one.
     let other = connect(&server);
     let deliver = |id: &str| {
-        let now = other.clock().now();
-        let new = NewTimeout::new(id, now, b"").expect("valid");
-        other.write(now, &[Command::Schedule(new)]).expect("write");
+        put(&other, id, other.clock().now());
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
     };
     // Also the begin of listening has the timer look: this may find the first timeout, and no
@@ -76,65 +72,4 @@ fn a_process_that_waits_has_two_connections_and_one_that_has_ended_none() {
     }
     drop((timer, seen));
     wait_for(0);
-}
-
-/// Returns the first words of the statements in a log.
-fn statements(log: &str) -> Vec<String> {
-    let entries = log.split("LOG:  ").skip(1).filter_map(|entry| {
-        let (kind, text) = entry.split_once(": ")?;
-        let is_statement = kind == "statement" || kind.starts_with("execute");
-        // The lines of a statement after the first one begin with a tab.
-        let lines = text.split('\n').enumerate();
-        let own = lines.take_while(|(number, line)| *number == 0 || line.starts_with('\t'));
-        let words = own.flat_map(|(_, line)| line.split_whitespace()).take(3);
-        is_statement.then(|| words.collect::<Vec<_>>().join(" "))
-    });
-    entries.collect()
-}
-
-/// The timer runs in virtual time, and the connection that listens in real time.
-#[test]
-fn a_worker_that_waits_sends_the_documented_statements_only() {
-    let Some(server) = Server::start() else { return };
-    let parameters = format!("{} options='-c log_statement=all'", server.parameters());
-    for recheck in [None, Some(60 * SECOND)] {
-        let store = open(&parameters, "delaywheel");
-        let clock = ManualWallClock::at(store.clock().now());
-        let listens = || {
-            let all = statements(&server.log());
-            all.iter().filter(|sql| *sql == "LISTEN delaywheel").count()
-        };
-        let earlier = listens();
-        let timer = DurableTimer::builder(store)
-            .clock(clock.clone())
-            .recheck(recheck)
-            .build_blocking(|_| Ok(()))
-            .expect("start");
-        timer.schedule("far", 300 * 86_400 * SECOND, b"").wait().expect("schedule");
-        clock.advance(Duration::ZERO);
-        until(|| listens() != earlier);
-        let (before, start) = (timer.stats(), server.log().len());
-        clock.advance(3_600 * SECOND);
-        let after = timer.stats();
-        let sent: BTreeSet<_> = statements(&server.log()[start..]).into_iter().collect();
-        assert_eq!(after.commits, before.commits);
-        let claims = after.claims - before.claims;
-        // In two lanes; the begin of listening may add one look.
-        let looks = if recheck.is_some() { 2 * 60 } else { 0 };
-        assert!((looks..=looks + 2).contains(&claims), "{claims} claims in an hour");
-        let documented = [
-            "",
-            "BEGIN",
-            "COMMIT",
-            "SELECT id FROM",
-            "INSERT INTO delaywheel.workers",
-            "SELECT (SELECT min(t.next_at)",
-            "SELECT clock_timestamp()",
-            "UPDATE delaywheel.timeouts t",
-            "UPDATE delaywheel.workers SET",
-            "WITH picked AS",
-        ];
-        assert!(sent.iter().all(|sql| documented.contains(&sql.as_str())), "{sent:?}");
-        assert_eq!(sent.contains("WITH picked AS"), claims > 0, "{sent:?}");
-    }
 }

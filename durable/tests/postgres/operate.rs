@@ -5,23 +5,18 @@ use super::*;
 /// Dead `lost`, overdue `held`, `idle` and `late`, of which a worker delivers the first and has
 /// claimed the second, and one in two days.
 fn fill(store: &PostgresStore, now: WallTime) {
-    let schedule = |id: &str, due| Command::Schedule(NewTimeout::new(id, due, b"abc").expect("ok"));
-    let claim = |until| {
-        let worker = store.enter(now, 60 * SECOND, Some("node-1")).expect("enter");
-        let request = delaywheel_durable::ClaimRequest::new(now, until);
-        store.claim(worker, &request).expect("claim").expect("lease").records
-    };
+    let claims = || claim(store, store.enter(now, LONG, Some("node-1")).expect("enter"), now);
     let early = now.saturating_sub(7_200 * SECOND);
-    store.write(now, &[schedule("lost", early)]).expect("write");
-    let claims = [claim(now)[0].claim()];
-    store.begin(now, &claims, None).expect("begin");
+    put(store, "lost", early);
+    let lost = claims();
+    store.begin(now, &lost, None).expect("begin");
     let dead = delaywheel_durable::Settlement::Dead { error: "no route".to_owned() };
-    store.write(now, &[Command::Settle(claims[0].clone(), dead)]).expect("settle");
-    store.write(now, &[schedule("held", early), schedule("idle", early)]).expect("write");
-    let held = [claim(now)[0].claim()];
-    store.begin(now, &held, None).expect("begin");
-    let later = now.saturating_add(172_800 * SECOND);
-    store.write(now, &[schedule("late", early), schedule("far", later)]).expect("write");
+    store.write(now, &[Command::Settle(lost[0].clone(), dead)]).expect("settle");
+    put(store, "held", early);
+    put(store, "idle", early);
+    store.begin(now, &claims()[..1], None).expect("begin");
+    put(store, "late", early);
+    put(store, "far", now.saturating_add(172_800 * SECOND));
 }
 
 fn column(client: &mut postgres::Client, sql: &str) -> Vec<String> {
@@ -38,7 +33,7 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     let rows = ["held delivering 1 t f", "idle claimed 0 t f", "late pending 0 t t"];
     assert_eq!(column(&mut client, due), rows);
     let dead = "SELECT concat_ws(' ', id, attempts, error, payload_bytes) FROM delaywheel.dead";
-    assert_eq!(column(&mut client, dead), ["lost 1 no route 3"]);
+    assert_eq!(column(&mut client, dead), ["lost 1 no route 0"]);
     let hours = "SELECT concat_ws(' ', hour = date_trunc('hour', next_at), pending)
         FROM delaywheel.by_hour, delaywheel.timeouts WHERE id = CASE WHEN hour < now()
         THEN 'late' ELSE 'far' END ORDER BY hour";

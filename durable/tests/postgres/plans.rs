@@ -1,7 +1,7 @@
 //! The plans of the server: every statement finds its rows by an index, and reads no more of them
 //! than it needs. The module `auto_explain` of the server logs the plan of each statement.
 
-use delaywheel_durable::{Claim, Overview, QueueOverview, Record, Settlement};
+use delaywheel_durable::{Overview, QueueOverview, Settlement};
 
 use super::*;
 
@@ -43,13 +43,7 @@ fn use_store(store: &PostgresStore, now: WallTime) {
         let batch = store.claim(worker, &request(from)).expect("claim").expect("lease");
         let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
         assert_eq!(claims.len(), LIMIT);
-        assert!(
-            store
-                .begin(now, &claims, None)
-                .expect("begin")
-                .iter()
-                .all(|&begun| begun == Begun::Begun)
-        );
+        assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun; LIMIT]);
         let dead = Settlement::Dead { error: String::new() };
         let mut commands = settle(&claims[..2], &dead);
         commands.extend(settle(&claims[2..4], &Settlement::Release));

@@ -88,9 +88,7 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     let other = connect(&server);
     client.batch_execute(NOTE).expect("trigger");
     for id in ["a", "b", "c"] {
-        let now = other.clock().now();
-        let new = NewTimeout::new(id, now, b"").expect("valid");
-        other.write(now, &[Command::Schedule(new)]).expect("write");
+        put(&other, id, other.clock().now());
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
     }
     let batch = (0..300).map(|number| {

@@ -1,7 +1,7 @@
 //! `cancel`, `reschedule` and `requeue` race with deliveries on real threads. A model knows which
 //! answers, deliveries and last state fit together.
 
-use std::{collections::BTreeMap, slice, sync::Mutex};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use delaywheel_durable::{MemoryStore, Rescheduled};
 use fastrand::Rng;
@@ -180,25 +180,23 @@ fn calls_that_race_with_deliveries_get_true_answers() {
 #[test]
 fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     let Some((server, store, now)) = stored() else { return };
-    let new = NewTimeout::new("a", now, b"").expect("valid");
-    store.write(now, &[Command::Schedule(new.clone())]).expect("write");
+    let a = put(&store, "a", now);
     let worker = store.enter(now, LONG, None).expect("enter");
     let later = now.saturating_add(LONG);
-    let claimed = store.claim(worker, &ClaimRequest::new(now, later)).expect("claim");
-    let claim = claimed.expect("lease").records[0].claim();
+    let claims = claim(&store, worker, now);
     let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
-        let begin = scope.spawn(|| store.begin(now, slice::from_ref(&claim), None));
+        let begin = scope.spawn(|| store.begin(now, &claims, None));
         wait_for(&mut client, STALLED);
-        let answers = store.write(now, &[Command::Reschedule(new.id.clone(), later)]);
+        let answers = store.write(now, &[Command::Reschedule(a.clone(), later)]);
         assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         assert_ne!(begin.join().expect("begin").expect("begin"), [Begun::Begun]);
     });
-    let record = store.get(&new.id).expect("get").expect("a record");
+    let record = store.get(&a).expect("get").expect("a record");
     assert_eq!((record.state, record.next), (State::Pending, later));
-    assert_eq!(store.begin(now, &[claim], None).expect("begin"), [Begun::Void]);
+    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Void]);
 }
 
 /// There is a timeout of the id at every moment.

@@ -1,6 +1,4 @@
-//! Three databases on one server as one: growth, and databases that end or are silent.
-
-use std::iter;
+//! Three databases on one server as one: growth, and a database that ends.
 
 use delaywheel_durable::Sharded;
 
@@ -83,28 +81,4 @@ fn two_databases_become_three_and_go_on_without_one() {
         late.remove(&*seen.recv_timeout(LONG).expect("delivery"));
     }
     assert!(three.finish(LONG));
-}
-
-/// Its calls have no answer for long, and calls of the others do not wait behind them.
-#[test]
-fn a_database_that_is_silent_delays_no_other() {
-    let Some(server) = server::Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let [one, two, three] = create(&server);
-    let proxy = Proxy::start(&two);
-    let parameters = [one.as_str(), proxy.parameters(), &three];
-    let three = Sharded::new(parameters.map(|one| telling(builder(one), sender.clone())).to_vec());
-    proxy.silence();
-    let begin = Instant::now();
-    let (silent, others): (Vec<_>, Vec<_>) = ids("a").partition(|id| three.home(id) == 1);
-    let schedule = |id: &TimeoutId| three.schedule(id, Duration::ZERO, b"");
-    let waits: Vec<_> = silent.iter().map(schedule).collect();
-    for id in &others {
-        schedule(id).wait().expect("schedule");
-    }
-    let delivered = iter::repeat_with(|| seen.recv_timeout(LONG).expect("delivery"));
-    assert_eq!(delivered.take(others.len()).collect::<BTreeSet<_>>().len(), others.len());
-    assert!(!three.finish(2 * SECOND), "one does not answer");
-    assert!(begin.elapsed() < 20 * SECOND, "{:?}", begin.elapsed());
-    drop(waits);
 }

@@ -42,6 +42,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_deliveries_by_key(&open());
     clocks_that_differ_or_step_back(&open());
     a_void_claim_beside_a_valid_one(&open());
+    a_late_renewal_takes_nothing(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -133,6 +134,29 @@ fn clocks_that_differ_or_step_back(store: &dyn Store) {
             assert_eq!(workers[0].until.since(now), until * SECOND);
         }
     }
+}
+
+/// Two workers could not reach the store for longer than their leases.
+fn a_late_renewal_takes_nothing(store: &dyn Store) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let lease = 30 * SECOND;
+    write(store, Command::Schedule(new("a", at(0))));
+    let workers = [0, 20].map(|seconds| {
+        let now = at(0).saturating_add(SECOND * seconds);
+        store.enter(now, lease, None).expect("enter")
+    });
+    let batch = store.claim(workers[0], &ClaimRequest::new(at(0), at(1))).expect("claim");
+    let claim = batch.expect("lease").records[0].claim();
+    let renew = |seconds: u32| {
+        let now = at(0).saturating_add(SECOND * seconds);
+        assert!(store.renew(workers[1], now, lease).expect("renew"));
+    };
+    renew(36);
+    let begun = store.begin(at(0), std::slice::from_ref(&claim), None).expect("begin");
+    assert_eq!(begun, [Begun::Begun]);
+    renew(37);
+    assert_eq!(write(store, Command::Settle(claim, Settlement::Done)), Answer::Settled(false));
+    assert!(!store.renew(workers[0], at(0), lease).expect("renew"));
 }
 
 /// Random operations on a store and on the reference.

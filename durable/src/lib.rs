@@ -76,7 +76,9 @@
 //!    changes nothing: this is the fence. Only the holder of the record's current token can
 //!    acknowledge it.
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
-//!    their old tokens void.
+//!    their old tokens void. It does so when it renews its own lease, unless less than half of that
+//!    is left: what stopped this worker may have stopped the other one. Then it does so at the next
+//!    renewal.
 //! 5. *Compare.* A failover or a crash of a server can undo a commit that it has answered. So the
 //!    worker of a shared store tells it each minute which tokens it holds, and the store makes the
 //!    other records of that worker pending.

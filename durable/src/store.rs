@@ -495,7 +495,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId>;
 
     /// Extends the lease of a worker to `now + lease`, and takes the records of workers whose lease
-    /// ended before `now` from them. Returns `false` if the worker had lost its lease.
+    /// ended before `now` from them. If less than half of `lease` was left, it takes nothing: what
+    /// made this call late may have stopped the others as well. Returns `false` if the worker had
+    /// lost its lease.
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool>;
 
     /// Removes a worker. Its claims become void, and its records pending.

@@ -604,9 +604,14 @@ impl Store for PostgresStore {
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
+        let half = now.saturating_add(lease / 2).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
         let keeper = &self.shared.keeper;
-        let known = keeper.run(|session| session.query(sql::RENEW, &[&id, &until]))?;
+        let known = keeper.run(|session| session.query(sql::RENEW, &[&id, &until, &half]))?;
+        let Some(known) = known.first() else { return Ok(false) };
+        if !known.get::<_, bool>(0) {
+            return Ok(true);
+        }
         let taken = keeper.run(|session| {
             session.transaction(|session| {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id])?;
@@ -617,7 +622,7 @@ impl Store for PostgresStore {
         if self.doubt(Some(WallTime::MIN), taken).is_ok_and(|taken| taken > 0) {
             self.shared.listeners.tell_all();
         }
-        Ok(!known.is_empty())
+        Ok(true)
     }
 
     fn leave(&self, worker: WorkerId) -> StoreResult<()> {

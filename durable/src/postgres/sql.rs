@@ -263,12 +263,15 @@ pub(super) const ENTER: &str =
     "INSERT INTO {schema}.workers (lease_until, name) VALUES ($1, $2) RETURNING id";
 
 /// A worker whose lease was taken away has one until the start of 1970. A later call has renewed
-/// one that is a little longer; the clock has stepped back if it is much longer.
+/// one that is a little longer; the clock has stepped back if it is much longer. Returns whether
+/// the old one lasted until `$3`.
 pub(super) const RENEW: &str = "
     UPDATE {schema}.workers SET lease_until = CASE
-        WHEN lease_until > $2::timestamptz + interval '1 minute' THEN $2
-        ELSE greatest(lease_until, $2) END
-    WHERE id = $1 AND lease_until > to_timestamp(0) RETURNING id";
+        WHEN workers.lease_until > $2::timestamptz + interval '1 minute' THEN $2
+        ELSE greatest(workers.lease_until, $2) END
+    FROM {schema}.workers old
+    WHERE workers.id = $1 AND old.id = $1 AND workers.lease_until > to_timestamp(0)
+    RETURNING old.lease_until >= $3";
 
 /// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
 pub(super) const LAPSED: &str = "

@@ -72,12 +72,18 @@ const AHEAD: usize = 64;
 /// Records that go back to the store if a full window must take one that is due earlier.
 const EVICTED: usize = 64;
 
-/// Time until the next try if other transactions have locked a record.
+/// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
-/// Least and most time until the next try if another worker delivers as many timeouts of a key as
-/// may run at once.
-const BUSY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+/// Most of the doubled times until the next try of a record that stays locked, or of a busy key.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
+const PERMIT: Duration = Duration::from_millis(100);
+
+/// Least time until the next try if another worker delivers as many timeouts of a key as may run at
+/// once.
+const BUSY: Duration = Duration::from_millis(100);
 
 /// How often a worker of a shared store tells it what it holds.
 const RECONCILE: Duration = Duration::from_secs(60);
@@ -264,14 +270,21 @@ pub(crate) struct Driver {
     is_turn_of_backlog: bool,
     /// Payload of the wheel and of both lanes.
     bytes: usize,
-    /// Due records that wait for a delivery of their key to end.
+    /// Due records that wait for a delivery of their key to end. Those of a key for which there was
+    /// no room wait in the store.
     parked: FxHashMap<Name, Due>,
+    /// Number and bytes of the parked records.
+    parked_size: (usize, usize),
     /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
     /// and the delay before it.
     busy: FxHashMap<Name, usize>,
     blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
-    /// No delivery begins before this, because of the rate.
+    /// When the rate allows another permit.
     permit_at: WallTime,
+    /// Permits whose deliveries did not begin, and until when they last.
+    permits: (usize, WallTime),
+    /// Delays of records that others have locked, by token.
+    locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
     /// Tokens of settlements that a step returned and the store has not written.
@@ -317,12 +330,8 @@ impl Driver {
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        let due = self.window.due.len() + self.backlog.due.len() + self.parked();
+        let due = self.window.due.len() + self.backlog.due.len() + self.parked_size.0;
         (self.wheel.len(), due, self.delivering.len())
-    }
-
-    fn parked(&self) -> usize {
-        self.parked.values().map(Due::len).sum()
     }
 
     /// Returns whether nothing is due or being delivered.
@@ -330,7 +339,8 @@ impl Driver {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog.at.is_some() && !self.is_closing;
         let (_, due, delivering) = self.held();
-        is_waiting && !has_backlog && due + delivering + self.running == 0 && !self.is_claiming()
+        let is_empty = due + delivering + self.running == 0 && self.parked.is_empty();
+        is_waiting && !has_backlog && is_empty && !self.is_claiming()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -393,10 +403,12 @@ impl Driver {
     fn take_held(&mut self) -> Vec<Record> {
         self.bytes = 0;
         self.blocked.clear();
+        self.locked.clear();
         self.busy.retain(|_, count| *count > 0);
         let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
         let held = self.wheel.drain().map(|(_, _, record)| record);
         let parked = std::mem::take(&mut self.parked).into_values();
+        self.parked_size = (0, 0);
         held.chain(due.into_iter().chain(parked).flat_map(Due::into_values)).collect()
     }
 
@@ -442,7 +454,8 @@ impl Driver {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
-        let due = (has_due && self.free() > 0).then_some(self.last.max(self.permit_at));
+        let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
+        let due = (has_due && self.free() > 0).then_some(self.last.max(permit_at));
         let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
@@ -462,6 +475,7 @@ impl Driver {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             self.permit_at = WallTime::MIN;
+            self.permits.0 = 0;
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
             for record in held {
@@ -588,19 +602,49 @@ impl Driver {
 
     /// Holds a record back if as many deliveries of its key are under way as may run at once.
     /// Otherwise returns it, and counts it as one of them.
-    fn park(&mut self, record: Record) -> Option<Record> {
-        let (Some(limit), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
+    fn park(&mut self, record: Record, turn: &mut Turn<'_>) -> Option<Record> {
+        let (Some(_), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
             return Some(record);
         };
-        let count = self.busy.entry(key.clone()).or_default();
-        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
-        if *count < limit.get() && !is_blocked {
-            *count += 1;
+        if !self.is_busy(key) {
+            *self.busy.entry(key.clone()).or_default() += 1;
             return Some(record);
         }
         self.bytes += record.payload.len();
+        self.parked_size.0 += 1;
+        self.parked_size.1 += record.payload.len();
         self.parked.entry(key.clone()).or_default().insert(rank(&record), record);
+        self.trim_parked(turn);
         None
+    }
+
+    /// Gives parked records back, of the keys with most of them, so that half of the window is free
+    /// for others. Claims pass over these keys still.
+    fn trim_parked(&mut self, turn: &mut Turn<'_>) {
+        let (most, bytes) = (self.settings.window_capacity / 2, self.settings.window_bytes / 2);
+        while self.parked_size.0 > most || self.parked_size.1 > bytes {
+            let Some(longest) = self.parked.values_mut().max_by_key(|due| due.len()) else { return };
+            let kept = longest.len() / 2;
+            let Some(&first) = longest.keys().nth(kept) else { return };
+            for record in longest.split_off(&first).into_values() {
+                self.unparked(&record);
+                self.bytes -= record.payload.len();
+                self.wait_for_release(&record.claim(), turn);
+            }
+        }
+    }
+
+    fn unparked(&mut self, record: &Record) {
+        self.parked_size.0 -= 1;
+        self.parked_size.1 -= record.payload.len();
+    }
+
+    /// Returns whether the driver may begin no more deliveries of a key.
+    fn is_busy(&self, key: &Name) -> bool {
+        let limit = self.settings.queue.key_limit;
+        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
+        let count = self.busy.get(key).copied().unwrap_or_default();
+        is_blocked || limit.is_some_and(|limit| count >= limit.get())
     }
 
     /// A record that was counted is not being delivered any more.
@@ -615,16 +659,21 @@ impl Driver {
         self.unpark(key);
     }
 
-    /// Makes the first parked record of a key due again. After the last one, claims do not pass
-    /// over the key any more.
+    /// Makes the first parked record of a key due again, unless the key is busy. After the last
+    /// one, claims do not pass over the key any more.
     fn unpark(&mut self, key: &Name) {
-        let Some(parked) = self.parked.get_mut(key) else { return };
-        if let Some((rank, record)) = parked.pop_first() {
-            self.window.due.insert(rank, record);
+        if self.is_busy(key) {
+            return;
         }
+        let Some(parked) = self.parked.get_mut(key) else { return };
+        let first = parked.pop_first();
         if parked.is_empty() {
             self.parked.remove(key);
             self.claim_soon(self.last);
+        }
+        if let Some((rank, record)) = first {
+            self.unparked(&record);
+            self.window.due.insert(rank, record);
         }
     }
 
@@ -646,6 +695,7 @@ impl Driver {
 
     /// Gives a record back. The worker stays until that is written.
     fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
+        self.locked.remove(&claim.token);
         let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
         self.delivering.insert(claim.token, waiting);
         turn.step.settle(claim.clone(), Settlement::Release);
@@ -933,14 +983,17 @@ impl Driver {
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
         if let Some(rate) = rate {
             count = count.min(self.window.due.len() + self.backlog.due.len());
-            if count == 0 || turn.now < self.permit_at {
-                return Ok(());
+            let kept = if turn.now < self.permits.1 { self.permits.0 } else { 0 };
+            self.permits.0 = kept;
+            if kept < count && self.permit_at <= turn.now {
+                let (more, next) =
+                    contain(|| turn.store.permits(&name, turn.now, rate, count - kept))?;
+                if kept + more < count {
+                    self.permit_at = next;
+                }
+                self.permits = (kept + more, turn.now.saturating_add(PERMIT));
             }
-            let permits = contain(|| turn.store.permits(&name, turn.now, rate, count))?;
-            if permits.0 < count {
-                self.permit_at = permits.1;
-            }
-            count = permits.0;
+            count = count.min(self.permits.0);
         }
         let (idle, mut records) = (self.idle(), Vec::new());
         while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
@@ -953,7 +1006,7 @@ impl Driver {
                 turn.counters.skipped.add(1);
                 turn.step.settle(record.claim(), settlement);
             } else {
-                records.extend(self.park(record));
+                records.extend(self.park(record, turn));
             }
         }
         if records.is_empty() {
@@ -964,6 +1017,9 @@ impl Driver {
             Ok(begun) => begun,
             Err(error) => {
                 let is_doubtful = self.doubt(&error, turn.now);
+                if is_doubtful {
+                    self.permits.0 = 0;
+                }
                 for record in records {
                     self.free_key(record.key.as_ref());
                     if !is_doubtful {
@@ -980,8 +1036,12 @@ impl Driver {
             if begun != Begun::Begun {
                 self.free_key(record.key.as_ref());
             }
+            if begun != Begun::Locked {
+                self.locked.remove(&record.token);
+            }
             match begun {
                 Begun::Begun => {
+                    self.permits.0 = self.permits.0.saturating_sub(1);
                     debug_assert!(record.next <= turn.now, "a delivery is early");
                     record.attempt += 1;
                     // More deliveries of the key may be allowed.
@@ -989,13 +1049,18 @@ impl Driver {
                     self.deliver(record, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
-                Begun::Locked => self.hold(record, turn.now.saturating_add(LOCKED)),
+                Begun::Locked => {
+                    let delay = self.locked.entry(record.token).or_default();
+                    *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
+                    let until = turn.now.saturating_add(*delay);
+                    self.hold(record, until);
+                }
                 Begun::Busy => {
                     let key = record.key.clone().unwrap_or_default();
                     let (until, delay) = self.blocked.entry(key).or_default();
-                    *delay = (*delay * 2).clamp(BUSY[0], BUSY[1]);
+                    *delay = (*delay * 2).clamp(BUSY, MAX_DELAY);
                     *until = Some(turn.now.saturating_add(*delay));
-                    drop(self.park(record));
+                    drop(self.park(record, turn));
                 }
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
@@ -1251,9 +1316,6 @@ impl Driver {
     fn has_room(&self) -> bool {
         let held = self.wheel.len() + self.window.due.len();
         let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
-        if self.parked() >= self.settings.window_capacity {
-            return false;
-        }
         if self.full_until.is_some() {
             held <= capacity / 2 && self.bytes <= bytes / 2
         } else {
@@ -1314,7 +1376,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout};
+    use crate::{Command, MemoryStore, NewTimeout, TimeoutId};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1436,6 +1498,79 @@ mod tests {
             schedule("burst", 10, now);
             driver.notice(None, now);
             assert_eq!(begins(&mut driver, &store, now, 30), 10, "the others wait for room");
+        }
+    }
+
+    /// Other transactions have locked the oldest records, and may hold them for long.
+    #[test]
+    fn a_locked_record_takes_no_permits_from_others() {
+        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for (count, locked) in [(6, 1), (9, 4)] {
+            let (store, mut driver) = (store(start, count), driver(8));
+            driver.settings.queue.rate = NonZeroU32::new(10);
+            let oldest = (count - locked..count).map(|number| format!("{number}"));
+            store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
+            let (mut now, mut steps, mut begun) = (start, 0, 0);
+            while now < start.saturating_add(2 * SECOND) {
+                begun += begins(&mut driver, &store, now, 4);
+                steps += 1;
+                assert!(steps < 100, "{steps} times");
+                now = driver.next_step().expect("one is locked").max(now);
+            }
+            assert_eq!(begun, 5, "{locked} are locked");
+            store.lock([]);
+            let later = now.saturating_add(2 * SECOND);
+            assert_eq!(begins(&mut driver, &store, later, 9), 1, "no more permits than without");
+        }
+    }
+
+    /// More timeouts of busy keys are due than the window has room for.
+    #[test]
+    fn timeouts_of_busy_keys_do_not_stop_others() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for window_bytes in [64 << 20, 40] {
+            let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
+            (driver.settings.window_capacity, driver.settings.window_bytes) = (4, window_bytes);
+            driver.settings.queue.key_limit = NonZeroUsize::new(1);
+            let new = |id: String, key: Option<&str>| {
+                let new = NewTimeout::new(id, now, [0; 10]).expect("valid");
+                Command::Schedule(key.map_or(Ok(new.clone()), |key| new.key(key)).expect("valid"))
+            };
+            let of = |key| (1..=8).map(move |number| new(format!("{key}{number}"), Some(key)));
+            let z = new("z".to_owned(), None);
+            store.write(now, &of("a").chain(of("b")).chain([z]).collect::<Vec<_>>()).expect("write");
+            let (mut claimed, mut begun, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+            let mut claims = 0;
+            let mut steps = |driver: &mut Driver, count, begun: &mut Vec<Record>| {
+                for _ in 0..count {
+                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+                    begun.extend(step.begun.into_iter().map(|(record, _)| record));
+                    for (claim, settlement, _) in step.settlements {
+                        let settle = Command::Settle(claim.clone(), settlement);
+                        store.write(now, &[settle]).expect("write");
+                        driver.ended(claim.token);
+                        driver.notice(None, WallTime::MIN);
+                    }
+                    claims += step.claims.len();
+                    claimed = carry_out(&store, step.claims);
+                }
+                claims
+            };
+            let made = steps(&mut driver, 30, &mut begun);
+            let ids: Vec<_> = begun.iter().map(|record| record.id.as_str()).collect();
+            assert_eq!(ids, ["a1", "b1", "z"]);
+            assert_eq!(steps(&mut driver, 30, &mut begun), made, "it does not claim in vain");
+            while let Some(record) = begun.pop() {
+                let settle = Command::Settle(record.claim(), Settlement::Done);
+                store.write(now, &[settle]).expect("write");
+                driver.ended(record.token);
+                ends.push(record.id.to_string());
+                steps(&mut driver, 10, &mut begun);
+            }
+            assert_eq!(ends.len(), 17);
+            for key in ["a", "b"] {
+                assert!(ends.iter().filter(|id| id.starts_with(key)).is_sorted(), "{ends:?}");
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use fastrand::Rng;
 use crate::{
     error::StoreResult,
     memory::MemoryStore,
-    record::{Attempt, Claim, Name, Priority, Record, TimeoutId},
+    record::{Attempt, Claim, MOVED, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
@@ -43,6 +43,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     clocks_that_differ_or_step_back(&open());
     a_void_claim_beside_a_valid_one(&open());
     a_late_renewal_takes_nothing(&open());
+    what_moves_between_databases(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -157,6 +158,26 @@ fn a_late_renewal_takes_nothing(store: &dyn Store) {
     renew(37);
     assert_eq!(write(store, Command::Settle(claim, Settlement::Done)), Answer::Settled(false));
     assert!(!store.renew(workers[0], at(0), lease).expect("renew"));
+}
+
+/// A mark in an old database is no dead timeout, and a pause keeps nothing from a move.
+fn what_moves_between_databases(store: &dyn Store) {
+    write(store, Command::Schedule(new("a", at(0))));
+    store.pause(&Name::default(), true).expect("pause");
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let claim = |paused| {
+        let request = ClaimRequest { paused, ..ClaimRequest::new(at(0), at(1)) };
+        store.claim(worker, &request).expect("claim").expect("lease").records
+    };
+    assert_eq!(claim(false), []);
+    let claim = claim(true)[0].claim();
+    assert_eq!(
+        store.begin(at(0), std::slice::from_ref(&claim), None).expect("begin"),
+        [Begun::Paused]
+    );
+    let mark = Settlement::Dead { error: MOVED.to_owned() };
+    assert_eq!(write(store, Command::Settle(claim, mark)), Answer::Settled(true));
+    assert_eq!(write(store, Command::Requeue(id("a"), at(0))), Answer::Requeued(false));
 }
 
 /// Random operations on a store and on the reference.

@@ -120,7 +120,7 @@ impl Contents {
     /// Returns the ids of the pending records of a claim: first those that are due, in the order of
     /// priority.
     fn pending(&self, request: &ClaimRequest) -> Vec<(WallTime, TimeoutId)> {
-        if self.queues.is_paused(&request.queue) {
+        if self.queues.is_paused(&request.queue) && !request.paused {
             return Vec::new();
         }
         let matches = |record: &&Record| {

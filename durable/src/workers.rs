@@ -52,8 +52,7 @@ impl Workers {
     ) -> (bool, Vec<WorkerId>) {
         let until = now.saturating_add(lease);
         let known = self.leases.get_mut(&worker);
-        let is_in_time =
-            known.as_deref().is_some_and(|old| *old >= now.saturating_add(lease / 2));
+        let is_in_time = known.as_deref().is_some_and(|old| *old >= now.saturating_add(lease / 2));
         // A late call shortens no lease. A much longer one is from before a step of the clock.
         let has_stepped = |old| old > until.saturating_add(STEP);
         let longer = |old| if has_stepped(old) { until } else { until.max(old) };

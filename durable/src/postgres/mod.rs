@@ -667,8 +667,9 @@ impl Store for PostgresStore {
         let is_overdue = request.until <= request.now;
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
         let (rows, after) = connection.run(|session| {
+            let (begins, paused) = (request.begins, request.paused);
             let parameters: Parameters<'_> =
-                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &request.begins];
+                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &begins, &paused];
             let rows = session.query(sql::CLAIM, parameters)?;
             let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
             Ok((rows, session.query(sql::AFTER_CLAIM, after)?))

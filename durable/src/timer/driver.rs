@@ -623,7 +623,9 @@ impl Driver {
     fn trim_parked(&mut self, turn: &mut Turn<'_>) {
         let (most, bytes) = (self.settings.window_capacity / 2, self.settings.window_bytes / 2);
         while self.parked_size.0 > most || self.parked_size.1 > bytes {
-            let Some(longest) = self.parked.values_mut().max_by_key(|due| due.len()) else { return };
+            let Some(longest) = self.parked.values_mut().max_by_key(|due| due.len()) else {
+                return;
+            };
             let kept = longest.len() / 2;
             let Some(&first) = longest.keys().nth(kept) else { return };
             for record in longest.split_off(&first).into_values() {
@@ -997,6 +999,9 @@ impl Driver {
         }
         let (idle, mut records) = (self.idle(), Vec::new());
         while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
+            if !records.is_empty() && self.must_be_alone() {
+                break;
+            }
             let Some(record) = self.pop_due() else { break };
             if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
@@ -1096,10 +1101,24 @@ impl Driver {
         Some(record)
     }
 
+    /// Returns the record that begins next.
+    fn next_due(&self) -> Option<&Record> {
+        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
+        lane.due.first_key_value().map(|(_, record)| record)
+    }
+
     /// Returns whether the next record that begins was attempted before.
     fn is_next_repeated(&self) -> bool {
-        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
-        lane.due.first_key_value().is_some_and(|(_, record)| record.attempt > 0)
+        self.next_due().is_some_and(|record| record.attempt > 0)
+    }
+
+    /// Returns whether the next record waits until no other delivery is under way: this is its last
+    /// attempt, and none of them has ended. Either it ends its process, or one beside it does.
+    fn must_be_alone(&self) -> bool {
+        let backoff = self.settings.queue.backoff;
+        self.next_due().is_some_and(|record| {
+            record.attempt > 0 && record.error.is_none() && backoff.is_last(record.attempt + 1)
+        })
     }
 
     /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
@@ -1173,6 +1192,9 @@ impl Driver {
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
         let free = self.free_of(self.settings.queue.max_deliveries);
+        if self.must_be_alone() && !self.delivering.is_empty() {
+            return 0;
+        }
         if self.is_next_repeated() {
             return free.min(self.idle());
         }
@@ -1538,7 +1560,9 @@ mod tests {
             };
             let of = |key| (1..=8).map(move |number| new(format!("{key}{number}"), Some(key)));
             let z = new("z".to_owned(), None);
-            store.write(now, &of("a").chain(of("b")).chain([z]).collect::<Vec<_>>()).expect("write");
+            store
+                .write(now, &of("a").chain(of("b")).chain([z]).collect::<Vec<_>>())
+                .expect("write");
             let (mut claimed, mut begun, mut ends) = (Vec::new(), Vec::new(), Vec::new());
             let mut claims = 0;
             let mut steps = |driver: &mut Driver, count, begun: &mut Vec<Record>| {
@@ -1791,7 +1815,10 @@ mod tests {
     #[test]
     fn only_the_first_of_several_attempts_begins_before_a_thread_is_free() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        for (attempts, begun_in_turn) in [(1, vec![4]), (2, vec![BACKLOG, 4])] {
+        // The last of several attempts that never ended begins alone.
+        for (attempts, begun_in_turn) in
+            [(1, vec![4]), (2, vec![BACKLOG, 1]), (3, vec![BACKLOG, 4, 1])]
+        {
             let (store, counters) = (store(now, 300), Counters::default());
             let mut begun = Vec::new();
             for _ in &begun_in_turn {
@@ -1807,6 +1834,46 @@ mod tests {
             }
             assert_eq!(begun, begun_in_turn);
             assert!(store.records().iter().all(|record| record.attempt <= attempts));
+        }
+    }
+
+    /// A timeout of eight that begin at once ends the process.
+    #[test]
+    fn a_timeout_that_ends_its_process_dies_alone() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for key_limit in [None, NonZeroUsize::new(8)] {
+            let (store, counters) = (store(now, 8), Counters::default());
+            let mut done = Vec::new();
+            for _ in 0..9 {
+                let (mut driver, mut claimed) = (driver(8), Vec::new());
+                driver.settings.queue.backoff = Backoff::default().attempts(3);
+                driver.settings.queue.key_limit = key_limit;
+                let is_killed = (0..30).any(|_| {
+                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+                    for (claim, settlement, _) in step.settlements {
+                        store.write(now, &[Command::Settle(claim, settlement)]).expect("write");
+                    }
+                    claimed = carry_out(&store, step.claims);
+                    if step.begun.iter().any(|(record, _)| record.id.as_str() == "4") {
+                        return true;
+                    }
+                    for (record, _) in step.begun {
+                        let settle = Command::Settle(record.claim(), Settlement::Done);
+                        store.write(now, &[settle]).expect("write");
+                        driver.ended(record.token);
+                        done.push(record.id);
+                    }
+                    false
+                });
+                store.leave(driver.leave().expect("entered")).expect("leave");
+                if !is_killed {
+                    break;
+                }
+            }
+            done.sort_unstable();
+            assert_eq!(done.iter().map(TimeoutId::as_str).collect::<Vec<_>>().concat(), "0123567");
+            let dead = store.records().remove(0);
+            assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
         }
     }
 

@@ -88,7 +88,8 @@ const BUSY: Duration = Duration::from_millis(100);
 /// How often a worker of a shared store tells it what it holds.
 const RECONCILE: Duration = Duration::from_secs(60);
 
-/// Longest delay after a failure of the store.
+/// Shortest and longest delay after a failure of the store.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Delay of a timeout that this process leaves to others.
@@ -508,7 +509,9 @@ impl Driver {
 
     /// Calls nothing for a moment: the handler cannot be started.
     pub(crate) fn rest(&mut self, now: WallTime) {
-        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), MAX_PAUSE);
+        // After an outage, other workers wait a tenth of a lease for this one to renew its own.
+        let most = MAX_PAUSE.min(self.settings.lease / 20).max(MIN_PAUSE);
+        self.pause = (self.pause * 2).clamp(MIN_PAUSE, most);
         self.paused_until = Some(now.saturating_add(self.pause));
     }
 
@@ -1485,6 +1488,16 @@ mod tests {
             claimed = carry_out(store, step.claims);
         }
         begun
+    }
+
+    #[test]
+    fn a_worker_tries_again_before_others_take_what_it_holds() {
+        for seconds in [2, 5, 30] {
+            let mut driver = driver(8);
+            driver.settings.lease = SECOND * seconds;
+            (0..9).for_each(|_| driver.rest(WallTime::MIN));
+            assert!(driver.pause < driver.settings.lease / 10, "{:?}", driver.pause);
+        }
     }
 
     #[test]

@@ -95,6 +95,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Delay of a timeout that this process leaves to others.
 pub(super) const LEFT: Duration = Duration::from_secs(5);
 
+/// Error of a timeout whose last attempt did not end. It stays after a requeue.
+const UNENDED: &str = "the last attempt did not end";
+
 /// Settings of one queue.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueSettings {
@@ -961,8 +964,8 @@ impl Driver {
         }
         let backoff = self.settings.queue.backoff;
         if backoff.is_last(record.attempt) {
-            let (claim, error) = (record.claim(), "the last attempt did not end");
-            return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
+            let claim = record.claim();
+            return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.bytes += record.payload.len();
@@ -1120,7 +1123,8 @@ impl Driver {
     fn must_be_alone(&self) -> bool {
         let backoff = self.settings.queue.backoff;
         self.next_due().is_some_and(|record| {
-            record.attempt > 0 && record.error.is_none() && backoff.is_last(record.attempt + 1)
+            let has_ended = record.error.as_ref().is_some_and(|error| error != UNENDED);
+            record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
         })
     }
 
@@ -1850,12 +1854,12 @@ mod tests {
         }
     }
 
-    /// A timeout of eight that begin at once ends the process.
+    /// A timeout of eight that begin at once ends the process, again and again.
     #[test]
     fn a_timeout_that_ends_its_process_dies_alone() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters) = (store(now, 8), Counters::default());
         for key_limit in [None, NonZeroUsize::new(8)] {
-            let (store, counters) = (store(now, 8), Counters::default());
             let mut done = Vec::new();
             for _ in 0..9 {
                 let (mut driver, mut claimed) = (driver(8), Vec::new());
@@ -1887,6 +1891,10 @@ mod tests {
             assert_eq!(done.iter().map(TimeoutId::as_str).collect::<Vec<_>>().concat(), "0123567");
             let dead = store.records().remove(0);
             assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
+            // It is requeued, beside new ones.
+            store.write(now, &[Command::Requeue(dead.id, now)]).expect("write");
+            let new = done.iter().map(|id| NewTimeout::new(id.as_str(), now, b"").expect("valid"));
+            store.write(now, &new.map(Command::Schedule).collect::<Vec<_>>()).expect("write");
         }
     }
 

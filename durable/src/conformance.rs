@@ -22,7 +22,7 @@ use fastrand::Rng;
 use crate::{
     error::StoreResult,
     memory::MemoryStore,
-    record::{Attempt, Claim, Name, Priority, Record, TimeoutId},
+    record::{Attempt, Claim, MOVED, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
@@ -42,6 +42,8 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_deliveries_by_key(&open());
     clocks_that_differ_or_step_back(&open());
     a_void_claim_beside_a_valid_one(&open());
+    a_late_renewal_takes_nothing(&open());
+    what_moves_between_databases(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -133,6 +135,49 @@ fn clocks_that_differ_or_step_back(store: &dyn Store) {
             assert_eq!(workers[0].until.since(now), until * SECOND);
         }
     }
+}
+
+/// Two workers could not reach the store for longer than their leases.
+fn a_late_renewal_takes_nothing(store: &dyn Store) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let lease = 30 * SECOND;
+    write(store, Command::Schedule(new("a", at(0))));
+    let workers = [0, 20].map(|seconds| {
+        let now = at(0).saturating_add(SECOND * seconds);
+        store.enter(now, lease, None).expect("enter")
+    });
+    let batch = store.claim(workers[0], &ClaimRequest::new(at(0), at(1))).expect("claim");
+    let claim = batch.expect("lease").records[0].claim();
+    let renew = |seconds: u32| {
+        let now = at(0).saturating_add(SECOND * seconds);
+        assert!(store.renew(workers[1], now, lease).expect("renew"));
+    };
+    renew(36);
+    let begun = store.begin(at(0), std::slice::from_ref(&claim), None).expect("begin");
+    assert_eq!(begun, [Begun::Begun]);
+    renew(37);
+    assert_eq!(write(store, Command::Settle(claim, Settlement::Done)), Answer::Settled(false));
+    assert!(!store.renew(workers[0], at(0), lease).expect("renew"));
+}
+
+/// A mark in an old database is no dead timeout, and a pause keeps nothing from a move.
+fn what_moves_between_databases(store: &dyn Store) {
+    write(store, Command::Schedule(new("a", at(0))));
+    store.pause(&Name::default(), true).expect("pause");
+    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let claim = |paused| {
+        let request = ClaimRequest { paused, ..ClaimRequest::new(at(0), at(1)) };
+        store.claim(worker, &request).expect("claim").expect("lease").records
+    };
+    assert_eq!(claim(false), []);
+    let claim = claim(true)[0].claim();
+    assert_eq!(
+        store.begin(at(0), std::slice::from_ref(&claim), None).expect("begin"),
+        [Begun::Paused]
+    );
+    let mark = Settlement::Dead { error: MOVED.to_owned() };
+    assert_eq!(write(store, Command::Settle(claim, mark)), Answer::Settled(true));
+    assert_eq!(write(store, Command::Requeue(id("a"), at(0))), Answer::Requeued(false));
 }
 
 /// Random operations on a store and on the reference.

@@ -76,7 +76,9 @@
 //!    changes nothing: this is the fence. Only the holder of the record's current token can
 //!    acknowledge it.
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
-//!    their old tokens void.
+//!    their old tokens void. It does so when it renews its own lease, unless less than half of that
+//!    is left: what stopped this worker may have stopped the other one. Then it does so at the next
+//!    renewal.
 //! 5. *Compare.* A failover or a crash of a server can undo a commit that it has answered. So the
 //!    worker of a shared store tells it each minute which tokens it holds, and the store makes the
 //!    other records of that worker pending.
@@ -99,8 +101,9 @@
 //! queues that it serves: see [`Queue`]. For each of them it is a worker of its own. Those of other
 //! queues wait for another worker. A claim takes what is due in the order of priority and time.
 //! A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as may run
-//! at once on all workers together. Pauses and keys are exact; permits of a rate can be lost if a
-//! delivery does not begin after all.
+//! at once on all workers together. Pauses and keys are exact. A permit of a rate whose delivery
+//! does not begin after all goes to another one of this worker within a tenth of a second, or is
+//! lost.
 //!
 //! # Waiting
 //!

@@ -42,6 +42,9 @@ struct Contents {
     /// Attempts, with the time until which each is kept.
     history: VecDeque<(WallTime, Attempt)>,
     attempts: u64,
+    /// Records that another transaction has locked.
+    #[cfg(test)]
+    locked: Vec<TimeoutId>,
 }
 
 #[derive(Clone)]
@@ -56,6 +59,12 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Locks records from begins, in place of those that were locked before.
+    #[cfg(test)]
+    pub(crate) fn lock(&self, ids: impl IntoIterator<Item = TimeoutId>) {
+        self.state.lock().locked = ids.into_iter().collect();
     }
 
     /// Returns every record, in the order of ids.
@@ -111,7 +120,7 @@ impl Contents {
     /// Returns the ids of the pending records of a claim: first those that are due, in the order of
     /// priority.
     fn pending(&self, request: &ClaimRequest) -> Vec<(WallTime, TimeoutId)> {
-        if self.queues.is_paused(&request.queue) {
+        if self.queues.is_paused(&request.queue) && !request.paused {
             return Vec::new();
         }
         let matches = |record: &&Record| {
@@ -274,6 +283,10 @@ impl Store for MemoryStore {
             };
             if record.token != claim.token || record.state != State::Claimed || record.next > now {
                 return Begun::Void;
+            }
+            #[cfg(test)]
+            if state.locked.contains(&claim.id) {
+                return Begun::Locked;
             }
             if state.queues.is_paused(&record.queue) {
                 return Begun::Paused;

@@ -213,6 +213,14 @@ impl Record {
     }
 }
 
+/// Error of a record in an old database whose copy in a new one is valid. It ends no attempt.
+pub(crate) const MOVED: &str = "\u{1}moved to another database";
+
+/// Returns whether a record only says that its timeout is in another database.
+pub(crate) fn is_moved(record: &Record) -> bool {
+    record.state == State::Dead && record.error.as_deref() == Some(MOVED)
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

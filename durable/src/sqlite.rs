@@ -493,7 +493,7 @@ impl Store for SqliteStore {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
-        if !held.queues.is_paused(&request.queue) {
+        if request.paused || !held.queues.is_paused(&request.queue) {
             self.read(|reader| held.claim(&mut batch, request, reader))?;
         }
         let holders = held.holds.values().filter_map(|hold| hold.worker);

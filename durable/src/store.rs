@@ -66,7 +66,8 @@ pub enum Command {
     Cancel(TimeoutId),
     /// Moves a pending or claimed timeout. Answer: [`Answer::Rescheduled`].
     Reschedule(TimeoutId, WallTime),
-    /// Makes a dead timeout pending, and sets its number of attempts to 0. Answer:
+    /// Makes a dead timeout pending, and sets its number of attempts to 0. Changes nothing if the
+    /// record is a mark that [`Sharded`](crate::Sharded) has moved the timeout. Answer:
     /// [`Answer::Requeued`].
     Requeue(TimeoutId, WallTime),
     /// Ends a delivery. Answer: [`Answer::Settled`]. Changes nothing if the claim is void.
@@ -242,6 +243,7 @@ pub struct WorkerLease {
 
 /// Request for records.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub struct ClaimRequest {
     /// Present time.
     pub now: WallTime,
@@ -265,6 +267,8 @@ pub struct ClaimRequest {
     pub begins: bool,
     /// Whether the answer must tell when a lease ends.
     pub lapse: bool,
+    /// Whether records of a paused queue are claimed as well. Their deliveries do not begin.
+    pub paused: bool,
 }
 
 impl ClaimRequest {
@@ -273,8 +277,8 @@ impl ClaimRequest {
     pub fn new(now: WallTime, until: WallTime) -> Self {
         let (limit, max_bytes) = (usize::MAX, usize::MAX);
         let (from, queue, busy) = (WallTime::MIN, Name::default(), Vec::new());
-        let (cron, begins, lapse) = (true, false, true);
-        Self { now, from, until, limit, max_bytes, cron, queue, busy, begins, lapse }
+        let (cron, begins, lapse, paused) = (true, false, true, false);
+        Self { now, from, until, limit, max_bytes, cron, queue, busy, begins, lapse, paused }
     }
 
     /// Returns whether the claim of a record begins its delivery.
@@ -483,7 +487,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId>;
 
     /// Extends the lease of a worker to `now + lease`, and takes the records of workers whose lease
-    /// ended before `now` from them. Returns `false` if the worker had lost its lease.
+    /// ended before `now` from them. If less than half of `lease` was left, it takes nothing: what
+    /// made this call late may have stopped the others as well. Returns `false` if the worker had
+    /// lost its lease.
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool>;
 
     /// Removes a worker. Its claims become void, and its records pending.
@@ -497,7 +503,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Claims pending records of a queue and a window, and gives each a new token: first those that
     /// are due, in the order of priority and time, and then the earliest others. None if the queue
-    /// is paused. `None` if the worker has lost its lease.
+    /// is paused, unless the request asks for them. `None` if the worker has lost its lease.
     fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>>;
 
     /// Begins the deliveries of claimed records that are due at `now`, and counts an attempt for

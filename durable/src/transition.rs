@@ -1,7 +1,7 @@
 //! How a command changes a record: the one place for stores that keep records in this process.
 
 use crate::{
-    record::{Attempt, AttemptEnd, Record, State},
+    record::{Attempt, AttemptEnd, Record, State, is_moved},
     store::{Answer, Cancelled, Command, Conflict, NewTimeout, Rescheduled, Scheduled, Settlement},
     time::WallTime,
 };
@@ -38,7 +38,7 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
             let (change, answer) = reschedule(old, *due, token);
             (change, Answer::Rescheduled(answer))
         }
-        Command::Requeue(_, due) => match old.filter(|old| old.state == State::Dead) {
+        Command::Requeue(_, due) => match old.filter(is_requeued) {
             None => (Change::Nothing, Answer::Requeued(false)),
             Some(old) => {
                 let record = Record { attempt: 0, next: *due, ..pending(old, token) };
@@ -55,6 +55,11 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
             }
         }
     }
+}
+
+/// Returns whether a requeue changes a record.
+fn is_requeued(old: &Record) -> bool {
+    old.state == State::Dead && !is_moved(old)
 }
 
 fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Scheduled) {

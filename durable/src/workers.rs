@@ -42,7 +42,8 @@ impl Workers {
         self.leases.contains_key(&worker)
     }
 
-    /// Extends a lease. Returns whether there was one, and removes the workers without one.
+    /// Extends a lease. Returns whether there was one, and removes the workers without one, unless
+    /// this call is late.
     pub(crate) fn renew(
         &mut self,
         worker: WorkerId,
@@ -51,12 +52,13 @@ impl Workers {
     ) -> (bool, Vec<WorkerId>) {
         let until = now.saturating_add(lease);
         let known = self.leases.get_mut(&worker);
+        let is_in_time = known.as_deref().is_some_and(|old| *old >= now.saturating_add(lease / 2));
         // A late call shortens no lease. A much longer one is from before a step of the clock.
         let has_stepped = |old| old > until.saturating_add(STEP);
         let longer = |old| if has_stepped(old) { until } else { until.max(old) };
         let is_known = known.map(|old| *old = longer(*old)).is_some();
         let all = mem::take(&mut self.leases);
-        let (lapsed, kept) = all.into_iter().partition(|&(_, until)| until < now);
+        let (lapsed, kept) = all.into_iter().partition(|&(_, until)| is_in_time && until < now);
         self.leases = kept;
         (is_known, BTreeMap::into_keys(lapsed).collect())
     }

@@ -584,9 +584,14 @@ impl Store for PostgresStore {
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
+        let half = now.saturating_add(lease / 2).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
         let keeper = &self.shared.keeper;
-        let known = keeper.run(|session| session.query(sql::RENEW, &[&id, &until]))?;
+        let known = keeper.run(|session| session.query(sql::RENEW, &[&id, &until, &half]))?;
+        let Some(known) = known.first() else { return Ok(false) };
+        if !known.get::<_, bool>(0) {
+            return Ok(true);
+        }
         let taken = keeper.run(|session| {
             session.transaction(|session| {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id])?;
@@ -597,7 +602,7 @@ impl Store for PostgresStore {
         if self.doubt(Some(WallTime::MIN), taken).is_ok_and(|taken| taken > 0) {
             self.shared.listeners.tell_all();
         }
-        Ok(!known.is_empty())
+        Ok(true)
     }
 
     fn leave(&self, worker: WorkerId) -> StoreResult<()> {
@@ -642,8 +647,9 @@ impl Store for PostgresStore {
         let is_overdue = request.until <= request.now;
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
         let (rows, after) = connection.run(|session| {
+            let (begins, paused) = (request.begins, request.paused);
             let parameters: Parameters<'_> =
-                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &request.begins];
+                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &begins, &paused];
             let rows = session.query(sql::CLAIM, parameters)?;
             let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
             Ok((rows, session.query(sql::AFTER_CLAIM, after)?))

@@ -63,6 +63,7 @@ pub(super) const WRITE: &str = "
         WHERE new.kind > 3 AND t.id = new.id AND CASE new.kind
             WHEN 4 THEN t.state < 3 AND NOT t.begun
             WHEN 5 THEN t.state = 3
+                AND t.error IS DISTINCT FROM (chr(1) || 'moved to another database')
             ELSE t.token = new.token AND t.state = 1 END
         RETURNING t.id
     ), missed AS MATERIALIZED (
@@ -109,8 +110,8 @@ pub(super) const COPY: &str = "COPY {schema}.timeouts
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 
 /// The key lock keeps the worker from being removed before the claim has committed. `$6` says
-/// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, and
-/// `$10` says whether deliveries begin.
+/// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, `$10`
+/// says whether deliveries begin, and `$11` whether a paused queue is claimed from.
 ///
 /// It takes the earliest of each priority, and keeps those that go first.
 pub(super) const CLAIM: &str = "
@@ -122,7 +123,7 @@ pub(super) const CLAIM: &str = "
             FROM {schema}.timeouts
             WHERE EXISTS (SELECT FROM {schema}.workers
                     WHERE id = $1 AND lease_until > to_timestamp(0) FOR KEY SHARE)
-                AND NOT EXISTS (SELECT FROM {schema}.queues WHERE name = $7 AND is_paused)
+                AND ($11 OR NOT EXISTS (SELECT FROM {schema}.queues WHERE name = $7 AND is_paused))
                 AND state = 0 AND queue = $7 AND priority = level AND next_at >= $2 AND next_at < $3
                 AND ($6 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')
                 AND (key IS NULL OR key <> ALL ($8::text[]))
@@ -263,12 +264,15 @@ pub(super) const ENTER: &str =
     "INSERT INTO {schema}.workers (lease_until, name) VALUES ($1, $2) RETURNING id";
 
 /// A worker whose lease was taken away has one until the start of 1970. A later call has renewed
-/// one that is a little longer; the clock has stepped back if it is much longer.
+/// one that is a little longer; the clock has stepped back if it is much longer. Returns whether
+/// the old one lasted until `$3`.
 pub(super) const RENEW: &str = "
     UPDATE {schema}.workers SET lease_until = CASE
-        WHEN lease_until > $2::timestamptz + interval '1 minute' THEN $2
-        ELSE greatest(lease_until, $2) END
-    WHERE id = $1 AND lease_until > to_timestamp(0) RETURNING id";
+        WHEN workers.lease_until > $2::timestamptz + interval '1 minute' THEN $2
+        ELSE greatest(workers.lease_until, $2) END
+    FROM {schema}.workers old
+    WHERE workers.id = $1 AND old.id = $1 AND workers.lease_until > to_timestamp(0)
+    RETURNING old.lease_until >= $3";
 
 /// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
 pub(super) const LAPSED: &str = "

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use self::mover::Sweep;
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Input, Name, Record, State, TimeoutId, fnv},
+    record::{Input, Name, Record, State, TimeoutId, fnv, is_moved},
     repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
@@ -24,9 +24,6 @@ use crate::{
 
 /// Due time of a copy in the new database, which no worker claims.
 const PARKED: WallTime = WallTime::MAX.before();
-
-/// Error of a record in the old database that says that its copy in the new one is valid.
-const MOVED: &str = "\u{1}moved to another database";
 
 /// Timeouts in several databases of one kind. The id chooses the database.
 ///
@@ -343,10 +340,6 @@ impl Sharded {
 
 fn is_parked(record: &Record) -> bool {
     record.next == PARKED && record.state != State::Dead
-}
-
-fn is_moved(record: &Record) -> bool {
-    record.state == State::Dead && record.error.as_deref() == Some(MOVED)
 }
 
 /// The first of two databases has changed, and the second one failed.

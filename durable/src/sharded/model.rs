@@ -333,6 +333,47 @@ fn a_copy_without_a_mark_is_no_timeout() {
     assert_eq!(sharded.count_unmoved().expect("count"), 0);
 }
 
+/// The mover ends at any of its calls, and somebody requeues the dead timeouts of the old database.
+#[test]
+fn a_requeue_of_a_mark_makes_no_second_timeout() {
+    let (mut marks, mut last) = (0, 0);
+    loop {
+        let (sharded, new) = two();
+        write(&sharded, 0, new.due, &new);
+        let left = AtomicU32::new(last);
+        *sharded.hook.lock() = Some(Box::new(move || match left.fetch_sub(1, SeqCst) {
+            0 => Err(StoreError::new(StoreErrorReason::Unavailable)),
+            _ => Ok(()),
+        }));
+        let is_done = sharded.move_some(8).is_ok();
+        *sharded.hook.lock() = None;
+        marks += u32::from(records(&sharded.timers[0]).iter().any(is_moved));
+        let requeued = sharded.timers[0].requeue(&new.id, new.due).wait().expect("requeue");
+        assert!(!requeued, "there is no dead timeout");
+        for _ in 0..9 {
+            sharded.move_some(8).expect("memory");
+        }
+        assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1], "{last}");
+        if is_done {
+            break;
+        }
+        last += 1;
+    }
+    assert_eq!(marks, 2, "before and after the copy starts");
+}
+
+#[test]
+fn a_paused_queue_moves() {
+    let (sharded, new) = two();
+    write(&sharded, 0, new.due, &new);
+    sharded.pause("").expect("pause");
+    for _ in 0..9 {
+        sharded.move_some(8).expect("memory");
+    }
+    assert_eq!(sharded.count_unmoved().expect("count"), 0);
+    assert_eq!(records(&sharded.timers[1])[0].due, new.due);
+}
+
 #[test]
 fn a_mover_completes_a_replace_whose_caller_has_died() {
     let (sharded, new) = two();

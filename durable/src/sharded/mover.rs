@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::{MOVED, PARKED, Sharded, is_moved, is_parked};
+use super::{PARKED, Sharded, is_parked};
 use crate::{
     error::{DurableError, StoreResult},
-    record::{Claim, Name, Record, TimeoutId},
+    record::{Claim, MOVED, Name, Record, TimeoutId, is_moved},
     store::{
         Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
         WorkerId,
@@ -156,15 +156,17 @@ impl Mover<'_> {
         self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands)
     }
 
-    fn claim(&self, which: usize, request: &ClaimRequest) -> StoreResult<Vec<Record>> {
+    /// Claims also what is paused: a pause keeps deliveries from their begin, not from a move.
+    fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Vec<Record>> {
         let store = self.sharded.store(self.pair[which])?;
-        Ok(store.claim(self.workers[which], request)?.unwrap_or_default().records)
+        let request = ClaimRequest { paused: true, ..request };
+        Ok(store.claim(self.workers[which], &request)?.unwrap_or_default().records)
     }
 
     /// Claims the copies of a queue that no worker holds.
     fn claim_copies(&self, queue: &Name) -> StoreResult<Vec<Record>> {
         let all = ClaimRequest::new(WallTime::MIN, WallTime::MAX);
-        self.claim(1, &ClaimRequest { from: PARKED, queue: queue.clone(), ..all })
+        self.claim(1, ClaimRequest { from: PARKED, queue: queue.clone(), ..all })
     }
 
     /// Ends the moves of a mover that died.
@@ -201,7 +203,7 @@ impl Mover<'_> {
             let all = ClaimRequest::new(WallTime::MIN, PARKED);
             let (queue, max_bytes) = (queue.clone(), MAX_BYTES);
             let request = ClaimRequest { from: *from, limit, max_bytes, queue, ..all };
-            let mut batch = self.claim(0, &request)?;
+            let mut batch = self.claim(0, request.clone())?;
             let Some(last) = batch.last().map(|last| last.next) else { return Ok(true) };
             batch.retain(|record| {
                 let is_fresh = record.attempt == 0 && record.due == record.next;

@@ -262,7 +262,7 @@ impl DurableTimerBuilder {
     /// Default: 30 seconds.
     ///
     /// A worker renews its lease after a third of this time. When a worker dies, others deliver its
-    /// timeouts after the whole time.
+    /// timeouts after the whole time, or up to a tenth more if they held none of their own.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.driver.lease = lease;

@@ -387,11 +387,12 @@ fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &C
         Reply::Settled(token, counted) => {
             outcome.ended.push(token);
             let total = match counted {
+                // A release that is refused ends no delivery.
+                Counted::Released => return,
                 _ if answers.contains(&Answer::Settled(false)) => &counters.fenced,
                 Counted::Acknowledged => &counters.acknowledged,
                 Counted::Retried => &counters.retries,
                 Counted::Dead => &counters.dead,
-                Counted::Released => return,
             };
             total.add(1);
         }

@@ -69,21 +69,31 @@ const AHEAD: usize = 64;
 /// Records that go back to the store if a full window must take one that is due earlier.
 const EVICTED: usize = 64;
 
-/// Time until the next try if other transactions have locked a record.
+/// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
-/// Least and most time until the next try if another worker delivers as many timeouts of a key as
-/// may run at once.
-const BUSY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+/// Most of the doubled times until the next try of a record that stays locked, or of a busy key.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
+const PERMIT: Duration = Duration::from_millis(100);
+
+/// Least time until the next try if another worker delivers as many timeouts of a key as may run at
+/// once.
+const BUSY: Duration = Duration::from_millis(100);
 
 /// How often a worker of a shared store tells it what it holds.
 const RECONCILE: Duration = Duration::from_secs(60);
 
-/// Longest delay after a failure of the store.
+/// Shortest and longest delay after a failure of the store.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Delay of a timeout that this process leaves to others.
 pub(super) const LEFT: Duration = Duration::from_secs(5);
+
+/// Error of a timeout whose last attempt did not end. It stays after a requeue.
+const UNENDED: &str = "the last attempt did not end";
 
 /// Settings of one queue.
 #[derive(Debug, Clone)]
@@ -261,14 +271,21 @@ pub(crate) struct Driver {
     is_turn_of_backlog: bool,
     /// Payload of the wheel and of both lanes.
     bytes: usize,
-    /// Due records that wait for a delivery of their key to end.
+    /// Due records that wait for a delivery of their key to end. Those of a key for which there was
+    /// no room wait in the store.
     parked: FxHashMap<Name, Due>,
+    /// Number and bytes of the parked records.
+    parked_size: (usize, usize),
     /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
     /// and the delay before it.
     busy: FxHashMap<Name, usize>,
     blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
-    /// No delivery begins before this, because of the rate.
+    /// When the rate allows another permit.
     permit_at: WallTime,
+    /// Permits whose deliveries did not begin, and until when they last.
+    permits: (usize, WallTime),
+    /// Delays of records that others have locked, by token.
+    locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
     /// Tokens of settlements that a step returned and the store has not written.
@@ -314,12 +331,8 @@ impl Driver {
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        let due = self.window.due.len() + self.backlog.due.len() + self.parked();
+        let due = self.window.due.len() + self.backlog.due.len() + self.parked_size.0;
         (self.wheel.len(), due, self.delivering.len())
-    }
-
-    fn parked(&self) -> usize {
-        self.parked.values().map(Due::len).sum()
     }
 
     /// Returns whether nothing is due or being delivered.
@@ -327,7 +340,8 @@ impl Driver {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog.at.is_some() && !self.is_closing;
         let (_, due, delivering) = self.held();
-        is_waiting && !has_backlog && due + delivering + self.running == 0 && !self.is_claiming()
+        let is_empty = due + delivering + self.running == 0 && self.parked.is_empty();
+        is_waiting && !has_backlog && is_empty && !self.is_claiming()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -390,10 +404,12 @@ impl Driver {
     fn take_held(&mut self) -> Vec<Record> {
         self.bytes = 0;
         self.blocked.clear();
+        self.locked.clear();
         self.busy.retain(|_, count| *count > 0);
         let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
         let held = self.wheel.drain().map(|(_, _, record)| record);
         let parked = std::mem::take(&mut self.parked).into_values();
+        self.parked_size = (0, 0);
         held.chain(due.into_iter().chain(parked).flat_map(Due::into_values)).collect()
     }
 
@@ -439,7 +455,8 @@ impl Driver {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
-        let due = (has_due && self.free() > 0).then_some(self.last.max(self.permit_at));
+        let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
+        let due = (has_due && self.free() > 0).then_some(self.last.max(permit_at));
         let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
@@ -459,6 +476,7 @@ impl Driver {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             self.permit_at = WallTime::MIN;
+            self.permits.0 = 0;
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
             for record in held {
@@ -491,7 +509,9 @@ impl Driver {
 
     /// Calls nothing for a moment: the handler cannot be started.
     pub(crate) fn rest(&mut self, now: WallTime) {
-        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), MAX_PAUSE);
+        // After an outage, other workers wait a tenth of a lease for this one to renew its own.
+        let most = MAX_PAUSE.min(self.settings.lease / 20).max(MIN_PAUSE);
+        self.pause = (self.pause * 2).clamp(MIN_PAUSE, most);
         self.paused_until = Some(now.saturating_add(self.pause));
     }
 
@@ -585,19 +605,51 @@ impl Driver {
 
     /// Holds a record back if as many deliveries of its key are under way as may run at once.
     /// Otherwise returns it, and counts it as one of them.
-    fn park(&mut self, record: Record) -> Option<Record> {
-        let (Some(limit), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
+    fn park(&mut self, record: Record, turn: &mut Turn<'_>) -> Option<Record> {
+        let (Some(_), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
             return Some(record);
         };
-        let count = self.busy.entry(key.clone()).or_default();
-        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
-        if *count < limit.get() && !is_blocked {
-            *count += 1;
+        if !self.is_busy(key) {
+            *self.busy.entry(key.clone()).or_default() += 1;
             return Some(record);
         }
         self.bytes += record.payload.len();
+        self.parked_size.0 += 1;
+        self.parked_size.1 += record.payload.len();
         self.parked.entry(key.clone()).or_default().insert(rank(&record), record);
+        self.trim_parked(turn);
         None
+    }
+
+    /// Gives parked records back, of the keys with most of them, so that half of the window is free
+    /// for others. Claims pass over these keys still.
+    fn trim_parked(&mut self, turn: &mut Turn<'_>) {
+        let (most, bytes) = (self.settings.window_capacity / 2, self.settings.window_bytes / 2);
+        while self.parked_size.0 > most || self.parked_size.1 > bytes {
+            let Some(longest) = self.parked.values_mut().max_by_key(|due| due.len()) else {
+                return;
+            };
+            let kept = longest.len() / 2;
+            let Some(&first) = longest.keys().nth(kept) else { return };
+            for record in longest.split_off(&first).into_values() {
+                self.unparked(&record);
+                self.bytes -= record.payload.len();
+                self.wait_for_release(&record.claim(), turn);
+            }
+        }
+    }
+
+    fn unparked(&mut self, record: &Record) {
+        self.parked_size.0 -= 1;
+        self.parked_size.1 -= record.payload.len();
+    }
+
+    /// Returns whether the driver may begin no more deliveries of a key.
+    fn is_busy(&self, key: &Name) -> bool {
+        let limit = self.settings.queue.key_limit;
+        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
+        let count = self.busy.get(key).copied().unwrap_or_default();
+        is_blocked || limit.is_some_and(|limit| count >= limit.get())
     }
 
     /// A record that was counted is not being delivered any more.
@@ -612,16 +664,21 @@ impl Driver {
         self.unpark(key);
     }
 
-    /// Makes the first parked record of a key due again. After the last one, claims do not pass
-    /// over the key any more.
+    /// Makes the first parked record of a key due again, unless the key is busy. After the last
+    /// one, claims do not pass over the key any more.
     fn unpark(&mut self, key: &Name) {
-        let Some(parked) = self.parked.get_mut(key) else { return };
-        if let Some((rank, record)) = parked.pop_first() {
-            self.window.due.insert(rank, record);
+        if self.is_busy(key) {
+            return;
         }
+        let Some(parked) = self.parked.get_mut(key) else { return };
+        let first = parked.pop_first();
         if parked.is_empty() {
             self.parked.remove(key);
             self.claim_soon(self.last);
+        }
+        if let Some((rank, record)) = first {
+            self.unparked(&record);
+            self.window.due.insert(rank, record);
         }
     }
 
@@ -643,6 +700,7 @@ impl Driver {
 
     /// Gives a record back. The worker stays until that is written.
     fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
+        self.locked.remove(&claim.token);
         let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
         self.delivering.insert(claim.token, waiting);
         turn.step.settle(claim.clone(), Settlement::Release);
@@ -903,8 +961,8 @@ impl Driver {
         }
         let backoff = self.settings.queue.backoff;
         if backoff.is_last(record.attempt) {
-            let (claim, error) = (record.claim(), "the last attempt did not end");
-            return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
+            let claim = record.claim();
+            return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.bytes += record.payload.len();
@@ -930,17 +988,23 @@ impl Driver {
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
         if let Some(rate) = rate {
             count = count.min(self.window.due.len() + self.backlog.due.len());
-            if count == 0 || turn.now < self.permit_at {
-                return Ok(());
+            let kept = if turn.now < self.permits.1 { self.permits.0 } else { 0 };
+            self.permits.0 = kept;
+            if kept < count && self.permit_at <= turn.now {
+                let (more, next) =
+                    contain(|| turn.store.permits(&name, turn.now, rate, count - kept))?;
+                if kept + more < count {
+                    self.permit_at = next;
+                }
+                self.permits = (kept + more, turn.now.saturating_add(PERMIT));
             }
-            let permits = contain(|| turn.store.permits(&name, turn.now, rate, count))?;
-            if permits.0 < count {
-                self.permit_at = permits.1;
-            }
-            count = permits.0;
+            count = count.min(self.permits.0);
         }
         let (idle, mut records) = (self.idle(), Vec::new());
         while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
+            if !records.is_empty() && self.must_be_alone() {
+                break;
+            }
             let Some(record) = self.pop_due() else { break };
             if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
@@ -950,7 +1014,7 @@ impl Driver {
                 turn.counters.skipped.add(1);
                 turn.step.settle(record.claim(), settlement);
             } else {
-                records.extend(self.park(record));
+                records.extend(self.park(record, turn));
             }
         }
         if records.is_empty() {
@@ -961,6 +1025,9 @@ impl Driver {
             Ok(begun) => begun,
             Err(error) => {
                 let is_doubtful = self.doubt(&error, turn.now);
+                if is_doubtful {
+                    self.permits.0 = 0;
+                }
                 for record in records {
                     self.free_key(record.key.as_ref());
                     if !is_doubtful {
@@ -977,8 +1044,12 @@ impl Driver {
             if begun != Begun::Begun {
                 self.free_key(record.key.as_ref());
             }
+            if begun != Begun::Locked {
+                self.locked.remove(&record.token);
+            }
             match begun {
                 Begun::Begun => {
+                    self.permits.0 = self.permits.0.saturating_sub(1);
                     debug_assert!(record.next <= turn.now, "a delivery is early");
                     record.attempt += 1;
                     // More deliveries of the key may be allowed.
@@ -986,13 +1057,18 @@ impl Driver {
                     self.deliver(record, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
-                Begun::Locked => self.hold(record, turn.now.saturating_add(LOCKED)),
+                Begun::Locked => {
+                    let delay = self.locked.entry(record.token).or_default();
+                    *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
+                    let until = turn.now.saturating_add(*delay);
+                    self.hold(record, until);
+                }
                 Begun::Busy => {
                     let key = record.key.clone().unwrap_or_default();
                     let (until, delay) = self.blocked.entry(key).or_default();
-                    *delay = (*delay * 2).clamp(BUSY[0], BUSY[1]);
+                    *delay = (*delay * 2).clamp(BUSY, MAX_DELAY);
                     *until = Some(turn.now.saturating_add(*delay));
-                    drop(self.park(record));
+                    drop(self.park(record, turn));
                 }
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
@@ -1028,10 +1104,25 @@ impl Driver {
         Some(record)
     }
 
+    /// Returns the record that begins next.
+    fn next_due(&self) -> Option<&Record> {
+        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
+        lane.due.first_key_value().map(|(_, record)| record)
+    }
+
     /// Returns whether the next record that begins was attempted before.
     fn is_next_repeated(&self) -> bool {
-        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
-        lane.due.first_key_value().is_some_and(|(_, record)| record.attempt > 0)
+        self.next_due().is_some_and(|record| record.attempt > 0)
+    }
+
+    /// Returns whether the next record waits until no other delivery is under way: this is its last
+    /// attempt, and none of them has ended. Either it ends its process, or one beside it does.
+    fn must_be_alone(&self) -> bool {
+        let backoff = self.settings.queue.backoff;
+        self.next_due().is_some_and(|record| {
+            let has_ended = record.error.as_ref().is_some_and(|error| error != UNENDED);
+            record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
+        })
     }
 
     /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
@@ -1105,6 +1196,9 @@ impl Driver {
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
         let free = self.free_of(self.settings.queue.max_deliveries);
+        if self.must_be_alone() && !self.delivering.is_empty() {
+            return 0;
+        }
         if self.is_next_repeated() {
             return free.min(self.idle());
         }
@@ -1248,9 +1342,6 @@ impl Driver {
     fn has_room(&self) -> bool {
         let held = self.wheel.len() + self.window.due.len();
         let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
-        if self.parked() >= self.settings.window_capacity {
-            return false;
-        }
         if self.full_until.is_some() {
             held <= capacity / 2 && self.bytes <= bytes / 2
         } else {
@@ -1311,7 +1402,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout};
+    use crate::{Command, MemoryStore, NewTimeout, TimeoutId};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1408,6 +1499,16 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_tries_again_before_others_take_what_it_holds() {
+        for seconds in [2, 5, 30] {
+            let mut driver = driver(8);
+            driver.settings.lease = SECOND * seconds;
+            (0..9).for_each(|_| driver.rest(WallTime::MIN));
+            assert!(driver.pause < driver.settings.lease / 10, "{:?}", driver.pause);
+        }
+    }
+
+    #[test]
     fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         let (store, mut driver) = (store(now, 100), driver(8));
@@ -1440,6 +1541,81 @@ mod tests {
             schedule("burst", 10, now);
             driver.notice(None, now);
             assert_eq!(begins(&mut driver, &store, now, 30), 10, "the others wait for room");
+        }
+    }
+
+    /// Other transactions have locked the oldest records, and may hold them for long.
+    #[test]
+    fn a_locked_record_takes_no_permits_from_others() {
+        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for (count, locked) in [(6, 1), (9, 4)] {
+            let (store, mut driver) = (store(start, count), driver(8));
+            driver.settings.queue.rate = NonZeroU32::new(10);
+            let oldest = (count - locked..count).map(|number| format!("{number}"));
+            store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
+            let (mut now, mut steps, mut begun) = (start, 0, 0);
+            while now < start.saturating_add(2 * SECOND) {
+                begun += begins(&mut driver, &store, now, 4);
+                steps += 1;
+                assert!(steps < 100, "{steps} times");
+                now = driver.next_step().expect("one is locked").max(now);
+            }
+            assert_eq!(begun, 5, "{locked} are locked");
+            store.lock([]);
+            let later = now.saturating_add(2 * SECOND);
+            assert_eq!(begins(&mut driver, &store, later, 9), 1, "no more permits than without");
+        }
+    }
+
+    /// More timeouts of busy keys are due than the window has room for.
+    #[test]
+    fn timeouts_of_busy_keys_do_not_stop_others() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for window_bytes in [64 << 20, 40] {
+            let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
+            (driver.settings.window_capacity, driver.settings.window_bytes) = (4, window_bytes);
+            driver.settings.queue.key_limit = NonZeroUsize::new(1);
+            let new = |id: String, key: Option<&str>| {
+                let new = NewTimeout::new(id, now, [0; 10]).expect("valid");
+                Command::Schedule(key.map_or(Ok(new.clone()), |key| new.key(key)).expect("valid"))
+            };
+            let of = |key| (1..=8).map(move |number| new(format!("{key}{number}"), Some(key)));
+            let z = new("z".to_owned(), None);
+            store
+                .write(now, &of("a").chain(of("b")).chain([z]).collect::<Vec<_>>())
+                .expect("write");
+            let (mut claimed, mut begun, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+            let mut claims = 0;
+            let mut steps = |driver: &mut Driver, count, begun: &mut Vec<Record>| {
+                for _ in 0..count {
+                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+                    begun.extend(step.begun.into_iter().map(|(record, _)| record));
+                    for (claim, settlement, _) in step.settlements {
+                        let settle = Command::Settle(claim.clone(), settlement);
+                        store.write(now, &[settle]).expect("write");
+                        driver.ended(claim.token);
+                        driver.notice(None, WallTime::MIN);
+                    }
+                    claims += step.claims.len();
+                    claimed = carry_out(&store, step.claims);
+                }
+                claims
+            };
+            let made = steps(&mut driver, 30, &mut begun);
+            let ids: Vec<_> = begun.iter().map(|record| record.id.as_str()).collect();
+            assert_eq!(ids, ["a1", "b1", "z"]);
+            assert_eq!(steps(&mut driver, 30, &mut begun), made, "it does not claim in vain");
+            while let Some(record) = begun.pop() {
+                let settle = Command::Settle(record.claim(), Settlement::Done);
+                store.write(now, &[settle]).expect("write");
+                driver.ended(record.token);
+                ends.push(record.id.to_string());
+                steps(&mut driver, 10, &mut begun);
+            }
+            assert_eq!(ends.len(), 17);
+            for key in ["a", "b"] {
+                assert!(ends.iter().filter(|id| id.starts_with(key)).is_sorted(), "{ends:?}");
+            }
         }
     }
 
@@ -1497,7 +1673,7 @@ mod tests {
         assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
     }
 
-    /// The worker has lost its lease, and the store takes a while to say so.
+    /// The store takes a while for a renewal.
     #[test]
     fn a_lease_counts_from_the_time_that_the_store_hears() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
@@ -1506,7 +1682,8 @@ mod tests {
         let claims = driver.step(&store, now, &counters, Vec::new()).claims;
         let worker = claims[0].worker;
         driver.step(&store, now, &counters, carry_out(&store, claims));
-        store.leave(worker).expect("leave");
+        let later = now.saturating_add(driver.settings.lease);
+        assert!(store.renew(worker, later, driver.settings.lease).expect("renew"));
         // The store calls this during the renewal: it takes the records of another worker.
         store.enter(now, Duration::ZERO, None).expect("enter");
         let heard = Arc::new(std::sync::OnceLock::new());
@@ -1515,10 +1692,9 @@ mod tests {
             let start = *noted.get_or_init(Lease::now);
             while Lease::now() < start + SECOND / 100 {}
         }));
-        let later = now.saturating_add(driver.settings.lease);
         driver.claim_soon(later);
         let step = driver.step(&store, later, &counters, Vec::new());
-        assert_ne!(step.claims[0].worker, worker);
+        assert_eq!(step.claims[0].worker, worker);
         let end = Lease::now() + driver.lease.remaining().expect("real time");
         let heard = *heard.get().expect("the renewal");
         let limit = heard + driver.settings.lease / 10 * 9;
@@ -1625,7 +1801,10 @@ mod tests {
     #[test]
     fn only_the_first_of_several_attempts_begins_before_a_thread_is_free() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        for (attempts, begun_in_turn) in [(1, vec![4]), (2, vec![BACKLOG, 4])] {
+        // The last of several attempts that never ended begins alone.
+        for (attempts, begun_in_turn) in
+            [(1, vec![4]), (2, vec![BACKLOG, 1]), (3, vec![BACKLOG, 4, 1])]
+        {
             let (store, counters) = (store(now, 300), Counters::default());
             let mut begun = Vec::new();
             for _ in &begun_in_turn {
@@ -1641,6 +1820,50 @@ mod tests {
             }
             assert_eq!(begun, begun_in_turn);
             assert!(store.records().iter().all(|record| record.attempt <= attempts));
+        }
+    }
+
+    /// A timeout of eight that begin at once ends the process, again and again.
+    #[test]
+    fn a_timeout_that_ends_its_process_dies_alone() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters) = (store(now, 8), Counters::default());
+        for key_limit in [None, NonZeroUsize::new(8)] {
+            let mut done = Vec::new();
+            for _ in 0..9 {
+                let (mut driver, mut claimed) = (driver(8), Vec::new());
+                driver.settings.queue.backoff = Backoff::default().attempts(3);
+                driver.settings.queue.key_limit = key_limit;
+                let is_killed = (0..30).any(|_| {
+                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+                    for (claim, settlement, _) in step.settlements {
+                        store.write(now, &[Command::Settle(claim, settlement)]).expect("write");
+                    }
+                    claimed = carry_out(&store, step.claims);
+                    if step.begun.iter().any(|(record, _)| record.id.as_str() == "4") {
+                        return true;
+                    }
+                    for (record, _) in step.begun {
+                        let settle = Command::Settle(record.claim(), Settlement::Done);
+                        store.write(now, &[settle]).expect("write");
+                        driver.ended(record.token);
+                        done.push(record.id);
+                    }
+                    false
+                });
+                store.leave(driver.leave().expect("entered")).expect("leave");
+                if !is_killed {
+                    break;
+                }
+            }
+            done.sort_unstable();
+            assert_eq!(done.iter().map(TimeoutId::as_str).collect::<Vec<_>>().concat(), "0123567");
+            let dead = store.records().remove(0);
+            assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
+            // It is requeued, beside new ones.
+            store.write(now, &[Command::Requeue(dead.id, now)]).expect("write");
+            let new = done.iter().map(|id| NewTimeout::new(id.as_str(), now, b"").expect("valid"));
+            store.write(now, &new.map(Command::Schedule).collect::<Vec<_>>()).expect("write");
         }
     }
 
@@ -1704,6 +1927,7 @@ mod tests {
         driver.step(&store, now, &counters, carry_out(&store, claims));
         assert_eq!(driver.lapse_at, Some(end));
         assert!(driver.next_step().is_some_and(|next| next <= end));
+        store.renew(driver.worker.expect("entered"), end, 30 * SECOND).expect("renew");
         let claims = driver.step(&store, end, &counters, Vec::new()).claims;
         assert!(asks(&claims).contains(&true), "the other worker may have another lease");
         assert!(!store.renew(other, end, SECOND).expect("renew"), "its records are taken");

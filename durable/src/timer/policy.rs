@@ -51,7 +51,10 @@ impl Backoff {
     /// The first attempts of quick handlers begin ahead, in batches, so a kill of the process can
     /// count one that no handler has seen. With a limit of one, and from the second attempt on, no
     /// more begin than handlers are free. Of asynchronous handlers, `max_deliveries` are free at
-    /// first, so a kill counts an attempt of each delivery under way, run or not.
+    /// first, so a kill counts an attempt of each delivery under way, run or not. If no attempt of
+    /// a timeout has ended, the last one begins when no other delivery of its queue is under way in
+    /// this process. So a timeout whose handler ends the process does not make the others beside it
+    /// dead.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
@@ -70,7 +73,9 @@ impl Backoff {
         }
         let factor = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let delay = self.base.checked_mul(factor).unwrap_or(self.max).min(self.max);
-        Some(delay.mul_f64(1.0 - self.jitter * fastrand::f64()))
+        let part = delay.as_secs_f64() * (1.0 - self.jitter * fastrand::f64());
+        // The longest durations are no exact floats.
+        Some(Duration::try_from_secs_f64(part).unwrap_or(delay))
     }
 
     /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
@@ -97,5 +102,18 @@ impl Default for Backoff {
     /// Returns delays from a second to an hour, and 20 attempts.
     fn default() -> Self {
         Self::new(Duration::from_secs(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_delay_does_not_overflow() {
+        let backoff = Backoff::new(Duration::MAX).max(Duration::MAX).jitter(0.0);
+        let (settlement, _) = backoff.settle(1, String::new(), WallTime::MIN, None);
+        let (at, error) = (WallTime::MAX, String::new());
+        assert_eq!(settlement, Settlement::Retry { at, error });
     }
 }

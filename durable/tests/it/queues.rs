@@ -49,6 +49,29 @@ fn a_timeout_waits_for_a_worker_that_knows_its_queue() {
     }
 }
 
+/// The clock steps forward, the machine is suspended, or the store cannot be reached. The worker of
+/// one queue renews its lease before that of the other.
+#[test]
+fn a_gap_longer_than_a_lease_repeats_no_delivery_of_another_queue() {
+    for gap in [25, 60] {
+        let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+        let (emails, email_deliveries) = queue("email");
+        let (others, other_deliveries) = queue("other");
+        let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
+        let timer = builder.queue(others).queue(emails).build().expect("start");
+        timer.schedule_new(email(&clock, "a")).wait().expect("schedule");
+        clock.advance(8 * SECOND);
+        let new = NewTimeout::new("b", clock.now(), b"").and_then(|new| new.queue("other"));
+        timer.schedule_new(new.expect("valid")).wait().expect("schedule");
+        clock.step_to(clock.now().saturating_add(gap * SECOND));
+        clock.advance(60 * SECOND);
+        let deliveries = [ids(&email_deliveries), ids(&other_deliveries)];
+        assert_eq!(deliveries, [["a"], ["b"]], "one delivery of each");
+        let stats = timer.stats();
+        assert_eq!((stats.fenced, stats.lost_leases, stats.acknowledged), (0, 0, 2));
+    }
+}
+
 #[test]
 fn workers_of_different_names_and_queues_share_no_name() {
     let (store, clock) = (MemoryStore::new(), ManualWallClock::new());

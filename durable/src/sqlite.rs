@@ -38,7 +38,7 @@ use crate::{
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        QueueState, Store, WorkerId, WorkerLease,
+        QueueState, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
     transition::{Change, apply, ended},
@@ -170,13 +170,14 @@ struct Hold {
     begun: bool,
     attempt: u32,
     queue: Name,
+    priority: Priority,
     key: Option<Name>,
 }
 
 /// A queue and a priority.
 type Part = (Name, Priority);
 
-/// Where a live record is.
+/// Queue, priority and time of a record.
 type Spot = (Part, WallTime);
 
 type Place = (WallTime, TimeoutId);
@@ -712,6 +713,9 @@ impl Effects {
     ) -> rusqlite::Result<Answer> {
         let id = command.id();
         self.token += 1;
+        if let (Command::Settle(claim, Settlement::Done), true) = (command, self.keep.is_zero()) {
+            return self.remove_held(claim, writer);
+        }
         let old = find(writer, id, self.holds.get(id))?;
         let (change, answer) = apply(old.clone(), command, self.token);
         if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
@@ -739,6 +743,22 @@ impl Effects {
         self.holds.remove(id);
         self.changes.push((id.clone(), live(old), live(record)));
         Ok(answer)
+    }
+
+    /// Removes the record of a claim without reading it. It is where it was claimed, as a change of
+    /// its place would have taken the hold away.
+    fn remove_held(&mut self, claim: &Claim, writer: &Connection) -> rusqlite::Result<Answer> {
+        let is_valid = |hold: &&Hold| hold.worker.is_some() && hold.token == claim.token;
+        let Some(hold) = self.holds.get(&claim.id).filter(is_valid) else {
+            return Ok(Answer::Settled(false));
+        };
+        let spot = ((hold.queue.clone(), hold.priority), hold.next);
+        let is_removed = remove(writer, false, &spot, &claim.id)?;
+        if is_removed {
+            self.holds.remove(&claim.id);
+            self.changes.push((claim.id.clone(), Some(spot), None));
+        }
+        Ok(Answer::Settled(is_removed))
     }
 
     fn trim(&self, now: WallTime, writer: &Connection) -> rusqlite::Result<()> {
@@ -791,9 +811,9 @@ impl Held {
         for (id, before, after) in &effects.changes {
             self.holds.remove(id);
             if let Some((part, next)) = before {
-                self.of_part(part).for_each(|frontier| {
+                for frontier in self.of_part(part).filter(|frontier| !frontier.loose.is_empty()) {
                     frontier.loose.remove(&(*next, id.clone()));
-                });
+                }
             }
             if let Some((part, next)) = after {
                 self.of_part(part).for_each(|frontier| frontier.loosen((*next, id.clone())));
@@ -849,6 +869,7 @@ impl Held {
             begun: false,
             attempt: record.attempt,
             queue: record.queue.clone(),
+            priority: record.priority,
             key: record.key.clone(),
         };
         self.holds.insert(record.id.clone(), hold);
@@ -1180,6 +1201,19 @@ fn find(
     statement.query_row([id.as_str()], |row| read_row(row, hold)).optional()
 }
 
+/// Removes the row at a place. Returns whether there was one.
+fn remove(
+    writer: &Connection,
+    is_dead: bool,
+    ((queue, priority), next): &Spot,
+    id: &TimeoutId,
+) -> rusqlite::Result<bool> {
+    let sql = "DELETE FROM records
+        WHERE dead = ? AND queue = ? AND priority = ? AND next = ? AND id = ?";
+    let place = (is_dead, queue.as_str(), *priority as u8, next.as_micros(), id.as_str());
+    Ok(writer.prepare_cached(sql)?.execute(place)? == 1)
+}
+
 /// Removes the row of a record, and writes another one.
 fn replace(
     writer: &Connection,
@@ -1187,11 +1221,8 @@ fn replace(
     record: Option<&Record>,
 ) -> rusqlite::Result<()> {
     if let Some(old) = old {
-        let sql = "DELETE FROM records
-            WHERE dead = ? AND queue = ? AND priority = ? AND next = ? AND id = ?";
-        let part = (old.queue.as_str(), old.priority as u8);
-        let (is_dead, next) = (old.state == State::Dead, old.next.as_micros());
-        writer.prepare_cached(sql)?.execute((is_dead, part.0, part.1, next, old.id.as_str()))?;
+        let spot = ((old.queue.clone(), old.priority), old.next);
+        remove(writer, old.state == State::Dead, &spot, &old.id)?;
     }
     let Some(record) = record else { return Ok(()) };
     let repeat = record.repeat.as_ref().map(Repeat::to_text);

@@ -1,7 +1,10 @@
 //! The embedded store: one SQLite file, one process.
 //!
-//! One table has all records of each queue and priority in the order of their times, and an index
-//! has their ids. Claims are not written: only this process can hold one, and all of them end with
+//! One table has all records of each queue and priority in the order of their times, and another one
+//! has the place of each id. An acknowledgement leaves the row of its id, as ids are scattered: each
+//! would write a page of its own. Later commits remove such *stale* rows in the order of their ids.
+//!
+//! Claims are not written: only this process can hold one, and all of them end with
 //! it. So a claim costs no commit, and after a crash every record that was not settled is pending.
 //!
 //! If a process ends without closing the file, the handler of a record may have killed it. So the
@@ -38,7 +41,7 @@ use crate::{
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        QueueState, Store, WorkerId, WorkerLease,
+        QueueState, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
     transition::{Change, apply, ended},
@@ -46,7 +49,7 @@ use crate::{
 };
 
 /// Version of the tables, and the mark of a file of this crate.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const APPLICATION: u32 = 0x6477_6c64;
 
 /// The key is the order of the live records of each queue and priority by time, and then that of
@@ -61,7 +64,6 @@ const SCHEMA: &str = "
         queue TEXT NOT NULL, priority INTEGER NOT NULL, key TEXT,
         PRIMARY KEY (dead, queue, priority, next, id)
     ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX by_id ON records (id);
     CREATE TABLE queues (
         name TEXT NOT NULL PRIMARY KEY, is_paused INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
@@ -73,6 +75,14 @@ const SCHEMA: &str = "
     ) STRICT;
     CREATE INDEX history_id ON history (id);
     CREATE INDEX history_until ON history (until);";
+
+/// The place of each record. Rows without a record are stale.
+const IDS: &str = "
+    CREATE TABLE ids (
+        id TEXT NOT NULL PRIMARY KEY, dead INTEGER NOT NULL, queue TEXT NOT NULL,
+        priority INTEGER NOT NULL, next INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO ids SELECT id, dead, queue, priority, next FROM records;";
 
 /// What a new file has besides.
 const COUNTS: &str = "
@@ -94,7 +104,17 @@ const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority 
 
 const COLUMNS: &str =
     "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum, queue,
-    priority, key FROM records";
+    priority, key FROM";
+
+/// Records by id.
+const BY_ID: &str = "ids CROSS JOIN records USING (dead, queue, priority, next, id)";
+
+/// Removes stale rows after an id, up to another one or the last.
+const CLEAN: &str = "DELETE FROM ids WHERE id > ?1 AND id <= coalesce(?2, x'') AND next <= ?3
+    AND NOT EXISTS (
+        SELECT 1 FROM records WHERE dead = ids.dead AND queue = ids.queue
+        AND priority = ids.priority AND next = ids.next AND id = ids.id
+    )";
 
 /// Tokens of one epoch.
 const TOKENS: u32 = 40;
@@ -148,6 +168,8 @@ struct Held {
     keep: Duration,
     frontiers: Vec<Frontier>,
     last_token: u64,
+    /// Stale rows up to this id were removed.
+    cleaned: String,
 }
 
 #[derive(Clone)]
@@ -159,13 +181,14 @@ struct Hold {
     begun: bool,
     attempt: u32,
     queue: Name,
+    priority: Priority,
     key: Option<Name>,
 }
 
 /// A queue and a priority.
 type Part = (Name, Priority);
 
-/// Where a live record is.
+/// Queue, priority and time of a record.
 type Spot = (Part, WallTime);
 
 type Place = (WallTime, TimeoutId);
@@ -294,6 +317,7 @@ impl SqliteStore {
         let pages = || writer.pragma_query_value(None, "page_count", |row| row.get::<_, u64>(0));
         let compact = || {
             let before = pages()?;
+            writer.execute(CLEAN, ("", None::<&str>, i64::MAX))?;
             writer.execute_batch("VACUUM")?;
             writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
             Ok(pages()? < before)
@@ -304,11 +328,13 @@ impl SqliteStore {
     fn select(
         &self,
         held: &Held,
+        tables: &str,
         condition: &str,
         parameters: impl Params,
     ) -> StoreResult<Vec<Record>> {
         self.read(|reader| {
-            let mut statement = reader.prepare_cached(&format!("{COLUMNS} WHERE {condition}"))?;
+            let sql = format!("{COLUMNS} {tables} WHERE {condition}");
+            let mut statement = reader.prepare_cached(&sql)?;
             statement.query_map(parameters, |row| held.read_row(row))?.collect()
         })
     }
@@ -351,6 +377,7 @@ impl Store for SqliteStore {
             let answers = answers.map_err(store_error)?;
             effects.count(&transaction).map_err(store_error)?;
             effects.trim(now, &transaction).map_err(store_error)?;
+            effects.clean(&transaction).map_err(store_error)?;
             transaction.commit().map_err(commit_error)?;
             Ok(answers)
         };
@@ -390,7 +417,7 @@ impl Store for SqliteStore {
                 let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
                 let after = after.as_ref().map_or("", TimeoutId::as_str);
                 let condition = "id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?";
-                return self.select(&held, condition, (prefix, end, after, limit));
+                return self.select(&held, BY_ID, condition, (prefix, end, after, limit));
             }
             Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
             Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
@@ -404,7 +431,7 @@ impl Store for SqliteStore {
             for priority in Priority::ALL {
                 let (queue, id) = (queue.name.as_str(), id.as_str());
                 let place = (dead, queue, priority as u8, next.as_micros(), id, until, limit);
-                records.extend(self.select(&held, condition, place)?);
+                records.extend(self.select(&held, "records", condition, place)?);
             }
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
@@ -663,6 +690,10 @@ struct Effects {
     /// How long attempts are kept, and how many were added.
     keep: Duration,
     attempts: u64,
+    /// Number of rows that became stale, and the least time of their records.
+    stale: usize,
+    stale_from: Option<WallTime>,
+    cleaned: String,
 }
 
 impl Effects {
@@ -674,6 +705,9 @@ impl Effects {
     ) -> rusqlite::Result<Answer> {
         let id = command.id();
         self.token += 1;
+        if let (Command::Settle(claim, Settlement::Done), true) = (command, self.keep.is_zero()) {
+            return self.remove_held(claim, writer);
+        }
         let old = find(writer, id, self.holds.get(id))?;
         let (change, answer) = apply(old.clone(), command, self.token);
         if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
@@ -701,6 +735,37 @@ impl Effects {
         self.holds.remove(id);
         self.changes.push((id.clone(), live(old), live(record)));
         Ok(answer)
+    }
+
+    /// Removes the record of a claim without reading it. It is where it was claimed, as a change of
+    /// its place would have taken the hold away.
+    fn remove_held(&mut self, claim: &Claim, writer: &Connection) -> rusqlite::Result<Answer> {
+        let is_valid = |hold: &&Hold| hold.worker.is_some() && hold.token == claim.token;
+        let Some(hold) = self.holds.get(&claim.id).filter(is_valid) else {
+            return Ok(Answer::Settled(false));
+        };
+        let spot = ((hold.queue.clone(), hold.priority), hold.next);
+        let is_removed = remove(writer, false, &spot, &claim.id)?;
+        if is_removed {
+            self.stale += 1;
+            self.stale_from = self.stale_from.into_iter().chain([spot.1]).min();
+            self.holds.remove(&claim.id);
+            self.changes.push((claim.id.clone(), Some(spot), None));
+        }
+        Ok(Answer::Settled(is_removed))
+    }
+
+    /// Looks at twice as many rows of ids as became stale, so that at most about as many are stale
+    /// as are not. Those of records that are due later are hardly ever stale, and not looked up.
+    fn clean(&mut self, writer: &Connection) -> rusqlite::Result<()> {
+        let Some(until) = self.stale_from else { return Ok(()) };
+        let sql = "SELECT id FROM ids WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?";
+        let range = (&self.cleaned, 2 * self.stale);
+        let end = writer.prepare_cached(sql)?.query_row(range, |row| row.get(0)).optional()?;
+        let range = (&self.cleaned, &end, until.as_micros());
+        writer.prepare_cached(CLEAN)?.execute(range)?;
+        self.cleaned = end.unwrap_or_default();
+        Ok(())
     }
 
     fn trim(&self, now: WallTime, writer: &Connection) -> rusqlite::Result<()> {
@@ -741,6 +806,7 @@ impl Held {
             token: self.last_token,
             keep: self.keep,
             queues: queues.collect(),
+            cleaned: self.cleaned.clone(),
             ..Effects::default()
         };
         self.changing.extend(ids().cloned());
@@ -750,12 +816,13 @@ impl Held {
 
     fn take_effect(&mut self, effects: &Effects) {
         effects.queues.iter().for_each(|queue| self.queues.add(queue));
+        self.cleaned.clone_from(&effects.cleaned);
         for (id, before, after) in &effects.changes {
             self.holds.remove(id);
             if let Some((part, next)) = before {
-                self.of_part(part).for_each(|frontier| {
+                for frontier in self.of_part(part).filter(|frontier| !frontier.loose.is_empty()) {
                     frontier.loose.remove(&(*next, id.clone()));
-                });
+                }
             }
             if let Some((part, next)) = after {
                 self.of_part(part).for_each(|frontier| frontier.loosen((*next, id.clone())));
@@ -811,6 +878,7 @@ impl Held {
             begun: false,
             attempt: record.attempt,
             queue: record.queue.clone(),
+            priority: record.priority,
             key: record.key.clone(),
         };
         self.holds.insert(record.id.clone(), hold);
@@ -889,9 +957,13 @@ impl Held {
         };
         let (mut has_room, mut after) = (true, None);
         while has_room && let Some(place) = next_place(&frontier.loose, after.as_ref()) {
-            let sql = format!("{COLUMNS} WHERE id = ? AND dead = 0 AND next = ?");
+            let sql = format!(
+                "{COLUMNS} records
+                WHERE dead = 0 AND queue = ? AND priority = ? AND next = ? AND id = ?"
+            );
             let mut statement = reader.prepare_cached(&sql)?;
-            let key = (place.1.as_str(), place.0.as_micros());
+            let (part, (next, id)) = (&frontier.part, &place);
+            let key = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
             let record = statement.query_row(key, |row| self.read_row(row)).optional()?;
             if record.as_ref().is_some_and(is_busy) {
                 after = Some(place);
@@ -905,7 +977,8 @@ impl Held {
         let mut busy = Vec::new();
         if has_room {
             let sql = format!(
-                "{COLUMNS} WHERE dead = 0 AND queue = ? AND priority = ? AND (next, id) > (?, ?)
+                "{COLUMNS} records
+                WHERE dead = 0 AND queue = ? AND priority = ? AND (next, id) > (?, ?)
                 ORDER BY next, id"
             );
             let mut statement = reader.prepare_cached(&sql)?;
@@ -1039,17 +1112,13 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
     }
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let run =
+            |batches: &[&str]| batches.iter().try_for_each(|sql| transaction.execute_batch(sql));
         match number(&transaction, "user_version")? {
             VERSION => (),
-            0 => {
-                transaction.execute_batch(SCHEMA)?;
-                transaction.execute_batch(COUNTS)?;
-            }
-            1 => {
-                transaction.execute_batch(FROM_1[0])?;
-                transaction.execute_batch(SCHEMA)?;
-                transaction.execute_batch(FROM_1[1])?;
-            }
+            0 => run(&[SCHEMA, IDS, COUNTS])?,
+            1 => run(&[FROM_1[0], SCHEMA, FROM_1[1], IDS])?,
+            2 => run(&[IDS, "DROP INDEX by_id"])?,
             _ => return Ok(Err(StoreErrorReason::NewerVersion)),
         }
         transaction.pragma_update(None, "application_id", APPLICATION)?;
@@ -1063,10 +1132,16 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
         )?;
         transaction.commit()?;
         if is_checked {
-            let mut statement = writer.prepare(COLUMNS)?;
+            let mut statement = writer.prepare(&format!("{COLUMNS} records"))?;
             let mut rows = statement.query(())?;
+            let mut count = 0;
             while let Some(row) = rows.next()? {
                 read_row(row, None)?;
+                count += 1;
+            }
+            let found = format!("SELECT count(*) FROM {BY_ID}");
+            if writer.query_row(&found, (), |row| row.get::<_, u64>(0))? != count {
+                return Err(damaged("a record lacks its id"));
             }
         }
         Ok(Ok((epoch, was_killed)))
@@ -1138,8 +1213,21 @@ fn find(
     id: &TimeoutId,
     hold: Option<&Hold>,
 ) -> rusqlite::Result<Option<Record>> {
-    let mut statement = connection.prepare_cached(&format!("{COLUMNS} WHERE id = ?"))?;
+    let mut statement = connection.prepare_cached(&format!("{COLUMNS} {BY_ID} WHERE id = ?"))?;
     statement.query_row([id.as_str()], |row| read_row(row, hold)).optional()
+}
+
+/// Removes the row at a place. Returns whether there was one.
+fn remove(
+    writer: &Connection,
+    is_dead: bool,
+    ((queue, priority), next): &Spot,
+    id: &TimeoutId,
+) -> rusqlite::Result<bool> {
+    let sql = "DELETE FROM records
+        WHERE dead = ? AND queue = ? AND priority = ? AND next = ? AND id = ?";
+    let place = (is_dead, queue.as_str(), *priority as u8, next.as_micros(), id.as_str());
+    Ok(writer.prepare_cached(sql)?.execute(place)? == 1)
 }
 
 /// Removes the row of a record, and writes another one.
@@ -1149,13 +1237,25 @@ fn replace(
     record: Option<&Record>,
 ) -> rusqlite::Result<()> {
     if let Some(old) = old {
-        let sql = "DELETE FROM records
-            WHERE dead = ? AND queue = ? AND priority = ? AND next = ? AND id = ?";
-        let part = (old.queue.as_str(), old.priority as u8);
-        let (is_dead, next) = (old.state == State::Dead, old.next.as_micros());
-        writer.prepare_cached(sql)?.execute((is_dead, part.0, part.1, next, old.id.as_str()))?;
+        let spot = ((old.queue.clone(), old.priority), old.next);
+        remove(writer, old.state == State::Dead, &spot, &old.id)?;
     }
-    let Some(record) = record else { return Ok(()) };
+    let place = |record: &Record| {
+        let is_dead = record.state == State::Dead;
+        (is_dead, record.queue.clone(), record.priority, record.next)
+    };
+    let Some(record) = record else {
+        if let Some(old) = old {
+            writer.prepare_cached("DELETE FROM ids WHERE id = ?")?.execute([old.id.as_str()])?;
+        }
+        return Ok(());
+    };
+    if old.map(place) != Some(place(record)) {
+        let (is_dead, queue, priority, next) = place(record);
+        let row = (record.id.as_str(), is_dead, queue.as_str(), priority as u8, next.as_micros());
+        let sql = "INSERT OR REPLACE INTO ids VALUES (?, ?, ?, ?, ?)";
+        writer.prepare_cached(sql)?.execute(row)?;
+    }
     let repeat = record.repeat.as_ref().map(Repeat::to_text);
     let sql = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     writer.prepare_cached(sql)?.execute((

@@ -2,16 +2,14 @@
 
 use std::{
     any::Any,
+    collections::VecDeque,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, Sender},
-    },
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::delivery::Delivery;
 use crate::error::{StoreError, StoreErrorReason, StoreResult};
@@ -20,7 +18,25 @@ use crate::error::{StoreError, StoreErrorReason, StoreResult};
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
-pub(super) struct Threads(Mutex<Option<Sender<Delivery>>>);
+pub(super) struct Threads(Arc<Waiting>);
+
+/// Deliveries that wait for a thread, and whether no more may come.
+#[derive(Default)]
+struct Waiting {
+    state: Mutex<(VecDeque<Delivery>, bool)>,
+    changed: Condvar,
+}
+
+impl Waiting {
+    /// Waits for a delivery; `None` once the queue is closed and empty.
+    fn next(&self) -> Option<Delivery> {
+        let mut state = self.state.lock();
+        while state.0.is_empty() && !state.1 {
+            self.changed.wait(&mut state);
+        }
+        state.0.pop_front()
+    }
+}
 
 impl Threads {
     /// Starts threads that run deliveries until the queue is closed or dropped.
@@ -28,33 +44,41 @@ impl Threads {
         threads: usize,
         run: impl Fn(Delivery) + Send + Sync + 'static,
     ) -> io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
-        let (sender, deliveries) = mpsc::channel();
-        let shared = Arc::new((Mutex::new(deliveries), run));
+        let this = Arc::new(Self(Arc::default()));
+        let run = Arc::new(run);
         let start = |_| {
-            let shared: Arc<(Mutex<Receiver<Delivery>>, _)> = Arc::clone(&shared);
+            let (waiting, run) = (Arc::clone(&this.0), Arc::clone(&run));
             thread::Builder::new().name("delaywheel-handler".to_owned()).spawn(move || {
-                let (deliveries, run) = &*shared;
                 // The lock is released before the handler runs.
-                let next = || deliveries.lock().recv().ok();
-                while let Some(delivery) = next() {
+                while let Some(delivery) = waiting.next() {
                     run_contained(|| run(delivery));
                 }
             })
         };
         let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
-        Ok((Arc::new(Self(Mutex::new(Some(sender)))), threads))
+        Ok((this, threads))
     }
 
+    /// Adds a delivery. If the queue is closed, it is dropped.
     pub(super) fn push(&self, delivery: Delivery) {
-        if let Some(sender) = &*self.0.lock() {
-            // A thread waits for it, as none ends before the queue is closed.
-            let _ = sender.send(delivery);
+        let mut state = self.0.state.lock();
+        if !state.1 {
+            state.0.push_back(delivery);
+            drop(state);
+            self.0.changed.notify_one();
         }
     }
 
-    /// Makes the threads end.
+    /// Makes the threads end after the deliveries that wait.
     pub(super) fn close(&self) {
-        *self.0.lock() = None;
+        self.0.state.lock().1 = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -22,9 +22,29 @@ fn at(micros: u64) -> WallTime {
     WallTime::from_micros(micros).expect("in range")
 }
 
-/// The first version had no queues.
+/// The first version had no queues, and an index in place of the table of ids.
+const VERSION_1: &str = "
+    ALTER TABLE records RENAME TO new; DROP TABLE ids; DROP TABLE queues; DROP TABLE history;
+    CREATE TABLE records (
+        dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
+        attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,
+        checksum INTEGER NOT NULL,
+        PRIMARY KEY (dead, next, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX by_id ON records (id);
+    INSERT INTO records
+    SELECT dead, next, id, due, attempt, repeat, error, payload, checksum FROM new;
+    DROP TABLE new; PRAGMA user_version = 1;";
+
+const VERSION_2: &str = "
+    CREATE UNIQUE INDEX by_id ON records (id); DROP TABLE ids; PRAGMA user_version = 2;";
+
 #[test]
-fn a_file_of_the_first_version_is_migrated() {
+fn files_of_earlier_versions_are_migrated() {
+    [VERSION_1, VERSION_2].into_iter().for_each(is_migrated);
+}
+
+fn is_migrated(old: &str) {
     let (_folder, path) = file();
     let store = SqliteStore::open(&path).expect("open");
     let new = |number: u64| NewTimeout::new(format!("{number}"), at(number), b"payload");
@@ -32,19 +52,7 @@ fn a_file_of_the_first_version_is_migrated() {
     store.write(at(0), &commands.collect::<Vec<_>>()).expect("write");
     let records = store.list(&all(), 9).expect("list");
     drop(store);
-    let old = "ALTER TABLE records RENAME TO new; DROP INDEX by_id; DROP TABLE queues;
-        DROP TABLE history;
-        CREATE TABLE records (
-            dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
-            attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,
-            checksum INTEGER NOT NULL,
-            PRIMARY KEY (dead, next, id)
-        ) STRICT, WITHOUT ROWID;
-        CREATE UNIQUE INDEX by_id ON records (id);
-        INSERT INTO records
-        SELECT dead, next, id, due, attempt, repeat, error, payload, checksum FROM new;
-        DROP TABLE new; PRAGMA user_version = 1;";
-    Connection::open(&path).and_then(|file| file.execute_batch(old)).expect("version 1");
+    change(&path, old);
     let store = SqliteStore::open_checked(&path).expect("migrate");
     assert_eq!(store.list(&all(), 9).expect("list"), records);
     let queue = Name::new("q").expect("valid");
@@ -56,9 +64,55 @@ fn a_file_of_the_first_version_is_migrated() {
     store.write(at(0), &[Command::Schedule(new)]).expect("write");
     drop(store);
     drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
-    let change = "UPDATE records SET queue = 'r' WHERE queue = 'q'";
-    Connection::open(&path).and_then(|file| file.execute_batch(change)).expect("change");
+    change(&path, "UPDATE records SET queue = 'r'; UPDATE ids SET queue = 'r'");
     let error = SqliteStore::open_checked(&path).expect_err("the checksum covers the queue");
+    assert_eq!(error.reason(), StoreErrorReason::Corrupt);
+}
+
+fn change(path: &Path, sql: &str) {
+    Connection::open(path).and_then(|file| file.execute_batch(sql)).expect("change");
+}
+
+fn count(path: &Path, table: &str) -> usize {
+    let sql = format!("SELECT count(*) FROM {table}");
+    let file = Connection::open(path).expect("open");
+    file.query_row(&sql, (), |row| row.get(0)).expect("count")
+}
+
+/// Acknowledgements leave rows of ids, which nothing else shows.
+#[test]
+fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
+    let (_folder, path) = file();
+    let store = SqliteStore::open(&path).expect("open");
+    let new = |number: u64| {
+        let id = format!("{:04}", number * 7_919 % 10_000);
+        Command::Schedule(NewTimeout::new(id, at(number), b"").expect("valid"))
+    };
+    store.write(at(0), &(0..1_000).map(new).collect::<Vec<_>>()).expect("write");
+    let settle = |from: u64| {
+        for until in (from..from + 500).step_by(50) {
+            crate::settle_all(&store, at(0), at(until + 50), &Settlement::Done);
+        }
+    };
+    settle(0);
+    let left = count(&path, "ids");
+    assert!((501..900).contains(&left), "{left} rows of 500 records");
+    let live = |store: &SqliteStore| store.list(&all(), 9_999).expect("list").len();
+    assert_eq!((live(&store), count(&path, "records")), (500, 500));
+    let answers = store.write(at(0), &[new(3), new(499), new(500)]).expect("write");
+    let created = Answer::Scheduled(Scheduled::Created);
+    assert_eq!(answers, [created, created, Answer::Scheduled(Scheduled::Replaced)]);
+    assert_eq!(live(&store), 502);
+    settle(500);
+    let left = count(&path, "ids");
+    assert!(left < 500, "{left} rows of none");
+    store.compact().expect("compact");
+    assert_eq!(count(&path, "ids"), 0);
+    store.write(at(0), &[new(1), new(2)]).expect("write");
+    drop(store);
+    drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
+    change(&path, "DELETE FROM ids WHERE next = 2");
+    let error = SqliteStore::open_checked(&path).expect_err("nothing finds the record");
     assert_eq!(error.reason(), StoreErrorReason::Corrupt);
 }
 
@@ -73,10 +127,7 @@ fn commits_that_add_to_the_history_remove_old_attempts() {
         crate::settle_all(&store, at(number), WallTime::MAX, &Settlement::Done);
     }
     assert_eq!(store.history(at(99), None, None, 999).expect("history").len(), 10);
-    let count = Connection::open(&path).and_then(|file| {
-        file.query_row("SELECT count(*) FROM history", (), |row| row.get::<_, usize>(0))
-    });
-    assert_eq!(count, Ok(10));
+    assert_eq!(count(&path, "history"), 10);
 }
 
 #[test]
@@ -140,11 +191,8 @@ fn sqlite_refuses_what_it_cannot_use_and_leaves_it_as_it_was() {
     let notes = "these are notes\n".repeat(1_000);
     fs::write(path("notes"), &notes).expect("write");
     drop(SqliteStore::open(path("newer")).expect("open"));
-    for (name, sql) in
-        [("newer", "PRAGMA user_version = 9"), ("other", "CREATE TABLE records (id)")]
-    {
-        Connection::open(path(name)).and_then(|file| file.execute_batch(sql)).expect("change");
-    }
+    change(&path("newer"), "PRAGMA user_version = 9");
+    change(&path("other"), "CREATE TABLE records (id)");
     let in_use = SqliteStore::open(path("in use")).expect("open");
     let mut cases = vec![
         ("notes", StoreErrorReason::Corrupt),

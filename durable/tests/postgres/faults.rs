@@ -324,3 +324,28 @@ fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
     // The first looks at all of them.
     assert!(read < 50_000, "{read} entries for 20 timeouts");
 }
+
+/// After a failover, the address leads to another server.
+#[test]
+fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let mut client = client(&server);
+    let standby = "ALTER DATABASE postgres SET default_transaction_read_only = on;";
+    client.batch_execute(&format!("{standby} {STALL}")).expect("a standby");
+    let store = connect(&server);
+    // Two calls at once have two connections.
+    thread::scope(|scope| {
+        let queues = scope.spawn(|| store.queues());
+        wait_for(&mut client, STALLED);
+        store.are_current(&[]).expect("current");
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        queues.join().expect("no panic").expect("queues");
+    });
+    let new = NewTimeout::new("a", store.clock().now(), b"").expect("valid");
+    let write = || store.write(new.due, &[Command::Schedule(new.clone())]);
+    assert_eq!(write().expect_err("a standby").reason(), StoreErrorReason::ReadOnly);
+    let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
+    client.batch_execute(primary).expect("the primary");
+    write().expect("a new connection");
+}

@@ -661,15 +661,17 @@ impl Store for PostgresStore {
         let busy: Vec<_> = request.busy.iter().map(Name::as_str).collect();
         let is_overdue = request.until <= request.now;
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
-        let (rows, after) = connection.run(|session| {
-            let parameters: Parameters<'_> =
-                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &request.begins];
-            let rows = session.query(sql::CLAIM, parameters)?;
-            let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
-            Ok((rows, session.query(sql::AFTER_CLAIM, after)?))
-        })?;
+        let parameters: Parameters<'_> =
+            &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &request.begins];
+        let rows = connection.run(|session| session.query(sql::CLAIM, parameters))?;
+        // The claim has taken effect, whatever fails from here on.
+        let unknown = |error| StoreError::with_source(StoreErrorReason::OutcomeUnknown, error);
+        let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
+        let after =
+            connection.run(|session| Ok((Instant::now(), session.query(sql::AFTER_CLAIM, after)?)));
+        let (sent, after) = after.map_err(unknown)?;
         let after = &after[0];
-        self.shared.clock.adjust(WallTime::now_of(after.get(3)));
+        self.shared.clock.adjust(sent, WallTime::now_of(after.get(3)));
         if !after.get::<_, bool>(2) {
             return Ok(None);
         }
@@ -682,7 +684,8 @@ impl Store for PostgresStore {
             }
         }
         if !unreadable.is_empty() {
-            connection.run(|session| session.query(sql::BURY, &[&id, &unreadable]))?;
+            let buried = connection.run(|session| session.query(sql::BURY, &[&id, &unreadable]));
+            buried.map_err(unknown)?;
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
@@ -857,9 +860,10 @@ fn listen(shared: &Weak<Shared>) {
             store.listeners.tell_all();
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
-                let shown = store.reader.run(|session| session.query(sql::NOW, &[]));
-                if let Ok(shown) = shown {
-                    store.clock.adjust(WallTime::now_of(shown[0].get(0)));
+                let read =
+                    |session: &mut Session| Ok((Instant::now(), session.query(sql::NOW, &[])?));
+                if let Ok((sent, shown)) = store.reader.run(read) {
+                    store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }
             drop(store);
@@ -886,9 +890,10 @@ fn pass_on(
     let read_clock = || -> Result<(), Error> {
         let shown = block_on(client.query_typed(sql::NOW, &[]))?;
         let shared = shared.upgrade();
-        shared.inspect(|shared| shared.clock.adjust(WallTime::now_of(shown[0].get(0))));
+        shared.inspect(|shared| shared.clock.adjust(sent, WallTime::now_of(shown[0].get(0))));
         Ok(())
     };
+        let sent = Instant::now();
     block_on(client.batch_execute(&format!("LISTEN {schema}")))?;
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {

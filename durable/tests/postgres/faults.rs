@@ -349,3 +349,37 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     client.batch_execute(primary).expect("the primary");
     write().expect("a new connection");
 }
+
+/// The server ends the statement after the claim, or this waits too long for a lock.
+#[test]
+fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    let mut clock = |text: &str| {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION ahead.clock_timestamp() RETURNS timestamptz
+                LANGUAGE plpgsql AS $$ BEGIN {text} RETURN now(); END $$"
+        );
+        client.batch_execute(&sql).expect("clock");
+    };
+    self::client(&server)
+        .batch_execute(
+            "CREATE SCHEMA ahead; ALTER DATABASE postgres SET search_path = ahead, pg_catalog",
+        )
+        .expect("path");
+    clock("");
+    let store = connect(&server);
+    let now = store.clock().now();
+    let worker = store.enter(now, LONG, None).expect("enter");
+    for code in ["57014", "55P03", "40P01"] {
+        let id = TimeoutId::new(code).expect("valid");
+        let new = NewTimeout::new(id.clone(), now, b"").expect("valid");
+        store.write(now, &[Command::Schedule(new)]).expect("write");
+        clock(&format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
+        let request = ClaimRequest::new(now, now.saturating_add(SECOND));
+        let error = store.claim(worker, &request).expect_err("it fails");
+        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{code}");
+        clock("");
+        assert_eq!(store.get(&id).expect("get").expect("kept").state, State::Claimed, "{code}");
+    }
+}

@@ -350,6 +350,26 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     write().expect("a new connection");
 }
 
+/// The server cannot remove rows that an old transaction may read.
+#[test]
+fn kept_counts_read_few_rows_while_an_old_transaction_is_open() {
+    let Some((server, _store, _)) = stored() else { return };
+    let (mut old, mut client) = (client(&server), client(&server));
+    let mut old = old.transaction().expect("begin");
+    old.batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1").expect("old");
+    let many = "INSERT INTO delaywheel.counts SELECT 1, 0 FROM generate_series(1, 500000);
+        DELETE FROM delaywheel.counts;";
+    client.batch_execute(many).expect("dead rows");
+    let mut own = client.transaction().expect("begin");
+    let schedule = "SELECT setseed(0); DO $$ BEGIN FOR number IN 1..2000 LOOP
+        PERFORM delaywheel.schedule(number::text, now() + interval '1 year', '');
+        END LOOP; END $$";
+    own.batch_execute(schedule).expect("schedule");
+    let blocks = "SELECT pg_stat_get_xact_blocks_fetched('delaywheel.counts'::regclass)";
+    let blocks: i64 = own.query_one(blocks, &[]).expect("blocks").get(0);
+    assert!(blocks < 5_000, "{blocks} blocks for 2,000 changes");
+}
+
 /// The server ends the statement after the claim, or this waits too long for a lock.
 #[test]
 fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {

@@ -55,6 +55,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (2, include_str!("queues.sql")),
     (2, include_str!("views.sql")),
     (2, include_str!("counts.sql")),
+    (2, include_str!("permits.sql")),
 ];
 
 /// Version of the tables that this program makes.
@@ -200,7 +201,7 @@ impl PostgresStore {
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
     ///
     /// The role needs `USAGE` on the schema and its sequence, `EXECUTE` on its functions, and
-    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables, also on those that a migration adds.
     ///
     /// # Examples
     ///
@@ -750,20 +751,24 @@ impl Store for PostgresStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        self.add_queues([queue].into_iter())?;
         let (interval, burst) = interval(rate);
         let later = now.saturating_add(interval);
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
         let most = self::most(most);
-        let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
-        let rows = self.shared.starter.run(|session| session.query(sql::PERMITS, parameters))?;
-        let Some(row) = rows.first() else {
-            // The next call adds the row again.
-            self.shared.queues.lock().remove(queue);
-            return Ok((0, later));
-        };
+        let queue = queue.as_str();
+        let parameters: Parameters<'_> = &[&queue, &most, &first, &now, &step];
+        let rows = self.shared.starter.run(|session| {
+            let rows = session.query(sql::PERMITS, parameters)?;
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+            session.query(sql::ADD_PERMITS, &[&queue])?;
+            session.query(sql::PERMITS, parameters)
+        })?;
+        // Another program may have removed the row again.
+        let Some(row) = rows.first() else { return Ok((0, later)) };
         let given = |column| row.get::<_, i64>(column).cast_unsigned();
         let next = WallTime::from_micros(given(1)).unwrap_or(WallTime::MAX);
         Ok((usize::try_from(given(0)).unwrap_or(0), next.saturating_add(interval)))
@@ -888,12 +893,12 @@ fn pass_on(
     schema: &str,
 ) -> Result<(), Error> {
     let read_clock = || -> Result<(), Error> {
+        let sent = Instant::now();
         let shown = block_on(client.query_typed(sql::NOW, &[]))?;
         let shared = shared.upgrade();
         shared.inspect(|shared| shared.clock.adjust(sent, WallTime::now_of(shown[0].get(0))));
         Ok(())
     };
-        let sent = Instant::now();
     block_on(client.batch_execute(&format!("LISTEN {schema}")))?;
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {

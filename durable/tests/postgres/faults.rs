@@ -1,6 +1,6 @@
 //! What users, other programs and a server that is slow may do, and what must go on meanwhile.
 
-use std::error::Error;
+use std::{error::Error, num::NonZeroU32};
 
 use delaywheel_durable::{AttemptEnd, Backoff, Repeat};
 
@@ -348,6 +348,49 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
     client.batch_execute(primary).expect("the primary");
     write().expect("a new connection");
+}
+
+/// SQL functions and transactions of users end these attempts.
+#[test]
+fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
+    let Some((server, store, now)) = stored() else { return };
+    let mut client = client(&server);
+    let old = "INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
+        SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32)";
+    client.batch_execute(old).expect("old attempts");
+    let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
+    let commands: Vec<_> = (0..16).map(|number| Command::Schedule(new(number))).collect();
+    store.write(now, &commands).expect("write");
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let request =
+        ClaimRequest { begins: true, ..ClaimRequest::new(now, now.saturating_add(SECOND)) };
+    for record in store.claim(worker, &request).expect("claim").expect("lease").records {
+        let keep = "SELECT delaywheel.acknowledge($1, $2, NULL, now() + interval '1 hour')";
+        client.query(keep, &[&record.id.as_str(), &record.token.cast_signed()]).expect("call");
+    }
+    let ids = "SELECT count(*), count(*) FILTER (WHERE id = 'old') FROM delaywheel.history";
+    let row = client.query_one(ids, &[]).expect("history");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (16, 0));
+}
+
+/// Each version of a row stays as long as an old transaction may read it.
+#[test]
+fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
+    let Some((server, store, now)) = stored() else { return };
+    let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
+    let new = NewTimeout::new("a", now, b"").expect("valid").queue("q").expect("valid");
+    store.write(now, &[Command::Schedule(new)]).expect("write");
+    let mut client = client(&server);
+    let mut rows = |table: &str| {
+        let sql = format!("SELECT string_agg(ctid::text, '') FROM delaywheel.{table}");
+        client.query_one(&sql, &[]).expect("rows").get::<_, String>(0)
+    };
+    let before = rows("queues");
+    while store.permits(&queue, now, rate, 9).expect("permits").0 > 0 {}
+    assert_eq!(rows("queues"), before);
+    let before = rows("permits");
+    assert_eq!(store.permits(&queue, now, rate, 9).expect("permits").0, 0);
+    assert_eq!(rows("permits"), before);
 }
 
 /// The server cannot remove rows that an old transaction may read.

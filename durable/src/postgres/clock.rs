@@ -6,9 +6,6 @@ use parking_lot::Mutex;
 
 use crate::time::{WallClock, WallTime};
 
-/// A greater difference is a step of the server's clock, not the delay of a message.
-const STEP: Duration = Duration::from_secs(1);
-
 /// Shows a time that the server's clock has passed already, by less than a round trip. It runs with
 /// the monotonic clock of this process, so this machine's wall clock does not matter.
 #[derive(Debug)]
@@ -23,10 +20,11 @@ impl ServerClock {
         Self { anchor: Mutex::new((Instant::now(), shown)) }
     }
 
-    /// Takes a newer reading. One that is a little behind took longer to arrive.
-    pub(super) fn adjust(&self, shown: WallTime) {
+    /// Takes the answer to a request that was sent at an instant. One that is behind by less than
+    /// it took may have arrived late.
+    pub(super) fn adjust(&self, sent: Instant, shown: WallTime) {
         let expected = self.now();
-        if shown > expected || expected.since(shown) > STEP {
+        if shown > expected || expected.since(shown) > sent.elapsed() {
             *self.anchor.lock() = (Instant::now(), shown);
         }
     }
@@ -43,5 +41,22 @@ impl WallClock for ServerClock {
 
     fn sleep_limit(&self) -> Option<Duration> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_ahead_follows_a_reading_that_took_less_time() {
+        let start = WallTime::from_micros(1 << 50).expect("valid");
+        let clock = ServerClock::new(start);
+        let shown = start.saturating_sub(Duration::from_millis(500));
+        let sent = Instant::now().checked_sub(Duration::from_secs(1)).expect("an instant");
+        clock.adjust(sent, shown);
+        assert!(clock.now() >= start, "it may have taken that long to arrive");
+        clock.adjust(Instant::now(), shown);
+        assert!(clock.now() < start);
     }
 }

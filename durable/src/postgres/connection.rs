@@ -344,7 +344,12 @@ impl Lane {
                 Err(error) => error,
             };
             let may_commit = session.may_commit;
-            let is_lost = error.as_db_error().is_none() || session.client.is_closed();
+            // A standby, or it was the primary. A new connection may find the primary.
+            let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
+            if is_standby {
+                self.connections.idle.lock().clear();
+            }
+            let is_lost = is_standby || error.as_db_error().is_none() || session.client.is_closed();
             if is_lost || !is_conflict(&error) || tries == TRIES {
                 if !is_lost {
                     self.connections.give_back(session);

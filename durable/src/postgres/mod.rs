@@ -55,6 +55,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (2, include_str!("queues.sql")),
     (2, include_str!("views.sql")),
     (2, include_str!("counts.sql")),
+    (2, include_str!("permits.sql")),
 ];
 
 /// Version of the tables that this program makes.
@@ -191,7 +192,7 @@ impl PostgresStore {
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
     ///
     /// The role needs `USAGE` on the schema and its sequence, `EXECUTE` on its functions, and
-    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables, also on those that a migration adds.
     ///
     /// # Examples
     ///
@@ -646,16 +647,18 @@ impl Store for PostgresStore {
         let busy: Vec<_> = request.busy.iter().map(Name::as_str).collect();
         let is_overdue = request.until <= request.now;
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
-        let (rows, after) = connection.run(|session| {
-            let (begins, paused) = (request.begins, request.paused);
-            let parameters: Parameters<'_> =
-                &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &begins, &paused];
-            let rows = session.query(sql::CLAIM, parameters)?;
-            let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
-            Ok((rows, session.query(sql::AFTER_CLAIM, after)?))
-        })?;
+        let (begins, paused) = (request.begins, request.paused);
+        let parameters: Parameters<'_> =
+            &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &begins, &paused];
+        let rows = connection.run(|session| session.query(sql::CLAIM, parameters))?;
+        // The claim has taken effect, whatever fails from here on.
+        let unknown = |error| StoreError::with_source(StoreErrorReason::OutcomeUnknown, error);
+        let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
+        let after =
+            connection.run(|session| Ok((Instant::now(), session.query(sql::AFTER_CLAIM, after)?)));
+        let (sent, after) = after.map_err(unknown)?;
         let after = &after[0];
-        self.shared.clock.adjust(WallTime::now_of(after.get(3)));
+        self.shared.clock.adjust(sent, WallTime::now_of(after.get(3)));
         if !after.get::<_, bool>(2) {
             return Ok(None);
         }
@@ -668,7 +671,8 @@ impl Store for PostgresStore {
             }
         }
         if !unreadable.is_empty() {
-            connection.run(|session| session.query(sql::BURY, &[&id, &unreadable]))?;
+            let buried = connection.run(|session| session.query(sql::BURY, &[&id, &unreadable]));
+            buried.map_err(unknown)?;
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
@@ -733,20 +737,24 @@ impl Store for PostgresStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        self.add_queues([queue].into_iter())?;
         let (interval, burst) = interval(rate);
         let later = now.saturating_add(interval);
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
         let most = self::most(most);
-        let parameters: Parameters<'_> = &[&queue.as_str(), &most, &first, &now, &step];
-        let rows = self.shared.starter.run(|session| session.query(sql::PERMITS, parameters))?;
-        let Some(row) = rows.first() else {
-            // The next call adds the row again.
-            self.shared.queues.lock().remove(queue);
-            return Ok((0, later));
-        };
+        let queue = queue.as_str();
+        let parameters: Parameters<'_> = &[&queue, &most, &first, &now, &step];
+        let rows = self.shared.starter.run(|session| {
+            let rows = session.query(sql::PERMITS, parameters)?;
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+            session.query(sql::ADD_PERMITS, &[&queue])?;
+            session.query(sql::PERMITS, parameters)
+        })?;
+        // Another program may have removed the row again.
+        let Some(row) = rows.first() else { return Ok((0, later)) };
         let given = |column| row.get::<_, i64>(column).cast_unsigned();
         let next = WallTime::from_micros(given(1)).unwrap_or(WallTime::MAX);
         Ok((usize::try_from(given(0)).unwrap_or(0), next.saturating_add(interval)))
@@ -843,9 +851,10 @@ fn listen(shared: &Weak<Shared>) {
             store.listeners.tell_all();
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
-                let shown = store.reader.run(|session| session.query(sql::NOW, &[]));
-                if let Ok(shown) = shown {
-                    store.clock.adjust(WallTime::now_of(shown[0].get(0)));
+                let read =
+                    |session: &mut Session| Ok((Instant::now(), session.query(sql::NOW, &[])?));
+                if let Ok((sent, shown)) = store.reader.run(read) {
+                    store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }
             drop(store);
@@ -870,9 +879,10 @@ fn pass_on(
     schema: &str,
 ) -> Result<(), Error> {
     let read_clock = || -> Result<(), Error> {
+        let sent = Instant::now();
         let shown = block_on(client.query_typed(sql::NOW, &[]))?;
         let shared = shared.upgrade();
-        shared.inspect(|shared| shared.clock.adjust(WallTime::now_of(shown[0].get(0))));
+        shared.inspect(|shared| shared.clock.adjust(sent, WallTime::now_of(shown[0].get(0))));
         Ok(())
     };
     block_on(client.batch_execute(&format!("LISTEN {schema}")))?;

@@ -1,5 +1,5 @@
 -- Version 2: queues, priorities, keys and a history.
--- allowed: microseconds since 1970 up to which the permits of the queue are given out.
+-- allowed: of programs before version 5.
 CREATE TABLE {schema}.queues (
     name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) <= 64),
     is_paused boolean NOT NULL DEFAULT false,

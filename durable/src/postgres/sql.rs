@@ -74,7 +74,6 @@ pub(super) const WRITE: &str = "
         SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
         UNION ALL SELECT pg_notify('{schema}', $12)
         WHERE EXISTS (SELECT FROM gone WHERE begun AND kind = 2)
-            OR EXISTS (SELECT FROM put WHERE previous = 2)
     ), noted AS (
         INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
         SELECT t.id, t.queue, t.due, t.attempt, $14, CASE new.kind WHEN 6 THEN 1 WHEN 7 THEN 2 ELSE 0 END,
@@ -82,10 +81,6 @@ pub(super) const WRITE: &str = "
         FROM new JOIN {schema}.timeouts t ON t.id = new.id
         WHERE $13::timestamptz IS NOT NULL AND new.kind IN (3, 6, 7, 8) AND (t.begun OR new.kind = 7)
             AND (new.id IN (SELECT id FROM gone) OR new.id IN (SELECT id FROM moved))
-    ), trimmed AS (
-        DELETE FROM {schema}.history WHERE $13 IS NOT NULL AND number IN (
-            SELECT number FROM {schema}.history WHERE until <= $14
-            ORDER BY until LIMIT 2 * greatest(8, cardinality($1)) FOR UPDATE SKIP LOCKED)
     )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
     UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told
@@ -235,7 +230,8 @@ pub(super) const CURRENT: &str = "
     JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token";
 
 /// Gives out permits: at most `$2` up to the present `$4`, one each `$5`; those since `$3` are
-/// kept. All are in microseconds. Returns their number, and up to when they are given out.
+/// kept. All are in microseconds. Returns their number, and up to when they are given out. A call
+/// that gets none leaves no version of the row.
 ///
 /// The clock of another worker may be a little ahead; by more than a second, the clock has stepped
 /// back.
@@ -243,13 +239,18 @@ pub(super) const PERMITS: &str = "
     WITH old AS MATERIALIZED (
         SELECT CASE WHEN allowed > $4::bigint + 1000000 THEN $4
             ELSE greatest(allowed, $3::bigint) END AS start
-        FROM (SELECT set_config('synchronous_commit', 'off', true)) setting, {schema}.queues q
-        WHERE name = $1 FOR UPDATE OF q
+        FROM (SELECT set_config('synchronous_commit', 'off', true)) setting, {schema}.permits p
+        WHERE queue = $1 FOR UPDATE OF p
     ), given AS (
         SELECT start, greatest(0, least($2::bigint, ($4 - start) / $5::bigint)) AS count FROM old
+    ), noted AS (
+        UPDATE {schema}.permits SET allowed = start + count * $5 FROM given
+        WHERE queue = $1 AND (count > 0 OR allowed > start)
     )
-    UPDATE {schema}.queues SET allowed = start + count * $5 FROM given WHERE name = $1
-    RETURNING count, allowed";
+    SELECT count, start + count * $5 FROM given";
+
+pub(super) const ADD_PERMITS: &str =
+    "INSERT INTO {schema}.permits VALUES ($1, 0) ON CONFLICT DO NOTHING";
 
 pub(super) const PAUSE: &str = "
     INSERT INTO {schema}.queues (name, is_paused) VALUES ($1, $2)

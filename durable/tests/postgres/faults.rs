@@ -1,6 +1,6 @@
 //! What users, other programs and a server that is slow may do, and what must go on meanwhile.
 
-use std::error::Error;
+use std::{error::Error, num::NonZeroU32};
 
 use delaywheel_durable::{AttemptEnd, Backoff, Repeat};
 
@@ -322,4 +322,126 @@ fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
     let read = settled(&mut reads) - before;
     // The first looks at all of them.
     assert!(read < 50_000, "{read} entries for 20 timeouts");
+}
+
+/// After a failover, the address leads to another server.
+#[test]
+fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let mut client = client(&server);
+    let standby = "ALTER DATABASE postgres SET default_transaction_read_only = on;";
+    client.batch_execute(&format!("{standby} {STALL}")).expect("a standby");
+    let store = connect(&server);
+    // Two calls at once have two connections.
+    thread::scope(|scope| {
+        let queues = scope.spawn(|| store.queues());
+        wait_for(&mut client, STALLED);
+        store.are_current(&[]).expect("current");
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        queues.join().expect("no panic").expect("queues");
+    });
+    let new = NewTimeout::new("a", store.clock().now(), b"").expect("valid");
+    let write = || store.write(new.due, &[Command::Schedule(new.clone())]);
+    assert_eq!(write().expect_err("a standby").reason(), StoreErrorReason::ReadOnly);
+    let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
+    client.batch_execute(primary).expect("the primary");
+    write().expect("a new connection");
+}
+
+/// SQL functions and transactions of users end these attempts.
+#[test]
+fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
+    let Some((server, store, now)) = stored() else { return };
+    let mut client = client(&server);
+    let old = "INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
+        SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32)";
+    client.batch_execute(old).expect("old attempts");
+    let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
+    let commands: Vec<_> = (0..16).map(|number| Command::Schedule(new(number))).collect();
+    store.write(now, &commands).expect("write");
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let request =
+        ClaimRequest { begins: true, ..ClaimRequest::new(now, now.saturating_add(SECOND)) };
+    for record in store.claim(worker, &request).expect("claim").expect("lease").records {
+        let keep = "SELECT delaywheel.acknowledge($1, $2, NULL, now() + interval '1 hour')";
+        client.query(keep, &[&record.id.as_str(), &record.token.cast_signed()]).expect("call");
+    }
+    let ids = "SELECT count(*), count(*) FILTER (WHERE id = 'old') FROM delaywheel.history";
+    let row = client.query_one(ids, &[]).expect("history");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (16, 0));
+}
+
+/// Each version of a row stays as long as an old transaction may read it.
+#[test]
+fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
+    let Some((server, store, now)) = stored() else { return };
+    let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
+    let new = NewTimeout::new("a", now, b"").expect("valid").queue("q").expect("valid");
+    store.write(now, &[Command::Schedule(new)]).expect("write");
+    let mut client = client(&server);
+    let mut rows = |table: &str| {
+        let sql = format!("SELECT string_agg(ctid::text, '') FROM delaywheel.{table}");
+        client.query_one(&sql, &[]).expect("rows").get::<_, String>(0)
+    };
+    let before = rows("queues");
+    while store.permits(&queue, now, rate, 9).expect("permits").0 > 0 {}
+    assert_eq!(rows("queues"), before);
+    let before = rows("permits");
+    assert_eq!(store.permits(&queue, now, rate, 9).expect("permits").0, 0);
+    assert_eq!(rows("permits"), before);
+}
+
+/// The server cannot remove rows that an old transaction may read.
+#[test]
+fn kept_counts_read_few_rows_while_an_old_transaction_is_open() {
+    let Some((server, _store, _)) = stored() else { return };
+    let (mut old, mut client) = (client(&server), client(&server));
+    let mut old = old.transaction().expect("begin");
+    old.batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1").expect("old");
+    let many = "INSERT INTO delaywheel.counts SELECT 1, 0 FROM generate_series(1, 500000);
+        DELETE FROM delaywheel.counts;";
+    client.batch_execute(many).expect("dead rows");
+    let mut own = client.transaction().expect("begin");
+    let schedule = "SELECT setseed(0); DO $$ BEGIN FOR number IN 1..2000 LOOP
+        PERFORM delaywheel.schedule(number::text, now() + interval '1 year', '');
+        END LOOP; END $$";
+    own.batch_execute(schedule).expect("schedule");
+    let blocks = "SELECT pg_stat_get_xact_blocks_fetched('delaywheel.counts'::regclass)";
+    let blocks: i64 = own.query_one(blocks, &[]).expect("blocks").get(0);
+    assert!(blocks < 5_000, "{blocks} blocks for 2,000 changes");
+}
+
+/// The server ends the statement after the claim, or this waits too long for a lock.
+#[test]
+fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    let mut clock = |text: &str| {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION ahead.clock_timestamp() RETURNS timestamptz
+                LANGUAGE plpgsql AS $$ BEGIN {text} RETURN now(); END $$"
+        );
+        client.batch_execute(&sql).expect("clock");
+    };
+    self::client(&server)
+        .batch_execute(
+            "CREATE SCHEMA ahead; ALTER DATABASE postgres SET search_path = ahead, pg_catalog",
+        )
+        .expect("path");
+    clock("");
+    let store = connect(&server);
+    let now = store.clock().now();
+    let worker = store.enter(now, LONG, None).expect("enter");
+    for code in ["57014", "55P03", "40P01"] {
+        let id = TimeoutId::new(code).expect("valid");
+        let new = NewTimeout::new(id.clone(), now, b"").expect("valid");
+        store.write(now, &[Command::Schedule(new)]).expect("write");
+        clock(&format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
+        let request = ClaimRequest::new(now, now.saturating_add(SECOND));
+        let error = store.claim(worker, &request).expect_err("it fails");
+        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{code}");
+        clock("");
+        assert_eq!(store.get(&id).expect("get").expect("kept").state, State::Claimed, "{code}");
+    }
 }

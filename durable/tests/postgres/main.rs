@@ -578,24 +578,27 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
 
 /// The lease is so long that only the notification can tell the handler.
 #[test]
-fn a_cancel_by_another_process_stops_a_delivery() {
+fn a_cancel_or_schedule_by_another_process_stops_a_delivery() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 10 * LONG);
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
-    for id in ["a", "b"] {
+    timer.schedule("c", Duration::ZERO, b"").wait().expect("schedule");
+    for id in ["a", "b", "c"] {
         let delivery = deliveries.recv_timeout(LONG).expect("delivery");
         if id == "a" {
             let cancel = Command::Cancel(delivery.id().clone());
             connect(&server).write(timer.now(), &[cancel]).expect("cancel");
         } else {
             let cancel = "SELECT delaywheel.cancel($1)";
-            client(&server).query(cancel, &[&delivery.id().as_str()]).expect("cancel");
+            let replace = "SELECT delaywheel.schedule($1, now() + interval '1 day', '')";
+            let sql = if id == "b" { cancel } else { replace };
+            client(&server).query(sql, &[&delivery.id().as_str()]).expect("call");
         }
         assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
     }
     assert!(timer.finish(LONG));
-    assert_eq!(timer.stats().fenced, 2);
+    assert_eq!(timer.stats().fenced, 3);
 }
 
 #[test]

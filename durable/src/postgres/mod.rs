@@ -192,7 +192,7 @@ impl PostgresStore {
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
     ///
     /// The role needs `USAGE` on the schema and its sequence, `EXECUTE` on its functions, and
-    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables, also on those that a migration adds.
+    /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables, also on new ones of a migration.
     ///
     /// # Examples
     ///

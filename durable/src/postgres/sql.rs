@@ -108,12 +108,13 @@ pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 /// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, `$10`
 /// says whether deliveries begin, and `$11` whether a paused queue is claimed from.
 ///
-/// It takes the earliest of each priority, and keeps those that go first.
+/// It takes the earliest of each priority, and keeps those that go first. It has locked these rows,
+/// so they stay where they are, and the update needs no index to find them.
 pub(super) const CLAIM: &str = "
     WITH picked AS (
         SELECT t.* FROM unnest('{0,1,2}'::smallint[]) AS level
         CROSS JOIN LATERAL (
-            SELECT id, next_at, priority, octet_length(payload) AS size,
+            SELECT ctid AS spot, id, next_at, priority, octet_length(payload) AS size,
                 $10 AND attempt = 0 AND repeat IS NULL AND key IS NULL AND next_at <= $9 AS begins
             FROM {schema}.timeouts
             WHERE EXISTS (SELECT FROM {schema}.workers
@@ -125,8 +126,8 @@ pub(super) const CLAIM: &str = "
             ORDER BY next_at, id LIMIT $4 FOR UPDATE SKIP LOCKED
         ) t
     ), fitting AS (
-        SELECT id, begins FROM (
-            SELECT id, begins, sum(size) OVER line - size AS before, row_number() OVER line AS place
+        SELECT spot, begins FROM (
+            SELECT spot, begins, sum(size) OVER line - size AS before, row_number() OVER line AS place
             FROM picked
             WINDOW line AS (ORDER BY
                 next_at > $9, CASE WHEN next_at <= $9 THEN priority END, next_at, id)
@@ -135,7 +136,7 @@ pub(super) const CLAIM: &str = "
     UPDATE {schema}.timeouts t SET
         state = 1, worker = $1, token = nextval('{schema}.token'), begun = begins,
         attempt = attempt + begins::integer
-    FROM fitting WHERE t.id = fitting.id
+    FROM fitting WHERE t.ctid = fitting.spot
     RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload,
         t.queue, t.priority, t.key";
 
@@ -185,13 +186,13 @@ pub(super) const BEGIN: &str = "
         JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
         WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3
     ), valid AS MATERIALIZED (
-        SELECT held.id, held.queue, held.key, held.place
+        SELECT held.id, held.queue, held.key, held.place, t.ctid AS spot
         FROM held JOIN {schema}.timeouts t ON t.id = held.id AND t.token = held.token
         WHERE NOT held.is_paused AND NOT t.begun AND held.id <> ALL ($5::text[])
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ), free AS MATERIALIZED (
-        SELECT id FROM (
-            SELECT id, queue, key, row_number() OVER (PARTITION BY queue, key ORDER BY place) AS place
+        SELECT id, spot FROM (
+            SELECT id, spot, queue, key, row_number() OVER (PARTITION BY queue, key ORDER BY place) AS place
             FROM valid
         ) line
         WHERE key IS NULL OR $4::bigint IS NULL OR $4 >= place + (
@@ -199,7 +200,7 @@ pub(super) const BEGIN: &str = "
             WHERE t.queue = line.queue AND t.key = line.key AND t.worker IS NOT NULL AND t.begun)
     ), began AS (
         UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
-        FROM free WHERE t.id = free.id RETURNING t.id, t.token
+        FROM free WHERE t.ctid = free.spot RETURNING t.id, t.token
     )
     SELECT id, token, 0 FROM began UNION ALL
     SELECT id, token, CASE

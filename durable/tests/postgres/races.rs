@@ -199,6 +199,32 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Void]);
 }
 
+/// The server runs the claim, and has read no row yet, when the reschedule commits.
+#[test]
+fn a_claim_or_the_next_one_has_a_timeout_that_moves_meanwhile_at_its_new_time() {
+    let Some((server, store, now)) = stored() else { return };
+    let new = NewTimeout::new("a", now, b"").expect("valid");
+    store.write(now, &[Command::Schedule(new.clone())]).expect("write");
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let (moved, later) = (now.saturating_add(SECOND), now.saturating_add(LONG));
+    let claim = || {
+        let batch = store.claim(worker, &ClaimRequest::new(now, later)).expect("claim");
+        batch.expect("lease").records
+    };
+    let mut client = client(&server);
+    client.batch_execute(STALL).expect("stall");
+    let mut claimed = thread::scope(|scope| {
+        let claim = scope.spawn(claim);
+        wait_for(&mut client, STALLED);
+        let answers = store.write(now, &[Command::Reschedule(new.id.clone(), moved)]);
+        assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        claim.join().expect("no panic")
+    });
+    claimed.extend(claim());
+    assert_eq!(claimed.iter().map(|record| record.next).collect::<Vec<_>>(), [moved]);
+}
+
 /// There is a timeout of the id at every moment.
 #[test]
 fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {

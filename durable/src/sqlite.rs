@@ -1148,6 +1148,9 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
             return Err(store_error(damaged(answer)));
         }
     }
+    // The logs of processes that were killed would add up, and fill a small disk. A disk that is
+    // full already may have no room for the copy.
+    let _ = writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()));
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let run =

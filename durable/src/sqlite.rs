@@ -1,11 +1,12 @@
 //! The embedded store: one SQLite file, one process.
 //!
-//! One table has all records of each queue and priority in the order of their times, and another one
-//! has the place of each id. An acknowledgement leaves the row of its id, as ids are scattered: each
-//! would write a page of its own. Later commits remove such *stale* rows in the order of their ids.
+//! One table has all records of each queue and priority in the order of their times, and another
+//! one has the place of each id. An acknowledgement leaves the row of its id, as ids are scattered:
+//! each would write a page of its own. Later commits remove such *stale* rows in the order of their
+//! ids.
 //!
-//! Claims are not written: only this process can hold one, and all of them end with
-//! it. So a claim costs no commit, and after a crash every record that was not settled is pending.
+//! Claims are not written: only this process can hold one, and all of them end with it. So a claim
+//! costs no commit, and after a crash every record that was not settled is pending.
 //!
 //! If a process ends without closing the file, the handler of a record may have killed it. So the
 //! next process is *wary* of the records that were due at its start: it writes their attempts
@@ -1110,6 +1111,9 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
             return Err(store_error(damaged(answer)));
         }
     }
+    // The logs of processes that were killed would add up, and fill a small disk. A disk that is
+    // full already may have no room for the copy.
+    let _ = writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()));
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let run =

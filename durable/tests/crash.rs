@@ -324,7 +324,8 @@ fn nothing_acknowledged_is_lost_by_a_full_disk_and_sigkill() {
     let mut disturb = || {
         let _ = disk.count_line();
     };
-    let mut entries = kill(place, 20, &mut disturb);
+    // So many that their logs together would fill the disk.
+    let mut entries = kill(place, 50, &mut disturb);
     disk.free();
     deliver_rest(place, &mut entries);
     check_refusals(&entries);

@@ -78,6 +78,10 @@ const MAX_DELAY: Duration = Duration::from_secs(2);
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
+/// How long the last attempt of a timeout waits after the latest begin of another one that still
+/// runs.
+const ALONE: Duration = Duration::from_secs(10);
+
 /// Least time until the next try if another worker delivers as many timeouts of a key as may run at
 /// once.
 const BUSY: Duration = Duration::from_millis(100);
@@ -284,6 +288,8 @@ pub(crate) struct Driver {
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
+    /// When the last attempt of a timeout may begin although other deliveries are under way.
+    alone_at: WallTime,
     /// Delays of records that others have locked, by token.
     locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
@@ -457,6 +463,7 @@ impl Driver {
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
         let due = (has_due && self.free() > 0).then_some(self.last.max(permit_at));
+        let alone = self.waits_alone().then_some(self.alone_at);
         let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
@@ -467,7 +474,8 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
+        let expiration = self.wheel.next_expiration().map(time);
+        let others = [limit, due, alone, unblock, renew, expiration];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -475,7 +483,7 @@ impl Driver {
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
-            self.permit_at = WallTime::MIN;
+            (self.permit_at, self.alone_at) = (WallTime::MIN, WallTime::MIN);
             self.permits.0 = 0;
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
@@ -1115,8 +1123,14 @@ impl Driver {
         self.next_due().is_some_and(|record| record.attempt > 0)
     }
 
-    /// Returns whether the next record waits until no other delivery is under way: this is its last
-    /// attempt, and none of them has ended. Either it ends its process, or one beside it does.
+    /// Returns whether the next record waits for other deliveries to end; for a limited time, as
+    /// their handlers may take long.
+    fn waits_alone(&self) -> bool {
+        self.must_be_alone() && !self.delivering.is_empty() && self.last < self.alone_at
+    }
+
+    /// Returns whether the next record begins without others: this is its last attempt, and none of
+    /// them has ended. Either it ends its process, or one beside it does.
     fn must_be_alone(&self) -> bool {
         let backoff = self.settings.queue.backoff;
         self.next_due().is_some_and(|record| {
@@ -1179,6 +1193,7 @@ impl Driver {
         let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
+        self.alone_at = turn.now.saturating_add(ALONE);
         self.watch(record.claim(), record.attempt, turn.now);
         turn.step.begun.push((record, run));
     }
@@ -1196,7 +1211,7 @@ impl Driver {
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
         let free = self.free_of(self.settings.queue.max_deliveries);
-        if self.must_be_alone() && !self.delivering.is_empty() {
+        if self.waits_alone() {
             return 0;
         }
         if self.is_next_repeated() {
@@ -1864,6 +1879,45 @@ mod tests {
             store.write(now, &[Command::Requeue(dead.id, now)]).expect("write");
             let new = done.iter().map(|id| NewTimeout::new(id.as_str(), now, b"").expect("valid"));
             store.write(now, &new.map(Command::Schedule).collect::<Vec<_>>()).expect("write");
+        }
+    }
+
+    /// The handlers of other deliveries take long.
+    #[test]
+    fn a_last_attempt_waits_for_the_end_of_others_and_not_longer_than_its_limit() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        for is_ended in [true, false] {
+            let store = store(now, 1);
+            let quick = || {
+                let mut driver = driver(8);
+                driver.settings.queue.backoff = Backoff::default().attempts(2);
+                driver
+            };
+            let steps = |driver: &mut Driver, now| {
+                let (counters, mut claimed, mut begun) = (Counters::default(), vec![], vec![]);
+                for _ in 0..4 {
+                    let step = driver.step(&store, now, &counters, claimed);
+                    claimed = carry_out(&store, step.claims);
+                    begun.extend(step.begun);
+                }
+                begun
+            };
+            let mut killed = quick();
+            assert_eq!(steps(&mut killed, now).len(), 1);
+            store.leave(killed.leave().expect("entered")).expect("leave");
+            let first = NewTimeout::new("first", now.saturating_sub(SECOND), b"").expect("valid");
+            store.write(now, &[Command::Schedule(first)]).expect("write");
+            let mut driver = quick();
+            let begun = steps(&mut driver, now);
+            assert_eq!(begun.len(), 1, "the last attempt begins alone");
+            let mut later = now;
+            if is_ended {
+                driver.ended(begun[0].0.token);
+            } else {
+                later = now.saturating_add(ALONE);
+                assert_eq!(driver.next_step(), Some(later));
+            }
+            assert_eq!(steps(&mut driver, later).len(), 1);
         }
     }
 

@@ -62,7 +62,7 @@ pub(super) struct State<T> {
     /// Threads that wait for a timeout. Some of them may have been woken already.
     sleepers: usize,
     /// Whether the backlog is closed: no timeout follows.
-    is_closed: bool,
+    pub(super) is_closed: bool,
     /// Tasks that wait for a timeout.
     #[cfg(feature = "future")]
     pub(super) receivers: Receivers,
@@ -180,10 +180,6 @@ impl<T> Backlog<T> {
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.arrived.notify_all();
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().is_closed
     }
 
     /// Wakes at most `count` tasks, without a lock: one for each timeout after a put, and all after

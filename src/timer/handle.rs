@@ -115,7 +115,7 @@ impl TimeoutHandle {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = self.shard.shards.deadline(self.shard.index, self.key)?;
-        self.shard.shards.clock().instant(deadline)
+        self.shard.shards.clock.instant(deadline)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`

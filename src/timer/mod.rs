@@ -340,7 +340,7 @@ impl Timer {
     }
 
     pub(crate) fn clock(&self) -> &TickClock {
-        self.values.shards().clock()
+        &self.values.shared().shards.clock
     }
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
@@ -415,7 +415,7 @@ impl Timer {
     /// ```
     #[inline]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        let deadline = self.values.shards().clock().instant_after(within);
+        let deadline = self.values.shared().shards.clock.instant_after(within);
         #[cfg(feature = "future")]
         self.sleeps.begin_finish();
         let tasks = self.values.shared().finish_by(deadline);

@@ -96,7 +96,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// Lets a clock that drives timers adopt this one. Then no thread is started.
     fn offer_to_clock(self: &Arc<Self>) {
         let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
-        if self.shards.clock().adopt(driven) {
+        if self.shards.clock.adopt(driven) {
             // The clock may already advance on another thread.
             self.is_driven.store(true, Ordering::Release);
             drop(self.take_starter());
@@ -125,7 +125,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// returns the value of the caller.
     #[inline]
     pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
-        if self.is_started() {
+        if self.is_started.load(Ordering::Acquire) {
             return Ok(value);
         }
         match self.start() {
@@ -244,14 +244,23 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
         let backlog = self.delivery.backlog();
-        assert!(!is_shut_down || backlog.is_none_or(Backlog::is_closed), "the backlog is open");
+        let is_closed = backlog.is_none_or(|backlog| backlog.state.lock().is_closed);
+        assert!(!is_shut_down || is_closed, "the backlog is open");
     }
 
     pub(crate) fn stats(&self) -> TimerStats {
         let mut stats = self.shards.counts();
         stats.add(&self.reaper_stats.lock());
-        stats.panicked = self.handler.panicked();
+        stats.panicked = self.handler.panicked.load(Ordering::Relaxed);
         stats
+    }
+
+    /// Helps a reaper that is late. An inserter calls this while it holds no lock.
+    #[inline]
+    pub(crate) fn help_if_late(&self, read: Reading) {
+        if self.shards.wakeup.is_late(read.now) {
+            self.help(read);
+        }
     }
 }
 
@@ -263,8 +272,8 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let read = self.shards.clock().read();
-        self.insert_read(read, deadline(self.shards.clock(), read), value)
+        let read = self.shards.clock.read();
+        self.insert_read(read, deadline(&self.shards.clock, read), value)
     }
 
     /// Adds a timeout to the shard of this thread, by a reading that the caller has made.
@@ -288,7 +297,7 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
-        let clock = self.shards.clock();
+        let clock = &self.shards.clock;
         self.shards.begin_finish();
         if self.is_driven() {
             if clock.source_now() <= deadline {
@@ -336,10 +345,10 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
     }
 
     fn next_turn(&self) -> Option<Instant> {
-        self.shards.clock().instant(self.shards.next_turn()?)
+        self.shards.clock.instant(self.shards.next_turn()?)
     }
 
     fn next_elapsed(&self) -> Option<Duration> {
-        self.shards.clock().since_manual(self.shards.next_turn()?)
+        self.shards.clock.since_manual(self.shards.next_turn()?)
     }
 }

@@ -103,7 +103,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         batch: &mut Vec<Expired<S::Due>>,
         lateness: Duration,
     ) -> Holds {
-        let read @ Reading { now, .. } = self.shards.clock().read();
+        let read @ Reading { now, .. } = self.shards.clock.read();
         self.shards.follow_wall_clock(now);
         let steps = steps_per_hold(lateness);
         let mut holds = Holds { now, lateness: None, is_drained: true };
@@ -160,17 +160,9 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
-    /// take them. Otherwise lets the reaper run. No callback runs here. An inserter calls this
-    /// while it holds no lock.
-    #[inline]
-    pub(crate) fn help_if_late(&self, read: Reading) {
-        if self.shards.wakeup.is_late(read.now) {
-            self.help(read);
-        }
-    }
-
+    /// take them. Otherwise lets the reaper run. No callback runs here.
     #[cold]
-    fn help(&self, read: Reading) {
+    pub(super) fn help(&self, read: Reading) {
         // A callback on the reaper's thread may insert. That thread does not yield.
         if self.is_driven() || self.callback_threads.is_reaper() {
             return;
@@ -208,7 +200,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let mut stats = self.reaper_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
-            let deadline = self.shards.clock().ticks.start(equal[0].deadline);
+            let deadline = self.shards.clock.ticks.start(equal[0].deadline);
             let lateness = elapsed.saturating_sub(deadline);
             stats.lateness.record(lateness, equal.len() as u64);
             greatest = greatest.max(lateness);
@@ -260,10 +252,10 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
             self.lateness = Duration::ZERO;
             let has_expired = mem::take(&mut self.has_expired);
             // A reaper that rechecks the clock must not do so for cancelled timeouts.
-            let rechecks = self.shared.shards.clock().recheck().is_some();
+            let rechecks = self.shared.shards.clock.recheck().is_some();
             let has_woken = |until| until <= now || rechecks;
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
-                self.shared.shards.raise_published();
+                self.shared.shards.lock_each().for_each(|shard| shard.raise_published());
             }
         }
         is_drained
@@ -302,11 +294,12 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
 
     fn until_next(&self) -> Duration {
         let shards = &self.shared.shards;
-        shards.clock().pause_until(shards.next_expiration())
+        shards.clock.pause_until(shards.next_expiration())
     }
 
     fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
-        let (shards, clock) = (&*self.shared.shards, self.shared.shards.clock());
+        let shards = &*self.shared.shards;
+        let clock = &shards.clock;
         let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
         let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
         let until = shards.fall_asleep(self.now, latest)?;
@@ -321,7 +314,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
             self.shared.reaper_stats.lock().wakeups += 1;
         }
         if let Some(until) = self.slept_until.filter(|_| has_slept && self.lead.is_used) {
-            self.lead.learn(self.shared.shards.clock().pause_until(until));
+            self.lead.learn(self.shared.shards.clock.pause_until(until));
         }
     }
 
@@ -358,7 +351,7 @@ mod tests {
 
     /// Returns whether the reaper has announced a sleep, and no thread has woken it.
     fn is_asleep(timer: &ValueTimer<u32>) -> bool {
-        timer.shards().wakeup.asleep_until() > Tick::ZERO
+        timer.shared().shards.wakeup.asleep_until() > Tick::ZERO
     }
 
     #[test]
@@ -398,7 +391,7 @@ mod tests {
         ];
         for (call, is_by_wall) in calls.into_iter().flat_map(|call| [(call, false), (call, true)]) {
             let ([timer, _], mut clients) = two_timers();
-            let now = timer.shards().clock().system_time();
+            let now = timer.shared().shards.clock.system_time();
             let later = Duration::from_secs(9);
             let scheduled = if is_by_wall {
                 timer.schedule_at_time(now + later, 0)
@@ -440,7 +433,7 @@ mod tests {
         let put = |shard, hour: u64| {
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * hour);
             let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(Tick::ZERO, tick, 0);
-            let put = timer.shards().put_at_time(shard, Tick::ZERO, time, insert);
+            let put = timer.shared().shards.put_at_time(shard, Tick::ZERO, time, insert);
             assert!(put.is_ok());
         };
         put(0, 1);
@@ -479,7 +472,7 @@ mod tests {
         let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
         let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
         for value in 0..20_000 {
-            let inserted = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1), value);
+            let inserted = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1), value);
             inserted.expect("the wheel has room");
         }
         let mut client = TimerClient::new(timer.shared());
@@ -498,11 +491,11 @@ mod tests {
         let clock = Set(std::time::Instant::now(), Arc::new(crate::sync::Mutex::default()));
         let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
         let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
-        let inserted = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1), 0);
+        let inserted = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1), 0);
         inserted.expect("the wheel has room");
         *clock.1.lock() = Duration::from_millis(5);
-        let (shared, wakeup) = (timer.shared(), &timer.shards().wakeup);
-        let read = timer.shards().clock().read();
+        let (shared, wakeup) = (timer.shared(), &timer.shared().shards.wakeup);
+        let read = timer.shared().shards.clock.read();
         let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
         wakeup.expect_at(Tick::new(1));
         shared.callback_threads.set_reaper(crate::sync::this_thread());
@@ -553,7 +546,7 @@ mod tests {
         let timers = [mortal, settings].map(|settings| settings.build_with(|_: u32| ()).unwrap());
         let mut clients: Clients = timers.iter().map(|timer| timer.shared().client()).collect();
         for timer in &timers {
-            let far = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1 << 40), 0);
+            let far = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1 << 40), 0);
             far.expect("the wheel has room");
         }
         assert!(fall_asleep(&mut clients).is_some());

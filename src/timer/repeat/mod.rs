@@ -255,7 +255,7 @@ impl RepeatBuilder<'_> {
         callback: Callback,
     ) -> Result<Repeating, ScheduleError<Task>> {
         let timer = self.timer.values.shared();
-        let clock = timer.shards.clock();
+        let clock = &timer.shards.clock;
         let read = clock.read();
         let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
         let tick = clock.ticks.tick();
@@ -436,7 +436,7 @@ impl Occurrence {
         let Some((mut work, number)) = self.repeating.begin() else { return };
         (work.callback)(&self.repeating);
         let Some(timer) = repetition.timer.upgrade() else { return };
-        let clock = timer.shards.clock();
+        let clock = &timer.shards.clock;
         let read = clock.read();
         // An instant that cannot be represented lies centuries ahead, and so does the next one.
         let now = clock.instant_at(read.elapsed).or(work.grid.next);

@@ -35,9 +35,9 @@ use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
     pub(super) all: Box<[CachePadded<Shard<S>>]>,
-    clock: TickClock,
+    pub(crate) clock: TickClock,
     pub(crate) wakeup: Wakeup,
-    permits: Permits,
+    pub(super) permits: Permits,
     pub(super) lifecycle: Lifecycle,
     wall: Wall,
 }
@@ -55,10 +55,6 @@ impl<S: ShardState> Shards<S> {
         debug_assert!(!all.is_empty(), "a timer has a shard");
         let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::new(), Wall::new());
         Self { all, clock, wakeup, permits, lifecycle, wall }
-    }
-
-    pub(crate) fn clock(&self) -> &TickClock {
-        &self.clock
     }
 
     /// Returns the number of shards.
@@ -174,12 +170,6 @@ impl<S: ShardState> Shards<S> {
         self.all[shard].published.get() > due
     }
 
-    /// Returns whether the number of pending timeouts is limited.
-    #[cfg(feature = "future")]
-    pub(super) fn has_limit(&self) -> bool {
-        self.permits.has_limit()
-    }
-
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, shard: usize, key: Key) -> Option<Tick> {
         self.lock_of(shard)?.deadline(key)
@@ -236,11 +226,6 @@ impl<S: ShardState> Shards<S> {
             self.wakeup.stay_awake();
         }
         None
-    }
-
-    /// Raises the published expirations to those of the wheels. Only the reaper calls this.
-    pub(super) fn raise_published(&self) {
-        self.lock_each().for_each(|shard| shard.raise_published());
     }
 
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.

@@ -356,7 +356,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
 
     /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
     /// early. Only the reaper calls this.
-    pub(super) fn raise_published(&self) {
+    pub(in crate::timer) fn raise_published(&self) {
         let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
         self.shard.published.set(next.max(self.shard.published.get()));
     }
@@ -530,7 +530,7 @@ impl Permits {
     }
 
     /// Returns whether the number of permits is limited.
-    pub(super) fn has_limit(&self) -> bool {
+    pub(in crate::timer) fn has_limit(&self) -> bool {
         self.limit.is_some()
     }
 

@@ -175,7 +175,7 @@ mod tests {
             timer.schedule_at_time(now + second, value).expect("the timer runs");
         }
         let last = timer.schedule_at_time(now + 2 * second, 0).expect("the timer runs");
-        let shard = || timer.shards().lock(last.shard);
+        let shard = || timer.shared().shards.lock(last.shard);
         assert!((10_001..=40_000).contains(&shard().wall_deadlines().capacity()));
         clock.advance(second);
         timer.shrink();

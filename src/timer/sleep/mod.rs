@@ -118,7 +118,7 @@ impl Timer {
     /// Returns the handle that sleeps of this thread use.
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
-        self.sleeps.handles[self.values.shards().current()].clone()
+        self.sleeps.handles[self.values.shared().shards.current()].clone()
     }
 
     /// Returns a handle that counts no references.

@@ -17,7 +17,8 @@ use super::{Sleep, SleepError, default_timer, sleep_until};
 use crate::{
     sync::{Mutex, MutexGuard},
     time::{DelayMap, Source},
-    timer::{Timer, poll_or_store, wake_all},
+    timer::Timer,
+    waker::{poll_or_store, wake_all},
 };
 
 /// A future, with the feature `future`.

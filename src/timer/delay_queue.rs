@@ -73,7 +73,6 @@ impl<T: Send + 'static> DelayQueue<T> {
     }
 
     /// Returns a receiver for a task.
-    #[cfg(feature = "future")]
     pub(crate) fn receiver(&self) -> super::backlog::Receiver<T> {
         super::backlog::Receiver::new(Arc::clone(&self.due))
     }

@@ -19,6 +19,7 @@
 //! | callback threads, reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
 
 #![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+#![cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps and streams"))]
 
 mod backlog;
 mod builder;
@@ -41,8 +42,6 @@ mod tick_clock;
 mod tracing;
 mod turn;
 mod value;
-#[cfg(feature = "future")]
-mod waker;
 
 use std::{
     fmt,
@@ -54,12 +53,7 @@ use std::{
 #[cfg(feature = "future")]
 pub use self::sleep::{SleepError, driver::Driver, sleeper::Sleep, until_time::TimeSleep};
 #[cfg(feature = "future")]
-pub(crate) use self::{
-    backlog::Receiver,
-    repeat::grid::Grid,
-    sleep::sleeper::SleepHandle,
-    waker::{poll_or_store, wake_all},
-};
+pub(crate) use self::{backlog::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub use self::{
     builder::TimerBuilder,
     delay_queue::DelayQueue,

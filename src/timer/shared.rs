@@ -6,7 +6,7 @@ use std::{
     format, io,
     panic::RefUnwindSafe,
     string::String,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -27,6 +27,7 @@ use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
     tick::Tick,
+    waker::wake_all,
     wheel::TimingWheel,
 };
 
@@ -51,8 +52,7 @@ pub(crate) struct Shared<S: ShardState> {
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
     /// Called when the reaper panics.
-    #[cfg(feature = "future")]
-    pub(crate) on_panic: std::sync::OnceLock<fn(&Self)>,
+    pub(crate) on_panic: OnceLock<fn(&Self)>,
 }
 
 /// The parts from which the threads of a timer start.
@@ -86,8 +86,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::new(),
             reaper_stats: Mutex::new(TimerStats::default()),
-            #[cfg(feature = "future")]
-            on_panic: std::sync::OnceLock::new(),
+            on_panic: OnceLock::new(),
         });
         shared.offer_to_clock();
         shared
@@ -105,7 +104,6 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
     /// started a thread.
-    #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
         self.shards.watch_jumps();
@@ -179,10 +177,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     /// Closes the backlog: the threads that take from it end once it is empty.
     pub(super) fn close_backlog(&self) {
-        let Some(backlog) = self.delivery.backlog() else { return };
-        backlog.close();
-        #[cfg(feature = "future")]
-        backlog.wake_receivers(usize::MAX, |waker| super::waker::wake_all([waker]));
+        wake_all(self.delivery.backlog().map(Backlog::close).into_iter().flatten());
     }
 
     /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless
@@ -209,7 +204,6 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         // A thread that sees this finds the shards closed.
         self.is_reaper_dead.store(true, Ordering::Release);
         self.close_backlog();
-        #[cfg(feature = "future")]
         self.on_panic.get().inspect(|on_panic| on_panic(self));
     }
 

@@ -125,7 +125,6 @@ impl TickClock {
     }
 
     /// Returns whether this is the system's clock, by default.
-    #[cfg(feature = "future")]
     pub(crate) fn is_system(&self) -> bool {
         self.source.is_none()
     }
@@ -186,7 +185,6 @@ impl TickClock {
 
     /// Returns whether a thread has seen a tick that began at `elapsed` or later, without reading
     /// the clock. So if it returns `true`, that time has passed.
-    #[cfg(feature = "future")]
     #[inline]
     pub(super) fn has_passed(&self, elapsed: Nanos) -> bool {
         self.ticks.until_start(self.latest()) >= elapsed
@@ -231,7 +229,6 @@ impl TickClock {
     }
 
     /// Takes note that an instant has passed.
-    #[cfg(feature = "future")]
     pub(crate) fn observe(&self, instant: Instant) {
         let tick = self.ticks.floor(self.elapsed_at(instant));
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);

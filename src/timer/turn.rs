@@ -147,15 +147,14 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     ) {
         let before = batch.len();
         holds.is_drained &= shard.expire(read, steps, batch);
-        #[cfg(feature = "future")]
-        let count = batch.len() - before;
         holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
-        let sleepers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
+        let receivers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
         drop(shard.unlock_fairly());
-        if let Some((backlog, sleepers)) = sleepers {
-            backlog.wake(sleepers);
-            #[cfg(feature = "future")]
-            backlog.wake_receivers(count, |waker| self.handler.catch(|| waker.wake()));
+        if let Some((backlog, (threads, tasks))) = receivers {
+            backlog.wake(threads);
+            for task in tasks {
+                self.handler.catch(|| task.wake());
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use crate::sources::{sources_in, tokens};
 const LAYERS: [&[&str]; 6] = [
     &["error", "slab", "tick"],
     &["ticks", "wheel"],
-    &["clock", "histogram", "panics", "sync"],
+    &["clock", "histogram", "panics", "sync", "waker"],
     &["timer"],
     &["guide", "purgatory", "time"],
     &["future"],

@@ -163,7 +163,6 @@ impl<S: ShardState> Shards<S> {
     /// A shard publishes no expiration after that of a pending timeout. That is `due`, or a later
     /// tick if `due` had passed when the timeout was added or moved. The later tick is not after
     /// the latest one that a thread has read from the clock.
-    #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
         let due = due.max(self.clock.latest());

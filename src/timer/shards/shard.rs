@@ -256,7 +256,6 @@ impl<S: ShardState> ShardGuard<'_, S> {
 
     /// Adds a timeout again that expired before its deadline, which had moved. It counts neither as
     /// expired nor as scheduled twice, and not as refused.
-    #[cfg(feature = "future")]
     pub(crate) fn insert_again(
         &mut self,
         now: Tick,

@@ -23,8 +23,8 @@ use self::{
     sleeper::{Sleep, SleepHandle},
     until_time::TimeSleep,
 };
-use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared, waker::wake_all};
-use crate::wheel::TimingWheel;
+use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared};
+use crate::{waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.
 pub(super) type Wakers = Shared<TimingWheel<Waker>>;

@@ -7,7 +7,7 @@ use std::{
     panic::RefUnwindSafe,
     string::String,
     sync::{Arc, OnceLock, Weak},
-    time::{Duration, Instant},
+    time::Instant,
     vec::Vec,
 };
 
@@ -330,19 +330,3 @@ impl<T: Send + 'static> Drop for Owner<T> {
 
 // As `Shards`.
 impl<S: ShardState> RefUnwindSafe for Shared<S> {}
-
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
-    fn turn(&self) {
-        if !self.shards.is_shut_down() {
-            self.expire_due();
-        }
-    }
-
-    fn next_turn(&self) -> Option<Instant> {
-        self.shards.clock.instant(self.shards.next_turn()?)
-    }
-
-    fn next_elapsed(&self) -> Option<Duration> {
-        self.shards.clock.since_manual(self.shards.next_turn()?)
-    }
-}

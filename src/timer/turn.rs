@@ -1,7 +1,13 @@
 //! The turns of a reaper for one timer: expiration in bounded holds, hand-off, and its part of a
 //! sleep.
 
-use std::{boxed::Box, mem, sync::Arc, time::Duration, vec::Vec};
+use std::{
+    boxed::Box,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+    vec::Vec,
+};
 
 use super::{
     executor::Delivery,
@@ -11,23 +17,20 @@ use super::{
     shared::Shared,
     tick_clock::Reading,
 };
-use crate::{sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
+use crate::{clock::Driven, sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
 
 /// Steps of one hold of a shard's lock if the reaper is on time. So many take less time than the
 /// sleep and the wake-up of a thread that waits for the lock.
-const LEAST_STEPS: u32 = 64;
+const LEAST_STEPS: u64 = 64;
 
-/// Steps of one hold at most, however late the reaper is. It bounds the wait of other threads.
-const MOST_STEPS: u32 = 4096;
+/// How often a hold doubles at most, to 4096 steps, however late the reaper is. It bounds the wait
+/// of other threads.
+const MOST_DOUBLINGS: u128 = 6;
 
 /// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
 /// each millisecond.
 fn steps_per_hold(lateness: Duration) -> u64 {
-    let doublings = u32::try_from(lateness.as_millis()).unwrap_or(u32::MAX);
-    let steps = LEAST_STEPS.checked_shl(doublings).filter(|steps| *steps >= LEAST_STEPS);
-    let steps = steps.unwrap_or(MOST_STEPS).min(MOST_STEPS);
-    debug_assert!(steps >= LEAST_STEPS, "{steps} steps for a lateness of {lateness:?}");
-    u64::from(steps)
+    LEAST_STEPS << lateness.as_millis().min(MOST_DOUBLINGS)
 }
 
 /// Steps of a hold in which another thread helps a late reaper.
@@ -81,28 +84,10 @@ struct Holds {
 }
 
 impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
-    /// Expires all due timeouts and hands them off, a bounded number at a time.
-    pub(super) fn expire_due(&self) {
-        let delivery = self.delivery();
-        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
-        loop {
-            let holds = self.expire_some(delivery, &mut batch, lateness);
-            lateness = holds.lateness.unwrap_or(lateness);
-            if holds.is_drained {
-                return;
-            }
-        }
-    }
-
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
     /// lateness of the timeouts before. `batch` is empty, before and after.
-    fn expire_some(
-        &self,
-        delivery: &Delivery<S::Due>,
-        batch: &mut Vec<Expired<S::Due>>,
-        lateness: Duration,
-    ) -> Holds {
+    fn expire_some(&self, batch: &mut Vec<Expired<S::Due>>, lateness: Duration) -> Holds {
         let read @ Reading { now, .. } = self.shards.clock.read();
         self.shards.follow_wall_clock(now);
         let steps = steps_per_hold(lateness);
@@ -110,19 +95,19 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let mut locked = None;
         for index in self.shards.due(now) {
             match self.shards.try_lock(index) {
-                Some(shard) => self.expire_shard(shard, read, steps, delivery, batch, &mut holds),
+                Some(shard) => self.expire_shard(shard, read, steps, batch, &mut holds),
                 None => locked = Some(index),
             }
         }
         if let Some(index) = locked {
             if holds.lateness.is_none() {
                 let shard = self.shards.wait_for(index);
-                self.expire_shard(shard, read, steps, delivery, batch, &mut holds);
+                self.expire_shard(shard, read, steps, batch, &mut holds);
             }
             holds.is_drained = false;
         }
         for expired in batch.drain(..) {
-            match delivery {
+            match self.delivery() {
                 Delivery::Pool(pool) => {
                     let handler = Arc::clone(&self.handler);
                     self.handler.catch(|| pool.execute(Box::new(move || handler.call(expired))));
@@ -141,14 +126,13 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         mut shard: ShardGuard<'_, S>,
         read: Reading,
         steps: u64,
-        delivery: &Delivery<S::Due>,
         batch: &mut Vec<Expired<S::Due>>,
         holds: &mut Holds,
     ) {
         let before = batch.len();
         holds.is_drained &= shard.expire(read, steps, batch);
         holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
-        let receivers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
+        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(batch)));
         drop(shard.unlock_fairly());
         if let Some((backlog, (threads, tasks))) = receivers {
             backlog.wake(threads);
@@ -175,8 +159,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             let mut free = due.filter_map(|index| self.shards.try_lock(index));
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {
                 let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-                let batch = &mut Vec::new();
-                self.expire_shard(shard, read, HELP_STEPS, &self.delivery, batch, &mut holds);
+                self.expire_shard(shard, read, HELP_STEPS, &mut Vec::new(), &mut holds);
                 holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
         } else {
@@ -243,7 +226,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
     /// Expires due timeouts, in one hold of each shard. Returns whether no due timeout is left.
     pub(crate) fn expire(&mut self) -> bool {
         let Holds { now, lateness, is_drained } =
-            self.shared.expire_some(&self.shared.delivery, &mut self.batch, self.lateness);
+            self.shared.expire_some(&mut self.batch, self.lateness);
         self.lateness = lateness.unwrap_or(self.lateness);
         self.has_expired |= lateness.is_some();
         if is_drained {
@@ -268,6 +251,27 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
         let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
         Box::new(TimerClient { thread, ..TimerClient::new(self) })
+    }
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
+    fn turn(&self) {
+        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
+        while !self.shards.is_shut_down() {
+            let holds = self.expire_some(&mut batch, lateness);
+            lateness = holds.lateness.unwrap_or(lateness);
+            if holds.is_drained {
+                return;
+            }
+        }
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        self.shards.clock.instant(self.shards.next_turn()?)
+    }
+
+    fn next_elapsed(&self) -> Option<Duration> {
+        self.shards.clock.since_manual(self.shards.next_turn()?)
     }
 }
 

@@ -210,7 +210,7 @@ impl TimerBuilder {
 
     /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
     /// shard, from its wheel, its index and the number of shards.
-    pub(crate) fn build_with_state<S: ShardState<Due: Send + 'static> + Send + 'static>(
+    pub(crate) fn build_with_state<S: ShardState>(
         self,
         state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handler: impl Fn(S::Due) + Send + Sync + 'static,
@@ -221,7 +221,7 @@ impl TimerBuilder {
 
     /// Makes the state of a timer with these settings. `state` makes the state of each shard, from
     /// its wheel, its index and the number of shards.
-    pub(super) fn build_shared<S: ShardState<Due: Send + 'static> + Send + 'static>(
+    pub(super) fn build_shared<S: ShardState>(
         self,
         delivery: Delivery<S::Due>,
         executors: usize,

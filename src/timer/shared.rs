@@ -64,7 +64,7 @@ pub(crate) struct Starter {
     pub(crate) name: String,
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+impl<S: ShardState> Shared<S> {
     pub(crate) fn new(
         shards: Shards<S>,
         handler: Handler<S::Due>,

@@ -83,7 +83,7 @@ struct Holds {
     is_drained: bool,
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+impl<S: ShardState> Shared<S> {
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
     /// lateness of the timeouts before. `batch` is empty, before and after.
@@ -190,6 +190,14 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         debug_assert!(greatest <= stats.lateness.max(), "a lateness was not recorded");
         Some(greatest)
     }
+
+    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
+    /// it. A pool may run them there.
+    pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
+        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
+        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
+        Box::new(TimerClient { thread, ..TimerClient::new(self) })
+    }
 }
 
 /// What a reaper or a driver keeps for a timer.
@@ -209,7 +217,7 @@ pub(crate) struct TimerClient<S: ShardState> {
     lead: Lead,
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
+impl<S: ShardState> TimerClient<S> {
     pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
         Self {
             thread: None,
@@ -244,17 +252,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
     }
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
-    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
-    /// it. A pool may run them there.
-    pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
-        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
-        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
-        Box::new(TimerClient { thread, ..TimerClient::new(self) })
-    }
-}
-
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
+impl<S: ShardState> Driven for Shared<S> {
     fn turn(&self) {
         let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
         while !self.shards.is_shut_down() {
@@ -275,7 +273,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
     }
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient<S> {
+impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
         self.shared.callback_threads.set_reaper(thread);
         self.thread.iter().for_each(|callbacks| callbacks.begin(thread));

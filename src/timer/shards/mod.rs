@@ -283,9 +283,7 @@ impl<S: ShardState> Shards<S> {
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
     }
-}
 
-impl<S: ShardState + Send + 'static> Shards<S> {
     /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>) {
         if self.clock.may_jump() {
@@ -327,7 +325,7 @@ impl<S: ShardState + Send + 'static> Shards<S> {
     }
 }
 
-impl<S: ShardState + Send + 'static> StepListener for Shards<S> {
+impl<S: ShardState> StepListener for Shards<S> {
     fn clock_has_stepped(&self) {
         self.wakeup.wake();
     }
@@ -399,7 +397,7 @@ mod tests {
         wheel::{TimingWheel, WheelBuilder},
     };
 
-    fn shards_of<T, const N: usize>(
+    fn shards_of<T: Send + 'static, const N: usize>(
         wheels: [TimingWheel<T>; N],
         max_pending: Option<NonZeroU64>,
     ) -> Shards<TimingWheel<T>> {

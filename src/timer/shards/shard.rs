@@ -67,11 +67,11 @@ const MOVES_PER_CHECK: u8 = 64;
 ///
 /// The state of a plain timer is its wheel. A layer whose entries wait for a timeout each keeps
 /// them here as well. Then one hold of the lock adds or removes both.
-pub(crate) trait ShardState {
+pub(crate) trait ShardState: Send + 'static {
     /// The value of a timeout in the wheel.
     type Value;
     /// The value that the reaper hands off for an expired timeout.
-    type Due;
+    type Due: Send + 'static;
     /// The values that a guard drops after the release of the lock.
     type Dropped: Default;
 
@@ -90,7 +90,7 @@ pub(crate) trait ShardState {
     fn take_dropped(&mut self) -> Self::Dropped;
 }
 
-impl<T> ShardState for TimingWheel<T> {
+impl<T: Send + 'static> ShardState for TimingWheel<T> {
     type Value = T;
     type Due = T;
     type Dropped = ();

@@ -75,7 +75,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         static SYSTEM: LazyLock<Timer> = LazyLock::new(Timer::new);
         match &self.source {
             Source::Timer(timer) => timer.sleep_until(instant),
-            Source::System(_) if default_timer().clock().is_system() => sleep_until(instant),
+            Source::System(_) if default_timer().clock().is_system => sleep_until(instant),
             Source::System(_) => SYSTEM.sleep_until(instant),
         }
     }

@@ -95,7 +95,7 @@ impl<S: ShardState> Shared<S> {
     /// Lets a clock that drives timers adopt this one. Then no thread is started.
     fn offer_to_clock(self: &Arc<Self>) {
         let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
-        if self.shards.clock.adopt(driven) {
+        if self.shards.clock.source.adopt(driven) {
             // The clock may already advance on another thread.
             self.is_driven.store(true, Ordering::Release);
             drop(self.take_starter());
@@ -294,11 +294,11 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         let clock = &self.shards.clock;
         self.shards.begin_finish();
         if self.is_driven() {
-            if clock.source_now() <= deadline {
+            if clock.source.now() <= deadline {
                 self.turn();
             }
         } else if self.is_started() {
-            let remaining = || deadline.saturating_duration_since(clock.source_now());
+            let remaining = || deadline.saturating_duration_since(clock.source.now());
             self.callback_threads.wait_for_end(remaining);
         }
         // Without threads no timeout is pending: the first insert starts them.

@@ -392,7 +392,7 @@ mod tests {
         ];
         for (call, is_by_wall) in calls.into_iter().flat_map(|call| [(call, false), (call, true)]) {
             let ([timer, _], mut clients) = two_timers();
-            let now = timer.shared().shards.clock.system_time();
+            let now = timer.shared().shards.clock.source.system_time();
             let later = Duration::from_secs(9);
             let scheduled = if is_by_wall {
                 timer.schedule_at_time(now + later, 0)

@@ -122,7 +122,7 @@ impl Look {
     fn at(clock: &TickClock, number: u64) -> Self {
         let look = || {
             let before = clock.elapsed();
-            let wall = since_1970(clock.system_time());
+            let wall = since_1970(clock.source.system_time());
             let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
             Self { number, least, most }
         };

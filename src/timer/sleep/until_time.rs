@@ -74,7 +74,7 @@ impl Future for TimeSleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let wakers = self.handle.shared();
         let shards = &wakers.shards;
-        if shards.clock.system_time() >= self.time {
+        if shards.clock.source.system_time() >= self.time {
             self.cancel();
             return Poll::Ready(Ok(()));
         }

@@ -133,10 +133,8 @@ impl Timer {
     #[inline]
     #[must_use]
     pub fn new() -> Self {
-        let Ok(timer) = Self::builder().build() else {
-            unreachable!("the default settings are valid")
-        };
-        timer
+        let timer = Self::builder().build();
+        timer.unwrap_or_else(|_| unreachable!("the default settings are valid"))
     }
 
     /// Starts with the default settings.

@@ -230,7 +230,7 @@ fn broken_a_shutdown_that_wakes_the_reaper_before_it_sets_the_flag_leaves_it_asl
 type Log = Arc<Mutex<Vec<u32>>>;
 
 fn silent() -> Events {
-    Events::new("", Duration::MAX)
+    Events::new(String::new(), Duration::MAX)
 }
 
 /// Returns a timer without threads, its reaper, and the values that the handler gets.
@@ -262,7 +262,7 @@ fn timer_of_shards<V: Send + 'static>(
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
 ) -> Arc<Shared<TimingWheel<V>>> {
-    let starter = Starter { reaper: reaper.clone(), executors: 0, name: String::new() };
+    let starter = Starter { reaper: reaper.clone(), executors: 0 };
     let handler = Handler::new(silent(), handle);
     Shared::new(shards, handler, delivery, starter)
 }

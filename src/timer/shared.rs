@@ -5,7 +5,6 @@ use std::{
     boxed::Box,
     format, io,
     panic::RefUnwindSafe,
-    string::String,
     sync::{Arc, OnceLock, Weak},
     time::Instant,
     vec::Vec,
@@ -60,8 +59,6 @@ pub(crate) struct Starter {
     pub(crate) reaper: Reaper,
     /// Executor threads that have not been started.
     pub(crate) executors: usize,
-    /// Prefix of the threads' names.
-    pub(crate) name: String,
 }
 
 impl<S: ShardState> Shared<S> {
@@ -158,7 +155,7 @@ impl<S: ShardState> Shared<S> {
                     handler.call(expired);
                 }
             };
-            spawn(format!("{}-{index}", parts.name), Box::new(run))?;
+            spawn(format!("{}-{index}", self.handler.events.name), Box::new(run))?;
             parts.executors = index;
         }
         parts.reaper.serve(self.client())?;

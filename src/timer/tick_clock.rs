@@ -130,7 +130,9 @@ impl TickClock {
     /// Returns the instant `span` from now, on the user's clock, or centuries from now if an
     /// [`Instant`] cannot represent that.
     pub(super) fn instant_after(&self, span: Duration) -> Instant {
-        after(self.source.now(), span)
+        const FAR: Duration = Duration::from_secs(500 * 365 * 24 * 60 * 60);
+        let now = self.source.now();
+        now.checked_add(span).or_else(|| now.checked_add(FAR)).unwrap_or(now)
     }
 
     /// Returns the time since the start of tick 0. A call, so that the callers are short.
@@ -282,13 +284,6 @@ impl TickClock {
     pub(crate) fn instant(&self, tick: Tick) -> Option<Instant> {
         self.instant_at(self.ticks.until_start(tick))
     }
-}
-
-/// Returns the instant `span` after `instant`, or centuries after it if an [`Instant`] cannot
-/// represent that.
-pub(super) fn after(instant: Instant, span: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(500 * 365 * 24 * 60 * 60);
-    instant.checked_add(span).or_else(|| instant.checked_add(FAR)).unwrap_or(instant)
 }
 
 #[cfg(all(test, not(loom)))]

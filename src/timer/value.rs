@@ -76,10 +76,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn new(handler: impl Fn(T) + Send + Sync + 'static) -> Self {
-        let Ok(timer) = TimerBuilder::default().build_with(handler) else {
-            unreachable!("the default settings are valid")
-        };
-        timer
+        let timer = TimerBuilder::default().build_with(handler);
+        timer.unwrap_or_else(|_| unreachable!("the default settings are valid"))
     }
 
     pub(super) fn from_shared(shared: Arc<Shared<TimingWheel<T>>>) -> Self {
@@ -166,14 +164,14 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.shared().shards.reset(key.shard, key.key, delay)
+        self.shared().shards.reset(key.shard, key.key, |clock, read| clock.deadline(read, delay))
     }
 
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.shared().shards.reset_at(key.shard, key.key, instant)
+        self.shared().shards.reset(key.shard, key.key, |clock, read| clock.at(read, instant))
     }
 
     /// Moves the deadline of a timeout to a time of the wall clock. Returns whether it was pending.

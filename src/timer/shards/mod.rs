@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
     vec::Vec,
 };
 
@@ -28,7 +28,7 @@ use self::{
 use super::{
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
-    tick_clock::TickClock,
+    tick_clock::{Reading, TickClock},
 };
 use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 
@@ -110,16 +110,20 @@ impl<S: ShardState> Shards<S> {
         value
     }
 
-    /// Moves a timeout to `delay` from now. Returns whether it was pending.
-    pub(super) fn reset(&self, shard: usize, key: Key, delay: Duration) -> bool {
+    /// Moves a timeout. A reading of the clock gives its deadline. Returns whether it was pending.
+    #[inline]
+    pub(super) fn reset(
+        &self,
+        shard: usize,
+        key: Key,
+        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
+    ) -> bool {
         let read = self.clock.read();
-        self.reset_to(shard, key, read.now, self.clock.deadline(read, delay))
-    }
-
-    /// Moves a timeout to `instant`. Returns whether it was pending.
-    pub(super) fn reset_at(&self, shard: usize, key: Key, instant: Instant) -> bool {
-        let read = self.clock.read();
-        self.reset_to(shard, key, read.now, self.clock.at(read, instant))
+        let deadline = deadline(&self.clock, read);
+        let Some(mut shard) = self.lock_of(shard) else { return false };
+        let is_pending = shard.reset(key, read.now, deadline);
+        shard.unlock();
+        is_pending
     }
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
@@ -146,15 +150,6 @@ impl<S: ShardState> Shards<S> {
             shard.reset(key, read.now, deadline);
         }
         before.is_some()
-    }
-
-    /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
-    #[inline]
-    fn reset_to(&self, shard: usize, key: Key, now: Tick, deadline: Tick) -> bool {
-        let Some(mut shard) = self.lock_of(shard) else { return false };
-        let is_pending = shard.reset(key, now, deadline);
-        shard.unlock();
-        is_pending
     }
 
     /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
@@ -447,7 +442,7 @@ mod tests {
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset_to(0, key, Tick::ZERO, deadline));
+                assert!(shards.reset(0, key, |_, _| deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

@@ -513,7 +513,6 @@ fn settle<S: ShardState>(content: &mut Content<S>, permits: &Permits) -> bool {
 }
 
 /// A fixed number of permits. Each pending timeout holds one.
-#[derive(Debug)]
 pub(crate) struct Permits {
     /// Number of permits; `None` without a limit.
     limit: Option<NonZeroU64>,

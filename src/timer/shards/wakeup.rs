@@ -83,7 +83,6 @@ use crate::{
 pub(super) type Earlier = Option<Tick>;
 
 /// The least tick at which the reaper has work in a shard. Written under the shard's lock.
-#[derive(Debug)]
 pub(in crate::timer) struct Published(AtomicU64);
 
 impl Published {

@@ -305,8 +305,10 @@ impl Timer {
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let key = self.values.shared().insert(deadline, Task::new(callback))?;
-        Ok(TimeoutHandle::new(self.values.shared(), key))
+        let (shared, clock) = (self.values.shared(), self.clock());
+        let read = clock.read();
+        let key = shared.insert(read, deadline(clock, read), Task::new(callback))?;
+        Ok(TimeoutHandle::new(shared, key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the

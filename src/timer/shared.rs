@@ -20,7 +20,7 @@ use super::{
     reaper::Reaper,
     shards::{ShardParts, ShardRef, Shards, TimeoutKey, shard::ShardState},
     stats::TimerStats,
-    tick_clock::{Reading, TickClock},
+    tick_clock::Reading,
 };
 use crate::{
     clock::Driven,
@@ -256,20 +256,9 @@ impl<S: ShardState> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread. A reading of the clock gives its deadline.
+    /// Adds a timeout to the shard of this thread. Its deadline follows from the reading.
     #[inline]
     pub(super) fn insert(
-        self: &Arc<Self>,
-        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
-        value: T,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let read = self.shards.clock.read();
-        self.insert_read(read, deadline(&self.shards.clock, read), value)
-    }
-
-    /// Adds a timeout to the shard of this thread, by a reading that the caller has made.
-    #[inline]
-    pub(super) fn insert_read(
         self: &Arc<Self>,
         read: Reading,
         deadline: Tick,

@@ -106,7 +106,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.shared().insert(|clock, read| clock.deadline(read, delay), value)
+        let clock = &self.shared().shards.clock;
+        let read = clock.read();
+        self.shared().insert(read, clock.deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -115,7 +117,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.shared().insert(|clock, read| clock.at(read, instant), value)
+        let clock = &self.shared().shards.clock;
+        let read = clock.read();
+        self.shared().insert(read, clock.at(read, instant), value)
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as
@@ -148,7 +152,9 @@ impl<T: Send + 'static> ValueTimer<T> {
         window: RangeInclusive<Duration>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.shared().insert(|clock, read| clock.within(read, &window), value)
+        let clock = &self.shared().shards.clock;
+        let read = clock.read();
+        self.shared().insert(read, clock.within(read, &window), value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value

@@ -276,7 +276,7 @@ impl RepeatBuilder<'_> {
         let repetition = Repetition { timer: Arc::downgrade(timer), missed, period, state };
         let repeating = Repeating(Arc::new(repetition));
         let start = clock.at_or_never(read, next.start);
-        let key = timer.insert_read(read, start, repeating.task())?;
+        let key = timer.insert(read, start, repeating.task())?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -451,7 +451,7 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            match timer.insert_read(read, clock.at_or_never(read, start), task) {
+            match timer.insert(read, clock.at_or_never(read, start), task) {
                 Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

@@ -111,7 +111,6 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout. A reading of the clock gives its deadline. Returns whether it was pending.
-    #[inline]
     pub(super) fn reset(
         &self,
         shard: usize,

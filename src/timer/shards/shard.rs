@@ -112,15 +112,6 @@ impl<T: Send + 'static> ShardState for TimingWheel<T> {
     fn take_dropped(&mut self) {}
 }
 
-/// The counts of a shard, from which with its wheel those of [`TimerStats`] follow.
-#[derive(Default)]
-struct Counts {
-    scheduled: u64,
-    expired: u64,
-    returned: u64,
-    refused: u64,
-}
-
 /// A state behind a lock, and the expiration that the shard publishes to the reaper.
 pub(crate) struct Shard<S> {
     pub(super) content: Mutex<Content<S>>,
@@ -139,7 +130,8 @@ pub(super) struct Content<S> {
     unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
-    counts: Counts,
+    /// Those of pending and cancelled timeouts follow from the others and the wheel.
+    counts: TimerStats,
     wall_deadlines: WallDeadlines,
 }
 
@@ -160,7 +152,7 @@ impl<S: ShardState> Content<S> {
 impl<S: ShardState> Shard<S> {
     pub(super) fn new(state: S, has_limit: bool) -> Self {
         let (is_closed, must_settle) = (false, has_limit);
-        let (counts, wall_deadlines) = (Counts::default(), WallDeadlines::default());
+        let (counts, wall_deadlines) = (TimerStats::default(), WallDeadlines::default());
         let (unsettled, unchecked) = (0, 0);
         let content =
             Content { state, is_closed, must_settle, unsettled, unchecked, counts, wall_deadlines };
@@ -396,12 +388,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
     pub(super) fn add_counts(&self, sum: &mut TimerStats) {
         let Content { state, counts, .. } = self.content();
         let pending = state.wheel().len() as u64;
-        sum.scheduled += counts.scheduled;
-        sum.expired += counts.expired;
-        sum.returned += counts.returned;
-        sum.refused += counts.refused;
-        sum.pending += pending;
-        sum.cancelled += counts.scheduled - counts.expired - counts.returned - pending;
+        let cancelled = counts.scheduled - counts.expired - counts.returned - pending;
+        sum.add(&TimerStats { pending, cancelled, ..counts.clone() });
     }
 
     /// Checks the invariants of the shard, except those of its state. Returns the number of pending

@@ -1,6 +1,6 @@
 //! A reaper that falls asleep beside threads that insert, reset and cancel, and a clock that jumps.
 
-use std::{sync::Arc, time::Duration, vec::Vec};
+use std::{sync::Arc, vec::Vec};
 
 use loom::thread;
 

@@ -187,9 +187,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.
     pub(super) fn wait_for(&self, index: usize) -> ShardGuard<'_, S> {
-        self.wakeup.set_waiting(true);
+        self.wakeup.is_waiting.store(true, Ordering::Relaxed);
         let shard = self.lock(index);
-        self.wakeup.set_waiting(false);
+        self.wakeup.is_waiting.store(false, Ordering::Relaxed);
         shard
     }
 
@@ -412,7 +412,7 @@ mod tests {
         let counts = shards.counts();
         assert_eq!((counts.refused, counts.pending), (1, 1));
         drop(shards.wait_for(0));
-        assert!(!shards.wakeup.is_waiting());
+        assert!(!shards.wakeup.is_waiting.load(Ordering::Relaxed));
         // A refused timeout holds no permit.
         shards.check_invariants();
     }

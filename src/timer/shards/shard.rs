@@ -474,7 +474,7 @@ fn release<'a, S: ShardState>(
     if is_emptied {
         reaper.wake();
     }
-    if reaper.is_waiting() {
+    if reaper.is_waiting.load(Ordering::Relaxed) {
         let_run();
     }
     dropped

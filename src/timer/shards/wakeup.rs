@@ -110,7 +110,7 @@ pub(crate) struct Wakeup {
     /// The tick after the one in which the next turn of the reaper has to begin.
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
-    is_waiting: AtomicBool,
+    pub(super) is_waiting: AtomicBool,
     reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     driver: OnceLock<Mutex<Option<Waker>>>,
@@ -144,15 +144,26 @@ impl Wakeup {
     /// `now`.
     #[inline]
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
-        let must_wake = earlier.is_some_and(|expiration| {
+        let sleeps_past = earlier.is_some_and(|expiration| {
             // The reaper is not late for what has just come, even if it is due since long.
             let due = expiration.max(now);
             if due.get() < self.late_from.load(Ordering::Relaxed) {
                 self.expect_at(due);
             }
-            self.must_wake(expiration)
+            fence(Ordering::SeqCst);
+            expiration.get() < self.asleep_until.load(Ordering::Relaxed)
         });
-        if must_wake || (self.is_overdue(now) && self.must_wake_overdue()) {
+        // If the reaper sleeps until `now` or earlier, the clock has jumped ahead. One comparison:
+        // `AWAKE` wraps to the greatest number.
+        if sleeps_past || self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get() {
+            self.wake_sleeper();
+        }
+    }
+
+    /// Wakes a reaper that sleeps too long, unless another thread does.
+    #[cold]
+    fn wake_sleeper(&self) {
+        if self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE {
             self.wake();
         }
     }
@@ -171,14 +182,6 @@ impl Wakeup {
         }
     }
 
-    /// Returns whether this thread has to wake the reaper after it has published `expiration`. Of
-    /// several threads, one gets `true`.
-    fn must_wake(&self, expiration: Tick) -> bool {
-        fence(Ordering::SeqCst);
-        expiration.get() < self.asleep_until.load(Ordering::Relaxed)
-            && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
-    }
-
     /// Returns whether the reaper had to begin a turn more than a tick ago, and has not ended it.
     #[inline]
     pub(in crate::timer) fn is_late(&self, now: Tick) -> bool {
@@ -188,31 +191,6 @@ impl Wakeup {
     /// Sets the tick at which the reaper has to begin a turn.
     pub(in crate::timer) fn expect_at(&self, tick: Tick) {
         self.late_from.store(tick.get().saturating_add(1), Ordering::Relaxed);
-    }
-
-    /// Returns whether the reaper sleeps until `now` or earlier: the clock has jumped ahead.
-    #[inline]
-    fn is_overdue(&self, now: Tick) -> bool {
-        // One comparison: `AWAKE` wraps to the greatest number.
-        self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get()
-    }
-
-    /// Returns whether this thread has to wake a reaper that is overdue. Of several threads, one
-    /// gets `true`.
-    #[cold]
-    fn must_wake_overdue(&self) -> bool {
-        self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
-    }
-
-    /// Sets whether the reaper waits for the lock of a shard.
-    pub(super) fn set_waiting(&self, is_waiting: bool) {
-        self.is_waiting.store(is_waiting, Ordering::Relaxed);
-    }
-
-    /// Returns whether the reaper waits for the lock of a shard.
-    #[inline]
-    pub(super) fn is_waiting(&self) -> bool {
-        self.is_waiting.load(Ordering::Relaxed)
     }
 
     /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
@@ -243,12 +221,13 @@ mod tests {
     use crate::sync::Parker;
 
     #[test]
-    fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_one_thread_wakes_it() {
+    fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_a_thread_wakes_it() {
         let wakeup = Wakeup::new(Parker::new().unparker().clone());
         wakeup.announce(Tick::new(5));
         assert!(!wakeup.is_late(Tick::new(6)) && wakeup.is_late(Tick::new(7)));
-        assert!(wakeup.must_wake_overdue() && !wakeup.must_wake_overdue());
-        wakeup.set_waiting(true);
-        assert!(wakeup.is_waiting());
+        wakeup.wake_if_needed(Tick::new(4), Some(Tick::new(5)));
+        assert_eq!(wakeup.asleep_until(), Tick::new(5));
+        wakeup.wake_if_needed(Tick::new(5), None);
+        assert_eq!(wakeup.asleep_until(), Tick::ZERO);
     }
 }

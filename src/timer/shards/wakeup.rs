@@ -70,17 +70,12 @@
 //! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
 //! while. If it is too late, no thread helps. If it is too early, a thread looks in vain.
 
-#[cfg(feature = "future")]
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
 
-#[cfg(feature = "future")]
 use crate::{
-    sync::Mutex,
-    timer::waker::{poll_or_store, wake_all},
-};
-use crate::{
-    sync::{AtomicBool, AtomicU64, Ordering, Unparker, fence},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Unparker, fence},
     tick::Tick,
+    waker::{poll_or_store, wake_all},
 };
 
 /// The expiration that an operation published; `None` if the shard had already published one as
@@ -88,7 +83,6 @@ use crate::{
 pub(super) type Earlier = Option<Tick>;
 
 /// The least tick at which the reaper has work in a shard. Written under the shard's lock.
-#[derive(Debug)]
 pub(in crate::timer) struct Published(AtomicU64);
 
 impl Published {
@@ -116,10 +110,9 @@ pub(crate) struct Wakeup {
     /// The tick after the one in which the next turn of the reaper has to begin.
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
-    is_waiting: AtomicBool,
+    pub(super) is_waiting: AtomicBool,
     reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
-    #[cfg(feature = "future")]
     driver: OnceLock<Mutex<Option<Waker>>>,
 }
 
@@ -134,7 +127,6 @@ impl Wakeup {
             late_from: AtomicU64::new(u64::MAX),
             is_waiting: AtomicBool::new(false),
             reaper,
-            #[cfg(feature = "future")]
             driver: OnceLock::new(),
         }
     }
@@ -142,7 +134,6 @@ impl Wakeup {
     /// Makes the reaper read the clock and expire due timeouts.
     pub(crate) fn wake(&self) {
         self.reaper.unpark();
-        #[cfg(feature = "future")]
         if let Some(driver) = self.driver.get() {
             let waker = driver.lock().take();
             wake_all(waker);
@@ -153,41 +144,42 @@ impl Wakeup {
     /// `now`.
     #[inline]
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
-        let must_wake = earlier.is_some_and(|expiration| {
+        let sleeps_past = earlier.is_some_and(|expiration| {
             // The reaper is not late for what has just come, even if it is due since long.
             let due = expiration.max(now);
             if due.get() < self.late_from.load(Ordering::Relaxed) {
                 self.expect_at(due);
             }
-            self.must_wake(expiration)
+            fence(Ordering::SeqCst);
+            expiration.get() < self.asleep_until.load(Ordering::Relaxed)
         });
-        if must_wake || (self.is_overdue(now) && self.must_wake_overdue()) {
+        // If the reaper sleeps until `now` or earlier, the clock has jumped ahead. One comparison:
+        // `AWAKE` wraps to the greatest number.
+        if sleeps_past || self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get() {
+            self.wake_sleeper();
+        }
+    }
+
+    /// Wakes a reaper that sleeps too long, unless another thread does.
+    #[cold]
+    fn wake_sleeper(&self) {
+        if self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE {
             self.wake();
         }
     }
 
     /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
-    #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         let is_first = self.driver.set(Mutex::new(None)).is_ok();
         debug_assert!(is_first, "a timer has one driver");
     }
 
     /// Stores the waker of the task that takes the place of the reaper.
-    #[cfg(feature = "future")]
     pub(crate) fn store_driver_waker(&self, waker: &Waker) {
         if let Some(driver) = self.driver.get() {
             let stored = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));
             debug_assert!(stored.is_pending(), "there is no value to take");
         }
-    }
-
-    /// Returns whether this thread has to wake the reaper after it has published `expiration`. Of
-    /// several threads, one gets `true`.
-    fn must_wake(&self, expiration: Tick) -> bool {
-        fence(Ordering::SeqCst);
-        expiration.get() < self.asleep_until.load(Ordering::Relaxed)
-            && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
     /// Returns whether the reaper had to begin a turn more than a tick ago, and has not ended it.
@@ -199,31 +191,6 @@ impl Wakeup {
     /// Sets the tick at which the reaper has to begin a turn.
     pub(in crate::timer) fn expect_at(&self, tick: Tick) {
         self.late_from.store(tick.get().saturating_add(1), Ordering::Relaxed);
-    }
-
-    /// Returns whether the reaper sleeps until `now` or earlier: the clock has jumped ahead.
-    #[inline]
-    fn is_overdue(&self, now: Tick) -> bool {
-        // One comparison: `AWAKE` wraps to the greatest number.
-        self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get()
-    }
-
-    /// Returns whether this thread has to wake a reaper that is overdue. Of several threads, one
-    /// gets `true`.
-    #[cold]
-    fn must_wake_overdue(&self) -> bool {
-        self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
-    }
-
-    /// Sets whether the reaper waits for the lock of a shard.
-    pub(super) fn set_waiting(&self, is_waiting: bool) {
-        self.is_waiting.store(is_waiting, Ordering::Relaxed);
-    }
-
-    /// Returns whether the reaper waits for the lock of a shard.
-    #[inline]
-    pub(super) fn is_waiting(&self) -> bool {
-        self.is_waiting.load(Ordering::Relaxed)
     }
 
     /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
@@ -254,12 +221,13 @@ mod tests {
     use crate::sync::Parker;
 
     #[test]
-    fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_one_thread_wakes_it() {
+    fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_a_thread_wakes_it() {
         let wakeup = Wakeup::new(Parker::new().unparker().clone());
         wakeup.announce(Tick::new(5));
         assert!(!wakeup.is_late(Tick::new(6)) && wakeup.is_late(Tick::new(7)));
-        assert!(wakeup.must_wake_overdue() && !wakeup.must_wake_overdue());
-        wakeup.set_waiting(true);
-        assert!(wakeup.is_waiting());
+        wakeup.wake_if_needed(Tick::new(4), Some(Tick::new(5)));
+        assert_eq!(wakeup.asleep_until(), Tick::new(5));
+        wakeup.wake_if_needed(Tick::new(5), None);
+        assert_eq!(wakeup.asleep_until(), Tick::ZERO);
     }
 }

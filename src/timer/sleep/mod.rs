@@ -23,8 +23,8 @@ use self::{
     sleeper::{Sleep, SleepHandle},
     until_time::TimeSleep,
 };
-use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared, waker::wake_all};
-use crate::wheel::TimingWheel;
+use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared};
+use crate::{waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.
 pub(super) type Wakers = Shared<TimingWheel<Waker>>;
@@ -118,7 +118,7 @@ impl Timer {
     /// Returns the handle that sleeps of this thread use.
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
-        self.sleeps.handles[self.values.shards().current()].clone()
+        self.sleeps.handles[self.values.shared().shards.current()].clone()
     }
 
     /// Returns a handle that counts no references.

@@ -415,12 +415,12 @@ impl Timer {
     /// ```
     #[inline]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        let deadline = self.values.shards().clock().instant_after(within);
+        let deadline = self.values.shards().clock().elapsed_after(within);
         #[cfg(feature = "future")]
-        self.sleeps.begin_finish();
+        let end_of_sleeps = self.sleeps.begin_finish(within);
         let tasks = self.values.shared().finish_by(deadline);
         #[cfg(feature = "future")]
-        self.sleeps.finish_by(deadline);
+        self.sleeps.finish_by(end_of_sleeps);
         tasks
     }
 

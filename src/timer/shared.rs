@@ -27,6 +27,7 @@ use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
     tick::Tick,
+    ticks::Nanos,
     wheel::TimingWheel,
 };
 
@@ -287,15 +288,15 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
-    pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
+    pub(super) fn finish_by(&self, deadline: Nanos) -> Vec<T> {
         let clock = self.shards.clock();
         self.shards.begin_finish();
         if self.is_driven() {
-            if clock.source_now() <= deadline {
+            if clock.elapsed() <= deadline {
                 self.turn();
             }
         } else if self.is_started() {
-            let remaining = || deadline.saturating_duration_since(clock.source_now());
+            let remaining = || deadline.saturating_sub(clock.elapsed()).into();
             self.callback_threads.wait_for_end(remaining);
         }
         // Without threads no timeout is pending: the first insert starts them.

@@ -157,9 +157,9 @@ impl TickClock {
         self.source.as_ref().map_or_else(SystemTime::now, |clock| clock.system_time())
     }
 
-    /// Returns the instant `span` from now, on the user's clock.
-    pub(super) fn instant_after(&self, span: Duration) -> Instant {
-        after(self.source_now(), span)
+    /// Returns the time from the start of tick 0 until `span` from now.
+    pub(super) fn elapsed_after(&self, span: Duration) -> Nanos {
+        self.elapsed().saturating_add(span.into())
     }
 
     /// Returns the time since the start of tick 0. A call, so that the callers are short.
@@ -278,7 +278,9 @@ impl TickClock {
     /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
     /// represent it.
     pub(super) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
-        self.origin().checked_add(elapsed.finite()?)
+        // First, so that a time that never comes needs no origin.
+        let elapsed = elapsed.finite()?;
+        self.origin().checked_add(elapsed)
     }
 
     /// Returns the current instant.
@@ -312,13 +314,6 @@ impl TickClock {
     pub(crate) fn instant(&self, tick: Tick) -> Option<Instant> {
         self.instant_at(self.ticks.until_start(tick))
     }
-}
-
-/// Returns the instant `span` after `instant`, or centuries after it if an [`Instant`] cannot
-/// represent that.
-pub(super) fn after(instant: Instant, span: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(500 * 365 * 24 * 60 * 60);
-    instant.checked_add(span).or_else(|| instant.checked_add(FAR)).unwrap_or(instant)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -392,6 +387,13 @@ mod tests {
         assert_eq!(clock.pause_until(far), Duration::from_secs(1));
         assert_eq!(clock.pause_until(near), Duration::from_millis(400));
         assert_eq!(clock.pause_until(Tick::MAX), Duration::MAX, "without timeouts, it sleeps");
+    }
+
+    #[test]
+    fn a_tick_that_never_comes_needs_no_instant_of_a_manual_clock() {
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        assert_eq!(clock.instant(Tick::MAX), None);
+        assert_eq!(clock.origin.get(), None, "this panics where there are no instants");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use self::{
     until_time::TimeSleep,
 };
 use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared, waker::wake_all};
-use crate::wheel::TimingWheel;
+use crate::{ticks::Nanos, wheel::TimingWheel};
 
 /// A timer of wakers.
 pub(super) type Wakers = Shared<TimingWheel<Waker>>;
@@ -49,14 +49,17 @@ impl Sleeps {
         wake_all(self.wakers.shut_down());
     }
 
-    /// Refuses new sleeps, and wakes the task of each pending one.
-    pub(super) fn begin_finish(&self) {
+    /// Refuses new sleeps, and wakes the task of each pending one. Returns when the finish has to
+    /// end.
+    pub(super) fn begin_finish(&self, within: Duration) -> Nanos {
+        let deadline = self.wakers.shards.clock().elapsed_after(within);
         self.wakers.shards.begin_finish();
         wake_each(&self.wakers.shards);
+        deadline
     }
 
     /// Refuses new sleeps, waits for the pending ones until `deadline`, and then shuts down.
-    pub(super) fn finish_by(&self, deadline: Instant) {
+    pub(super) fn finish_by(&self, deadline: Nanos) {
         wake_all(self.wakers.finish_by(deadline));
     }
 }

@@ -287,7 +287,13 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         self.begin_pass(walk);
         let pass = walk.pass;
         self.visit(walk, key, |key, place| {
-            if !place.see(pass) || place.rule().on_event() != Effect::Check {
+            if !place.see(pass) {
+                return;
+            }
+            let mut rule = place.rule();
+            let effect = rule.on_event();
+            place.check = rule.check;
+            if effect != Effect::Check {
                 return;
             }
             match place.operation.take() {
@@ -418,7 +424,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule().on_event())
+        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule().effect())
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out

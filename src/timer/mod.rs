@@ -467,17 +467,14 @@ impl Timer {
         self.values.wake();
     }
 
-    /// Returns whether the reaper has stopped serving this timer after a panic of the user's
+    /// Returns whether a reaper has stopped serving this timer after a panic of the user's
     /// [`Clock`](crate::Clock).
     ///
-    /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
-    /// `shutdown` hands back those that are pending.
+    /// Then the timer refuses timeouts as if it were shut down, its sleeps end with an error, and
+    /// `shutdown` hands back the pending callbacks. These expire no more, unless only the reaper of
+    /// the sleeps has stopped.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
-        #[cfg(feature = "future")]
-        if self.sleeps.wakers.is_reaper_dead() {
-            return true;
-        }
         self.values.is_reaper_dead()
     }
 

@@ -51,9 +51,9 @@ pub(crate) struct Shared<S: ShardState> {
     pub(crate) callback_threads: Arc<CallbackThreads>,
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics.
+    /// Called when the reaper panics: ends callbacks and sleeps of the timer together.
     #[cfg(feature = "future")]
-    pub(crate) on_panic: std::sync::OnceLock<fn(&Self)>,
+    pub(crate) on_panic: std::sync::OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The parts from which the threads of a timer start.
@@ -211,7 +211,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         self.is_reaper_dead.store(true, Ordering::Release);
         self.close_backlog();
         #[cfg(feature = "future")]
-        self.on_panic.get().inspect(|on_panic| on_panic(self));
+        self.on_panic.get().inspect(|on_panic| on_panic());
     }
 
     pub(crate) fn is_started(&self) -> bool {

@@ -376,13 +376,16 @@ impl Timer {
     /// Returns the callbacks that never ran.
     ///
     /// It returns when that time is over, on the timer's clock, or as soon as no callback is
-    /// pending or running. [`Duration::MAX`] waits until no callback is left. Until then, pending
-    /// callbacks can be cancelled and reset, and the cancel of the last one ends the wait. A
-    /// repeated callback ends with its next occurrence.
+    /// pending or running and no sleep is pending. [`Duration::MAX`] waits until none is left.
+    /// Until then, pending callbacks can be cancelled and reset, and the cancel of the last one
+    /// ends the wait. A repeated callback ends with its next occurrence.
     ///
     /// - Callbacks on the timer's own threads: it waits until they return.
     /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
     /// - When the time is over, it stops waiting. A callback that is running continues to its end.
+    /// - Sleeps that a task has polled, with the feature `future`: it wakes the task once, and
+    ///   waits until the sleep is over or dropped. A thread that polls the sleep itself cannot drop
+    ///   it meanwhile, so let another thread finish the timer.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
     /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to

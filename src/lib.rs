@@ -102,6 +102,8 @@ mod ticks;
 pub mod time;
 #[cfg(feature = "std")]
 mod timer;
+#[cfg(feature = "std")]
+mod waker;
 pub mod wheel;
 
 // Last, so that the pages of `Timer`, `DelayMap` and `Purgatory` begin with their own methods.

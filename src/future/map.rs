@@ -17,7 +17,8 @@ use super::{Sleep, SleepError, default_timer, sleep_until};
 use crate::{
     sync::{Mutex, MutexGuard},
     time::{DelayMap, Source},
-    timer::{Timer, poll_or_store, wake_all},
+    timer::Timer,
+    waker::{poll_or_store, wake_all},
 };
 
 /// A future, with the feature `future`.
@@ -74,7 +75,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         static SYSTEM: LazyLock<Timer> = LazyLock::new(Timer::new);
         match &self.source {
             Source::Timer(timer) => timer.sleep_until(instant),
-            Source::System(_) if default_timer().clock().is_system() => sleep_until(instant),
+            Source::System(_) if default_timer().clock().is_system => sleep_until(instant),
             Source::System(_) => SYSTEM.sleep_until(instant),
         }
     }

@@ -25,7 +25,7 @@ use crate::{
         Completion, Conditions, DelayedOperation, OperationGuard, Purgatory, WatchError, Watches,
     },
     sync::Mutex,
-    timer::poll_or_store,
+    waker::poll_or_store,
 };
 
 /// A purgatory for tasks, which await [`wait`](Purgatory::wait).

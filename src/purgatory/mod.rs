@@ -330,7 +330,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     /// once before each hold, without the lock: the clock is user code.
     #[inline]
     fn now(&self) -> Nanos {
-        let clock = self.timer.shards.clock();
+        let clock = &self.timer.shards.clock;
         let read = self.calls.catch(|| Some(clock.elapsed_coarsely()));
         read.unwrap_or_else(|| clock.ticks.until_start(clock.latest()))
     }

@@ -190,8 +190,8 @@ where
     ) -> Result<Watched, WatchError<O>> {
         let SharedPurgatory { timer, limits, max_delay, number, .. } = &*self.shared;
         let shards = &timer.shards;
-        let read = shards.clock().read();
-        let deadline = shards.clock().deadline(read, delay.min(*max_delay));
+        let read = shards.clock.read();
+        let deadline = shards.clock.deadline(read, delay.min(*max_delay));
         if let Err(refused) = timer.ensure_started(()) {
             return Err(refused.map(|()| operation));
         }

@@ -26,26 +26,22 @@
 //! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
 //! polled yet. That task takes the value, or passes the wake-up to the next task.
 
-#[cfg(feature = "future")]
 use std::{
-    collections::BTreeMap,
-    fmt, iter,
-    sync::{Arc, mpsc::RecvError},
-    task::{Context, Poll, Waker},
-};
-use std::{
-    collections::VecDeque,
-    mem,
+    collections::{BTreeMap, VecDeque},
+    iter, mem,
     panic::RefUnwindSafe,
-    sync::mpsc::TryRecvError,
+    sync::{
+        Arc,
+        mpsc::{RecvError, TryRecvError},
+    },
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
     vec::Vec,
 };
 
-#[cfg(feature = "future")]
-use super::waker::{poll_or_store, wake_all};
 use crate::{
     sync::{Condvar, Mutex},
+    waker::{poll_or_store, wake_all},
     wheel::Expired,
 };
 
@@ -62,9 +58,8 @@ pub(super) struct State<T> {
     /// Threads that wait for a timeout. Some of them may have been woken already.
     sleepers: usize,
     /// Whether the backlog is closed: no timeout follows.
-    is_closed: bool,
+    pub(super) is_closed: bool,
     /// Tasks that wait for a timeout.
-    #[cfg(feature = "future")]
     pub(super) receivers: Receivers,
 }
 
@@ -120,24 +115,25 @@ impl<T> Backlog<T> {
             waiting: Chunks::new(),
             sleepers: 0,
             is_closed: false,
-            #[cfg(feature = "future")]
             receivers: Receivers::default(),
         };
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     /// Adds a batch, which it leaves empty with its memory. Returns how many threads to
-    /// [wake](Self::wake). The caller holds the lock of the shard.
+    /// [wake](Self::wake), and the wakers of tasks: at most one of each for a timeout. The caller
+    /// holds the lock of the shard.
     #[must_use]
-    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> usize {
+    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> (usize, Vec<Waker>) {
         if batch.is_empty() {
-            return 0;
+            return (0, Vec::new());
         }
         let mut state = self.state.lock();
         debug_assert!(!state.is_closed, "a timeout expired after the end");
-        let wanted = state.sleepers.min(batch.len());
+        let threads = state.sleepers.min(batch.len());
+        let tasks = state.receivers.pop_up_to(batch.len());
         batch.drain(..).for_each(|expired| state.waiting.push(expired));
-        wanted
+        (threads, tasks)
     }
 
     /// Wakes threads that wait for a timeout.
@@ -177,23 +173,15 @@ impl<T> Backlog<T> {
     }
 
     /// Makes the threads that take timeouts end once the backlog is empty. No more timeouts come.
-    pub(crate) fn close(&self) {
-        self.state.lock().is_closed = true;
+    /// Returns the wakers of all waiting tasks.
+    #[must_use]
+    pub(crate) fn close(&self) -> Vec<Waker> {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let tasks = state.receivers.pop_up_to(usize::MAX);
+        drop(state);
         self.arrived.notify_all();
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().is_closed
-    }
-
-    /// Wakes at most `count` tasks, without a lock: one for each timeout after a put, and all after
-    /// a close.
-    #[cfg(feature = "future")]
-    pub(crate) fn wake_receivers(&self, count: usize, wake: impl Fn(Waker)) {
-        if count > 0 {
-            let wakers = self.state.lock().receivers.pop_up_to(count);
-            wakers.into_iter().for_each(wake);
-        }
+        tasks
     }
 
     /// Takes all timeouts.
@@ -212,27 +200,27 @@ impl<T> Backlog<T> {
 }
 
 /// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
-#[cfg(feature = "future")]
 pub(crate) type Ticket = Option<u64>;
 
 /// The waker of a task; `None` if the task is about to store it, and looks for a value again before
 /// that.
-#[cfg(feature = "future")]
 type Slot = Option<Waker>;
 
 /// The wakers of the waiting tasks, by ticket.
-#[cfg(feature = "future")]
 #[derive(Default)]
 pub(super) struct Receivers {
     waiting: BTreeMap<u64, Slot>,
     next_ticket: u64,
 }
 
-#[cfg(feature = "future")]
 impl Receivers {
     /// Removes up to `count` wakers, longest waiting first. A slot without one is not counted: the
     /// clone of its waker may have panicked.
     fn pop_up_to(&mut self, count: usize) -> Vec<Waker> {
+        if cfg!(not(feature = "future")) {
+            // Programs without tasks do not contain the code of the map.
+            return Vec::new();
+        }
         let slots = iter::from_fn(|| self.waiting.pop_first());
         slots.filter_map(|(_, slot)| slot).take(count).collect()
     }
@@ -254,13 +242,11 @@ impl Receivers {
 }
 
 /// A task that receives values of a queue.
-#[cfg(feature = "future")]
 pub(crate) struct Receiver<T> {
     pub(super) backlog: Arc<Backlog<T>>,
     pub(super) ticket: Ticket,
 }
 
-#[cfg(feature = "future")]
 impl<T> Receiver<T> {
     pub(crate) const fn new(backlog: Arc<Backlog<T>>) -> Self {
         Self { backlog, ticket: None }
@@ -280,7 +266,6 @@ impl<T> Receiver<T> {
 }
 
 /// If the task has been woken, the wake-up goes to the next one.
-#[cfg(feature = "future")]
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         if self.ticket.is_none() {
@@ -293,13 +278,6 @@ impl<T> Drop for Receiver<T> {
         drop(state);
         drop(removed);
         wake_all(next);
-    }
-}
-
-#[cfg(feature = "future")]
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("ticket", &self.ticket).finish_non_exhaustive()
     }
 }
 

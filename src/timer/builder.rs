@@ -63,6 +63,8 @@ pub(super) enum Execution {
     Inline,
     Threads(usize),
     Pool(Arc<dyn Executor>),
+    /// The user receives the timeouts.
+    Queue,
 }
 
 /// Upper limit of the default number of shards. The reaper checks each shard, and few programs run
@@ -199,10 +201,11 @@ impl TimerBuilder {
     }
 
     /// Returns where the callbacks run, and the number of executor threads.
-    pub(super) fn delivery<T>(&self) -> (Delivery<T>, usize) {
+    fn delivery<T>(&self) -> (Delivery<T>, usize) {
         let threads = match &self.execution {
             Some(Execution::Inline) => return (Delivery::Inline, 0),
             Some(Execution::Pool(pool)) => return (Delivery::Pool(Arc::clone(pool)), 0),
+            Some(Execution::Queue) => return (Delivery::Backlog(Arc::new(Backlog::new(true))), 0),
             Some(Execution::Threads(threads)) => *threads,
             None => 1,
         };
@@ -211,25 +214,13 @@ impl TimerBuilder {
 
     /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
     /// shard, from its wheel, its index and the number of shards.
-    pub(crate) fn build_with_state<S: ShardState<Due: Send + 'static> + Send + 'static>(
+    pub(crate) fn build_with_state<S: ShardState>(
         self,
-        state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
-        handler: impl Fn(S::Due) + Send + Sync + 'static,
-    ) -> Result<Arc<Shared<S>>, TimerBuildError> {
-        let (delivery, executors) = self.delivery();
-        self.build_shared(delivery, executors, state, handler)
-    }
-
-    /// Makes the state of a timer with these settings. `state` makes the state of each shard, from
-    /// its wheel, its index and the number of shards.
-    pub(super) fn build_shared<S: ShardState<Due: Send + 'static> + Send + 'static>(
-        self,
-        delivery: Delivery<S::Due>,
-        executors: usize,
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
         let max_pending = self.check()?;
+        let (delivery, executors) = self.delivery();
         let wheel = self.wheel.start(Tick::ZERO);
         let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
         let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");
@@ -238,8 +229,8 @@ impl TimerBuilder {
         let unparker = reaper.unparker().clone();
         let states = (0..count).map(|index| state(wheel(), index, count));
         let shards = Shards::new(states, clock, unparker, max_pending);
-        let events = Events::new(&self.name, self.warn_if_later_than);
-        let starter = Starter { reaper, executors, name: self.name };
+        let events = Events::new(self.name, self.warn_if_later_than);
+        let starter = Starter { reaper, executors };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
 

@@ -16,7 +16,7 @@ use std::{
 
 use super::{
     backlog::Backlog,
-    builder::TimerBuilder,
+    builder::{Execution, TimerBuilder},
     error::{ScheduleError, TimerBuildError},
     executor::Delivery,
     shards::TimeoutKey,
@@ -66,14 +66,11 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Makes a queue with the default settings. Starts no thread; the first value does.
     #[must_use]
     pub fn new() -> Self {
-        let Ok(queue) = TimerBuilder::default().build_queue() else {
-            unreachable!("the default settings are valid")
-        };
-        queue
+        let queue = TimerBuilder::default().build_queue();
+        queue.unwrap_or_else(|_| unreachable!("the default settings are valid"))
     }
 
     /// Returns a receiver for a task.
-    #[cfg(feature = "future")]
     pub(crate) fn receiver(&self) -> super::backlog::Receiver<T> {
         super::backlog::Receiver::new(Arc::clone(&self.due))
     }
@@ -232,10 +229,10 @@ impl TimerBuilder {
             return Err(TimerBuildError::ExecutorOfQueue);
         }
         self.shards.get_or_insert(1);
-        let backlog = Arc::new(Backlog::new(true));
-        let delivery = Delivery::Backlog(Arc::clone(&backlog));
-        let shared = self.build_shared(delivery, 0, |wheel, _, _| wheel, drop)?;
-        Ok(DelayQueue { timer: ValueTimer::from_shared(shared), due: backlog })
+        self.execution = Some(Execution::Queue);
+        let shared = self.build_with_state(|wheel, _, _| wheel, drop)?;
+        let Delivery::Backlog(due) = &shared.delivery else { unreachable!("it is a queue") };
+        Ok(DelayQueue { due: Arc::clone(due), timer: ValueTimer::from_shared(shared) })
     }
 }
 

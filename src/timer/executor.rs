@@ -77,7 +77,7 @@ impl<T> Delivery<T> {
 /// Runs the user's handler, and catches and counts its panics.
 pub(crate) struct Handler<T> {
     handle: Box<dyn Fn(T) + Send + Sync>,
-    panicked: AtomicU64,
+    pub(super) panicked: AtomicU64,
     pub(super) events: Events,
 }
 
@@ -88,10 +88,6 @@ impl<T> Handler<T> {
 
     pub(crate) fn call(&self, expired: Expired<T>) {
         self.catch(|| (self.handle)(expired.value));
-    }
-
-    pub(super) fn panicked(&self) -> u64 {
-        self.panicked.load(Ordering::Relaxed)
     }
 
     /// Runs user code, and catches and counts its panic.

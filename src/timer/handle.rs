@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Task,
-    shards::{ShardRef, TimeoutKey},
+    shards::{ShardParts, ShardRef, TimeoutKey},
     shared::Shared,
 };
 use crate::wheel::{Key, TimingWheel};
@@ -59,7 +59,8 @@ impl TimeoutHandle {
     /// this does not schedule the callback again.
     #[inline]
     pub fn reset(&self, delay: Duration) -> bool {
-        self.shard.shards.reset(self.shard.index, self.key, delay)
+        let ShardParts { shards, index } = &**self.shard;
+        shards.reset(*index, self.key, |clock, read| clock.deadline(read, delay))
     }
 
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
@@ -67,7 +68,8 @@ impl TimeoutHandle {
     /// A timeout whose new deadline has passed is due at once.
     #[inline]
     pub fn reset_at(&self, instant: Instant) -> bool {
-        self.shard.shards.reset_at(self.shard.index, self.key, instant)
+        let ShardParts { shards, index } = &**self.shard;
+        shards.reset(*index, self.key, |clock, read| clock.at(read, instant))
     }
 
     /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
@@ -115,7 +117,7 @@ impl TimeoutHandle {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = self.shard.shards.deadline(self.shard.index, self.key)?;
-        self.shard.shards.clock().instant(deadline)
+        self.shard.shards.clock.instant(deadline)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`

@@ -88,7 +88,6 @@ impl Lifecycle {
     }
 
     /// Returns whether a finish or a shutdown has begun.
-    #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
         self.0.load(Ordering::Relaxed) > Phase::Running as u64

@@ -19,6 +19,7 @@
 //! | callback threads, reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
 
 #![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+#![cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps and streams"))]
 
 mod backlog;
 mod builder;
@@ -41,8 +42,6 @@ mod tick_clock;
 mod tracing;
 mod turn;
 mod value;
-#[cfg(feature = "future")]
-mod waker;
 
 use std::{
     fmt,
@@ -54,12 +53,7 @@ use std::{
 #[cfg(feature = "future")]
 pub use self::sleep::{SleepError, driver::Driver, sleeper::Sleep, until_time::TimeSleep};
 #[cfg(feature = "future")]
-pub(crate) use self::{
-    backlog::Receiver,
-    repeat::grid::Grid,
-    sleep::sleeper::SleepHandle,
-    waker::{poll_or_store, wake_all},
-};
+pub(crate) use self::{backlog::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub use self::{
     builder::TimerBuilder,
     delay_queue::DelayQueue,
@@ -139,10 +133,8 @@ impl Timer {
     #[inline]
     #[must_use]
     pub fn new() -> Self {
-        let Ok(timer) = Self::builder().build() else {
-            unreachable!("the default settings are valid")
-        };
-        timer
+        let timer = Self::builder().build();
+        timer.unwrap_or_else(|_| unreachable!("the default settings are valid"))
     }
 
     /// Starts with the default settings.
@@ -313,8 +305,10 @@ impl Timer {
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let key = self.values.shared().insert(deadline, Task::new(callback))?;
-        Ok(TimeoutHandle::new(self.values.shared(), key))
+        let (shared, clock) = (self.values.shared(), self.clock());
+        let read = clock.read();
+        let key = shared.insert(read, deadline(clock, read), Task::new(callback))?;
+        Ok(TimeoutHandle::new(shared, key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
@@ -340,7 +334,7 @@ impl Timer {
     }
 
     pub(crate) fn clock(&self) -> &TickClock {
-        self.values.shards().clock()
+        &self.values.shared().shards.clock
     }
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
@@ -418,7 +412,7 @@ impl Timer {
     /// ```
     #[inline]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        let deadline = self.values.shards().clock().elapsed_after(within);
+        let deadline = self.values.shared().shards.clock.elapsed_after(within);
         #[cfg(feature = "future")]
         let end_of_sleeps = self.sleeps.begin_finish(within);
         let tasks = self.values.shared().finish_by(deadline);

@@ -104,7 +104,7 @@ fn stopped() -> StoppedClock {
     StoppedClock(Instant::now())
 }
 
-fn shards_with<V>(
+fn shards_with<V: Send + 'static>(
     count: usize,
     max_pending: Option<u64>,
     clock: impl Clock,
@@ -127,7 +127,7 @@ fn insert(
     inserted.expect("the timer is neither full nor shut down")
 }
 
-fn try_insert<V>(
+fn try_insert<V: Send + 'static>(
     shards: &Shards<TimingWheel<V>>,
     index: usize,
     now: Tick,
@@ -138,13 +138,17 @@ fn try_insert<V>(
 }
 
 /// Appends due timeouts, in one hold of each shard.
-fn expire_due<V>(shards: &Shards<TimingWheel<V>>, read: Reading, expired: &mut Vec<Expired<V>>) {
+fn expire_due<V: Send + 'static>(
+    shards: &Shards<TimingWheel<V>>,
+    read: Reading,
+    expired: &mut Vec<Expired<V>>,
+) {
     for index in shards.due(read.now) {
         shards.lock(index).expire(read, 64, expired);
     }
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+impl<S: ShardState> Shared<S> {
     /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
     pub(crate) fn run_executor(&self) {
         let backlog = self.delivery.backlog().expect("the timer has executor threads");
@@ -226,7 +230,7 @@ fn broken_a_shutdown_that_wakes_the_reaper_before_it_sets_the_flag_leaves_it_asl
 type Log = Arc<Mutex<Vec<u32>>>;
 
 fn silent() -> Events {
-    Events::new("", Duration::MAX)
+    Events::new(String::new(), Duration::MAX)
 }
 
 /// Returns a timer without threads, its reaper, and the values that the handler gets.
@@ -258,7 +262,7 @@ fn timer_of_shards<V: Send + 'static>(
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
 ) -> Arc<Shared<TimingWheel<V>>> {
-    let starter = Starter { reaper: reaper.clone(), executors: 0, name: String::new() };
+    let starter = Starter { reaper: reaper.clone(), executors: 0 };
     let handler = Handler::new(silent(), handle);
     Shared::new(shards, handler, delivery, starter)
 }

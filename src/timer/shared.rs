@@ -5,9 +5,7 @@ use std::{
     boxed::Box,
     format, io,
     panic::RefUnwindSafe,
-    string::String,
-    sync::{Arc, Weak},
-    time::{Duration, Instant},
+    sync::{Arc, OnceLock, Weak},
     vec::Vec,
 };
 
@@ -21,13 +19,14 @@ use super::{
     reaper::Reaper,
     shards::{ShardParts, ShardRef, Shards, TimeoutKey, shard::ShardState},
     stats::TimerStats,
-    tick_clock::{Reading, TickClock},
+    tick_clock::Reading,
 };
 use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
     tick::Tick,
     ticks::Nanos,
+    waker::wake_all,
     wheel::TimingWheel,
 };
 
@@ -52,8 +51,7 @@ pub(crate) struct Shared<S: ShardState> {
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
     /// Called when the reaper panics: ends callbacks and sleeps of the timer together.
-    #[cfg(feature = "future")]
-    pub(crate) on_panic: std::sync::OnceLock<Arc<dyn Fn() + Send + Sync>>,
+    pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The parts from which the threads of a timer start.
@@ -61,11 +59,9 @@ pub(crate) struct Starter {
     pub(crate) reaper: Reaper,
     /// Executor threads that have not been started.
     pub(crate) executors: usize,
-    /// Prefix of the threads' names.
-    pub(crate) name: String,
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+impl<S: ShardState> Shared<S> {
     pub(crate) fn new(
         shards: Shards<S>,
         handler: Handler<S::Due>,
@@ -87,8 +83,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::new(),
             reaper_stats: Mutex::new(TimerStats::default()),
-            #[cfg(feature = "future")]
-            on_panic: std::sync::OnceLock::new(),
+            on_panic: OnceLock::new(),
         });
         shared.offer_to_clock();
         shared
@@ -97,7 +92,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// Lets a clock that drives timers adopt this one. Then no thread is started.
     fn offer_to_clock(self: &Arc<Self>) {
         let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
-        if self.shards.clock().adopt(driven) {
+        if self.shards.clock.source.adopt(driven) {
             // The clock may already advance on another thread.
             self.is_driven.store(true, Ordering::Release);
             drop(self.take_starter());
@@ -106,7 +101,6 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
     /// started a thread.
-    #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
         self.shards.watch_jumps();
@@ -126,7 +120,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// returns the value of the caller.
     #[inline]
     pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
-        if self.is_started() {
+        if self.is_started.load(Ordering::Acquire) {
             return Ok(value);
         }
         match self.start() {
@@ -161,7 +155,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
                     handler.call(expired);
                 }
             };
-            spawn(format!("{}-{index}", parts.name), Box::new(run))?;
+            spawn(format!("{}-{index}", self.handler.events.name), Box::new(run))?;
             parts.executors = index;
         }
         parts.reaper.serve(self.client())?;
@@ -180,10 +174,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 
     /// Closes the backlog: the threads that take from it end once it is empty.
     pub(super) fn close_backlog(&self) {
-        let Some(backlog) = self.delivery.backlog() else { return };
-        backlog.close();
-        #[cfg(feature = "future")]
-        backlog.wake_receivers(usize::MAX, |waker| super::waker::wake_all([waker]));
+        wake_all(self.delivery.backlog().map(Backlog::close).into_iter().flatten());
     }
 
     /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless
@@ -210,7 +201,6 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         // A thread that sees this finds the shards closed.
         self.is_reaper_dead.store(true, Ordering::Release);
         self.close_backlog();
-        #[cfg(feature = "future")]
         self.on_panic.get().inspect(|on_panic| on_panic());
     }
 
@@ -245,32 +235,30 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
         let backlog = self.delivery.backlog();
-        assert!(!is_shut_down || backlog.is_none_or(Backlog::is_closed), "the backlog is open");
+        let is_closed = backlog.is_none_or(|backlog| backlog.state.lock().is_closed);
+        assert!(!is_shut_down || is_closed, "the backlog is open");
     }
 
     pub(crate) fn stats(&self) -> TimerStats {
         let mut stats = self.shards.counts();
         stats.add(&self.reaper_stats.lock());
-        stats.panicked = self.handler.panicked();
+        stats.panicked = self.handler.panicked.load(Ordering::Relaxed);
         stats
+    }
+
+    /// Helps a reaper that is late. An inserter calls this while it holds no lock.
+    #[inline]
+    pub(crate) fn help_if_late(&self, read: Reading) {
+        if self.shards.wakeup.is_late(read.now) {
+            self.help(read);
+        }
     }
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread. A reading of the clock gives its deadline.
+    /// Adds a timeout to the shard of this thread. Its deadline follows from the reading.
     #[inline]
     pub(super) fn insert(
-        self: &Arc<Self>,
-        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
-        value: T,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let read = self.shards.clock().read();
-        self.insert_read(read, deadline(self.shards.clock(), read), value)
-    }
-
-    /// Adds a timeout to the shard of this thread, by a reading that the caller has made.
-    #[inline]
-    pub(super) fn insert_read(
         self: &Arc<Self>,
         read: Reading,
         deadline: Tick,
@@ -289,7 +277,7 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Nanos) -> Vec<T> {
-        let clock = self.shards.clock();
+        let clock = &self.shards.clock;
         self.shards.begin_finish();
         if self.is_driven() {
             if clock.elapsed() <= deadline {
@@ -328,19 +316,3 @@ impl<T: Send + 'static> Drop for Owner<T> {
 
 // As `Shards`.
 impl<S: ShardState> RefUnwindSafe for Shared<S> {}
-
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
-    fn turn(&self) {
-        if !self.shards.is_shut_down() {
-            self.expire_due();
-        }
-    }
-
-    fn next_turn(&self) -> Option<Instant> {
-        self.shards.clock().instant(self.shards.next_turn()?)
-    }
-
-    fn next_elapsed(&self) -> Option<Duration> {
-        self.shards.clock().since_manual(self.shards.next_turn()?)
-    }
-}

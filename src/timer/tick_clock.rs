@@ -6,11 +6,11 @@
 use std::{
     ops::RangeInclusive,
     sync::{Arc, OnceLock, Weak},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use crate::{
-    clock::{Clock, Driven, ManualClock, StepListener, watch_steps},
+    clock::{Clock, ManualClock, StepListener, SystemClock},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -19,8 +19,9 @@ use crate::{
 /// A clock divided into ticks.
 #[derive(Debug)]
 pub(crate) struct TickClock {
-    /// `None` for the clock of the system.
-    source: Option<Arc<dyn Clock>>,
+    pub(super) source: Arc<dyn Clock>,
+    /// Whether the source is the [`SystemClock`], by default.
+    pub(crate) is_system: bool,
     /// Start of tick 0. Set lazily with a [`ManualClock`], whose target may have no [`Instant`].
     origin: OnceLock<Instant>,
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
@@ -96,43 +97,25 @@ impl TickClock {
     pub(crate) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
-        let manual = source.as_ref().and_then(|clock| clock.as_manual());
-        let manual_start = manual.map_or(Duration::ZERO, ManualClock::elapsed);
-        let (origin, started) = match &source {
-            None => system_start(),
-            Some(clock) if manual.is_none() => (clock.now().into(), Nanos::ZERO),
+        let is_system = source.is_none();
+        let source = source.unwrap_or_else(|| Arc::new(SystemClock));
+        let manual_start = source.as_manual().map_or(Duration::ZERO, ManualClock::elapsed);
+        let (origin, started) = match source.as_manual() {
+            None if is_system => system_start(),
+            None => (source.now().into(), Nanos::ZERO),
             Some(_) => (OnceLock::new(), Nanos::ZERO),
         };
         let (latest, recheck) = (AtomicU64::new(0), OnceLock::new());
-        Self { source, origin, started, manual_start, ticks, latest, recheck }
-    }
-
-    fn manual(&self) -> Option<&ManualClock> {
-        self.source.as_ref()?.as_manual()
+        Self { source, is_system, origin, started, manual_start, ticks, latest, recheck }
     }
 
     /// Returns the start of tick 0.
     fn origin(&self) -> Instant {
         *self.origin.get_or_init(|| {
-            let manual = self.manual().expect("only a manual clock starts without an instant");
+            let manual =
+                self.source.as_manual().expect("only a manual clock starts without an instant");
             manual.origin() + self.manual_start
         })
-    }
-
-    /// Lets a clock that drives timers adopt one. Returns whether it does.
-    pub(super) fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.source.as_ref().is_some_and(|clock| clock.adopt(timer))
-    }
-
-    /// Returns whether this is the system's clock, by default.
-    #[cfg(feature = "future")]
-    pub(crate) fn is_system(&self) -> bool {
-        self.source.is_none()
-    }
-
-    /// Returns whether the clock jumps when the machine resumes or the wall clock is set.
-    pub(super) fn may_jump(&self) -> bool {
-        self.source.as_ref().is_some_and(|clock| clock.may_jump())
     }
 
     /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It
@@ -140,21 +123,8 @@ impl TickClock {
     /// already. So does a call at the same time.
     pub(super) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
         let is_first = self.recheck.get().is_none();
-        let recheck = self.recheck.get_or_init(|| match &self.source {
-            None => watch_steps(listener),
-            Some(clock) => clock.watch(listener),
-        });
+        let recheck = self.recheck.get_or_init(|| self.source.watch(listener));
         is_first && recheck.is_some()
-    }
-
-    /// Returns the time of the user's clock, even if it has stepped back.
-    pub(super) fn source_now(&self) -> Instant {
-        self.source.as_ref().map_or_else(Instant::now, |clock| clock.now())
-    }
-
-    /// Returns the time of the wall clock.
-    pub(super) fn system_time(&self) -> SystemTime {
-        self.source.as_ref().map_or_else(SystemTime::now, |clock| clock.system_time())
     }
 
     /// Returns the time from the start of tick 0 until `span` from now.
@@ -171,7 +141,7 @@ impl TickClock {
     /// and is exact with the user's. It is not before the latest tick that a thread has seen.
     #[inline]
     pub(crate) fn elapsed_coarsely(&self) -> Nanos {
-        if self.source.is_some() {
+        if !self.is_system {
             return self.elapsed();
         }
         let elapsed = coarse_nanos().saturating_sub(self.started);
@@ -186,7 +156,6 @@ impl TickClock {
 
     /// Returns whether a thread has seen a tick that began at `elapsed` or later, without reading
     /// the clock. So if it returns `true`, that time has passed.
-    #[cfg(feature = "future")]
     #[inline]
     pub(super) fn has_passed(&self, elapsed: Nanos) -> bool {
         self.ticks.until_start(self.latest()) >= elapsed
@@ -195,9 +164,10 @@ impl TickClock {
     /// Reads the clock. Divides only if no thread has seen the current tick.
     #[inline]
     pub(crate) fn read(&self) -> Reading {
-        let elapsed = match &self.source {
-            None => system_nanos().saturating_sub(self.started),
-            Some(clock) => self.elapsed_by(&**clock),
+        let elapsed = if self.is_system {
+            system_nanos().saturating_sub(self.started)
+        } else {
+            self.elapsed_by_source()
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
         if self.ticks.is_in(elapsed, latest) {
@@ -209,10 +179,10 @@ impl TickClock {
 
     /// Returns the time since the start of tick 0 by the clock of the user.
     #[inline(never)]
-    fn elapsed_by(&self, clock: &dyn Clock) -> Nanos {
-        let elapsed = match clock.as_manual() {
+    fn elapsed_by_source(&self) -> Nanos {
+        let elapsed = match self.source.as_manual() {
             Some(manual) => manual.elapsed().saturating_sub(self.manual_start).into(),
-            None => self.elapsed_at(clock.now()),
+            None => self.elapsed_at(self.source.now()),
         };
         elapsed.min(Nanos::LAST)
     }
@@ -231,7 +201,6 @@ impl TickClock {
     }
 
     /// Takes note that an instant has passed.
-    #[cfg(feature = "future")]
     pub(crate) fn observe(&self, instant: Instant) {
         let tick = self.ticks.floor(self.elapsed_at(instant));
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
@@ -293,7 +262,7 @@ impl TickClock {
     /// The wait is at most the period of [`recheck`](Self::recheck).
     pub(super) fn pause_until(&self, tick: Tick) -> Duration {
         let Some(start) = self.instant(tick) else { return Duration::MAX };
-        let pause = start.saturating_duration_since(self.source_now());
+        let pause = start.saturating_duration_since(self.source.now());
         pause.min(self.recheck().unwrap_or(Duration::MAX))
     }
 
@@ -306,7 +275,7 @@ impl TickClock {
     /// Returns the time from the start of a [`ManualClock`] to that of a tick; `None` on another
     /// clock, or if the tick never comes.
     pub(super) fn since_manual(&self, tick: Tick) -> Option<Duration> {
-        self.manual()?;
+        self.source.as_manual()?;
         self.manual_start.checked_add(self.ticks.until_start(tick).finite()?)
     }
 

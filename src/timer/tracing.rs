@@ -33,15 +33,15 @@ macro_rules! emit {
 
 /// Emits the events of one timer.
 pub(super) struct Events {
-    name: String,
+    pub(super) name: String,
     warn_if_later_than: Duration,
     /// Whether the latest batch was late. An event is emitted when this changes.
     is_late: AtomicBool,
 }
 
 impl Events {
-    pub(super) fn new(name: &str, warn_if_later_than: Duration) -> Self {
-        Self { name: name.into(), warn_if_later_than, is_late: AtomicBool::new(false) }
+    pub(super) fn new(name: String, warn_if_later_than: Duration) -> Self {
+        Self { name, warn_if_later_than, is_late: AtomicBool::new(false) }
     }
 
     pub(super) fn started(&self) {

@@ -1,7 +1,13 @@
 //! The turns of a reaper for one timer: expiration in bounded holds, hand-off, and its part of a
 //! sleep.
 
-use std::{boxed::Box, mem, sync::Arc, time::Duration, vec::Vec};
+use std::{
+    boxed::Box,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+    vec::Vec,
+};
 
 use super::{
     executor::Delivery,
@@ -11,23 +17,20 @@ use super::{
     shared::Shared,
     tick_clock::Reading,
 };
-use crate::{sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
+use crate::{clock::Driven, sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
 
 /// Steps of one hold of a shard's lock if the reaper is on time. So many take less time than the
 /// sleep and the wake-up of a thread that waits for the lock.
-const LEAST_STEPS: u32 = 64;
+const LEAST_STEPS: u64 = 64;
 
-/// Steps of one hold at most, however late the reaper is. It bounds the wait of other threads.
-const MOST_STEPS: u32 = 4096;
+/// How often a hold doubles at most, to 4096 steps, however late the reaper is. It bounds the wait
+/// of other threads.
+const MOST_DOUBLINGS: u128 = 6;
 
 /// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
 /// each millisecond.
 fn steps_per_hold(lateness: Duration) -> u64 {
-    let doublings = u32::try_from(lateness.as_millis()).unwrap_or(u32::MAX);
-    let steps = LEAST_STEPS.checked_shl(doublings).filter(|steps| *steps >= LEAST_STEPS);
-    let steps = steps.unwrap_or(MOST_STEPS).min(MOST_STEPS);
-    debug_assert!(steps >= LEAST_STEPS, "{steps} steps for a lateness of {lateness:?}");
-    u64::from(steps)
+    LEAST_STEPS << lateness.as_millis().min(MOST_DOUBLINGS)
 }
 
 /// Steps of a hold in which another thread helps a late reaper.
@@ -84,49 +87,31 @@ struct Holds {
     is_drained: bool,
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
-    /// Expires all due timeouts and hands them off, a bounded number at a time.
-    pub(super) fn expire_due(&self) {
-        let delivery = self.delivery();
-        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
-        loop {
-            let holds = self.expire_some(delivery, &mut batch, lateness);
-            lateness = holds.lateness.unwrap_or(lateness);
-            if holds.is_drained {
-                return;
-            }
-        }
-    }
-
+impl<S: ShardState> Shared<S> {
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
     /// lateness of the timeouts before. `batch` is empty, before and after.
-    fn expire_some(
-        &self,
-        delivery: &Delivery<S::Due>,
-        batch: &mut Vec<Expired<S::Due>>,
-        lateness: Duration,
-    ) -> Holds {
-        let read @ Reading { now, .. } = self.shards.clock().read();
+    fn expire_some(&self, batch: &mut Vec<Expired<S::Due>>, lateness: Duration) -> Holds {
+        let read @ Reading { now, .. } = self.shards.clock.read();
         self.shards.follow_wall_clock(now);
         let steps = steps_per_hold(lateness);
         let mut holds = Holds { now, lateness: None, is_drained: true };
         let mut locked = None;
         for index in self.shards.due(now) {
             match self.shards.try_lock(index) {
-                Some(shard) => self.expire_shard(shard, read, steps, delivery, batch, &mut holds),
+                Some(shard) => self.expire_shard(shard, read, steps, batch, &mut holds),
                 None => locked = Some(index),
             }
         }
         if let Some(index) = locked {
             if holds.lateness.is_none() {
                 let shard = self.shards.wait_for(index);
-                self.expire_shard(shard, read, steps, delivery, batch, &mut holds);
+                self.expire_shard(shard, read, steps, batch, &mut holds);
             }
             holds.is_drained = false;
         }
         for expired in batch.drain(..) {
-            match delivery {
+            match self.delivery() {
                 Delivery::Pool(pool) => {
                     let handler = Arc::clone(&self.handler);
                     self.handler.catch(|| pool.execute(Box::new(move || handler.call(expired))));
@@ -145,36 +130,26 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         mut shard: ShardGuard<'_, S>,
         read: Reading,
         steps: u64,
-        delivery: &Delivery<S::Due>,
         batch: &mut Vec<Expired<S::Due>>,
         holds: &mut Holds,
     ) {
         let before = batch.len();
         holds.is_drained &= shard.expire(read, steps, batch);
-        #[cfg(feature = "future")]
-        let count = batch.len() - before;
         holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
-        let sleepers = delivery.backlog().map(|backlog| (backlog, backlog.put(batch)));
+        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(batch)));
         drop(shard.unlock_fairly());
-        if let Some((backlog, sleepers)) = sleepers {
-            backlog.wake(sleepers);
-            #[cfg(feature = "future")]
-            backlog.wake_receivers(count, |waker| self.handler.catch(|| waker.wake()));
+        if let Some((backlog, (threads, tasks))) = receivers {
+            backlog.wake(threads);
+            for task in tasks {
+                self.handler.catch(|| task.wake());
+            }
         }
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
-    /// take them. Otherwise lets the reaper run. No callback runs here. An inserter calls this
-    /// while it holds no lock.
-    #[inline]
-    pub(crate) fn help_if_late(&self, read: Reading) {
-        if self.shards.wakeup.is_late(read.now) {
-            self.help(read);
-        }
-    }
-
+    /// take them. Otherwise lets the reaper run. No callback runs here.
     #[cold]
-    fn help(&self, read: Reading) {
+    pub(super) fn help(&self, read: Reading) {
         // A callback on the reaper's thread may insert. That thread does not yield.
         if self.is_driven() || self.callback_threads.is_reaper() {
             return;
@@ -188,8 +163,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             let mut free = due.filter_map(|index| self.shards.try_lock(index));
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {
                 let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-                let batch = &mut Vec::new();
-                self.expire_shard(shard, read, HELP_STEPS, &self.delivery, batch, &mut holds);
+                self.expire_shard(shard, read, HELP_STEPS, &mut Vec::new(), &mut holds);
                 holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
         } else {
@@ -212,13 +186,21 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let mut stats = self.reaper_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
-            let deadline = self.shards.clock().ticks.start(equal[0].deadline);
+            let deadline = self.shards.clock.ticks.start(equal[0].deadline);
             let lateness = elapsed.saturating_sub(deadline);
             stats.lateness.record(lateness, equal.len() as u64);
             greatest = greatest.max(lateness);
         }
         debug_assert!(greatest <= stats.lateness.max(), "a lateness was not recorded");
         Some(greatest)
+    }
+
+    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
+    /// it. A pool may run them there.
+    pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
+        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
+        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
+        Box::new(TimerClient { thread, ..TimerClient::new(self) })
     }
 }
 
@@ -239,7 +221,7 @@ pub(crate) struct TimerClient<S: ShardState> {
     lead: Lead,
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
+impl<S: ShardState> TimerClient<S> {
     pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
         Self {
             thread: None,
@@ -256,7 +238,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
     /// Expires due timeouts, in one hold of each shard. Returns whether no due timeout is left.
     pub(crate) fn expire(&mut self) -> bool {
         let Holds { now, lateness, is_drained } =
-            self.shared.expire_some(&self.shared.delivery, &mut self.batch, self.lateness);
+            self.shared.expire_some(&mut self.batch, self.lateness);
         self.lateness = lateness.unwrap_or(self.lateness);
         self.has_expired |= lateness.is_some();
         if is_drained {
@@ -264,27 +246,38 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
             self.lateness = Duration::ZERO;
             let has_expired = mem::take(&mut self.has_expired);
             // A reaper that rechecks the clock must not do so for cancelled timeouts.
-            let rechecks = self.shared.shards.clock().recheck().is_some();
+            let rechecks = self.shared.shards.clock.recheck().is_some();
             let has_woken = |until| until <= now || rechecks;
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
-                self.shared.shards.raise_published();
+                self.shared.shards.lock_each().for_each(|shard| shard.raise_published());
             }
         }
         is_drained
     }
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
-    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
-    /// it. A pool may run them there.
-    pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
-        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
-        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
-        Box::new(TimerClient { thread, ..TimerClient::new(self) })
+impl<S: ShardState> Driven for Shared<S> {
+    fn turn(&self) {
+        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
+        while !self.shards.is_shut_down() {
+            let holds = self.expire_some(&mut batch, lateness);
+            lateness = holds.lateness.unwrap_or(lateness);
+            if holds.is_drained {
+                return;
+            }
+        }
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        self.shards.clock.instant(self.shards.next_turn()?)
+    }
+
+    fn next_elapsed(&self) -> Option<Duration> {
+        self.shards.clock.since_manual(self.shards.next_turn()?)
     }
 }
 
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient<S> {
+impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
         self.shared.callback_threads.set_reaper(thread);
         self.thread.iter().for_each(|callbacks| callbacks.begin(thread));
@@ -306,11 +299,12 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
 
     fn until_next(&self) -> Duration {
         let shards = &self.shared.shards;
-        shards.clock().pause_until(shards.next_expiration())
+        shards.clock.pause_until(shards.next_expiration())
     }
 
     fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
-        let (shards, clock) = (&*self.shared.shards, self.shared.shards.clock());
+        let shards = &*self.shared.shards;
+        let clock = &shards.clock;
         let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
         let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
         let until = shards.fall_asleep(self.now, latest)?;
@@ -325,7 +319,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
             self.shared.reaper_stats.lock().wakeups += 1;
         }
         if let Some(until) = self.slept_until.filter(|_| has_slept && self.lead.is_used) {
-            self.lead.learn(self.shared.shards.clock().pause_until(until));
+            self.lead.learn(self.shared.shards.clock.pause_until(until));
         }
     }
 
@@ -362,7 +356,7 @@ mod tests {
 
     /// Returns whether the reaper has announced a sleep, and no thread has woken it.
     fn is_asleep(timer: &ValueTimer<u32>) -> bool {
-        timer.shards().wakeup.asleep_until() > Tick::ZERO
+        timer.shared().shards.wakeup.asleep_until() > Tick::ZERO
     }
 
     #[test]
@@ -402,7 +396,7 @@ mod tests {
         ];
         for (call, is_by_wall) in calls.into_iter().flat_map(|call| [(call, false), (call, true)]) {
             let ([timer, _], mut clients) = two_timers();
-            let now = timer.shards().clock().system_time();
+            let now = timer.shared().shards.clock.source.system_time();
             let later = Duration::from_secs(9);
             let scheduled = if is_by_wall {
                 timer.schedule_at_time(now + later, 0)
@@ -444,7 +438,7 @@ mod tests {
         let put = |shard, hour: u64| {
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * hour);
             let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(Tick::ZERO, tick, 0);
-            let put = timer.shards().put_at_time(shard, Tick::ZERO, time, insert);
+            let put = timer.shared().shards.put_at_time(shard, Tick::ZERO, time, insert);
             assert!(put.is_ok());
         };
         put(0, 1);
@@ -483,7 +477,7 @@ mod tests {
         let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
         let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
         for value in 0..20_000 {
-            let inserted = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1), value);
+            let inserted = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1), value);
             inserted.expect("the wheel has room");
         }
         let mut client = TimerClient::new(timer.shared());
@@ -502,11 +496,11 @@ mod tests {
         let clock = Set(std::time::Instant::now(), Arc::new(crate::sync::Mutex::default()));
         let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
         let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
-        let inserted = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1), 0);
+        let inserted = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1), 0);
         inserted.expect("the wheel has room");
         *clock.1.lock() = Duration::from_millis(5);
-        let (shared, wakeup) = (timer.shared(), &timer.shards().wakeup);
-        let read = timer.shards().clock().read();
+        let (shared, wakeup) = (timer.shared(), &timer.shared().shards.wakeup);
+        let read = timer.shared().shards.clock.read();
         let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
         wakeup.expect_at(Tick::new(1));
         shared.callback_threads.set_reaper(crate::sync::this_thread());
@@ -557,7 +551,7 @@ mod tests {
         let timers = [mortal, settings].map(|settings| settings.build_with(|_: u32| ()).unwrap());
         let mut clients: Clients = timers.iter().map(|timer| timer.shared().client()).collect();
         for timer in &timers {
-            let far = timer.shards().lock(0).insert(Tick::ZERO, Tick::new(1 << 40), 0);
+            let far = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1 << 40), 0);
             far.expect("the wheel has room");
         }
         assert!(fall_asleep(&mut clients).is_some());

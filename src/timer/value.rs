@@ -11,7 +11,7 @@ use std::{
 use super::{
     builder::TimerBuilder,
     error::{ScheduleError, TimerBuildError},
-    shards::{Shards, TimeoutKey, shard::ShardGuard},
+    shards::{TimeoutKey, shard::ShardGuard},
     shared::{Owner, Shared},
     stats::TimerStats,
 };
@@ -76,10 +76,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn new(handler: impl Fn(T) + Send + Sync + 'static) -> Self {
-        let Ok(timer) = TimerBuilder::default().build_with(handler) else {
-            unreachable!("the default settings are valid")
-        };
-        timer
+        let timer = TimerBuilder::default().build_with(handler);
+        timer.unwrap_or_else(|_| unreachable!("the default settings are valid"))
     }
 
     pub(super) fn from_shared(shared: Arc<Shared<TimingWheel<T>>>) -> Self {
@@ -89,11 +87,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<T>>> {
         &self.owner.0
-    }
-
-    #[inline]
-    pub(super) fn shards(&self) -> &Arc<Shards<TimingWheel<T>>> {
-        &self.shared().shards
     }
 
     /// Passes `value` to the handler when `delay` is over: not earlier, and less than a tick plus
@@ -113,7 +106,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.shared().insert(|clock, read| clock.deadline(read, delay), value)
+        let clock = &self.shared().shards.clock;
+        let read = clock.read();
+        self.shared().insert(read, clock.deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -122,7 +117,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.shared().insert(|clock, read| clock.at(read, instant), value)
+        let clock = &self.shared().shards.clock;
+        let read = clock.read();
+        self.shared().insert(read, clock.at(read, instant), value)
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as
@@ -137,7 +134,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.shared().ensure_started(value)?;
-        let (shards, read) = (self.shards(), self.shards().clock().read());
+        let (shards, read) = (&self.shared().shards, self.shared().shards.clock.read());
         let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(read.now, tick, value);
         let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
         self.shared().help_if_late(read);
@@ -155,7 +152,9 @@ impl<T: Send + 'static> ValueTimer<T> {
         window: RangeInclusive<Duration>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.shared().insert(|clock, read| clock.within(read, &window), value)
+        let clock = &self.shared().shards.clock;
+        let read = clock.read();
+        self.shared().insert(read, clock.within(read, &window), value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
@@ -166,38 +165,38 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes no thread.
     #[inline]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
-        self.shards().cancel(key.shard, key.key)
+        self.shared().shards.cancel(key.shard, key.key)
     }
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.shards().reset(key.shard, key.key, delay)
+        self.shared().shards.reset(key.shard, key.key, |clock, read| clock.deadline(read, delay))
     }
 
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.shards().reset_at(key.shard, key.key, instant)
+        self.shared().shards.reset(key.shard, key.key, |clock, read| clock.at(read, instant))
     }
 
     /// Moves the deadline of a timeout to a time of the wall clock. Returns whether it was pending.
     pub fn reset_at_time(&self, key: TimeoutKey, time: impl Into<SystemTime>) -> bool {
-        self.shards().reset_at_time(key.shard, key.key, time.into())
+        self.shared().shards.reset_at_time(key.shard, key.key, time.into())
     }
 
     /// Returns whether a timeout has not ended.
     #[must_use]
     pub fn is_pending(&self, key: TimeoutKey) -> bool {
-        self.shards().deadline(key.shard, key.key).is_some()
+        self.shared().shards.deadline(key.shard, key.key).is_some()
     }
 
     /// Returns the instant at which a timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
-        let tick = self.shards().deadline(key.shard, key.key)?;
-        self.shards().clock().instant(tick)
+        let tick = self.shared().shards.deadline(key.shard, key.key)?;
+        self.shared().shards.clock.instant(tick)
     }
 
     /// Returns the time until a timeout expires, on the timer's clock; zero if it is due, `None` if
@@ -221,7 +220,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        self.shards().remaining(key.shard, key.key)
+        self.shared().shards.remaining(key.shard, key.key)
     }
 
     /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped
@@ -229,7 +228,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// [`Timer::wake`](crate::Timer::wake) has the details.
     pub fn wake(&self) {
-        self.shards().wakeup.wake();
+        self.shared().shards.wakeup.wake();
     }
 
     /// Returns whether the reaper has stopped serving this timer after a panic of the user's
@@ -277,7 +276,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     pub fn finish(&self, within: Duration) -> Vec<T> {
         let shared = self.shared();
-        shared.finish_by(shared.shards.clock().elapsed_after(within))
+        shared.finish_by(shared.shards.clock.elapsed_after(within))
     }
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
@@ -309,7 +308,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// that shard: milliseconds for a million timeouts. Meanwhile the reaper and other calls on
     /// this shard wait. So call it rarely, when the load is low.
     pub fn shrink(&self) {
-        self.shards().shrink();
+        self.shared().shards.shrink();
     }
 
     /// Returns the counts of the timer. Takes each shard's lock for a moment.
@@ -348,7 +347,7 @@ impl<T: Send + 'static> Clone for ValueTimer<T> {
 
 impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.shards().counts().pending;
+        let pending = self.shared().shards.counts().pending;
         f.debug_struct("ValueTimer").field("pending", &pending).finish_non_exhaustive()
     }
 }

@@ -13,10 +13,11 @@ use std::{
 use crate::sources::{sources_in, tokens};
 
 /// The files and folders of `src`, by layer.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
     &["error", "slab", "tick"],
     &["ticks", "wheel"],
     &["clock", "histogram", "panics", "sync"],
+    &["waker"],
     &["timer"],
     &["guide", "purgatory", "time"],
     &["future"],

@@ -29,7 +29,7 @@ fn each_timeout_of_a_batch_wakes_an_executor() {
             let backlog = Arc::clone(&backlog);
             thread::spawn(move || backlog.take().map(|expired| expired.value))
         });
-        backlog.wake(backlog.put(&mut expired([1, 2])));
+        backlog.wake(backlog.put(&mut expired([1, 2])).0);
         let mut taken = executors.map(|one| one.join().expect("no thread panics"));
         taken.sort_unstable();
         assert_eq!(taken, [Some(1), Some(2)]);

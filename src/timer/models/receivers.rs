@@ -15,13 +15,13 @@ use crate::{
 
 /// As the reaper does it.
 fn put(backlog: &Backlog<u32>, value: u32) {
-    backlog.wake(backlog.put(&mut expired([value])));
-    backlog.wake_receivers(1, Waker::wake);
+    let (threads, tasks) = backlog.put(&mut expired([value]));
+    backlog.wake(threads);
+    tasks.into_iter().for_each(Waker::wake);
 }
 
 fn close(backlog: &Backlog<u32>) {
-    backlog.close();
-    backlog.wake_receivers(usize::MAX, Waker::wake);
+    backlog.close().into_iter().for_each(Waker::wake);
 }
 
 /// Receives a value in a task; `None` at the end.

@@ -79,7 +79,7 @@ impl World {
                 self.turn();
             }
             while !self.is_done.load(Ordering::Acquire) {
-                let now = self.timer.shards.clock().read().now;
+                let now = self.timer.shards.clock.read().now;
                 if self.timer.shards.fall_asleep(now, Tick::MAX).is_some() {
                     self.parker.park();
                     self.timer.shards.wakeup.stay_awake();
@@ -91,7 +91,7 @@ impl World {
 
     fn turn(&self) {
         let mut expired = Vec::new();
-        expire_due(&self.timer.shards, self.timer.shards.clock().read(), &mut expired);
+        expire_due(&self.timer.shards, self.timer.shards.clock.read(), &mut expired);
         expired.into_iter().for_each(|expired| expired.value.wake());
     }
 }
@@ -126,7 +126,7 @@ impl Task {
     /// Runs the task until its sleep has ended, which must not be before this tick.
     fn run(&mut self, due: u64) {
         assert!(self.run_until().is_ok(), "the timer runs");
-        assert!(self.shards.clock().read().now >= Tick::new(due), "early");
+        assert!(self.shards.clock.read().now >= Tick::new(due), "early");
     }
 
     /// Runs the task until its sleep has ended. Returns how.

@@ -255,7 +255,7 @@ impl RepeatBuilder<'_> {
         callback: Callback,
     ) -> Result<Repeating, ScheduleError<Task>> {
         let timer = self.timer.values.shared();
-        let clock = timer.shards.clock();
+        let clock = &timer.shards.clock;
         let read = clock.read();
         let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
         let tick = clock.ticks.tick();
@@ -276,7 +276,7 @@ impl RepeatBuilder<'_> {
         let repetition = Repetition { timer: Arc::downgrade(timer), missed, period, state };
         let repeating = Repeating(Arc::new(repetition));
         let start = clock.at_or_never(read, next.start);
-        let key = timer.insert_read(read, start, repeating.task())?;
+        let key = timer.insert(read, start, repeating.task())?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -436,7 +436,7 @@ impl Occurrence {
         let Some((mut work, number)) = self.repeating.begin() else { return };
         (work.callback)(&self.repeating);
         let Some(timer) = repetition.timer.upgrade() else { return };
-        let clock = timer.shards.clock();
+        let clock = &timer.shards.clock;
         let read = clock.read();
         // An instant that cannot be represented lies centuries ahead, and so does the next one.
         let now = clock.instant_at(read.elapsed).or(work.grid.next);
@@ -451,7 +451,7 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            match timer.insert_read(read, clock.at_or_never(read, start), task) {
+            match timer.insert(read, clock.at_or_never(read, start), task) {
                 Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

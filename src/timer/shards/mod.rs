@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
     vec::Vec,
 };
 
@@ -28,16 +28,16 @@ use self::{
 use super::{
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
-    tick_clock::TickClock,
+    tick_clock::{Reading, TickClock},
 };
 use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
     pub(super) all: Box<[CachePadded<Shard<S>>]>,
-    clock: TickClock,
+    pub(crate) clock: TickClock,
     pub(crate) wakeup: Wakeup,
-    permits: Permits,
+    pub(super) permits: Permits,
     pub(super) lifecycle: Lifecycle,
     wall: Wall,
 }
@@ -55,10 +55,6 @@ impl<S: ShardState> Shards<S> {
         debug_assert!(!all.is_empty(), "a timer has a shard");
         let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::new(), Wall::new());
         Self { all, clock, wakeup, permits, lifecycle, wall }
-    }
-
-    pub(crate) fn clock(&self) -> &TickClock {
-        &self.clock
     }
 
     /// Returns the number of shards.
@@ -114,16 +110,19 @@ impl<S: ShardState> Shards<S> {
         value
     }
 
-    /// Moves a timeout to `delay` from now. Returns whether it was pending.
-    pub(super) fn reset(&self, shard: usize, key: Key, delay: Duration) -> bool {
+    /// Moves a timeout. A reading of the clock gives its deadline. Returns whether it was pending.
+    pub(super) fn reset(
+        &self,
+        shard: usize,
+        key: Key,
+        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
+    ) -> bool {
         let read = self.clock.read();
-        self.reset_to(shard, key, read.now, self.clock.deadline(read, delay))
-    }
-
-    /// Moves a timeout to `instant`. Returns whether it was pending.
-    pub(super) fn reset_at(&self, shard: usize, key: Key, instant: Instant) -> bool {
-        let read = self.clock.read();
-        self.reset_to(shard, key, read.now, self.clock.at(read, instant))
+        let deadline = deadline(&self.clock, read);
+        let Some(mut shard) = self.lock_of(shard) else { return false };
+        let is_pending = shard.reset(key, read.now, deadline);
+        shard.unlock();
+        is_pending
     }
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
@@ -152,32 +151,16 @@ impl<S: ShardState> Shards<S> {
         before.is_some()
     }
 
-    /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
-    #[inline]
-    fn reset_to(&self, shard: usize, key: Key, now: Tick, deadline: Tick) -> bool {
-        let Some(mut shard) = self.lock_of(shard) else { return false };
-        let is_pending = shard.reset(key, now, deadline);
-        shard.unlock();
-        is_pending
-    }
-
     /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
     /// lock.
     ///
     /// A shard publishes no expiration after that of a pending timeout. That is `due`, or a later
     /// tick if `due` had passed when the timeout was added or moved. The later tick is not after
     /// the latest one that a thread has read from the clock.
-    #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
         let due = due.max(self.clock.latest());
         self.all[shard].published.get() > due
-    }
-
-    /// Returns whether the number of pending timeouts is limited.
-    #[cfg(feature = "future")]
-    pub(super) fn has_limit(&self) -> bool {
-        self.permits.has_limit()
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
@@ -238,11 +221,6 @@ impl<S: ShardState> Shards<S> {
         None
     }
 
-    /// Raises the published expirations to those of the wheels. Only the reaper calls this.
-    pub(super) fn raise_published(&self) {
-        self.lock_each().for_each(|shard| shard.raise_published());
-    }
-
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
         // Before the shards refuse, so that a thread that was refused sees it.
@@ -299,12 +277,10 @@ impl<S: ShardState> Shards<S> {
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
     }
-}
 
-impl<S: ShardState + Send + 'static> Shards<S> {
     /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>) {
-        if self.clock.may_jump() {
+        if self.clock.source.may_jump() {
             self.clock.watch(Arc::<Self>::downgrade(self));
         }
     }
@@ -343,7 +319,7 @@ impl<S: ShardState + Send + 'static> Shards<S> {
     }
 }
 
-impl<S: ShardState + Send + 'static> StepListener for Shards<S> {
+impl<S: ShardState> StepListener for Shards<S> {
     fn clock_has_stepped(&self) {
         self.wakeup.wake();
     }
@@ -415,7 +391,7 @@ mod tests {
         wheel::{TimingWheel, WheelBuilder},
     };
 
-    fn shards_of<T, const N: usize>(
+    fn shards_of<T: Send + 'static, const N: usize>(
         wheels: [TimingWheel<T>; N],
         max_pending: Option<NonZeroU64>,
     ) -> Shards<TimingWheel<T>> {
@@ -465,7 +441,7 @@ mod tests {
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset_to(0, key, Tick::ZERO, deadline));
+                assert!(shards.reset(0, key, |_, _| deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

@@ -67,11 +67,11 @@ const MOVES_PER_CHECK: u8 = 64;
 ///
 /// The state of a plain timer is its wheel. A layer whose entries wait for a timeout each keeps
 /// them here as well. Then one hold of the lock adds or removes both.
-pub(crate) trait ShardState {
+pub(crate) trait ShardState: Send + 'static {
     /// The value of a timeout in the wheel.
     type Value;
     /// The value that the reaper hands off for an expired timeout.
-    type Due;
+    type Due: Send + 'static;
     /// The values that a guard drops after the release of the lock.
     type Dropped: Default;
 
@@ -90,7 +90,7 @@ pub(crate) trait ShardState {
     fn take_dropped(&mut self) -> Self::Dropped;
 }
 
-impl<T> ShardState for TimingWheel<T> {
+impl<T: Send + 'static> ShardState for TimingWheel<T> {
     type Value = T;
     type Due = T;
     type Dropped = ();
@@ -112,15 +112,6 @@ impl<T> ShardState for TimingWheel<T> {
     fn take_dropped(&mut self) {}
 }
 
-/// The counts of a shard, from which with its wheel those of [`TimerStats`] follow.
-#[derive(Default)]
-struct Counts {
-    scheduled: u64,
-    expired: u64,
-    returned: u64,
-    refused: u64,
-}
-
 /// A state behind a lock, and the expiration that the shard publishes to the reaper.
 pub(crate) struct Shard<S> {
     pub(super) content: Mutex<Content<S>>,
@@ -139,7 +130,8 @@ pub(super) struct Content<S> {
     unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
-    counts: Counts,
+    /// Those of pending and cancelled timeouts follow from the others and the wheel.
+    counts: TimerStats,
     wall_deadlines: WallDeadlines,
 }
 
@@ -160,7 +152,7 @@ impl<S: ShardState> Content<S> {
 impl<S: ShardState> Shard<S> {
     pub(super) fn new(state: S, has_limit: bool) -> Self {
         let (is_closed, must_settle) = (false, has_limit);
-        let (counts, wall_deadlines) = (Counts::default(), WallDeadlines::default());
+        let (counts, wall_deadlines) = (TimerStats::default(), WallDeadlines::default());
         let (unsettled, unchecked) = (0, 0);
         let content =
             Content { state, is_closed, must_settle, unsettled, unchecked, counts, wall_deadlines };
@@ -256,7 +248,6 @@ impl<S: ShardState> ShardGuard<'_, S> {
 
     /// Adds a timeout again that expired before its deadline, which had moved. It counts neither as
     /// expired nor as scheduled twice, and not as refused.
-    #[cfg(feature = "future")]
     pub(crate) fn insert_again(
         &mut self,
         now: Tick,
@@ -356,7 +347,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
 
     /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
     /// early. Only the reaper calls this.
-    pub(super) fn raise_published(&self) {
+    pub(in crate::timer) fn raise_published(&self) {
         let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
         self.shard.published.set(next.max(self.shard.published.get()));
     }
@@ -397,12 +388,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
     pub(super) fn add_counts(&self, sum: &mut TimerStats) {
         let Content { state, counts, .. } = self.content();
         let pending = state.wheel().len() as u64;
-        sum.scheduled += counts.scheduled;
-        sum.expired += counts.expired;
-        sum.returned += counts.returned;
-        sum.refused += counts.refused;
-        sum.pending += pending;
-        sum.cancelled += counts.scheduled - counts.expired - counts.returned - pending;
+        let cancelled = counts.scheduled - counts.expired - counts.returned - pending;
+        sum.add(&TimerStats { pending, cancelled, ..counts.clone() });
     }
 
     /// Checks the invariants of the shard, except those of its state. Returns the number of pending
@@ -514,7 +501,6 @@ fn settle<S: ShardState>(content: &mut Content<S>, permits: &Permits) -> bool {
 }
 
 /// A fixed number of permits. Each pending timeout holds one.
-#[derive(Debug)]
 pub(crate) struct Permits {
     /// Number of permits; `None` without a limit.
     limit: Option<NonZeroU64>,
@@ -530,7 +516,7 @@ impl Permits {
     }
 
     /// Returns whether the number of permits is limited.
-    pub(super) fn has_limit(&self) -> bool {
+    pub(in crate::timer) fn has_limit(&self) -> bool {
         self.limit.is_some()
     }
 

@@ -70,17 +70,12 @@
 //! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
 //! while. If it is too late, no thread helps. If it is too early, a thread looks in vain.
 
-#[cfg(feature = "future")]
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
 
-#[cfg(feature = "future")]
 use crate::{
-    sync::Mutex,
-    timer::waker::{poll_or_store, wake_all},
-};
-use crate::{
-    sync::{AtomicBool, AtomicU64, Ordering, Unparker, fence},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Unparker, fence},
     tick::Tick,
+    waker::{poll_or_store, wake_all},
 };
 
 /// The expiration that an operation published; `None` if the shard had already published one as
@@ -88,7 +83,6 @@ use crate::{
 pub(super) type Earlier = Option<Tick>;
 
 /// The least tick at which the reaper has work in a shard. Written under the shard's lock.
-#[derive(Debug)]
 pub(in crate::timer) struct Published(AtomicU64);
 
 impl Published {
@@ -119,7 +113,6 @@ pub(crate) struct Wakeup {
     is_waiting: AtomicBool,
     reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
-    #[cfg(feature = "future")]
     driver: OnceLock<Mutex<Option<Waker>>>,
 }
 
@@ -134,7 +127,6 @@ impl Wakeup {
             late_from: AtomicU64::new(u64::MAX),
             is_waiting: AtomicBool::new(false),
             reaper,
-            #[cfg(feature = "future")]
             driver: OnceLock::new(),
         }
     }
@@ -142,7 +134,6 @@ impl Wakeup {
     /// Makes the reaper read the clock and expire due timeouts.
     pub(crate) fn wake(&self) {
         self.reaper.unpark();
-        #[cfg(feature = "future")]
         if let Some(driver) = self.driver.get() {
             let waker = driver.lock().take();
             wake_all(waker);
@@ -167,14 +158,12 @@ impl Wakeup {
     }
 
     /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
-    #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         let is_first = self.driver.set(Mutex::new(None)).is_ok();
         debug_assert!(is_first, "a timer has one driver");
     }
 
     /// Stores the waker of the task that takes the place of the reaper.
-    #[cfg(feature = "future")]
     pub(crate) fn store_driver_waker(&self, waker: &Waker) {
         if let Some(driver) = self.driver.get() {
             let stored = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));

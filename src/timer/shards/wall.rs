@@ -122,7 +122,7 @@ impl Look {
     fn at(clock: &TickClock, number: u64) -> Self {
         let look = || {
             let before = clock.elapsed();
-            let wall = since_1970(clock.system_time());
+            let wall = since_1970(clock.source.system_time());
             let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
             Self { number, least, most }
         };
@@ -175,7 +175,7 @@ mod tests {
             timer.schedule_at_time(now + second, value).expect("the timer runs");
         }
         let last = timer.schedule_at_time(now + 2 * second, 0).expect("the timer runs");
-        let shard = || timer.shards().lock(last.shard);
+        let shard = || timer.shared().shards.lock(last.shard);
         assert!((10_001..=40_000).contains(&shard().wall_deadlines().capacity()));
         clock.advance(second);
         timer.shrink();

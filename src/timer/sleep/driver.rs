@@ -33,9 +33,8 @@ use pin_project_lite::pin_project;
 
 use super::Wakers;
 use crate::{
-    timer::{
-        Timer, TimerBuildError, TimerBuilder, reaper::Client, turn::TimerClient, waker::wake_all,
-    },
+    timer::{Timer, TimerBuildError, TimerBuilder, reaper::Client, turn::TimerClient},
+    waker::wake_all,
     wheel::TimingWheel,
 };
 

@@ -23,8 +23,8 @@ use self::{
     sleeper::{Sleep, SleepHandle},
     until_time::TimeSleep,
 };
-use super::{Task, Timer, error::ScheduleError, shards::Shards, shared::Shared, waker::wake_all};
-use crate::{sync::Ordering, ticks::Nanos, wheel::TimingWheel};
+use super::{Task, Timer, error::ScheduleError, shards::Shards, shared::Shared};
+use crate::{sync::Ordering, ticks::Nanos, waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.
 pub(super) type Wakers = Shared<TimingWheel<Waker>>;
@@ -64,7 +64,7 @@ impl Sleeps {
     /// Refuses new sleeps, and wakes the task of each pending one. Returns when the finish has to
     /// end.
     pub(super) fn begin_finish(&self, within: Duration) -> Nanos {
-        let deadline = self.wakers.shards.clock().elapsed_after(within);
+        let deadline = self.wakers.shards.clock.elapsed_after(within);
         self.wakers.shards.begin_finish();
         wake_each(&self.wakers.shards);
         deadline
@@ -133,7 +133,7 @@ impl Timer {
     /// Returns the handle that sleeps of this thread use.
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
-        self.sleeps.handles[self.values.shards().current()].clone()
+        self.sleeps.handles[self.values.shared().shards.current()].clone()
     }
 
     /// Returns a handle that counts no references.

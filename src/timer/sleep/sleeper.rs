@@ -203,14 +203,14 @@ impl Sleep {
     #[inline]
     pub(crate) fn after(handle: SleepHandle, delay: Duration) -> Self {
         // In one piece: to store parts of a value and then move all of it stalls the processor.
-        let deadline = handle.parts().shards.clock().elapsed().saturating_add(delay.into());
+        let deadline = handle.parts().shards.clock.elapsed().saturating_add(delay.into());
         let stage = if delay.is_zero() { Stage::Out } else { Stage::Ahead };
         Self { handle, deadline, stage }
     }
 
     /// Makes a sleep that ends at `deadline`.
     pub(crate) fn at(handle: SleepHandle, deadline: Instant) -> Self {
-        let deadline = handle.parts().shards.clock().elapsed_at(deadline);
+        let deadline = handle.parts().shards.clock.elapsed_at(deadline);
         Self { handle, deadline, stage: Stage::Out }
     }
 
@@ -229,7 +229,7 @@ impl Sleep {
 
     #[inline]
     pub(crate) fn clock(&self) -> &TickClock {
-        self.shards().clock()
+        &self.shards().clock
     }
 
     /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
@@ -262,8 +262,8 @@ impl Sleep {
     #[inline]
     fn is_held(&self, due: Tick, id: WakerId, waker: &Waker) -> bool {
         let shards = self.shards();
-        debug_assert!(due <= shards.clock().ticks.ceil(self.deadline), "the wake-up would be late");
-        id == WakerId::of(waker) && shards.clock().latest() < due && !shards.lifecycle.is_ending()
+        debug_assert!(due <= shards.clock.ticks.ceil(self.deadline), "the wake-up would be late");
+        id == WakerId::of(waker) && shards.clock.latest() < due && !shards.lifecycle.is_ending()
     }
 
     /// Leaves the wheel, with the result of a poll.
@@ -280,10 +280,10 @@ impl Sleep {
             "a sleep would be in the wheel twice"
         );
         let shards = self.shards();
-        let due = shards.clock().ticks.ceil(self.deadline);
+        let due = shards.clock.ticks.ceil(self.deadline);
         let waker = waker.clone();
         let id = WakerId::of(&waker);
-        let (shard, now) = (shards.unlocked(), shards.clock().latest());
+        let (shard, now) = (shards.unlocked(), shards.clock.latest());
         let mut guard = shards.lock(shard);
         let inserted = guard.insert(now, due, waker);
         guard.unlock();
@@ -299,7 +299,7 @@ impl Sleep {
         let mut waker = waker.clone();
         let id = WakerId::of(&waker);
         let shards = self.shards();
-        let (due, now) = (shards.clock().ticks.ceil(self.deadline), shards.clock().latest());
+        let (due, now) = (shards.clock.ticks.ceil(self.deadline), shards.clock.latest());
         let mut shard = shards.lock(index as usize);
         if let Some(value) = shard.state_mut().get_mut(key) {
             mem::swap(value, &mut waker);
@@ -369,8 +369,8 @@ impl Sleep {
             return;
         };
         let shards = self.shards();
-        let wakes_early = shards.clock().ticks.until_start(due) <= deadline;
-        if !wakes_early || shards.has_limit() || shards.lifecycle.is_ending() {
+        let wakes_early = shards.clock.ticks.until_start(due) <= deadline;
+        if !wakes_early || shards.permits.has_limit() || shards.lifecycle.is_ending() {
             self.move_key(shard, key, id);
         }
     }
@@ -378,8 +378,8 @@ impl Sleep {
     /// Moves the key to the deadline, or forgets it if it is dead.
     fn move_key(&mut self, shard: u32, key: Key, id: WakerId) {
         let shards = self.shards();
-        let read = shards.clock().read();
-        let due = shards.clock().due(read, self.deadline);
+        let read = shards.clock.read();
+        let due = shards.clock.due(read, self.deadline);
         let is_live = shards.lock(shard as usize).reset(key, read.now, due);
         self.stage = if is_live { Stage::In { shard, key, due, id } } else { Stage::Out };
     }

@@ -74,14 +74,14 @@ impl Future for TimeSleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let wakers = self.handle.shared();
         let shards = &wakers.shards;
-        if shards.clock().system_time() >= self.time {
+        if shards.clock.source.system_time() >= self.time {
             self.cancel();
             return Poll::Ready(Ok(()));
         }
         wakers.ensure_started(())?;
         // Cloning and dropping wakers is user code, so both happen without a lock.
         let mut waker = cx.waker().clone();
-        let now = shards.clock().read().now;
+        let now = shards.clock.read().now;
         let index = self.key.map_or_else(|| shards.current(), |key| key.shard);
         let put = shards.put_at_time(index, now, self.time, |shard, tick| {
             if let Some(TimeoutKey { key, .. }) = self.key {

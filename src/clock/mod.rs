@@ -206,7 +206,8 @@ impl Clock for SystemClock {
 ///
 /// It also drives timers on `wasm32-unknown-unknown`, where the system has no clock. There,
 /// timeouts, sleeps, maps and purgatories work with delays. Calls that take or return an
-/// [`Instant`] panic, and so do repetitions, intervals and throttles.
+/// [`Instant`] panic, and so do repetitions, intervals, throttles, the functions `next` of maps and
+/// [`DelayQueue::recv_timeout`](crate::DelayQueue::recv_timeout).
 ///
 /// # Examples
 ///

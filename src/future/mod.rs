@@ -133,7 +133,8 @@ pub fn default_timer() -> &'static Timer {
 }
 
 /// Sets the timer that the free functions of this module use. Call it once, before you use them.
-/// [`Deadline::after`](crate::time::Deadline::after) stays on the system's clock.
+/// [`Deadline::after`](crate::time::Deadline::after) and
+/// [`DelayMap::new`](crate::time::DelayMap::new) stay on the system's clock.
 ///
 /// # Examples
 ///

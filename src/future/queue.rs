@@ -44,6 +44,9 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// began to wait. A receiver that polls before the woken task may take its value. The woken
     /// task then keeps its place.
     ///
+    /// The future does not borrow the queue, so a runtime can spawn it. It does not keep the queue
+    /// open either: the drop of the last handle ends it with the error.
+    ///
     /// A future that is ready at once allocates nothing. One that waits takes an entry of a
     /// `BTreeMap`, which allocates a node for up to 11 waiting tasks.
     ///
@@ -72,7 +75,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// A dropped future takes no value. If the queue had woken it for a value, the drop wakes
     /// another receiver.
     #[must_use = "futures do nothing unless awaited"]
-    pub fn recv_async(&self) -> impl Future<Output = Result<T, RecvError>> + Unpin {
+    pub fn recv_async(&self) -> impl Future<Output = Result<T, RecvError>> + Unpin + use<T> {
         let mut receiver = self.receiver();
         poll_fn(move |cx| receiver.poll(cx))
     }

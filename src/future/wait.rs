@@ -214,7 +214,9 @@ where
     K: Hash + Eq + Send + 'static,
 {
     fn register(mut self) -> Result<State<K>, WatchError<Waiting<K>>> {
-        self.conditions.needs_event = self.when.is_none();
+        if self.when.is_none() {
+            self.conditions.need_event();
+        }
         let shared = Arc::new(Shared::new());
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
@@ -230,7 +232,9 @@ where
     K: Hash + Eq + Send + 'static,
 {
     /// Sets the condition, which the purgatory checks at the first poll and after each event on a
-    /// key. Without it, an event on a key after the first poll ends the wait.
+    /// key. Without it, an event on a key after the first poll ends the wait. A wait for
+    /// [all](crate::purgatory::Watch::all) conditions then needs that event and each threshold, in
+    /// any order.
     ///
     /// Like [`DelayedOperation::try_complete`], it runs on the thread that announces the event.
     ///

@@ -105,9 +105,6 @@ pub(crate) struct Conditions<K> {
     pub(super) is_too_large: bool,
     /// Whether the check of the operation decides, even if some conditions were left out.
     pub(super) is_plain: bool,
-    /// Whether only an event ends this wait. Then the first check is skipped, and the second one
-    /// follows only if there was an event meanwhile.
-    pub(crate) needs_event: bool,
 }
 
 /// A value that a key must reach.
@@ -135,11 +132,10 @@ impl<K: Eq> Conditions<K> {
         let mut this = Self {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
-            rule: Rule { is_all: is_all.unwrap_or(false), is_checked: true, missing: 0 },
+            rule: Rule { is_all: is_all.unwrap_or(false), check: Check::Always, missing: 0 },
             positions: None,
             is_too_large: false,
             is_plain: is_all.is_none(),
-            needs_event: false,
         };
         for (key, threshold) in conditions {
             let hash = hash(&key);
@@ -162,8 +158,18 @@ impl<K: Eq> Conditions<K> {
                 }
             }
         }
-        this.rule.is_checked = !this.events.is_empty() || this.thresholds.is_empty();
+        if this.events.is_empty() && !this.thresholds.is_empty() {
+            this.rule.check = Check::Never;
+        }
         this
+    }
+
+    /// Checks the operation only after an event, because its check is `true` then.
+    #[cfg(feature = "future")]
+    pub(crate) fn need_event(&mut self) {
+        if self.rule.check == Check::Always {
+            self.rule.check = Check::AfterEvent;
+        }
     }
 
     /// Returns whether there is a condition on the events of a key. If there is none, the caller
@@ -202,10 +208,19 @@ impl<K: Eq> Conditions<K> {
 pub(super) struct Rule {
     /// Whether all of its conditions must hold, instead of one.
     pub(super) is_all: bool,
-    /// Whether its check is one of the conditions.
-    pub(super) is_checked: bool,
+    pub(super) check: Check,
     /// Thresholds that have not been reached.
     pub(super) missing: u32,
+}
+
+/// Whether the check of an operation is one of its conditions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Check {
+    Never,
+    /// It is one after the first event.
+    #[cfg(feature = "future")]
+    AfterEvent,
+    Always,
 }
 
 /// Effect of an event on an operation.
@@ -218,10 +233,20 @@ pub(super) enum Effect {
 }
 
 impl Rule {
-    /// Returns the effect of an event on a key.
+    /// Takes note of an event on a key. Returns its effect.
     #[inline]
-    pub(super) const fn on_event(self) -> Effect {
-        if self.is_checked && !(self.is_all && self.missing > 0) {
+    pub(super) fn on_event(&mut self) -> Effect {
+        #[cfg(feature = "future")]
+        if self.check == Check::AfterEvent {
+            self.check = Check::Always;
+        }
+        self.effect()
+    }
+
+    /// Returns whether the operation needs a check.
+    #[inline]
+    pub(super) fn effect(self) -> Effect {
+        if self.check == Check::Always && !(self.is_all && self.missing > 0) {
             Effect::Check
         } else {
             Effect::Nothing
@@ -232,8 +257,8 @@ impl Rule {
     pub(super) fn on_threshold(&mut self) -> Effect {
         debug_assert_ne!(self.missing, 0, "a threshold is reached once");
         self.missing -= 1;
-        if self.is_all && (self.is_checked || self.missing > 0) {
-            self.on_event()
+        if self.is_all && (self.check != Check::Never || self.missing > 0) {
+            self.effect()
         } else {
             Effect::Satisfied
         }
@@ -244,10 +269,10 @@ impl Rule {
     #[inline]
     pub(super) fn at_first(&mut self, missing: usize, reached: usize) -> Effect {
         self.missing = u32::try_from(missing).expect("`max_keys` is less");
-        if reached > 0 && (!self.is_all || !self.is_checked && self.missing == 0) {
+        if reached > 0 && (!self.is_all || self.check == Check::Never && self.missing == 0) {
             Effect::Satisfied
         } else {
-            self.on_event()
+            self.effect()
         }
     }
 }
@@ -257,7 +282,8 @@ mod tests {
     use super::*;
 
     fn rule(is_all: bool, is_checked: bool, missing: u32) -> Rule {
-        Rule { is_all, is_checked, missing }
+        let check = if is_checked { Check::Always } else { Check::Never };
+        Rule { is_all, check, missing }
     }
 
     #[test]

@@ -74,15 +74,19 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Counts a watcher of a key, which the table gets if it is new. Returns the number of the key.
-    /// The caller adds the watcher to the list.
+    /// Returns the number of a key. The comparison may panic.
     #[inline]
-    pub(super) fn watch(&mut self, hash: u64, key: K) -> u32
+    pub(super) fn find(&self, hash: u64, key: &K) -> Option<u32>
     where
         K: Eq,
     {
-        // The comparison may panic. Nothing has changed by then.
-        let found = self.keys.find(hash, |other| *other == key);
+        self.keys.find(hash, |other| other == key)
+    }
+
+    /// Counts a watcher of a key that was `found`, or that the table gets. Returns the number of
+    /// the key. The caller adds the watcher to the list.
+    #[inline]
+    pub(super) fn watch(&mut self, found: Option<u32>, hash: u64, key: K) -> u32 {
         self.watched += 1;
         if let Some(index) = found {
             self.discard(key);

@@ -4,7 +4,7 @@
 use std::{boxed::Box, vec::Vec};
 
 use super::{
-    conditions::Rule,
+    conditions::{Check, Rule},
     lists::{Lists, Spot, Watcher},
     operation::Completion,
 };
@@ -29,7 +29,7 @@ pub(super) struct Place<O> {
     /// The parts of its rule.
     pub(super) missing: u32,
     is_all: bool,
-    is_checked: bool,
+    pub(super) check: Check,
     /// Whether an event was announced while it is out.
     pub(super) is_announced: bool,
     /// Whether the limits that displace count it.
@@ -51,7 +51,7 @@ impl<O> Place<O> {
     /// Makes a place whose operation is out.
     #[inline]
     pub(super) fn new(since: Nanos, rule: Rule) -> Self {
-        let Rule { is_all, is_checked, missing } = rule;
+        let Rule { is_all, check, missing } = rule;
         Self {
             further: None,
             since,
@@ -59,7 +59,7 @@ impl<O> Place<O> {
             seen: 0,
             missing,
             is_all,
-            is_checked,
+            check,
             is_announced: false,
             is_counted: false,
             number: 0,
@@ -69,7 +69,7 @@ impl<O> Place<O> {
 
     #[inline]
     pub(super) const fn rule(&self) -> Rule {
-        Rule { is_all: self.is_all, is_checked: self.is_checked, missing: self.missing }
+        Rule { is_all: self.is_all, check: self.check, missing: self.missing }
     }
 
     /// Notes the visit of a pass, which is later than this operation. Returns `false` if that or a
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_pass_skips_an_operation_that_it_or_a_later_one_has_visited_unless_that_is_not_known() {
-        let rule = Rule { is_all: false, is_checked: true, missing: 0 };
+        let rule = Rule { is_all: false, check: Check::Always, missing: 0 };
         let mut place = Place { number: 7, ..Place::<()>::new(Nanos::ZERO, rule) };
         assert!(place.see(9) && !place.see(9) && !place.see(8) && place.see(10));
         let far = 7 + u64::from(OLD);

@@ -188,15 +188,20 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             lists.all.insert(number, index);
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
+            let found = lists.find(threshold.hash, &threshold.key);
             let listed = threshold.listed.take().expect("an operation is registered once");
             let at = (threshold.at, number);
-            let key = lists.watch(threshold.hash, listed);
+            let key = lists.watch(found, threshold.hash, listed);
             lists.keys.at_mut(key).list.add_threshold(at, index);
             let watcher = Watcher::Threshold(key, threshold.at);
             place.further.get_or_insert_default().push(watcher);
         }
-        for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
-            let key = lists.watch(hash, watched);
+        for count in 0.. {
+            // If the comparison panics, the caller still has the keys, and drops them later.
+            let Some((hash, watched)) = conditions.events.last() else { break };
+            let found = lists.find(*hash, watched);
+            let Some((hash, watched)) = conditions.events.pop() else { break };
+            let key = lists.watch(found, hash, watched);
             let Lists { keys, chunks, .. } = lists;
             let spot = keys.at_mut(key).list.add_event(chunks, key, number, index);
             match place.spots.get_mut(count) {
@@ -287,7 +292,13 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         self.begin_pass(walk);
         let pass = walk.pass;
         self.visit(walk, key, |key, place| {
-            if !place.see(pass) || place.rule().on_event() != Effect::Check {
+            if !place.see(pass) {
+                return;
+            }
+            let mut rule = place.rule();
+            let effect = rule.on_event();
+            place.check = rule.check;
+            if effect != Effect::Check {
                 return;
             }
             match place.operation.take() {
@@ -418,7 +429,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule().on_event())
+        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule().effect())
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out

@@ -141,15 +141,13 @@ where
         waiting: Option<(usize, Key)>,
     ) -> bool {
         let effect = if conditions.thresholds.is_empty() {
-            conditions.rule.on_event()
+            conditions.rule.effect()
         } else {
             self.ask(operation, conditions, waiting)
         };
         match effect {
             Effect::Nothing => false,
-            Effect::Check => {
-                !conditions.needs_event && self.shared.calls.check(|| operation.try_complete())
-            }
+            Effect::Check => self.shared.calls.check(|| operation.try_complete()),
             Effect::Satisfied => true,
         }
     }

@@ -75,7 +75,8 @@ pub(crate) enum Source {
 }
 
 impl<K, V> DelayMap<K, V> {
-    /// Makes an empty map that reads the system's clock, in ticks of 1 ms.
+    /// Makes an empty map that reads the system's clock, in ticks of 1 ms, whatever clock the
+    /// default timer has.
     #[must_use]
     pub fn new() -> Self {
         Self::with(Source::System(TickClock::new(None, Duration::from_millis(1))))

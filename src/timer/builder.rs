@@ -186,16 +186,17 @@ impl TimerBuilder {
     #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
         let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        #[cfg(feature = "future")]
+        let wakers = {
+            // The reaper wakes tasks itself.
+            let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
+            settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?
+        };
+        let values = this.build_with(super::Task::run)?;
         Ok(Timer {
             #[cfg(feature = "future")]
-            sleeps: {
-                // The reaper wakes tasks itself.
-                let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
-                let wakers =
-                    settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?;
-                Arc::new(super::sleep::Sleeps::new(wakers))
-            },
-            values: this.build_with(super::Task::run)?,
+            sleeps: Arc::new(super::sleep::Sleeps::new(wakers, values.shared())),
+            values,
         })
     }
 

@@ -370,13 +370,16 @@ impl Timer {
     /// Returns the callbacks that never ran.
     ///
     /// It returns when that time is over, on the timer's clock, or as soon as no callback is
-    /// pending or running. [`Duration::MAX`] waits until no callback is left. Until then, pending
-    /// callbacks can be cancelled and reset, and the cancel of the last one ends the wait. A
-    /// repeated callback ends with its next occurrence.
+    /// pending or running and no sleep is pending. [`Duration::MAX`] waits until none is left.
+    /// Until then, pending callbacks can be cancelled and reset, and the cancel of the last one
+    /// ends the wait. A repeated callback ends with its next occurrence.
     ///
     /// - Callbacks on the timer's own threads: it waits until they return.
     /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
     /// - When the time is over, it stops waiting. A callback that is running continues to its end.
+    /// - Sleeps that a task has polled, with the feature `future`: it wakes the task once, and
+    ///   waits until the sleep is over or dropped. A thread that polls the sleep itself cannot drop
+    ///   it meanwhile, so let another thread finish the timer.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
     /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
@@ -409,12 +412,12 @@ impl Timer {
     /// ```
     #[inline]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        let deadline = self.values.shared().shards.clock.instant_after(within);
+        let deadline = self.values.shared().shards.clock.elapsed_after(within);
         #[cfg(feature = "future")]
-        self.sleeps.begin_finish();
+        let end_of_sleeps = self.sleeps.begin_finish(within);
         let tasks = self.values.shared().finish_by(deadline);
         #[cfg(feature = "future")]
-        self.sleeps.finish_by(deadline);
+        self.sleeps.finish_by(end_of_sleeps);
         tasks
     }
 
@@ -461,17 +464,14 @@ impl Timer {
         self.values.wake();
     }
 
-    /// Returns whether the reaper has stopped serving this timer after a panic of the user's
+    /// Returns whether a reaper has stopped serving this timer after a panic of the user's
     /// [`Clock`](crate::Clock).
     ///
-    /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
-    /// `shutdown` hands back those that are pending.
+    /// Then the timer refuses timeouts as if it were shut down, its sleeps end with an error, and
+    /// `shutdown` hands back the pending callbacks. These expire no more, unless only the reaper of
+    /// the sleeps has stopped.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
-        #[cfg(feature = "future")]
-        if self.sleeps.wakers.is_reaper_dead() {
-            return true;
-        }
         self.values.is_reaper_dead()
     }
 

@@ -6,7 +6,6 @@ use std::{
     format, io,
     panic::RefUnwindSafe,
     sync::{Arc, OnceLock, Weak},
-    time::Instant,
     vec::Vec,
 };
 
@@ -26,6 +25,7 @@ use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
     tick::Tick,
+    ticks::Nanos,
     waker::wake_all,
     wheel::TimingWheel,
 };
@@ -50,8 +50,8 @@ pub(crate) struct Shared<S: ShardState> {
     pub(crate) callback_threads: Arc<CallbackThreads>,
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics.
-    pub(crate) on_panic: OnceLock<fn(&Self)>,
+    /// Called when the reaper panics: ends callbacks and sleeps of the timer together.
+    pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The parts from which the threads of a timer start.
@@ -201,7 +201,7 @@ impl<S: ShardState> Shared<S> {
         // A thread that sees this finds the shards closed.
         self.is_reaper_dead.store(true, Ordering::Release);
         self.close_backlog();
-        self.on_panic.get().inspect(|on_panic| on_panic(self));
+        self.on_panic.get().inspect(|on_panic| on_panic());
     }
 
     pub(crate) fn is_started(&self) -> bool {
@@ -276,15 +276,15 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
-    pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
+    pub(super) fn finish_by(&self, deadline: Nanos) -> Vec<T> {
         let clock = &self.shards.clock;
         self.shards.begin_finish();
         if self.is_driven() {
-            if clock.source.now() <= deadline {
+            if clock.elapsed() <= deadline {
                 self.turn();
             }
         } else if self.is_started() {
-            let remaining = || deadline.saturating_duration_since(clock.source.now());
+            let remaining = || deadline.saturating_sub(clock.elapsed()).into();
             self.callback_threads.wait_for_end(remaining);
         }
         // Without threads no timeout is pending: the first insert starts them.

@@ -42,7 +42,8 @@ pub struct TimerStats {
     pub refused: u64,
     /// Pending timeouts that a shutdown returned.
     pub returned: u64,
-    /// Callbacks that panicked, and wakers that panicked when their sleep expired.
+    /// Callbacks that panicked, and wakers that panicked when their sleep expired or a value of
+    /// their queue became due.
     pub panicked: u64,
     /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
     /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.

@@ -127,12 +127,9 @@ impl TickClock {
         is_first && recheck.is_some()
     }
 
-    /// Returns the instant `span` from now, on the user's clock, or centuries from now if an
-    /// [`Instant`] cannot represent that.
-    pub(super) fn instant_after(&self, span: Duration) -> Instant {
-        const FAR: Duration = Duration::from_secs(500 * 365 * 24 * 60 * 60);
-        let now = self.source.now();
-        now.checked_add(span).or_else(|| now.checked_add(FAR)).unwrap_or(now)
+    /// Returns the time from the start of tick 0 until `span` from now.
+    pub(super) fn elapsed_after(&self, span: Duration) -> Nanos {
+        self.elapsed().saturating_add(span.into())
     }
 
     /// Returns the time since the start of tick 0. A call, so that the callers are short.
@@ -250,7 +247,9 @@ impl TickClock {
     /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
     /// represent it.
     pub(super) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
-        self.origin().checked_add(elapsed.finite()?)
+        // First, so that a time that never comes needs no origin.
+        let elapsed = elapsed.finite()?;
+        self.origin().checked_add(elapsed)
     }
 
     /// Returns the current instant.
@@ -357,6 +356,13 @@ mod tests {
         assert_eq!(clock.pause_until(far), Duration::from_secs(1));
         assert_eq!(clock.pause_until(near), Duration::from_millis(400));
         assert_eq!(clock.pause_until(Tick::MAX), Duration::MAX, "without timeouts, it sleeps");
+    }
+
+    #[test]
+    fn a_tick_that_never_comes_needs_no_instant_of_a_manual_clock() {
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        assert_eq!(clock.instant(Tick::MAX), None);
+        assert_eq!(clock.origin.get(), None, "this panics where there are no instants");
     }
 
     #[test]

@@ -46,6 +46,8 @@ struct Lead {
     span: Duration,
     /// Whether the present sleep is shorter by the span.
     is_used: bool,
+    /// Whether the sleep before ended too early, so that the next one is not shortened.
+    was_early: bool,
 }
 
 impl Lead {
@@ -57,7 +59,8 @@ impl Lead {
 
     /// Returns the time to sleep before a pause is over.
     fn shorten(&mut self, pause: Duration, tick: Duration) -> Duration {
-        let may_lead = tick <= Self::LONGEST_TICK && pause < Duration::MAX;
+        let was_early = mem::take(&mut self.was_early);
+        let may_lead = tick <= Self::LONGEST_TICK && pause < Duration::MAX && !was_early;
         let shorter = pause.checked_sub(self.span).filter(|_| may_lead);
         self.is_used = shorter.is_some();
         shorter.unwrap_or(pause)
@@ -70,6 +73,7 @@ impl Lead {
         } else if missing <= self.span {
             // If more is missing, another thread has woken the reaper.
             self.span = self.span.saturating_sub(8 * Self::STEP);
+            self.was_early = true;
         }
     }
 }
@@ -566,7 +570,12 @@ mod tests {
             let late = Duration::from_micros(40 + sleep * 8 % 21);
             let missing = pause.saturating_sub(lead.shorten(pause, tick) + late);
             early += u32::from(sleep >= 100 && !missing.is_zero());
-            lead.learn(missing);
+            if lead.is_used {
+                lead.learn(missing);
+            }
+            if !missing.is_zero() {
+                assert_eq!(lead.shorten(missing, tick), missing, "twice too early");
+            }
         }
         assert!((95..=105).contains(&early), "{early} of 900");
         let span = lead.span;
@@ -576,6 +585,24 @@ mod tests {
         {
             assert_eq!(lead.shorten(pause, tick), pause, "a pause {reason}");
             assert!(!lead.is_used);
+        }
+    }
+
+    #[test]
+    fn after_a_wake_up_that_is_too_early_the_reaper_sleeps_to_the_end() {
+        let [tick, late] = [10, 3].map(Duration::from_micros);
+        let mut lead = Lead { span: Lead::MOST, ..Lead::default() };
+        for _ in 0..2 {
+            let mut pause = Duration::from_millis(1);
+            let mut sleeps = 0;
+            while !pause.is_zero() {
+                pause = pause.saturating_sub(lead.shorten(pause, tick) + late);
+                if lead.is_used {
+                    lead.learn(pause);
+                }
+                sleeps += 1;
+            }
+            assert_eq!(sleeps, 2, "more than every second wake-up is too early");
         }
     }
 

@@ -276,7 +276,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     pub fn finish(&self, within: Duration) -> Vec<T> {
         let shared = self.shared();
-        shared.finish_by(shared.shards.clock.instant_after(within))
+        shared.finish_by(shared.shards.clock.elapsed_after(within))
     }
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.

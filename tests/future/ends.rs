@@ -174,31 +174,40 @@ fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
     });
 }
 
-/// A clock that panics once its flag is set.
-#[derive(Debug, Clone, Default)]
-struct Faulty(Arc<AtomicBool>);
+/// A clock that panics on the thread with this name, once its flag is set.
+#[derive(Debug, Clone)]
+struct Faulty(&'static str, Arc<AtomicBool>);
 
 impl Clock for Faulty {
     fn now(&self) -> Instant {
-        assert!(!self.0.load(Ordering::SeqCst), "the clock panics");
+        let is_victim = thread::current().name() == Some(self.0);
+        assert!(!(is_victim && self.1.load(Ordering::SeqCst)), "the clock panics");
         Instant::now()
     }
 }
 
 #[test]
-fn a_dead_reaper_ends_the_sleeps_with_an_error() {
-    let clock = Faulty::default();
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
-    let mut sleep = timer.sleep(Duration::from_secs(3600));
-    let (woken, waker) = Wakes::new();
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    clock.0.store(true, Ordering::SeqCst);
-    timer.wake();
-    while woken.count() == 0 {
-        std::thread::yield_now();
+fn a_dead_reaper_of_sleeps_or_of_callbacks_ends_the_sleeps_with_an_error_and_refuses_callbacks() {
+    for victim in ["timer-sleeps-reaper", "timer-reaper"] {
+        let clock = Faulty(victim, Arc::default());
+        let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+        let hour = Duration::from_secs(3600);
+        timer.schedule(hour, || ()).expect("the timer runs");
+        let mut sleep = timer.sleep(hour);
+        let (woken, waker) = Wakes::new();
+        assert!(poll_with(&mut sleep, &waker).is_pending());
+        clock.1.store(true, Ordering::SeqCst);
+        timer.wake();
+        let start = Instant::now();
+        while woken.count() == 0 {
+            assert!(start.elapsed() < 60 * SECOND, "{victim} ends no sleep");
+            thread::yield_now();
+        }
+        assert!(timer.is_reaper_dead(), "{victim}");
+        assert!(block_on(sleep).is_err());
+        assert!(block_on(timer.sleep(SECOND)).is_err());
+        let refused = timer.schedule(Duration::ZERO, || ()).expect_err("the timer has ended");
+        assert_eq!(refused.kind(), ScheduleErrorKind::ShutDown, "{victim}");
+        assert_eq!(timer.shutdown().len(), 1, "the callback is handed back");
     }
-    clock.0.store(false, Ordering::SeqCst);
-    assert!(timer.is_reaper_dead());
-    assert!(block_on(sleep).is_err());
-    assert!(block_on(timer.sleep(SECOND)).is_err());
 }

@@ -36,6 +36,18 @@ fn empty_closed_and_ended_are_different_answers() {
 }
 
 #[test]
+fn a_future_of_a_queue_can_be_spawned() {
+    let spawn = |future| std::thread::spawn(move || block_on(future));
+    let queue = DelayQueue::new();
+    let task = spawn(queue.recv_async());
+    insert(&queue, 0, 1);
+    assert_eq!(task.join().expect("the task runs"), Ok(1));
+    let mut last = queue.recv_async();
+    drop(queue);
+    assert_eq!(poll(&mut last), Poll::Ready(Err(RecvError)), "it keeps no queue open");
+}
+
+#[test]
 fn tasks_are_woken_in_the_order_in_which_they_began_to_wait() {
     let (queue, clock) = queue();
     let tasks: Vec<_> = (0..5).map(|_| Wakes::new()).collect();

@@ -104,6 +104,24 @@ fn thresholds_satisfy_any_or_all() {
     assert_empty(&purgatory);
 }
 
+#[test]
+fn a_wait_for_a_value_and_an_event_ends_after_both_in_either_order() {
+    let (purgatory, _clock) = purgatory();
+    for (is_reached_first, is_found) in [(true, true), (true, false), (false, false)] {
+        let watch = Watch::all([Condition::Threshold(3, 100), Condition::Events(4)]);
+        let mut wait = purgatory.wait(watch, SECOND).when_reached(move |_, _| is_found);
+        assert_eq!(completion(&mut wait), None);
+        let announce = |is_value| {
+            if is_value { purgatory.advance(&3, 100) } else { purgatory.check_and_complete(&4) }
+        };
+        assert_eq!(announce(is_reached_first), 0, "the other one is missing");
+        assert_eq!(completion(&mut wait), None);
+        assert_eq!(announce(!is_reached_first), 1);
+        assert_eq!(completion(&mut wait), Some(Completion::Satisfied));
+    }
+    assert_empty(&purgatory);
+}
+
 /// Polls a wait when its waker is woken, as an executor without a queue does.
 struct Inline {
     wait: Mutex<Wait<u32>>,

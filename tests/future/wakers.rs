@@ -135,6 +135,7 @@ fn a_waker_of_a_receiver_that_panics_stops_no_other() {
     assert_eq!(woken.count(), 1);
     drop(early);
     assert_eq!(poll(&mut late), Poll::Ready(Ok(1)), "a panic does not leave the drop");
+    assert_eq!(queue.timer().stats().panicked, 0, "a drop counts none");
 
     let mut receivers = [&bad, &good].map(|waker| {
         let mut receiver = queue.recv_async();
@@ -144,12 +145,12 @@ fn a_waker_of_a_receiver_that_panics_stops_no_other() {
     insert(2);
     insert(3);
     clock.advance(SECOND);
-    assert_eq!(woken.count(), 2);
+    assert_eq!((woken.count(), queue.timer().stats().panicked), (2, 1));
     assert!(receivers.iter_mut().all(|receiver| poll(receiver).is_ready()));
     assert!(poll_with(&mut receivers[0], &bad).is_pending());
     assert!(poll_with(&mut receivers[1], &good).is_pending());
     queue.shutdown();
-    assert_eq!(woken.count(), 3);
+    assert_eq!((woken.count(), queue.timer().stats().panicked), (3, 1), "an end counts none");
 }
 
 #[test]

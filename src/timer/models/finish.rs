@@ -6,7 +6,7 @@
 use std::{
     iter,
     sync::{Arc, mpsc::TryRecvError},
-    time::{Duration, Instant},
+    time::Duration,
     vec::Vec,
 };
 
@@ -36,7 +36,7 @@ fn started() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Log) {
 }
 
 pub(super) fn finish(timer: &Shared<TimingWheel<u32>>) -> Vec<u32> {
-    timer.finish_by(Instant::now() + Duration::from_secs(3600))
+    timer.finish_by(timer.shards.clock.elapsed_after(Duration::from_secs(3600)))
 }
 
 #[test]

@@ -23,8 +23,8 @@ use self::{
     sleeper::{Sleep, SleepHandle},
     until_time::TimeSleep,
 };
-use super::{Timer, error::ScheduleError, shards::Shards, shared::Shared};
-use crate::{waker::wake_all, wheel::TimingWheel};
+use super::{Task, Timer, error::ScheduleError, shards::Shards, shared::Shared};
+use crate::{sync::Ordering, ticks::Nanos, waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.
 pub(super) type Wakers = Shared<TimingWheel<Waker>>;
@@ -38,8 +38,20 @@ pub(super) struct Sleeps {
 }
 
 impl Sleeps {
-    pub(super) fn new(wakers: Arc<Wakers>) -> Self {
-        wakers.on_panic.get_or_init(|| |wakers| wake_all(wakers.shut_down()));
+    /// Makes the sleeps of a timer with these callbacks. If one of the two reapers panics, the
+    /// whole timer refuses timeouts.
+    pub(super) fn new(wakers: Arc<Wakers>, callbacks: &Arc<Shared<TimingWheel<Task>>>) -> Self {
+        let halves = (Arc::downgrade(&wakers), Arc::downgrade(callbacks));
+        let on_panic: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            let sleeps = halves.0.upgrade().map(|wakers| wakers.shut_down());
+            if let Some(callbacks) = halves.1.upgrade() {
+                callbacks.shards.begin_finish();
+                callbacks.is_reaper_dead.store(true, Ordering::Release);
+            }
+            sleeps.into_iter().for_each(wake_all);
+        });
+        wakers.on_panic.get_or_init(|| Arc::clone(&on_panic));
+        callbacks.on_panic.get_or_init(|| on_panic);
         let handles = (0..wakers.shards.count()).map(|_| SleepHandle::new(&wakers)).collect();
         Self { wakers, handles }
     }
@@ -49,14 +61,17 @@ impl Sleeps {
         wake_all(self.wakers.shut_down());
     }
 
-    /// Refuses new sleeps, and wakes the task of each pending one.
-    pub(super) fn begin_finish(&self) {
+    /// Refuses new sleeps, and wakes the task of each pending one. Returns when the finish has to
+    /// end.
+    pub(super) fn begin_finish(&self, within: Duration) -> Nanos {
+        let deadline = self.wakers.shards.clock.elapsed_after(within);
         self.wakers.shards.begin_finish();
         wake_each(&self.wakers.shards);
+        deadline
     }
 
     /// Refuses new sleeps, waits for the pending ones until `deadline`, and then shuts down.
-    pub(super) fn finish_by(&self, deadline: Instant) {
+    pub(super) fn finish_by(&self, deadline: Nanos) {
         wake_all(self.wakers.finish_by(deadline));
     }
 }

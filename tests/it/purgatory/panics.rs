@@ -18,7 +18,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, Tagged, World, all};
+use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, Tagged, World, all, must_return};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -142,6 +142,7 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
 }
 
 /// A key that is equal to all others. Its comparison panics if one of the two keys is bad.
+#[derive(Clone)]
 struct Incomparable {
     is_bad: bool,
 }
@@ -159,9 +160,49 @@ impl Hash for Incomparable {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
+/// An [`Incomparable`] key whose drop calls a function.
+#[derive(Clone)]
+struct Calling(Incomparable, Arc<dyn Fn() + Send + Sync>);
+
+impl PartialEq for Calling {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Calling {}
+
+impl Hash for Calling {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        self.1();
+    }
+}
+
+#[test]
+fn a_key_whose_comparison_panics_is_dropped_without_a_lock() {
+    must_return(|| {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let purgatory = Purgatory::<Calling, Ends>::builder().timer(timer).build().unwrap();
+        let bad = Calling(Incomparable { is_bad: true }, Arc::new(|| ()));
+        assert!(purgatory.watch(Ends(Arc::default()), [bad], HOUR).is_ok());
+        let used = purgatory.clone();
+        let key = Calling(Incomparable { is_bad: false }, Arc::new(move || _ = used.stats()));
+        for condition in [Events(key.clone()), Threshold(key, 5)] {
+            let watch = || purgatory.watch(Ends(Arc::default()), Watch::any([condition]), HOUR);
+            assert!(catch_unwind(AssertUnwindSafe(|| watch().is_ok())).is_err());
+            purgatory.check_invariants();
+            assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
+        }
+    });
+}
+
 struct Ends(Arc<AtomicBool>);
 
-impl DelayedOperation<Incomparable> for Ends {
+impl<K> DelayedOperation<K> for Ends {
     fn complete(self, _: Completion) {
         self.0.store(true, Ordering::Release);
     }

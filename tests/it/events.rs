@@ -13,7 +13,7 @@ use tracing::{
     span,
 };
 
-use crate::timer::{clock::Set, support::SECOND};
+use crate::timer::support::{SECOND, Set};
 
 /// The fields of one event.
 struct Line(String);

@@ -6,6 +6,9 @@
 mod alloc;
 mod bounds;
 mod churn;
+#[cfg(feature = "std")]
+#[path = "../shared/clock.rs"]
+mod clock;
 mod corpus;
 #[cfg(feature = "std")]
 mod debounce;

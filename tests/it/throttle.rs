@@ -7,10 +7,7 @@ use std::sync::{
 
 use delaywheel::{ManualClock, Throttle, Timer};
 
-use crate::timer::{
-    clock::Set,
-    support::{HookedClock, Log, MS, SECOND, manual, manual_with, must_return},
-};
+use crate::timer::support::{HookedClock, Log, MS, SECOND, Set, manual, manual_with, must_return};
 
 /// A throttle of 100 ms, and a log of its runs in milliseconds.
 fn throttled(timer: &Timer, clock: &ManualClock) -> (Arc<Throttle>, Log<u128>) {

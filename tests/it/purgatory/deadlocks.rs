@@ -13,7 +13,7 @@ use std::{
 use delaywheel::{Completion, Completion::Satisfied, DelayedOperation, Purgatory, Timer};
 
 use super::support::{Cancel as _, HOUR, Op, Tagged, must_return, wait_until};
-use crate::timer::clock::Set;
+use crate::timer::support::Set;
 
 type Plain = Purgatory<u32, Op>;
 

@@ -17,7 +17,7 @@ use delaywheel::{
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, wait_until};
-use crate::timer::{clock::Set, support::GENEROUS};
+use crate::timer::support::{GENEROUS, Set};
 
 /// Checks that no call ends another operation on keys 1 and 2.
 fn check_that_nothing_ends_again(world: &World, key: Option<OperationKey>) {

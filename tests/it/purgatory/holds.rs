@@ -18,7 +18,7 @@ use delaywheel::{
 };
 
 use super::support::{Cancel as _, HOUR, Idle, SECOND, Tagged, must_return};
-use crate::timer::clock::Set;
+use crate::timer::support::Set;
 
 const OPERATIONS: u32 = 1000;
 

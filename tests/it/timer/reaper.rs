@@ -17,10 +17,7 @@ use delaywheel::{
     Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
 };
 
-use super::{
-    clock::Set,
-    support::{GENEROUS, HOUR, Log, MS, SECOND, YEAR, must_return, wait_until},
-};
+use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, YEAR, must_return, wait_until};
 use crate::purgatory::support::Op;
 
 /// Moves the clock two hours ahead, past a timeout of one hour, and calls `notice`, after which the

@@ -9,10 +9,11 @@ use std::{
 
 use delaywheel::{Clock, Driven, ManualClock, Timer, TimerBuilder};
 
+pub(crate) use crate::clock::{Set, YEAR};
+
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Limit of waits that end soon unless there is a fault.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);

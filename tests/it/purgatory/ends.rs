@@ -97,7 +97,7 @@ fn an_operation_has_left_everything_before_it_completes() {
             log.lock().unwrap().ended.push((7, end));
             drop(held);
         });
-        let key = world.any_of(op, [Events(1), Events(2), Threshold(4, 10)]);
+        let key = world.wait_on(op, Watch::any([Events(1), Events(2), Threshold(4, 10)]));
         assert!(world.purgatory.is_waiting(key));
         assert_eq!(world.purgatory.cancel_on(&3), 0, "not one of its keys");
         world.check_books();

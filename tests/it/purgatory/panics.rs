@@ -42,7 +42,7 @@ fn the_drop_of_the_last_handle_completes_the_others_if_one_panics() {
 fn a_panic_in_has_reached_counts_as_not_reached() {
     let world = World::new();
     let op = world.op(1).reach(|_, _| panic!("in a question"));
-    world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+    world.wait_on(op, Watch::all([Threshold(1, 5), Threshold(2, 5)]));
     assert_eq!(world.purgatory.stats().panicked, 4);
     assert_eq!(world.purgatory.advance(&1, 5) + world.purgatory.advance(&2, 5), 1);
     assert_eq!(world.ended(), [(1, Satisfied)]);

@@ -21,7 +21,7 @@ fn a_completion_can_watch_check_advance_and_cancel() {
         let world = World::new();
         world.watch(2, [2]);
         world.watch(3, [3]);
-        world.any(4, [Threshold(4, 5)]);
+        world.wait_on(world.op(4), Watch::any([Threshold(4, 5)]));
         let (purgatory, state, again) = (world.purgatory.clone(), world.state.clone(), world.op(5));
         let op = world.op(1).end(move |end| {
             state.lock().unwrap().ended.push((1, end));
@@ -144,7 +144,7 @@ fn chain_of_completions(first: u32, length: u32) {
                 }
                 is_running.store(false, Ordering::Relaxed);
             });
-            let key = world.any_of(op, [Events(name), Threshold(name, 5)]);
+            let key = world.wait_on(op, Watch::any([Events(name), Threshold(name, 5)]));
             keys.lock().unwrap().push(key);
         }
         world.make_ready(first);
@@ -178,9 +178,9 @@ fn chain_of_checks(announce: fn(&Shared, u32)) {
             });
             let op = op.reach(|_, _| false);
             if name % 4 == 3 {
-                world.all_of(op, [Events(name), Threshold(name, 1)]);
+                world.wait_on(op, Watch::all([Events(name), Threshold(name, 1)]));
             } else {
-                world.any_of(op, [Events(name)]);
+                world.wait_on(op, Watch::any([Events(name)]));
             }
         }
         world.make_ready(0);

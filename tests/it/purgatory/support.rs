@@ -9,8 +9,8 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, Condition, DelayedOperation, ManualClock, OperationKey, Purgatory,
-    PurgatoryBuilder, PurgatoryStats, Timer, Watch, WatchError, Watched,
+    Completion, DelayedOperation, ManualClock, OperationKey, Purgatory, PurgatoryBuilder,
+    PurgatoryStats, Timer, WatchError, Watched, Watches,
 };
 
 pub(crate) use crate::timer::support::{HOUR, Log, MS, SECOND, YEAR, must_return, wait_until};
@@ -148,32 +148,10 @@ impl World {
         self.waits(self.purgatory.watch(self.op(name), keys, delay))
     }
 
-    pub(crate) fn any(
-        &self,
-        name: u32,
-        watches: impl IntoIterator<Item = Condition<u32>>,
-    ) -> OperationKey {
-        self.waits(self.purgatory.watch(self.op(name), Watch::any(watches), HOUR))
-    }
-
-    pub(crate) fn all(
-        &self,
-        name: u32,
-        watches: impl IntoIterator<Item = Condition<u32>>,
-    ) -> OperationKey {
-        self.waits(self.purgatory.watch(self.op(name), Watch::all(watches), HOUR))
-    }
-
-    pub(crate) fn any_of(
-        &self,
-        op: Op,
-        watches: impl IntoIterator<Item = Condition<u32>>,
-    ) -> OperationKey {
-        self.waits(self.purgatory.watch(op, Watch::any(watches), HOUR))
-    }
-
-    pub(crate) fn all_of(&self, op: Op, watches: impl IntoIterator<Item = Condition<u32>>) {
-        self.waits(self.purgatory.watch(op, Watch::all(watches), HOUR));
+    /// Registers an operation, which must wait, with a delay of an hour.
+    #[track_caller]
+    pub(crate) fn wait_on(&self, op: Op, watches: impl Watches<u32>) -> OperationKey {
+        self.waits(self.purgatory.watch(op, watches, HOUR))
     }
 
     /// Returns the key of an operation that must wait.

@@ -140,18 +140,6 @@ fn a_pool_that_panics_is_counted_and_stops_nothing() {
 }
 
 #[test]
-fn a_panic_on_an_executor_thread_does_not_end_it() {
-    let timer = Timer::builder().name("dw-panic").build().unwrap();
-    for _ in 0..20 {
-        timer.schedule(Duration::ZERO, || panic!("by a callback")).unwrap();
-    }
-    let (send, received) = channel();
-    timer.schedule(5 * MS, move || send(())).unwrap();
-    assert_eq!(received.recv_timeout(GENEROUS), Ok(()));
-    assert_eq!((timer.stats().panicked, threads("dw-panic")), (20, 2));
-}
-
-#[test]
 fn timeouts_with_far_deadlines_that_come_and_go_wake_no_thread() {
     let timer = Timer::new();
     let (send, received) = channel();

@@ -57,19 +57,6 @@ fn a_timer_that_ended_before_its_first_sleep_refuses_it() {
 }
 
 #[test]
-fn the_drop_of_the_last_clone_wakes_the_sleeps() {
-    let (timer, _clock) = timer();
-    let (woken, waker) = Wakes::new();
-    let mut sleep = timer.sleep(SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    drop(timer.clone());
-    assert_eq!(woken.count(), 0);
-    drop(timer);
-    assert_eq!(woken.count(), 1);
-    assert!(matches!(poll(&mut sleep), Poll::Ready(Err(_))));
-}
-
-#[test]
 fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
     let (timer, _clock) = timer();
     let (woken, waker) = Wakes::new();

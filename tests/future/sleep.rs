@@ -85,17 +85,6 @@ fn a_sleep_registers_at_its_first_poll_and_leaves_when_it_is_dropped() {
 }
 
 #[test]
-fn a_sleep_that_has_ended_within_a_tick_is_ready_again() {
-    let (timer, clock) = timer();
-    let ((_one, first), (_two, second)) = (Wakes::new(), Wakes::new());
-    let mut sleep = timer.sleep(Duration::from_micros(1_500));
-    assert!(poll_with(&mut sleep, &first).is_pending());
-    clock.advance(Duration::from_micros(1_600));
-    assert!(poll_with(&mut sleep, &second).is_ready(), "the poll of another task reads the clock");
-    assert!(poll_with(&mut sleep, &second).is_ready(), "it is ready again");
-}
-
-#[test]
 fn a_sleep_is_small_and_can_be_shared_and_moved() {
     fn is_shared<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe + 'static>() {}
     is_shared::<Sleep>();

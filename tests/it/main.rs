@@ -5,7 +5,6 @@
 #[cfg(target_pointer_width = "64")]
 mod alloc;
 mod bounds;
-mod churn;
 #[cfg(feature = "std")]
 #[path = "../shared/clock.rs"]
 mod clock;

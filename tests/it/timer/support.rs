@@ -75,7 +75,7 @@ impl fmt::Debug for HookedClock {
 }
 
 /// Events, in order.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Log<T> {
@@ -92,17 +92,11 @@ impl<T> Log<T> {
     }
 }
 
-impl<T: Send + 'static> Log<T> {
+impl<T: Clone + Send + 'static> Log<T> {
     /// Returns a callback that appends an entry.
     pub(crate) fn note(&self, entry: T) -> impl FnOnce() + Send + use<T> {
         let log = self.clone();
         move || log.push(entry)
-    }
-}
-
-impl<T> Clone for Log<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

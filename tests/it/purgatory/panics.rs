@@ -18,7 +18,7 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, Tagged, World, all};
+use super::support::{Cancel as _, HOUR, Idle, Log, MS, Op, SECOND, Tagged, World, all};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -159,18 +159,10 @@ impl Hash for Incomparable {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-struct Ends(Arc<AtomicBool>);
-
-impl DelayedOperation<Incomparable> for Ends {
-    fn complete(self, _: Completion) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 #[test]
 fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
     use delaywheel::Overload::{DisplaceOldest, Refuse};
-    type Builder = PurgatoryBuilder<Incomparable, Ends>;
+    type Builder = PurgatoryBuilder<Incomparable, Idle>;
     let limits: [fn(Builder) -> Builder; 4] = [
         |builder| builder,
         |builder| builder.max_delayed(9, DisplaceOldest),
@@ -181,9 +173,8 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
         let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
-        let op = || Ends(Arc::default());
-        let first = purgatory.watch(op(), [Incomparable { is_bad: true }], HOUR).unwrap();
-        let watched = || purgatory.watch(op(), [Incomparable { is_bad: false }], MS);
+        let first = purgatory.watch(Idle, [Incomparable { is_bad: true }], HOUR).unwrap();
+        let watched = || purgatory.watch(Idle, [Incomparable { is_bad: false }], MS);
         assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
         purgatory.check_invariants();
         assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
@@ -191,7 +182,7 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
         assert_eq!(purgatory.stats().timer.panicked, 0);
         assert!(purgatory.cancel(first.key().unwrap()).is_some());
         for _ in 0..2 {
-            assert!(purgatory.watch(op(), [], HOUR).is_ok(), "a permit is lost");
+            assert!(purgatory.watch(Idle, [], HOUR).is_ok(), "a permit is lost");
         }
         assert_eq!(purgatory.shutdown().len(), 2);
     }

@@ -1,14 +1,14 @@
-//! Operations of [`TimingWheel`](delaywheel::wheel::TimingWheel), [`Timer`] and
-//! [`ValueTimer`](delaywheel::ValueTimer).
+//! Operations of [`TimingWheel`](delaywheel::wheel::TimingWheel) and
+//! [`ValueTimer`](delaywheel::ValueTimer), with values of 8 bytes.
 //!
 //! ```text
 //! cargo bench --bench timeouts                                # all
 //! cargo bench --bench timeouts -- timer/schedule_cancel/1e6   # one operation and size
 //! ```
 //!
-//! A path is `wheel/OPERATION/PENDING` or `timer/OPERATION/PENDING/KIND`; a kind is `value` for
-//! values of 8 bytes, or `closure`. Delays are 1 ms to 60 s, and a minute more for pairs of cancel
-//! and insert. In these, timers run on the system clock; in the others, on a manual one.
+//! A path is `wheel/OPERATION/PENDING` or `timer/OPERATION/PENDING`. Delays are 1 ms to 60 s, and a
+//! minute more for pairs of cancel and insert. In these, timers run on the system clock; in the
+//! others, on a manual one.
 
 #![forbid(unsafe_code)]
 
@@ -30,9 +30,8 @@ fn main() {
         .warm_up_time(Duration::from_millis(100))
         .measurement_time(Duration::from_millis(500))
         .configure_from_args();
-    run::<subject::Wheel>(&mut criterion, "wheel", "cancel_insert", "");
-    run::<subject::Values>(&mut criterion, "timer", "schedule_cancel", "/value");
-    run::<subject::Closures>(&mut criterion, "timer", "schedule_cancel", "/closure");
+    run::<subject::Wheel>(&mut criterion, "wheel", "cancel_insert");
+    run::<subject::Values>(&mut criterion, "timer", "schedule_cancel");
     criterion.final_summary();
 }
 
@@ -44,20 +43,20 @@ const SIZES: [(u32, &str); 3] = [(1_000, "1e3"), (100_000, "1e5"), (1_000_000, "
 
 const MINUTE: u64 = 60_000;
 
-/// Benchmarks a kind of timeouts with every size, at the paths `LAYER/OPERATION/SIZE/KIND`.
-fn run<S: Subject>(criterion: &mut Criterion, layer: &str, pair: &str, kind: &str) {
+/// Benchmarks a layer with every size, at the paths `LAYER/OPERATION/SIZE`.
+fn run<S: Subject>(criterion: &mut Criterion, layer: &str, pair: &str) {
     for (name, operation) in [
         ("insert", Operation::Insert),
         ("expire", Operation::Expire),
         ("reset_later", Operation::ResetLater),
     ] {
         for (pending, size) in SIZES {
-            let path = format!("{layer}/{name}/{size}{kind}");
+            let path = format!("{layer}/{name}/{size}");
             criterion.bench_function(&path, |bencher| alone::<S>(bencher, operation, pending));
         }
     }
     for (pending, size) in SIZES {
-        let path = format!("{layer}/{pair}/{size}{kind}");
+        let path = format!("{layer}/{pair}/{size}");
         criterion.bench_function(&path, |bencher| replace::<S>(bencher, pending));
     }
 }

@@ -1,16 +1,16 @@
-//! Sets of timeouts whose caller lets time pass, and operations on them. The sets are the wheel,
-//! timers of values and timers of closures.
+//! Sets of timeouts whose caller lets time pass, and operations on them. The sets are the wheel
+//! and timers of values.
 
-use std::{hint::black_box, time::Duration};
+use std::time::Duration;
 
 use delaywheel::{
-    ManualClock, Tick, TimeoutHandle, TimeoutKey, Timer, TimerBuilder, ValueTimer,
+    ManualClock, Tick, TimeoutKey, TimerBuilder, ValueTimer,
     wheel::{Key, TimingWheel},
 };
 use fastrand::Rng;
 
 // Each benchmark uses some of the subjects, which leaves the others without a use.
-const _: [usize; 3] = [size_of::<Wheel>(), size_of::<Values>(), size_of::<Closures>()];
+const _: [usize; 2] = [size_of::<Wheel>(), size_of::<Values>()];
 
 /// A set of timeouts. Delays are in milliseconds.
 pub(crate) trait Subject {
@@ -99,37 +99,6 @@ impl Subject for Values {
     #[inline]
     fn reset(&mut self, key: &TimeoutKey, delay: u64) -> bool {
         self.0.reset(*key, Duration::from_millis(delay))
-    }
-
-    fn pending(&self) -> u64 {
-        self.0.stats().pending
-    }
-}
-
-/// [`Timer`], with closures that capture eight bytes.
-pub(crate) struct Closures(Timer);
-
-impl Subject for Closures {
-    type Key = TimeoutHandle;
-
-    fn new(settings: TimerBuilder) -> Self {
-        Self(settings.build().expect("the settings are valid"))
-    }
-
-    #[inline]
-    fn insert(&mut self, delay: u64) -> TimeoutHandle {
-        let timeout = self.0.schedule(Duration::from_millis(delay), move || _ = black_box(delay));
-        timeout.expect("the timer has room")
-    }
-
-    #[inline]
-    fn cancel(&mut self, key: &TimeoutHandle) -> bool {
-        key.cancel()
-    }
-
-    #[inline]
-    fn reset(&mut self, key: &TimeoutHandle, delay: u64) -> bool {
-        key.reset(Duration::from_millis(delay))
     }
 
     fn pending(&self) -> u64 {

@@ -27,30 +27,25 @@ fn run(shared: &Shared, task: &Parker) -> Completion {
     }
 }
 
-/// Runs a task against the end of its operation. `is_moved`: another task polled the wait first.
-fn against_an_end(is_moved: bool) {
-    explore(None, move || {
-        let (task, other) = (Parker::new(), Parker::new());
-        let first = waker(if is_moved { &other } else { &task });
-        let shared = Arc::new(Shared::new());
-        assert!(shared.poll(&first).is_pending());
-        let ending = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.finish(Satisfied)
+/// Ends the operation of a wait on another thread.
+fn finish(shared: &Arc<Shared>, completion: Completion) -> thread::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || shared.finish(completion))
+}
+
+#[test]
+fn the_task_that_polled_a_wait_last_is_woken_at_its_end() {
+    for is_moved in [false, true] {
+        explore(None, move || {
+            let (task, other) = (Parker::new(), Parker::new());
+            let first = waker(if is_moved { &other } else { &task });
+            let shared = Arc::new(Shared::new());
+            assert!(shared.poll(&first).is_pending());
+            let ending = finish(&shared, Satisfied);
+            assert!(matches!(run(&shared, &task), Satisfied));
+            ending.join().expect("no thread panics");
         });
-        assert!(matches!(run(&shared, &task), Satisfied));
-        ending.join().expect("no thread panics");
-    });
-}
-
-#[test]
-fn a_task_is_woken_at_the_end_of_its_wait() {
-    against_an_end(false);
-}
-
-#[test]
-fn the_task_that_polled_a_wait_last_is_woken() {
-    against_an_end(true);
+    }
 }
 
 #[test]
@@ -59,10 +54,7 @@ fn the_first_of_two_ends_counts() {
         let task = Parker::new();
         let shared = Arc::new(Shared::new());
         assert!(shared.poll(&waker(&task)).is_pending());
-        let ending = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.finish(Expired)
-        });
+        let ending = finish(&shared, Expired);
         shared.finish(Satisfied);
         let first = peek(&shared);
         ending.join().expect("no thread panics");
@@ -83,10 +75,7 @@ fn a_dropped_wait_leaves_no_waker_behind() {
         let (task, held) = (Parker::new(), Arc::new(()));
         let shared = Arc::new(Shared::new());
         assert!(shared.poll(&Waker::from(Arc::new(Held(Arc::clone(&held))))).is_pending());
-        let ending = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.finish(Satisfied)
-        });
+        let ending = finish(&shared, Satisfied);
         shared.forget_waker();
         ending.join().expect("no thread panics");
         assert_eq!(Arc::strong_count(&held), 1, "a waker is left");

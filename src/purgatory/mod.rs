@@ -22,7 +22,7 @@ mod end;
 mod filter;
 mod limits;
 mod lists;
-#[cfg(all(test, loom))]
+#[cfg(all(test, loom, feature = "future"))]
 mod models;
 mod operation;
 mod place;

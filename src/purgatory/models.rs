@@ -127,11 +127,7 @@ impl World {
 
     /// Registers an operation that waits for events on keys.
     fn try_watch(&self, keys: &[usize]) -> Result<Watched, WatchError<Op>> {
-        self.try_watch_for(keys, HOUR)
-    }
-
-    fn try_watch_for(&self, keys: &[usize], delay: Duration) -> Result<Watched, WatchError<Op>> {
-        self.try_watch_all(keys.iter().copied(), delay)
+        self.try_watch_all(keys.iter().copied(), HOUR)
     }
 
     fn try_watch_all(
@@ -151,29 +147,14 @@ impl World {
 
     /// Cancels the operations on a key, and completes those that wait. Returns their number.
     fn cancel_for_key(&self, key: usize) -> usize {
-        let cancelled = self.purgatory.cancel_for_key(&key);
-        let count = cancelled.len();
-        cancelled
-            .into_iter()
-            .for_each(|operation| self.purgatory.shared.calls.complete(operation, Cancelled));
-        count
-    }
-
-    fn is_waiting(&self, key: OperationKey) -> bool {
-        self.purgatory
-            .shared
-            .timer
-            .shards
-            .lock(key.shard as usize)
-            .state()
-            .wheel
-            .get(key.key)
-            .is_some()
+        let answer = |operation| self.purgatory.shared.calls.complete(operation, Cancelled);
+        self.purgatory.cancel_for_key(&key).into_iter().map(answer).count()
     }
 
     /// Registers an operation that waits for [`DELAY`].
     fn watch_for_delay(&self, keys: &[usize]) -> Option<OperationKey> {
-        self.try_watch_for(keys, DELAY).expect("there is room").key()
+        let watched = self.try_watch_all(keys.iter().copied(), DELAY);
+        watched.expect("there is room").key()
     }
 
     /// Moves the clock past [`DELAY`], and expires due operations, as the reaper does.
@@ -285,27 +266,19 @@ fn no_event_is_missed_during_a_check_for_an_earlier_one() {
 }
 
 #[test]
-fn no_value_is_missed_while_an_operation_begins_to_wait_for_one() {
-    check(|| {
-        let world = World::new();
-        let advance = world.spawn(|world| world.advance(0));
-        world.watch_values(false);
-        join(advance);
-        assert_eq!(world.ends(), [Satisfied]);
-        world.check_empty();
-    });
-}
-
-#[test]
-fn no_value_is_missed_while_an_operation_begins_to_wait_for_two() {
-    check(|| {
-        let world = World { checks_steps: false, ..World::new() };
-        let advance = world.spawn(|world| world.advance(0) + world.advance(1));
-        world.watch_values(true);
-        join(advance);
-        assert_eq!(world.ends(), [Satisfied]);
-        world.check_empty();
-    });
+fn no_value_is_missed_while_an_operation_begins_to_wait_for_one_or_two() {
+    for is_all in [false, true] {
+        check(move || {
+            let world = World { checks_steps: !is_all, ..World::new() };
+            let advance = world.spawn(move |world| {
+                (0..=usize::from(is_all)).map(|key| world.advance(key)).sum::<usize>()
+            });
+            world.watch_values(is_all);
+            join(advance);
+            assert_eq!(world.ends(), [Satisfied]);
+            world.check_empty();
+        });
+    }
 }
 
 /// The value may be reached while the operation is out, and only then asks for a check.
@@ -323,24 +296,19 @@ fn no_value_is_missed_while_an_operation_begins_to_wait_for_a_value_and_an_event
     });
 }
 
-fn two_advances_at_once(is_all: bool) {
-    let world = World::new();
-    world.watch_values(is_all);
-    let advance = world.spawn(|world| world.advance(0));
-    let completed = world.advance(1);
-    assert_eq!(completed + join(advance), 1);
-    assert_eq!(world.ends(), [Satisfied]);
-    world.check_empty();
-}
-
 #[test]
-fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_both() {
-    check(|| two_advances_at_once(true));
-}
-
-#[test]
-fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_either() {
-    check(|| two_advances_at_once(false));
+fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_both_or_either() {
+    for is_all in [true, false] {
+        check(move || {
+            let world = World::new();
+            world.watch_values(is_all);
+            let advance = world.spawn(|world| world.advance(0));
+            let completed = world.advance(1);
+            assert_eq!(completed + join(advance), 1);
+            assert_eq!(world.ends(), [Satisfied]);
+            world.check_empty();
+        });
+    }
 }
 
 #[test]
@@ -352,7 +320,7 @@ fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
         // While the operation is out, its thread completes it.
         assert!(join(cancel) <= world.ends().len());
         let is_cancelled = !world.ends().is_empty();
-        assert_eq!(world.is_waiting(key), !is_cancelled);
+        assert_eq!(world.purgatory.is_waiting(key), !is_cancelled);
         assert_eq!(world.cancel(key), !is_cancelled);
         assert_eq!(world.ends(), [Cancelled]);
         world.check_empty();

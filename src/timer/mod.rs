@@ -28,7 +28,7 @@ mod error;
 mod executor;
 mod handle;
 mod lifecycle;
-#[cfg(all(test, loom))]
+#[cfg(all(test, loom, feature = "future"))]
 pub(crate) mod models;
 mod reaper;
 mod repeat;

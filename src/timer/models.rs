@@ -4,24 +4,19 @@
 //! the real code, and the models must fail. Where a caller can break a protocol, a twin does so,
 //! and must fail.
 
-mod backlog;
-#[cfg(feature = "future")]
 mod driver;
 mod finish;
 mod reaper;
-#[cfg(feature = "future")]
 mod receivers;
-#[cfg(feature = "future")]
 mod sleeps;
 mod wakeup;
 mod wall;
 
-#[cfg(feature = "future")]
-use std::task::{Wake, Waker};
 use std::{
     num::NonZeroU64,
     string::String,
     sync::Arc,
+    task::{Wake, Waker},
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -43,7 +38,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
+    sync::{AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
     tick::Tick,
     ticks::Nanos,
     wheel::{Expired, TimingWheel, WheelBuilder},
@@ -56,10 +51,8 @@ const DUE: Tick = Tick::ZERO;
 const FAR: Tick = Tick::new(100);
 
 /// Wakes the thread of a task.
-#[cfg(feature = "future")]
 struct UnparkWaker(Unparker);
 
-#[cfg(feature = "future")]
 impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
@@ -67,7 +60,6 @@ impl Wake for UnparkWaker {
 }
 
 /// Makes a waker that unparks the thread of a task.
-#[cfg(feature = "future")]
 pub(crate) fn waker(task: &Parker) -> Waker {
     Waker::from(Arc::new(UnparkWaker(task.unparker().clone())))
 }
@@ -158,6 +150,15 @@ impl<S: ShardState> Shared<S> {
     }
 }
 
+/// Returns timeouts that have expired.
+fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>> {
+    let mut wheel = TimingWheel::new(DUE);
+    for value in values {
+        wheel.insert(DUE, value).expect("the wheel has room");
+    }
+    wheel.advance(DUE).collect()
+}
+
 /// Expires due timeouts and returns their values, sorted.
 fn expire(shards: &Shards<TimingWheel<u32>>) -> Vec<u32> {
     let mut expired = Vec::new();
@@ -192,39 +193,6 @@ fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
         assert_eq!(error.kind(), ScheduleErrorKind::ShutDown, "no permit is free");
         shards.check_invariants();
     });
-}
-
-/// A reaper without timeouts, and a shutdown, which sets the flag before or after it wakes the
-/// reaper.
-fn stop_against_sleep(is_flag_first: bool) {
-    let (shards, parker) = new_shards(1, None);
-    let is_stopped = Arc::new(AtomicBool::new(false));
-    let (closer, flag) = (Arc::clone(&shards), Arc::clone(&is_stopped));
-    let closer = thread::spawn(move || {
-        if is_flag_first {
-            flag.store(true, Ordering::Release);
-        }
-        closer.shut_down();
-        flag.store(true, Ordering::Release);
-    });
-    while !is_stopped.load(Ordering::Acquire) {
-        if shards.fall_asleep(DUE, Tick::MAX).is_some() && !is_stopped.load(Ordering::Acquire) {
-            parker.park();
-        }
-        shards.wakeup.stay_awake();
-    }
-    closer.join().expect("no thread panics");
-}
-
-#[test]
-fn a_reaper_that_falls_asleep_notices_a_shutdown() {
-    check(|| stop_against_sleep(true));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_shutdown_that_wakes_the_reaper_before_it_sets_the_flag_leaves_it_asleep() {
-    check(|| stop_against_sleep(false));
 }
 
 type Log = Arc<Mutex<Vec<u32>>>;
@@ -311,12 +279,9 @@ fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn a_shutdown_of_an_inline_timer_returns_each_value_that_did_not_run_and_the_reaper_ends() {
+fn a_shutdown_returns_each_value_that_did_not_run_and_the_reaper_ends() {
     check(|| assert_eq!(end_of_timer(Delivery::Inline), [7]));
-}
-
-#[test]
-fn a_shutdown_before_the_executors_begin_returns_each_value_and_the_reaper_ends() {
+    // No executor has begun.
     check(|| {
         let delivery = Delivery::Backlog(Arc::new(Backlog::new(false)));
         assert_eq!(end_of_timer(delivery), [7]);

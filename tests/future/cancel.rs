@@ -58,21 +58,11 @@ const FUTURES: [(&str, Make); 8] = [
     ("recv_async", |owners| boxed(owners.queue.recv_async())),
     ("recv by stream", |owners| boxed(poll_fn(|cx| Pin::new(&mut owners.stream).poll_next(cx)))),
     ("wait", |owners| boxed(owners.purgatory.wait([3, 4], SECOND))),
-    ("wait for any", |owners| {
-        boxed(
-            owners
-                .purgatory
-                .wait(Watch::any([Condition::Threshold(3, 9), Condition::Events(4)]), SECOND),
-        )
-    }),
-    ("wait for all", |owners| {
-        boxed(
-            owners
-                .purgatory
-                .wait(Watch::all([Condition::Threshold(3, 9), Condition::Events(4)]), SECOND),
-        )
-    }),
+    ("wait for any", |owners| boxed(owners.purgatory.wait(Watch::any(CONDITIONS), SECOND))),
+    ("wait for all", |owners| boxed(owners.purgatory.wait(Watch::all(CONDITIONS), SECOND))),
 ];
+
+const CONDITIONS: [Condition<u32>; 2] = [Condition::Threshold(3, 9), Condition::Events(4)];
 
 /// When a future is dropped.
 #[derive(Debug, Clone, Copy)]

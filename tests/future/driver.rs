@@ -12,7 +12,7 @@ use delaywheel::{
     future::{Driver, Sleep},
 };
 
-use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
 
 /// The time of a [`ManualClock`], which does not run the timers of this clock.
 #[derive(Debug, Clone)]
@@ -203,7 +203,7 @@ fn a_driver_that_sleeps_begins_to_read_clocks_that_do_not_tell_of_steps() {
         asked.lock().expect("no test panics").push(delay);
         outer.sleep(delay)
     };
-    let clock = Shown::new(false, Some(SECOND));
+    let clock = Set::reporting(false, Some(SECOND));
     let shown = clock.system_time();
     let built = Timer::builder().clock(clock).build_with_driver(make_sleep);
     let (timer, mut driver) = built.expect("the settings are valid");

@@ -15,7 +15,7 @@ use std::{
 use delaywheel::{Clock, ScheduleErrorKind, Timer, future::TimeoutError};
 use pollster::block_on;
 
-use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
 
 #[test]
 fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
@@ -45,29 +45,15 @@ fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
 
 #[test]
 fn a_timer_that_ended_before_its_first_sleep_refuses_it() {
-    let ends: [fn(&Timer); 2] =
-        [|timer| drop(timer.shutdown()), |timer| drop(timer.finish(Duration::ZERO))];
+    let ends: [fn(Timer); 3] =
+        [drop, |timer| drop(timer.shutdown()), |timer| drop(timer.finish(Duration::ZERO))];
     for end in ends {
         let (timer, _clock) = timer();
-        end(&timer);
-        let Poll::Ready(Err(error)) = poll(&mut timer.sleep(SECOND)) else {
-            panic!("it has ended")
-        };
+        let mut sleep = timer.sleep(SECOND);
+        end(timer);
+        let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("it has ended") };
         assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
     }
-}
-
-#[test]
-fn the_drop_of_the_last_clone_wakes_the_sleeps() {
-    let (timer, _clock) = timer();
-    let (woken, waker) = Wakes::new();
-    let mut sleep = timer.sleep(SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    drop(timer.clone());
-    assert_eq!(woken.count(), 0);
-    drop(timer);
-    assert_eq!(woken.count(), 1);
-    assert!(matches!(poll(&mut sleep), Poll::Ready(Err(_))));
 }
 
 #[test]
@@ -90,8 +76,8 @@ fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
 }
 
 /// Returns a timer whose reaper does not notice that the clock moves.
-fn shown() -> (Timer, Shown) {
-    let clock = Shown::new(false, None);
+fn shown() -> (Timer, Set) {
+    let clock = Set::reporting(false, None);
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     (timer, clock)
 }

@@ -2,6 +2,9 @@
 
 mod bad_input;
 mod cancel;
+#[expect(dead_code, reason = "the tests of timers use the rest")]
+#[path = "../shared/clock.rs"]
+mod clock;
 mod driver;
 mod ends;
 mod interval;

@@ -21,7 +21,7 @@ use delaywheel::{
 use fastrand::Rng;
 use pollster::block_on;
 
-use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
 
 type Next<'a> = Pin<Box<dyn Future<Output = Result<(u32, u32), SleepError>> + 'a>>;
 
@@ -140,7 +140,7 @@ fn a_map_whose_timer_is_shut_down_keeps_its_entries() {
 #[test]
 fn a_task_gets_an_entry_whose_time_was_seen_before_the_clock_stepped_back() {
     for is_shared in [false, true] {
-        let clock = Shown::new(false, None);
+        let clock = Set::reporting(false, None);
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (map, mut own) = (SharedDelayMap::on(&timer), DelayMap::on(&timer));
         map.lock().insert(1, 2, 8 * SECOND).unwrap();

@@ -10,7 +10,7 @@ use std::{
 use delaywheel::{Clock, ScheduleErrorKind, Timer, future::Sleep};
 use pollster::block_on;
 
-use crate::support::{SECOND, Shown, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
 
 #[test]
 fn a_sleep_ends_at_its_deadline_and_not_before() {
@@ -85,25 +85,6 @@ fn a_sleep_registers_at_its_first_poll_and_leaves_when_it_is_dropped() {
 }
 
 #[test]
-fn a_sleep_that_has_ended_within_a_tick_is_ready_again() {
-    let (timer, clock) = timer();
-    let ((_one, first), (_two, second)) = (Wakes::new(), Wakes::new());
-    let mut sleep = timer.sleep(Duration::from_micros(1_500));
-    assert!(poll_with(&mut sleep, &first).is_pending());
-    clock.advance(Duration::from_micros(1_600));
-    assert!(poll_with(&mut sleep, &second).is_ready(), "the poll of another task reads the clock");
-    assert!(poll_with(&mut sleep, &second).is_ready(), "it is ready again");
-}
-
-#[test]
-fn a_sleep_does_not_start_threads_before_it_is_polled_nor_keep_its_timer() {
-    let timer = Timer::new();
-    let sleep = timer.sleep(Duration::from_secs(3600));
-    drop(timer);
-    assert!(block_on(sleep).is_err());
-}
-
-#[test]
 fn a_sleep_is_small_and_can_be_shared_and_moved() {
     fn is_shared<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe + 'static>() {}
     is_shared::<Sleep>();
@@ -159,12 +140,12 @@ fn a_sleep_wakes_the_task_that_polled_it_last_and_only_at_its_last_deadline() {
 
 #[test]
 fn after_a_resume_a_sleep_that_is_over_wakes_its_task() {
-    let clock = Shown::new(true, None);
+    let clock = Set::reporting(true, None);
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     let mut sleep = timer.sleep(Duration::from_secs(3600));
     assert!(poll(&mut sleep).is_pending());
     clock.pass(Duration::from_secs(3600));
-    clock.notify();
+    clock.step(Duration::ZERO);
     assert!(block_on(sleep).is_ok());
 }
 

@@ -4,16 +4,16 @@ use std::{
     future::Future,
     pin::pin,
     sync::{
-        Arc, Mutex, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use delaywheel::{
-    Clock, DelayQueue, ManualClock, Purgatory, StepListener, Timer, future::AsyncPurgatory,
-};
+use delaywheel::{DelayQueue, ManualClock, Purgatory, Timer, future::AsyncPurgatory};
+
+pub(crate) use crate::clock::Set;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -39,56 +39,6 @@ impl Wake for Wakes {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// A clock that shows what the test sets. The reapers of its timers do not notice that it moves,
-/// unless the test tells them.
-#[derive(Debug, Clone)]
-pub(crate) struct Shown {
-    start: Instant,
-    since: Arc<Mutex<Duration>>,
-    listeners: Arc<Mutex<Vec<Weak<dyn StepListener>>>>,
-    may_jump: bool,
-    /// Period at which its timers read it.
-    recheck: Option<Duration>,
-}
-
-impl Shown {
-    pub(crate) fn new(may_jump: bool, recheck: Option<Duration>) -> Self {
-        let (since, listeners) = (Arc::default(), Arc::default());
-        Self { start: Instant::now(), since, listeners, may_jump, recheck }
-    }
-
-    pub(crate) fn show(&self, since: Duration) {
-        *self.since.lock().expect("no test panics") = since;
-    }
-
-    pub(crate) fn pass(&self, span: Duration) {
-        *self.since.lock().expect("no test panics") += span;
-    }
-
-    /// Tells the timers that it has jumped.
-    pub(crate) fn notify(&self) {
-        let listeners = self.listeners.lock().expect("no test panics");
-        for listener in listeners.iter().filter_map(Weak::upgrade) {
-            listener.clock_has_stepped();
-        }
-    }
-}
-
-impl Clock for Shown {
-    fn now(&self) -> Instant {
-        self.start + *self.since.lock().expect("no test panics")
-    }
-
-    fn may_jump(&self) -> bool {
-        self.may_jump
-    }
-
-    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
-        self.listeners.lock().expect("no test panics").push(listener);
-        self.recheck
     }
 }
 

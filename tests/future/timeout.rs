@@ -4,9 +4,9 @@ use std::{
     future::{Future, pending, ready},
     io,
     panic::{AssertUnwindSafe, catch_unwind, panic_any},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -14,7 +14,6 @@ use delaywheel::{
     Clock,
     future::{Timeout, TimeoutError},
 };
-use pollster::block_on;
 
 use crate::support::{Pending, SECOND, Wakes, poll, poll_with, timer};
 
@@ -78,20 +77,6 @@ fn the_delay_starts_at_the_first_poll_and_a_deadline_stands() {
     clock.advance(SECOND);
     assert!(poll(&mut by_delay).is_ready());
     assert!(poll(&mut timer.timeout_at(clock.now(), pending::<()>())).is_ready());
-}
-
-/// The compiler rejects this if a timeout cannot hold a future that must not move.
-#[test]
-fn a_future_that_must_not_move_can_be_limited() {
-    let (timer, clock) = timer();
-    let inner = timer.clone();
-    let limited = timer.timeout(5 * SECOND, async move { inner.sleep(SECOND).await.is_ok() });
-    let mut limited = pin!(limited);
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(limited.as_mut().poll(&mut context).is_pending());
-    clock.advance(SECOND);
-    assert!(matches!(limited.as_mut().poll(&mut context), Poll::Ready(Ok(true))));
-    assert!(block_on(timer.timeout(SECOND, ready(()))).is_ok());
 }
 
 #[test]

@@ -29,22 +29,17 @@ fn waker(call: impl Fn() + Send + Sync + 'static) -> Waker {
 
 #[test]
 fn a_poll_by_the_same_task_clones_no_waker() {
-    struct Counted;
-    impl Wake for Counted {
-        fn wake(self: Arc<Self>) {}
-    }
     let (timer, _clock) = timer();
-    let counted = Arc::new(Counted);
-    let waker = Waker::from(Arc::clone(&counted));
+    let (woken, waker) = Wakes::new();
     let mut sleep = timer.sleep(SECOND);
     assert!(poll_with(&mut sleep, &waker).is_pending());
-    let held = Arc::strong_count(&counted);
+    let held = Arc::strong_count(&woken);
     for _ in 0..100 {
         assert!(poll_with(&mut sleep, &waker).is_pending());
     }
-    assert_eq!((held, Arc::strong_count(&counted)), (3, 3));
+    assert_eq!((held, Arc::strong_count(&woken)), (3, 3));
     drop(sleep);
-    assert_eq!(Arc::strong_count(&counted), 2);
+    assert_eq!(Arc::strong_count(&woken), 2);
 }
 
 #[test]

@@ -55,24 +55,26 @@ fn growing_never_copies_and_takes_at_most_29_bytes_for_a_timeout() {
 }
 
 #[test]
-fn churn_takes_at_most_42_bytes_for_a_live_timeout() {
-    const LIVE: u64 = 100_000;
+fn churn_takes_at_most_42_bytes_for_a_live_timeout_and_little_for_a_few() {
     let operations = if cfg!(debug_assertions) { MILLION / 10 } else { 10 * MILLION };
-    let mut random = fastrand::Rng::with_seed(3);
-    let mut keys = Vec::with_capacity(100_000);
-    let used = measure(|| {
-        let mut wheel = TimingWheel::new(Tick::ZERO);
-        for value in 0..LIVE {
-            keys.push(wheel.insert(ahead(&wheel, &mut random), value).unwrap());
-        }
-        for value in 0..operations {
-            let key = &mut keys[random.usize(..100_000)];
-            wheel.cancel(*key).unwrap();
-            *key = wheel.insert(ahead(&wheel, &mut random), value).unwrap();
-        }
-    });
-    assert!(used.bytes_max <= 42 * LIVE, "{} bytes at the peak", used.bytes_max);
-    assert_eq!(used.bytes_current, 0);
+    for (live, most) in [(1, LARGEST_STEP), (200, LARGEST_STEP), (100_000, 42 * 100_000)] {
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut keys = Vec::with_capacity(100_000);
+        let used = measure(|| {
+            let mut wheel = TimingWheel::new(Tick::ZERO);
+            for value in 0..live {
+                keys.push(wheel.insert(ahead(&wheel, &mut random), value).unwrap());
+            }
+            for value in 0..operations {
+                let index = random.usize(..keys.len());
+                let key = &mut keys[index];
+                wheel.cancel(*key).unwrap();
+                *key = wheel.insert(ahead(&wheel, &mut random), value).unwrap();
+            }
+        });
+        assert!(used.bytes_max <= most, "{} bytes at the peak of {live}", used.bytes_max);
+        assert_eq!(used.bytes_current, 0);
+    }
 }
 
 #[test]
@@ -119,124 +121,112 @@ fn an_empty_wheel_allocates_nothing() {
     assert_eq!(used.count_total, 0);
 }
 
-/// A burst of timeouts, half of which expire and half are cancelled. Then `end` has to free their
-/// memory.
 #[cfg(feature = "std")]
-fn burst(end: impl FnOnce(&delaywheel::Timer)) -> AllocationInfo {
-    use std::time::Duration;
+mod timers {
+    use std::sync::Arc;
 
-    const BURST: u32 = 100_000;
+    use delaywheel::{ManualClock, Task, TimeoutHandle, Timer};
 
-    let clock = delaywheel::ManualClock::new();
-    let timer = delaywheel::Timer::builder().clock(clock.clone()).shards(1).build().unwrap();
-    measure(|| {
-        let delay = |number: u32| Duration::from_millis((number % 5_000).into());
-        let batch = (0..BURST).map(|number| (delay(number), move || assert!(number < BURST)));
-        let timeouts: Vec<_> =
-            batch.map(|(delay, run)| timer.schedule(delay, run).unwrap()).collect();
-        assert!(timeouts.iter().step_by(2).all(delaywheel::TimeoutHandle::cancel));
-        drop(timeouts);
-        clock.advance(Duration::from_secs(5));
-        end(&timer);
-    })
-}
+    use super::*;
+    use crate::timer::support::{MS, SECOND, manual, manual_with};
 
-/// Bytes and blocks of the histogram that the first expired timeout needs.
-#[cfg(feature = "std")]
-const LATENESS: (i64, i64) = (4096, 1);
+    /// A burst of timeouts, half of which expire and half are cancelled. Then `end` has to free
+    /// their memory.
+    fn burst(end: impl FnOnce(&Timer)) -> AllocationInfo {
+        const BURST: u32 = 100_000;
 
-#[cfg(feature = "std")]
-#[test]
-fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
-    let kept = burst(|_| ());
-    assert!(kept.bytes_current > 2_000_000, "{kept:?}");
-    let shrunk = burst(delaywheel::Timer::shrink);
-    assert_eq!((shrunk.bytes_current, shrunk.count_current), LATENESS);
-}
-
-#[cfg(feature = "std")]
-#[test]
-fn a_queue_gives_the_memory_of_received_values_back() {
-    const VALUES: u64 = 100_000;
-    let clock = delaywheel::ManualClock::new();
-    let queue = delaywheel::Timer::builder().clock(clock.clone()).build_queue().unwrap();
-    let delay = std::time::Duration::from_millis(1);
-    for value in 0..VALUES {
-        queue.insert(delay, value).unwrap();
+        let (clock, timer) = manual_with(|builder| builder.shards(1));
+        measure(|| {
+            let batch =
+                (0..BURST).map(|number| (number % 5_000 * MS, move || assert!(number < BURST)));
+            let timeouts: Vec<_> =
+                batch.map(|(delay, run)| timer.schedule(delay, run).unwrap()).collect();
+            assert!(timeouts.iter().step_by(2).all(TimeoutHandle::cancel));
+            drop(timeouts);
+            clock.advance(5 * SECOND);
+            end(&timer);
+        })
     }
-    clock.advance(delay);
-    let received = measure(|| {
-        for _ in 0..VALUES {
-            queue.try_recv().unwrap();
-        }
-    });
-    assert!(received.bytes_current < -(1 << 20), "{} bytes", received.bytes_current);
-    let steady = measure(|| {
-        queue.insert(delay, 0).unwrap();
-        clock.advance(delay);
-        assert_eq!(queue.try_recv().unwrap(), 0);
-    });
-    assert!(steady.bytes_total <= 416, "a chunk was allocated: {steady:?}");
-}
 
-#[cfg(feature = "std")]
-#[test]
-fn a_manual_clock_keeps_no_memory_of_dropped_timers() {
-    let clock = delaywheel::ManualClock::new();
-    let timer = || delaywheel::Timer::builder().clock(clock.clone()).build().unwrap();
-    let live: Vec<_> = (0..10).map(|_| timer()).collect();
-    let left = measure(|| (0..1_000).for_each(|_| drop(timer())));
-    assert!(left.bytes_current < 8 << 10, "{} bytes", left.bytes_current);
-    drop(live);
-}
-
-#[cfg(feature = "std")]
-#[test]
-fn a_timer_that_is_shut_down_gives_its_memory_back() {
-    let ended = burst(|timer| {
-        timer.schedule(std::time::Duration::from_secs(1), || ()).unwrap();
-        assert_eq!(timer.shutdown().len(), 1);
-    });
-    assert_eq!((ended.bytes_current, ended.count_current), LATENESS);
-}
-
-/// Each callback, large or small, runs or is dropped.
-#[test]
-fn a_callback_takes_an_allocation_only_if_it_has_more_than_24_bytes() {
-    use std::{sync::Arc, time::Duration};
-
-    use delaywheel::{ManualClock, TimeoutHandle, Timer};
-
-    #[derive(Clone, Copy)]
-    #[repr(align(16))]
-    struct Aligned;
-
-    fn check<T: Copy + Send + 'static>(captured: T, allocations: u64) {
-        const SECOND: Duration = Duration::from_secs(1);
-        let clock = ManualClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        let shared = Arc::new(());
-        let schedule = || -> TimeoutHandle {
-            let shared = Arc::clone(&shared);
-            timer.schedule(SECOND, move || drop((shared, captured))).unwrap()
+    #[test]
+    fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks_or_is_shut_down() {
+        let kept = burst(|_| ());
+        assert!(kept.bytes_current > 2_000_000, "{kept:?}");
+        let shut_down = |timer: &Timer| {
+            timer.schedule(SECOND, || ()).unwrap();
+            assert_eq!(timer.shutdown().len(), 1);
         };
-        schedule().cancel();
-        let pair = measure(|| assert!(schedule().cancel()));
-        assert_eq!((pair.count_total, pair.count_current), (allocations, 0));
-        assert_eq!(Arc::strong_count(&shared), 1, "a cancelled callback is dropped");
-        schedule();
-        assert_eq!(Arc::strong_count(&shared), 2);
-        clock.advance(SECOND);
-        assert_eq!((Arc::strong_count(&shared), timer.stats().expired), (1, 1));
-        schedule();
-        timer.shutdown().into_iter().for_each(delaywheel::Task::run);
-        assert_eq!(Arc::strong_count(&shared), 1, "one that was handed back runs");
+        for freed in [burst(Timer::shrink), burst(shut_down)] {
+            // The histogram that the first expired timeout needs.
+            assert_eq!((freed.bytes_current, freed.count_current), (4096, 1));
+        }
     }
 
-    check((), 0);
-    check([7_u64; 2], 0);
-    check([7_u64; 3], 1);
-    check(Aligned, 1);
+    #[test]
+    fn a_queue_gives_the_memory_of_received_values_back() {
+        const VALUES: u64 = 100_000;
+        let clock = ManualClock::new();
+        let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
+        for value in 0..VALUES {
+            queue.insert(MS, value).unwrap();
+        }
+        clock.advance(MS);
+        let received = measure(|| {
+            for _ in 0..VALUES {
+                queue.try_recv().unwrap();
+            }
+        });
+        assert!(received.bytes_current < -(1 << 20), "{} bytes", received.bytes_current);
+        let steady = measure(|| {
+            queue.insert(MS, 0).unwrap();
+            clock.advance(MS);
+            assert_eq!(queue.try_recv().unwrap(), 0);
+        });
+        assert!(steady.bytes_total <= 416, "a chunk was allocated: {steady:?}");
+    }
+
+    #[test]
+    fn a_manual_clock_keeps_no_memory_of_dropped_timers() {
+        let clock = ManualClock::new();
+        let timer = || Timer::builder().clock(clock.clone()).build().unwrap();
+        let live: Vec<_> = (0..10).map(|_| timer()).collect();
+        let left = measure(|| (0..1_000).for_each(|_| drop(timer())));
+        assert!(left.bytes_current < 8 << 10, "{} bytes", left.bytes_current);
+        drop(live);
+    }
+
+    /// Each callback, large or small, runs or is dropped.
+    #[test]
+    fn a_callback_takes_an_allocation_only_if_it_has_more_than_24_bytes() {
+        #[derive(Clone, Copy)]
+        #[repr(align(16))]
+        struct Aligned;
+
+        fn check<T: Copy + Send + 'static>(captured: T, allocations: u64) {
+            let (clock, timer) = manual();
+            let shared = Arc::new(());
+            let schedule = || -> TimeoutHandle {
+                let shared = Arc::clone(&shared);
+                timer.schedule(SECOND, move || drop((shared, captured))).unwrap()
+            };
+            schedule().cancel();
+            let pair = measure(|| assert!(schedule().cancel()));
+            assert_eq!((pair.count_total, pair.count_current), (allocations, 0));
+            assert_eq!(Arc::strong_count(&shared), 1, "a cancelled callback is dropped");
+            schedule();
+            assert_eq!(Arc::strong_count(&shared), 2);
+            clock.advance(SECOND);
+            assert_eq!((Arc::strong_count(&shared), timer.stats().expired), (1, 1));
+            schedule();
+            timer.shutdown().into_iter().for_each(Task::run);
+            assert_eq!(Arc::strong_count(&shared), 1, "one that was handed back runs");
+        }
+
+        check((), 0);
+        check([7_u64; 2], 0);
+        check([7_u64; 3], 1);
+        check(Aligned, 1);
+    }
 }
 
 #[cfg(feature = "future")]
@@ -248,14 +238,14 @@ mod futures {
         time::Duration,
     };
 
-    use delaywheel::{ManualClock, MissedTicks, Timer, future::Sleep};
+    use delaywheel::{MissedTicks, future::Sleep};
 
     use super::*;
+    use crate::timer::support::manual_with;
 
     #[test]
     fn a_million_pending_sleeps_take_at_most_64_bytes_each_and_a_reset_takes_none() {
-        let clock = ManualClock::new();
-        let timer = Timer::builder().clock(clock).shards(1).build().unwrap();
+        let (_clock, timer) = manual_with(|builder| builder.shards(1));
         let delay = |number: u64| Duration::from_millis(1 + number * 7_919 % 60_000);
         let mut sleeps: Vec<_> = (0..MILLION).map(|number| timer.sleep(delay(number))).collect();
         let mut context = Context::from_waker(Waker::noop());
@@ -281,8 +271,7 @@ mod futures {
     fn a_sleep_a_timeout_and_an_interval_allocate_nothing() {
         const DELAY: Duration = Duration::from_secs(30);
 
-        let clock = ManualClock::new();
-        let timer = Timer::builder().clock(clock).shards(1).build().unwrap();
+        let (_clock, timer) = manual_with(|builder| builder.shards(1));
         let mut context = Context::from_waker(Waker::noop());
         let mut rounds = || {
             for _ in 0..1_000 {
@@ -301,8 +290,7 @@ mod futures {
 
     #[test]
     fn a_timer_that_shrinks_gives_back_the_memory_of_sleeps() {
-        let clock = ManualClock::new();
-        let timer = Timer::builder().clock(clock).shards(1).build().unwrap();
+        let (_clock, timer) = manual_with(|builder| builder.shards(1));
         let mut context = Context::from_waker(Waker::noop());
         let used = measure(|| {
             let mut sleeps: Vec<_> =

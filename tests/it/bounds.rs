@@ -49,25 +49,6 @@ fn a_crowd_takes_at_most_one_step_for_each_timeout_and_level() {
 }
 
 #[test]
-fn a_bucket_that_expires_sees_cancels_and_resets_of_its_timeouts() {
-    let mut wheel = wheel_of(64, 0);
-    let keys: Vec<_> = (0..8).map(|i| wheel.insert(Tick::new(4096 + 64 * i), i).unwrap()).collect();
-    assert_eq!(drain_at(&mut wheel, 4096), [0]);
-    assert_eq!(wheel.cancel(keys[1]), Some(1));
-    wheel.reset(keys[2], Tick::new(4096 + 400)).unwrap();
-    wheel.check_invariants();
-    wheel.reset(keys[7], Tick::new(4096 + 64)).unwrap();
-    wheel.reset(keys[6], Tick::new(10_000)).unwrap();
-    wheel.check_invariants();
-    let mut seen = Vec::new();
-    while let Some(next) = wheel.next_expiration() {
-        seen.extend(wheel.advance(next).map(|due| (due.deadline.get(), due.value)));
-        wheel.check_invariants();
-    }
-    assert_eq!(seen, [(4160, 7), (4288, 3), (4352, 4), (4416, 5), (4496, 2), (10_000, 6)]);
-}
-
-#[test]
 fn an_emptied_bucket_leaves_no_wake_up() {
     let mut wheel = wheel_of(64, 0);
     let keys: Vec<_> = (0..60).map(|i| wheel.insert(Tick::new(1 << i), ()).unwrap()).collect();

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use delaywheel::{Debounce, ManualClock, Timer};
 
-use crate::timer::{
-    clock::Set,
-    support::{HookedClock, Log, MS, SECOND, manual, must_return},
-};
+use crate::timer::support::{HookedClock, Log, MS, SECOND, Set, manual, must_return};
 
 /// A debounce of 10 ms, and a log of its runs in milliseconds.
 fn debounced(timer: &Timer, clock: &ManualClock) -> (Debounce, Log<u128>) {

@@ -124,12 +124,3 @@ fn handles_can_be_moved_and_shared_across_threads_and_panics() {
     is_safe::<Debounce>();
     is_safe::<Throttle>();
 }
-
-#[test]
-fn a_clone_of_a_builder_makes_a_timer_of_the_same_settings() {
-    let builder = Timer::builder().clock(ManualClock::new()).max_pending(1);
-    for timer in [builder.clone().build().unwrap(), builder.build().unwrap()] {
-        timer.schedule(HOUR, || ()).unwrap();
-        assert_eq!(timer.schedule(HOUR, || ()).unwrap_err().kind(), ScheduleErrorKind::Full);
-    }
-}

@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{ManualClock, Timer};
+use delaywheel::Timer;
 use tracing::{
     Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span,
 };
 
-use crate::timer::{clock::Set, support::SECOND};
+use crate::timer::support::{SECOND, Set, manual, manual_with};
 
 /// The fields of one event.
 struct Line(String);
@@ -80,8 +80,7 @@ fn line(level: Level, text: &str) -> (Level, String) {
 
 #[test]
 fn a_panic_emits_an_event_with_its_text() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).name("requests").build().unwrap();
+    let (clock, timer) = manual_with(|builder| builder.name("requests"));
     timer.schedule(SECOND, || panic!("a text")).unwrap();
     timer.schedule(2 * SECOND, || panic!("number {}", 7)).unwrap();
     timer.schedule(3 * SECOND, || std::panic::panic_any(7)).unwrap();
@@ -131,8 +130,7 @@ fn lateness_emits_an_event_when_it_begins_and_when_it_ends() {
 
 #[test]
 fn a_subscriber_that_panics_or_uses_the_timer_stops_nothing() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (clock, timer) = manual();
     timer.schedule(SECOND, || panic!("by a callback")).unwrap();
     timer.schedule(3 * SECOND, || ()).unwrap();
     let used = timer.clone();

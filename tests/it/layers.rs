@@ -23,9 +23,6 @@ const LAYERS: [&[&str]; 7] = [
     &["future"],
 ];
 
-/// Imports that close a circle on purpose.
-const CIRCLES: [(&str, &str); 0] = [];
-
 /// A file with more lines of code has a seam between two things.
 const LONGEST_FILE: usize = 600;
 
@@ -41,8 +38,16 @@ fn every_file_imports_from_its_own_module_and_from_lower_layers() {
 fn the_files_of_a_module_import_each_other_without_circles() {
     let mut imports = imports(&sources());
     assert!(imports.len() > 50, "few imports were found");
-    imports.retain(|(from, to)| !CIRCLES.contains(&(from, to)));
-    assert_eq!(circles(&imports), Vec::<String>::new());
+    // Removes imports of files that import nothing, until each one leads to a circle.
+    loop {
+        let importing: BTreeSet<_> = imports.iter().map(|(from, _)| from.clone()).collect();
+        let before = imports.len();
+        imports.retain(|(_, to)| importing.contains(to));
+        if imports.len() == before {
+            break;
+        }
+    }
+    assert!(imports.is_empty(), "{imports:#?}");
 }
 
 #[test]
@@ -67,15 +72,13 @@ fn upward_and_sideways_paths_are_found_and_others_pass() {
         ("wheel/iter.rs", "use crate::{sync, timer::{self, Timer}};", 3),
         ("wheel/iter.rs", "use super::{super::timer::Timer, Key};", 1),
         ("wheel/mod.rs", "fn f() { crate::sync::lock() }", 1),
-        ("wheel/mod.rs", "debug_assert!(x, \"}\", crate::sync::y)", 1),
         ("timer.rs", "mod tests { use super::super::purgatory; }", 1),
         ("timer.rs", "use crate::*;", 1),
         ("timer/shard.rs", "use crate::newcomer::Thing;", 1),
         ("wheel/iter.rs", "use super::Key; use crate::{tick::Tick, wheel::arena};", 0),
         ("timer.rs", "use crate::{clock::Clock, sync, wheel::Key}; mod a {}", 0),
         ("wheel/mod.rs", "mod tests { use super::*; use super::arena::Arena; }", 0),
-        ("tick.rs", "/// [`crate::wheel`]\n// crate::wheel\nlet x = \"crate::wheel\";", 0),
-        ("tick.rs", "pub(crate) fn f<'a>(x: &'a str, y: char) { y == '\"'; }", 0),
+        ("tick.rs", "/// [`crate::wheel`]\nlet x = 1; // crate::wheel", 0),
     ] {
         assert_eq!(faults(Path::new(path), text).len(), count, "{path}: {text}");
     }
@@ -115,19 +118,6 @@ fn imports(sources: &[(PathBuf, String)]) -> BTreeSet<(String, String)> {
         }
     }
     found
-}
-
-/// The imports that are part of a circle.
-fn circles(imports: &BTreeSet<(String, String)>) -> Vec<String> {
-    let leads_back = |(start, next): &&(String, String)| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![next]);
-        while let Some(file) = open.pop() {
-            let further = imports.iter().filter(|(from, _)| from == file).map(|(_, to)| to);
-            open.extend(further.filter(|to| seen.insert(*to)));
-        }
-        seen.contains(start)
-    };
-    imports.iter().filter(leads_back).map(|(from, to)| format!("{from} -> {to}")).collect()
 }
 
 fn layer(module: &str) -> Option<usize> {

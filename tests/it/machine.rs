@@ -93,8 +93,13 @@ impl Machine {
     }
 
     fn compare_contents(&self) {
-        assert_eq!(self.wheel.iter().len(), self.wheel.len());
-        let seen: BTreeMap<_, _> = self.wheel.iter().map(|(key, d, &v)| (key, (d, v))).collect();
+        let (mut iter, mut seen) = (self.wheel.iter(), BTreeMap::new());
+        for left in (0..self.wheel.len()).rev() {
+            let (key, deadline, &value) = iter.next().expect("it has this many left");
+            seen.insert(key, (deadline, value));
+            assert_eq!(iter.len(), left);
+        }
+        assert!(iter.next().is_none());
         assert_eq!(seen, self.oracle.pending);
     }
 

@@ -5,7 +5,9 @@
 #[cfg(target_pointer_width = "64")]
 mod alloc;
 mod bounds;
-mod churn;
+#[cfg(feature = "std")]
+#[path = "../shared/clock.rs"]
+mod clock;
 mod corpus;
 #[cfg(feature = "std")]
 mod debounce;

@@ -4,11 +4,7 @@
 //! operations. A failure prints its seed and the shortest failing script.
 //! `DELAYWHEEL_MODEL_SEED=<seed>` replays the seed.
 
-use std::{
-    cell::Cell,
-    panic::{self, AssertUnwindSafe},
-    sync::Once,
-};
+use std::panic::{self, AssertUnwindSafe};
 
 use crate::{machine::Machine, script::Script, shrink, variable::variable};
 
@@ -19,44 +15,11 @@ const DEFAULT_OPS: u64 = if cfg!(debug_assertions) { 12_000 } else { 1_200_000 }
 const SCRIPT_BYTES: usize = 1500;
 
 #[test]
-fn wheels_of_2_agree_with_the_oracle() {
-    agree(0, 25);
-}
-
-#[test]
-fn wheels_of_4_agree_with_the_oracle() {
-    agree(1, 25);
-}
-
-#[test]
-fn wheels_of_16_agree_with_the_oracle() {
-    agree(4, 20);
-}
-
-#[test]
-fn wheels_of_64_agree_with_the_oracle() {
-    agree(2, 20);
-}
-
-#[test]
-fn wheels_of_256_agree_with_the_oracle() {
-    agree(3, 9);
-}
-
-#[test]
-fn wheels_of_65536_agree_with_the_oracle() {
-    agree(u8::MAX, 1);
-}
-
-#[test]
-fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
-    let script = Script::decode(&random_bytes(3));
-    let (first, last) = (script.ops[10], script.ops[90]);
-    let needs_both = |script: &Script| {
-        let position = script.ops.iter().position(|&op| op == first);
-        position.is_some_and(|position| script.ops[position..].contains(&last))
-    };
-    assert_eq!(shrink(script, needs_both).ops, [first, last]);
+fn wheels_of_each_size_agree_with_the_oracle() {
+    // 2, 4, 16, 64, 256 and 65536 buckets.
+    for (size_byte, percent) in [(0, 25), (1, 25), (4, 20), (2, 20), (3, 9), (u8::MAX, 1)] {
+        agree(size_byte, percent);
+    }
 }
 
 /// Runs scripts on wheels of one size, with a share of all operations.
@@ -69,7 +32,7 @@ fn agree(size_byte: u8, percent: u64) {
         bytes[0] = size_byte;
         let script = Script::decode(&bytes);
         if fails(&script) {
-            report(seed, &shrink(script, fails));
+            report(seed, &shrink::shrink(script, |script| &mut script.ops, fails));
         }
         done += script.ops.len() as u64;
         if done >= ops {
@@ -90,27 +53,8 @@ fn report(seed: u64, script: &Script) -> ! {
     unreachable!("the script has failed before");
 }
 
-/// Removes operations while the script still fails.
-fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
-    shrink::shrink(script, |script| &mut script.ops, fails)
-}
-
-/// Runs a script without output, and returns whether it fails.
 fn fails(script: &Script) -> bool {
-    thread_local!(static IS_QUIET: Cell<bool> = const { Cell::new(false) });
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let aloud = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !IS_QUIET.get() {
-                aloud(info);
-            }
-        }));
-    });
-    IS_QUIET.set(true);
-    let result = panic::catch_unwind(AssertUnwindSafe(|| Machine::run(script)));
-    IS_QUIET.set(false);
-    result.is_err()
+    panic::catch_unwind(AssertUnwindSafe(|| Machine::run(script))).is_err()
 }
 
 /// Operations of all sizes together.

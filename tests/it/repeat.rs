@@ -12,8 +12,6 @@ use delaywheel::{Clock, MissedTicks, Repeating, Timer};
 
 use crate::timer::support::{HookedClock, Log, MS, SECOND, manual};
 
-const NANO: Duration = Duration::from_nanos(1);
-
 /// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes this
 /// long.
 fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
@@ -69,9 +67,8 @@ fn a_panic_of_its_callback_ends_a_repetition() {
 }
 
 #[test]
-fn the_longest_and_the_shortest_periods_work() {
-    let policies = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
-    for missed in policies {
+fn the_longest_periods_work() {
+    for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
         let (clock, timer) = manual();
         let never = |_: &Repeating| panic!("it is too far ahead");
         timer.repeat(Duration::MAX).at_fixed_rate(missed, never).unwrap();
@@ -85,19 +82,6 @@ fn the_longest_and_the_shortest_periods_work() {
         timer.repeat(century).at_fixed_rate(missed, count_up).unwrap();
         clock.advance(4 * century);
         assert_eq!(count.load(Ordering::Relaxed), 4);
-    }
-    let shortest = policies.map(Some).into_iter().chain([None]);
-    for (period, missed) in shortest.flat_map(|some| [(Duration::ZERO, some), (NANO, some)]) {
-        let (clock, timer) = manual();
-        let runs = Log::new();
-        let (log, shown) = (runs.clone(), clock.clone());
-        let note = move |_: &Repeating| log.push(shown.elapsed());
-        match missed {
-            Some(missed) => timer.repeat(period).at_fixed_rate(missed, note).unwrap(),
-            None => timer.repeat(period).with_fixed_delay(note).unwrap(),
-        };
-        clock.advance(4 * MS);
-        assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS], "{period:?}, {missed:?}");
     }
 }
 
@@ -113,36 +97,22 @@ fn a_repetition_whose_clock_panics_after_the_callback_has_ended_and_says_so() {
     assert!(!repeating.is_running(), "no run is planned");
 }
 
-/// When a repetition of 10 s with a jitter of 4 s runs in 200 s, in milliseconds.
-fn jittered(seed: u64, missed: MissedTicks) -> Vec<u128> {
-    let (clock, timer) = manual();
-    let runs = Log::new();
-    let (log, shown) = (runs.clone(), clock.clone());
-    timer
-        .repeat(10 * SECOND)
-        .first(10 * SECOND)
-        .jitter(4 * SECOND)
-        .seed(seed)
-        .at_fixed_rate(missed, move |_| log.push(shown.elapsed().as_millis()))
-        .unwrap();
-    clock.advance(205 * SECOND);
-    runs.take()
-}
-
 #[test]
-fn jitter_delays_each_occurrence_by_at_most_its_maximum_and_does_not_move_the_grid() {
-    for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
-        let runs = jittered(1, missed);
-        assert!(runs.len() == 20 || runs.len() == 19, "{runs:?}");
-        for (index, run) in (1..).zip(&runs) {
-            assert!((index * 10_000..=index * 10_000 + 4_000).contains(run), "{runs:?}");
-        }
-        let offsets: Vec<_> = runs.iter().map(|run| run % 10_000).collect();
-        assert!(offsets.iter().any(|&offset| offset < 1_000), "{offsets:?}");
-        assert!(offsets.iter().any(|&offset| offset > 3_000), "{offsets:?}");
-        assert_eq!(jittered(1, missed), runs, "the same seed");
-        assert_ne!(jittered(2, missed), runs, "another seed");
-    }
+fn jitter_is_spread_up_to_its_maximum_and_a_seed_repeats_it() {
+    let (clock, timer) = manual();
+    let first_run = |seed| {
+        let repeat = timer.repeat(10 * SECOND).first(10 * SECOND).jitter(4 * SECOND).seed(seed);
+        let repeating = repeat.at_fixed_rate(MissedTicks::Skip, |_| ()).unwrap();
+        let run = repeating.next_run().expect("it is planned") - clock.now();
+        assert!(repeating.stop());
+        run.as_millis()
+    };
+    let mut runs: Vec<_> = (0..1_000).map(first_run).collect();
+    assert_eq!(runs[1], first_run(1), "the same seed");
+    runs.sort_unstable();
+    assert!((10_000..10_100).contains(&runs[0]), "{runs:?}");
+    assert!((11_800..12_200).contains(&runs[500]), "{runs:?}");
+    assert!((13_900..=14_000).contains(&runs[999]), "{runs:?}");
 }
 
 #[test]
@@ -161,31 +131,23 @@ fn next_run_returns_none_while_the_callback_runs_and_after_the_end() {
 }
 
 #[test]
-fn the_drop_of_a_returned_occurrence_ends_the_repetition() {
-    let (_clock, timer) = manual();
-    let value = Arc::new(());
-    let kept = Arc::clone(&value);
-    let hold = move |_: &Repeating| drop(Arc::clone(&kept));
-    let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, hold).unwrap();
-    let returned = timer.shutdown();
-    assert!(repeating.is_running(), "the occurrence can still be run");
-    drop(returned);
-    assert!(!repeating.is_running() && !repeating.stop());
-    assert_eq!(Arc::strong_count(&value), 1);
-}
-
-#[test]
-fn a_returned_occurrence_can_be_run_and_is_the_last() {
-    let (_clock, timer) = manual();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let count_up = move |_: &Repeating| {
-        counted.fetch_add(1, Ordering::Relaxed);
-    };
-    let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, count_up).unwrap();
-    timer.shutdown().into_iter().for_each(delaywheel::Task::run);
-    assert_eq!(count.load(Ordering::Relaxed), 1);
-    assert!(!repeating.is_running());
+fn a_returned_occurrence_is_the_last_whether_it_is_run_or_dropped() {
+    for (end, count) in [(delaywheel::Task::run as fn(_), 1), (drop, 0)] {
+        let (_clock, timer) = manual();
+        let ((value, mut hold), runs) = (held(), Log::new());
+        let log = runs.clone();
+        let note = move |own: &Repeating| {
+            hold(own);
+            log.push("ran");
+        };
+        let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, note).unwrap();
+        let returned = timer.shutdown();
+        assert!(repeating.is_running(), "the occurrence can still be run");
+        returned.into_iter().for_each(end);
+        assert!(!repeating.is_running() && !repeating.stop());
+        assert_eq!(Arc::strong_count(&value), 1);
+        assert_eq!(runs.take().len(), count);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Rust sources: the files of a folder, and a tokenizer without comments, strings and characters.
+//! Rust sources: the files of a folder, and a tokenizer.
 
 use std::{
     fs,
@@ -20,19 +20,17 @@ pub(crate) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// Cuts source text into identifiers, `::` and single characters.
+/// Cuts source text into identifiers, `::` and single characters, without comments.
 pub(crate) fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        if let Some(length) = no_code(rest) {
-            rest = &rest[length..];
-        } else {
+    // No string of the sources contains `//`.
+    for code in text.lines().filter_map(|line| line.split("//").next()) {
+        let mut rest = code.trim_start();
+        while !rest.is_empty() {
             let (token, after) = rest.split_at(token_length(rest));
             tokens.push(token);
-            rest = after;
+            rest = after.trim_start();
         }
-        rest = rest.trim_start();
     }
     tokens
 }
@@ -45,38 +43,4 @@ fn token_length(rest: &str) -> usize {
         Some(length) => length,
         None => rest.len(),
     }
-}
-
-/// Length of the comment or literal that the text starts with, if it starts with one.
-fn no_code(rest: &str) -> Option<usize> {
-    let until = |end: &str, from: usize| {
-        rest[from..].find(end).map_or(rest.len(), |found| from + found + end.len())
-    };
-    if rest.starts_with("//") {
-        return Some(until("\n", 2));
-    }
-    if rest.starts_with("/*") {
-        return Some(until("*/", 2));
-    }
-    if let Some(raw) = rest.strip_prefix('r') {
-        let hashes = raw.len() - raw.trim_start_matches('#').len();
-        let is_string = raw[hashes..].starts_with('"');
-        return is_string.then(|| until(&format!("\"{}", "#".repeat(hashes)), hashes + 2));
-    }
-    match *rest.as_bytes() {
-        [b'"', ..] => Some(string_length(rest)),
-        [b'\'', b'\\', ..] => Some(until("'", 3)),
-        [b'\'', ..] if rest.chars().nth(2) == Some('\'') => Some(until("'", 1)),
-        _ => None,
-    }
-}
-
-fn string_length(rest: &str) -> usize {
-    let mut is_escaped = false;
-    let end = rest.bytes().skip(1).position(|byte| {
-        let is_end = byte == b'"' && !is_escaped;
-        is_escaped = byte == b'\\' && !is_escaped;
-        is_end
-    });
-    end.map_or(rest.len(), |end| end + 2)
 }

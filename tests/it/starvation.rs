@@ -2,9 +2,12 @@
 
 use std::{sync::mpsc, time::Duration};
 
-use delaywheel::{Completion, DelayedOperation, Purgatory, Timer};
+use delaywheel::{Completion, Timer};
 
-use crate::timer::support::{GENEROUS, Log, MS};
+use crate::{
+    purgatory::support::{Op, Shared},
+    timer::support::{GENEROUS, MS},
+};
 
 /// Schedules itself again without a delay, until the timer is shut down.
 fn again(timer: &Timer) {
@@ -27,43 +30,26 @@ fn callbacks_that_reschedule_themselves_do_not_starve_others() {
     }
 }
 
-/// Logs its end, and never completes by itself.
-struct Client {
-    number: u32,
-    ended: Log<(u32, Completion)>,
-    /// Waits again when it has expired.
-    again: Option<Purgatory<u32, Self>>,
-}
-
-impl DelayedOperation<u32> for Client {
-    fn complete(mut self, completion: Completion) {
-        self.ended.push((self.number, completion));
-        if let (Some(purgatory), Completion::Expired) = (self.again.take(), completion) {
-            let operation = Self { again: Some(purgatory.clone()), ..self };
-            let _ = purgatory.watch(operation, [1], Duration::ZERO);
+/// Makes an operation wait, and again when it has expired, until the purgatory is shut down.
+fn wait_again(purgatory: &Shared) {
+    let own = purgatory.clone();
+    let op = Op::new().end(move |end| {
+        if end == Completion::Expired {
+            wait_again(&own);
         }
-    }
+    });
+    let _ = purgatory.watch(op, [1], Duration::ZERO);
 }
 
 #[test]
 fn operations_that_wait_again_do_not_starve_others() {
-    let purgatory = Purgatory::new();
-    let ended = Log::new();
-    for number in 0..4 {
-        let again = Some(purgatory.clone());
-        let client = Client { number, ended: Log::new(), again };
-        let _ = purgatory.watch(client, [1], Duration::ZERO).unwrap();
-    }
+    let purgatory = Shared::new();
+    (0..4).for_each(|_| wait_again(&purgatory));
     for delay in [MS, 20 * MS] {
-        let client = Client { number: 9, ended: ended.clone(), again: None };
-        let _ = purgatory.watch(client, [2], delay).unwrap();
-        let end = std::time::Instant::now() + GENEROUS;
-        let mut all = Vec::new();
-        while all.is_empty() && std::time::Instant::now() < end {
-            std::thread::yield_now();
-            all = ended.take();
-        }
-        assert_eq!(all, [(9, Completion::Expired)]);
+        let (ended, ends) = mpsc::channel();
+        let op = Op::new().end(move |end| ended.send(end).unwrap());
+        let _ = purgatory.watch(op, [2], delay).unwrap();
+        assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::Expired), "{delay:?}");
     }
     drop(purgatory.shutdown());
 }

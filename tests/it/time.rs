@@ -14,8 +14,7 @@ use delaywheel::{
     time::{Deadline, DelayMap, format_grpc_timeout, parse_grpc_timeout},
 };
 
-const MS: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3600);
+use crate::timer::support::{HOUR, MS};
 
 fn map<K, V>(clock: &ManualClock) -> DelayMap<K, V> {
     DelayMap::on(&Timer::builder().clock(clock.clone()).build().unwrap())

@@ -21,7 +21,7 @@ impl Front {
     ) {
         let due = self.due(world, when);
         let (number, token) = self.enter(world, due, action);
-        let load = self.load(world);
+        let load = self.books().load(world.now(), world.is_in_turn());
         let (delay, instant, time) = world.values_of(when);
         macro_rules! schedule {
             ($timer:ident, $value:expr) => {
@@ -60,28 +60,22 @@ impl Front {
         }
     }
 
-    /// Returns the least and the greatest number of timeouts that may be pending before an
-    /// operation.
-    fn load(&self, world: &World) -> (u64, u64) {
-        self.books().load(world.now(), world.is_in_turn())
-    }
-
     /// Checks an answer, and records it.
     fn conclude(
         &self,
         world: &World,
         number: Number,
         (least, most): (u64, u64),
-        result: Result<Handle, Refusal>,
+        result: Result<Handle, ScheduleErrorKind>,
     ) {
         let mut books = self.books();
         let max = books.max_pending.unwrap_or(u64::MAX);
         let is_closed = books.is_shut_down || books.is_draining;
         let is_right = match &result {
             Ok(_) => least < max && !is_closed,
-            Err(Refusal::Full) => most >= max && !is_closed,
-            Err(Refusal::ShutDown) => is_closed,
-            Err(Refusal::NoThread) => false,
+            Err(ScheduleErrorKind::Full) => most >= max && !is_closed,
+            Err(ScheduleErrorKind::ShutDown) => is_closed,
+            Err(_) => false,
         };
         if let Ok(handle) = result {
             books.accept(number);
@@ -108,7 +102,7 @@ impl Front {
     pub(crate) fn cancel_number(&self, world: &World, number: Number) {
         let Some(handle) = self.handle(number) else { return };
         let expected = self.expectation(world, number);
-        let cancelled = match (&self.timer, &*handle) {
+        let is_cancelled = match (&self.timer, &*handle) {
             (_, Handle::Guard(_)) => {
                 // The drop of the guard cancels the timeout.
                 lock(&self.handles)[number] = None;
@@ -121,20 +115,6 @@ impl Front {
             (Facade::Queue(queue), Handle::Key(key)) => queue.cancel(*key).map(drop).is_some(),
             (_, handle) => handle.timeout().is_some_and(TimeoutHandle::cancel),
         };
-        self.note_cancelled(world, number, cancelled, expected);
-    }
-
-    fn expectation(&self, world: &World, number: Number) -> Option<bool> {
-        self.books().expectation(number, world.now(), world.is_in_turn())
-    }
-
-    fn note_cancelled(
-        &self,
-        world: &World,
-        number: Number,
-        is_cancelled: bool,
-        expected: Option<bool>,
-    ) {
         if expected.is_some_and(|expected| expected != is_cancelled) {
             world.fault(format!("cancelling timeout {number} said {is_cancelled}"));
         }
@@ -148,6 +128,10 @@ impl Front {
         } else if books.entries[number].state == State::Pending {
             books.hand_off(number, world.first_turn());
         }
+    }
+
+    fn expectation(&self, world: &World, number: Number) -> Option<bool> {
+        self.books().expectation(number, world.now(), world.is_in_turn())
     }
 
     pub(crate) fn reset(&self, world: &World, back: Back, when: When) {
@@ -211,24 +195,7 @@ impl Front {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Refusal {
-    Full,
-    ShutDown,
-    NoThread,
-}
-
-impl Refusal {
-    fn of<T>(error: &ScheduleError<T>) -> Self {
-        match error.kind() {
-            ScheduleErrorKind::Full => Self::Full,
-            ScheduleErrorKind::ShutDown => Self::ShutDown,
-            _ => Self::NoThread,
-        }
-    }
-}
-
 /// Converts the answer of a timer. Drops the value that a refusal handed back.
-fn answer<T>(result: Result<Handle, ScheduleError<T>>) -> Result<Handle, Refusal> {
-    result.map_err(|error| Refusal::of(&error))
+fn answer<T>(result: Result<Handle, ScheduleError<T>>) -> Result<Handle, ScheduleErrorKind> {
+    result.map_err(|error| error.kind())
 }

@@ -132,10 +132,6 @@ impl Front {
         matches!(self.timer, Facade::Queue(_))
     }
 
-    fn token(self: &Arc<Self>, world: &Arc<World>, number: Number) -> Token {
-        Token { world: Arc::clone(world), front: Arc::clone(self), number }
-    }
-
     pub(crate) fn handle(&self, number: Number) -> Option<Arc<Handle>> {
         lock(&self.handles).get(number).cloned().flatten()
     }
@@ -148,7 +144,7 @@ impl Front {
     ) -> (Number, Token) {
         let number = self.books().enter(due, world.now(), action, world.turn(), this_thread());
         lock(&self.handles).push(None);
-        (number, self.token(world, number))
+        (number, Token { world: Arc::clone(world), front: Arc::clone(self), number })
     }
 
     pub(crate) fn shrink(&self) {

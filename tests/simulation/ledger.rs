@@ -55,7 +55,7 @@ impl Operation {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Counts {
     pub(crate) at_once: u64,
     pub(crate) satisfied: u64,

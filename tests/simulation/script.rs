@@ -287,13 +287,7 @@ impl Dice<'_> {
             self.pick(&[1_000, 250_000, MS, MS, MS, 10 * MS, 7_777_777, SECOND, 86_400 * SECOND]);
         let overload = [Overload::Refuse, Overload::DisplaceOldest];
         Setup {
-            drive: self.pick(&[
-                Drive::Manual,
-                Drive::Manual,
-                Drive::Faulty,
-                Drive::Faulty,
-                Drive::Faulty,
-            ]),
+            drive: if self.0.u32(0..5) < 2 { Drive::Manual } else { Drive::Faulty },
             tick,
             wheel_size: self.pick(&[2, 4, 16, 64, 256]),
             shards: self.0.usize(1..THREADS + 1),

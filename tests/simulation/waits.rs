@@ -19,7 +19,7 @@ use self::operation::Op;
 use crate::{
     books::{Books, Tick},
     fronts::duration,
-    ledger::{Ledger, Number, Operation, State},
+    ledger::{Counts, Ledger, Number, Operation, State},
     script::{Action, Announce, Back, Delay, KEYS, Kind, THREADS, Wait},
     world::{World, this_thread},
 };
@@ -75,10 +75,7 @@ impl Waits {
         let op = Op { world: Arc::clone(world), waits: Arc::clone(self), number };
         let result = match wait.kind {
             Kind::Plain => {
-                let keys = watches.iter().map(|condition| match *condition {
-                    Condition::Events(key) | Condition::Threshold(key, _) => key,
-                    _ => unreachable!("there are two kinds of conditions"),
-                });
+                let keys = (0..KEYS).filter(|key| wait.events & (1 << key) > 0);
                 self.purgatory.watch(op, keys, duration(wait.delay))
             }
             Kind::Any => self.purgatory.watch(op, Watch::any(watches), duration(wait.delay)),
@@ -172,11 +169,12 @@ impl Waits {
             _ => false,
         };
         let state = ledger.operations[number].state;
-        match result {
+        let is_consistent = match result {
             Ok(Watched::Completed) => {
                 // `complete` ran before this call returned.
                 ledger.counts.at_once += 1;
                 ledger.counts.satisfied -= u64::from(state == State::Ended);
+                state == State::Ended
             }
             Ok(Watched::Waiting(key)) => {
                 ledger.operations[number].key = Some(*key);
@@ -184,20 +182,17 @@ impl Waits {
                     ledger.operations[number].state = State::Waiting;
                     ledger.waiting.insert(number);
                 }
+                true
             }
             Ok(other) => unreachable!("{other:?}"),
             Err(_) => {
                 ledger.counts.refused += 1;
                 ledger.operations[number].state = State::Ended;
+                state == State::Coming
             }
-        }
+        };
         let guarded = ledger.operations[number].wait.is_guarded;
         drop(ledger);
-        let is_consistent = match result {
-            Ok(Watched::Completed) => state == State::Ended,
-            Ok(_) => true,
-            Err(_) => state == State::Coming,
-        };
         if !is_right || !is_consistent {
             world.fault(format!("operation {number}: {refusal:?} with {load} waiting, {state:?}"));
         }
@@ -416,35 +411,24 @@ impl Waits {
         self.see(world);
         let tick = self.tick(world);
         let stats = self.purgatory.stats();
-        let pending = self.purgatory.stats().timer.pending;
         let ledger = self.ledger();
-        let counts = &ledger.counts;
-        let watched: u64 = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();
+        let reported = Counts {
+            at_once: stats.at_once,
+            satisfied: stats.satisfied,
+            expired: stats.expired,
+            cancelled: stats.cancelled,
+            displaced: stats.displaced,
+            shut_down: stats.shut_down,
+            refused: stats.refused,
+            panicked: stats.panicked,
+        };
+        let now = [stats.delayed, stats.watched, stats.keys, stats.timer.pending];
+        let watched = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();
         let waiting = ledger.waiting.len() as u64;
-        let reported = [
-            stats.delayed,
-            stats.watched,
-            stats.keys,
-            pending,
-            stats.at_once,
-            stats.satisfied,
-            stats.refused,
-        ];
-        let ended = [stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
-        let known = [
-            waiting,
-            watched,
-            ledger.keys(),
-            waiting,
-            counts.at_once,
-            counts.satisfied,
-            counts.refused,
-        ];
-        let known_ended = [counts.expired, counts.cancelled, counts.displaced, counts.shut_down];
-        if reported != known || ended != known_ended || stats.panicked != counts.panicked {
-            world.fault(format!(
-                "{reported:?} {ended:?}, not {known:?} {known_ended:?}: {counts:?}"
-            ));
+        let known = [waiting, watched, ledger.keys(), waiting];
+        if now != known || reported != ledger.counts {
+            let counts = &ledger.counts;
+            world.fault(format!("{now:?} {reported:?}, not {known:?} {counts:?}"));
         }
         if stats.delayed > world.setup.max_delayed.map_or(u64::MAX, |(max, _)| max) {
             world.fault(format!("{} operations wait, more than the limit", stats.delayed));

@@ -62,17 +62,17 @@ pub(crate) fn check_waits(waits: &Waits) {
     let State { satisfied, displaced, shut_down, .. } = &*waits.state;
     let of = |count: &AtomicU64| count.load(Relaxed);
     let is_counted = wait_until(|| {
-        let (stats, timer) = waits.stats();
-        stats.panicked == of(&counts.panicked) && timer.pending == 0
+        let stats = waits.stats();
+        stats.panicked == of(&counts.panicked) && stats.timer.pending == 0
     });
-    let (stats, timer) = waits.stats();
+    let stats = waits.stats();
     breaches.unless(is_counted, || format!("panics of operations: {stats:?}, {counts:?}"));
-    check_timer("purgatory", &timer, breaches);
+    check_timer("purgatory", &stats.timer, breaches);
     let seen = [
         ("delayed", stats.delayed, 0),
         ("watched", stats.watched, 0),
         ("keys", stats.keys, 0),
-        ("timeouts", timer.pending, 0),
+        ("timeouts", stats.timer.pending, 0),
         ("taken in", sum(&stats), of(&counts.taken)),
         ("satisfied", stats.at_once + stats.satisfied, of(satisfied)),
         ("expired", stats.expired, of(&counts.ran)),

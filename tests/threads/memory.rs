@@ -1,6 +1,6 @@
-//! Memory of the process: live bytes by the allocator, and resident bytes by the system.
+//! Live bytes of the process.
 
-use std::{alloc::System, fs};
+use std::alloc::System;
 
 use cap::Cap;
 
@@ -11,13 +11,4 @@ static LIVE: Cap<System> = Cap::new(System, usize::MAX);
 /// Allocated bytes.
 pub(crate) fn live() -> usize {
     LIVE.allocated()
-}
-
-/// Resident bytes, or `None` on systems without `/proc`.
-pub(crate) fn resident() -> Option<usize> {
-    /// Unit of `/proc/self/statm`: the size of a page.
-    const PAGE: usize = 4096;
-    let statm = fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * PAGE)
 }

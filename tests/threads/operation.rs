@@ -43,10 +43,9 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(books: Arc<Books>) -> Arc<Self> {
-        let zeros = || (0..KEYS).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Self {
             books,
-            values: zeros(),
+            values: (0..KEYS).map(|_| AtomicU64::new(0)).collect(),
             calls: AtomicU64::new(0),
             satisfied: AtomicU64::new(0),
             displaced: AtomicU64::new(0),

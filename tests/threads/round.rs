@@ -32,9 +32,6 @@ const REST: Duration = Duration::from_micros(500);
 /// Bytes that may stay live after a round: ending threads, tables of the standard library.
 const LEFT: usize = 1 << 20;
 
-/// Resident bytes that a round may add.
-const MORE_RESIDENT: usize = 256 << 20;
-
 /// Pause between two checks of the counts.
 const CHECK: Duration = Duration::from_millis(200);
 
@@ -65,15 +62,13 @@ struct Round {
     clock: FaultyClock,
     values: Arc<Values>,
     waits: Arc<Waits>,
-    /// Live and resident bytes before the round.
+    /// Live bytes before the round.
     live: usize,
-    resident: usize,
 }
 
 impl Round {
     fn new(number: u64, seed: u64, breaches: &Breaches) -> Self {
-        let (live, resident) = (memory::live(), memory::resident().unwrap_or(0));
-        let clock = FaultyClock::new();
+        let (live, clock) = (memory::live(), FaultyClock::new());
         let books = |name, places| Books::new(name, places, &clock, breaches);
         let seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
         let values = Values::new(books("values", values::SEATS), settings(number), seed);
@@ -89,7 +84,7 @@ impl Round {
             }
         }));
         let breaches = breaches.clone();
-        Self { number, seed, breaches, clock, values, waits, live, resident }
+        Self { number, seed, breaches, clock, values, waits, live }
     }
 
     /// Runs the load for a time, ends it, and compares all counts.
@@ -151,8 +146,7 @@ impl Round {
         let end = Instant::now() + length;
         while Instant::now() < end && self.breaches.count() == 0 {
             thread::sleep(CHECK.min(end.saturating_duration_since(Instant::now())));
-            let waits = self.waits.stats().1;
-            let timers = [self.values.stats(), waits];
+            let timers = [self.values.stats(), self.waits.stats().timer];
             for (name, stats) in ["values", "purgatory"].iter().zip(timers) {
                 ledger::check_timer(name, &stats, &self.breaches);
             }
@@ -161,14 +155,14 @@ impl Round {
             "round {}: {} timeouts, {} operations, {} clock faults",
             self.number,
             self.values.stats().scheduled,
-            ledger::sum(&self.waits.stats().0),
+            ledger::sum(&self.waits.stats()),
             self.clock.faults()
         );
     }
 
     /// Ends timers and purgatory, and checks that nothing is left of them.
     fn end(self) {
-        let Self { number, breaches, clock, values, waits, live, resident, .. } = self;
+        let Self { number, breaches, clock, values, waits, live, .. } = self;
         // No call of the load can wake a reaper from here on.
         for (name, books) in [("values", &*values.books), ("purgatory", waits.books())] {
             books.finish();
@@ -185,8 +179,6 @@ impl Round {
         drop((values, waits));
         let is_given_back = ledger::wait_until(|| memory::live() <= live + LEFT);
         breaches.unless(is_given_back, || format!("{} bytes are left of {live}", memory::live()));
-        let more = memory::resident().unwrap_or(0).saturating_sub(resident);
-        breaches.unless(more <= MORE_RESIDENT, || format!("{more} more bytes are resident"));
     }
 }
 

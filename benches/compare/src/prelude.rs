@@ -35,7 +35,7 @@ pub(crate) use crate::{
         demands_apart,
     },
     rows,
-    shared::{self, Closures, Counter, Note, SharedTimer, Typed, schedule_all},
+    shared::{self, Counter, Note, SharedTimer, Typed, schedule_all},
     timers::{self, Wheel},
     workload::{
         DAY, Draws, MICRO, MILLI, Pair, SECOND, Spread, Victim, count, delays, instants, nanos,

@@ -96,7 +96,7 @@ const PAGE: &[(&str, &str)] = &[
          purgatory/load/past/done purgatory/load/past/cpu_of_half purgatory/oversubscribed/*/p99 \
          purgatory/late/*/*/p99 purgatory/memory",
     ),
-    ("A burst, a steady load, a crowd", "timer/burst timer/steady timer/crowd timer/windows"),
+    ("A burst, a steady load, a crowd", "timer/burst timer/steady timer/crowd"),
     ("An idle timer", "timer/idle"),
     ("Maps", "map"),
     ("Heap bytes of one timeout", "timer/memory"),

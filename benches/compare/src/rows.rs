@@ -74,7 +74,7 @@ pub const SECTIONS: &[Section] = &[
     section(&["wheel/churn", "wheel/reset"], wheel::churn),
     section(&["wheel/server", "wheel/keep_alive"], wheel::server),
     section(&["wheel/sparse"], wheel::sparse),
-    section(&["map/pair", "map/over", "map/expire", "timer/windows"], map::run),
+    section(&["map/pair", "map/over", "map/expire"], map::run),
     section(&["timer/memory", "purgatory/memory", "wheel/memory", map::MEMORY], memory::run),
 ];
 

@@ -13,7 +13,8 @@ use std::{
 use loom::thread;
 
 use super::{
-    DUE, FAR, Log, check, check_of_three, insert, new_timer, serve, serve_by, silent, try_insert,
+    DUE, FAR, Log, check, check_of_three, expired, insert, new_timer, serve, serve_by, silent,
+    try_insert,
 };
 use crate::{
     sync::this_thread,
@@ -37,18 +38,6 @@ fn started() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Log) {
 
 pub(super) fn finish(timer: &Shared<TimingWheel<u32>>) -> Vec<u32> {
     timer.finish_by(timer.shards.clock.elapsed_after(Duration::from_secs(3600)))
-}
-
-#[test]
-fn a_finish_ends_when_due_timeouts_have_run() {
-    check(|| {
-        let (timer, reaper, log) = started();
-        insert(&timer.shards, 0, DUE, 7);
-        assert_eq!(finish(&timer), []);
-        assert_eq!(*log.lock(), [7], "the finish did not wait for the callback");
-        reaper.join().expect("no thread panics");
-        timer.check_invariants();
-    });
 }
 
 #[test]
@@ -94,6 +83,7 @@ fn a_timeout_inserted_when_a_finish_begins_is_refused_or_run() {
         ended.append(&mut log.lock());
         assert_eq!(ended, [7]);
         reaper.join().expect("no thread panics");
+        timer.check_invariants();
     });
 }
 
@@ -109,16 +99,10 @@ fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread:
                     threads.wait_for_end(|| Duration::MAX);
                 }
             });
-            handler.call(crate::wheel::Expired { deadline: DUE, key: key(), value: () });
+            expired([0]).into_iter().for_each(|expired| handler.call(expired));
         })
     };
     finishes.map(executor).into()
-}
-
-/// Returns any key: no thread uses it.
-fn key() -> crate::wheel::Key {
-    let mut wheel = TimingWheel::new(DUE);
-    wheel.insert(DUE, ()).expect("it is empty")
 }
 
 #[test]
@@ -133,22 +117,15 @@ fn a_finish_waits_for_all_executors() {
     });
 }
 
-fn executors_end(finishes: [bool; 2]) {
-    check(move || {
-        for executor in executors(&CallbackThreads::new(), finishes) {
-            executor.join().expect("no thread panics");
-        }
-    });
-}
-
 #[test]
-fn an_executor_that_finishes_its_own_timer_does_not_wait_for_itself() {
-    executors_end([true, false]);
-}
-
-#[test]
-fn executors_that_finish_their_own_timer_do_not_wait_for_each_other() {
-    executors_end([true, true]);
+fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_other() {
+    for finishes in [[true, false], [true, true]] {
+        check(move || {
+            for executor in executors(&CallbackThreads::new(), finishes) {
+                executor.join().expect("no thread panics");
+            }
+        });
+    }
 }
 
 /// Returns a queue, its reaper, and its backlog.

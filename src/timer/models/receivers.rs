@@ -7,7 +7,7 @@ use std::{
 
 use loom::thread;
 
-use super::{backlog::expired, check, waker};
+use super::{check, expired, waker};
 use crate::{
     sync::Parker,
     timer::backlog::{Backlog, Receiver},
@@ -37,50 +37,60 @@ fn receive(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
     }
 }
 
-fn receiver(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Option<u32>> {
-    let backlog = Arc::clone(backlog);
-    thread::spawn(move || receive(&backlog))
+/// Receives a value on a thread, as an executor does.
+fn take(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
+    backlog.take().map(|expired| expired.value)
+}
+
+/// Two threads receive by `takers`, beside `act`.
+fn two(
+    is_queue: bool,
+    takers: [fn(&Arc<Backlog<u32>>) -> Option<u32>; 2],
+    act: fn(&Backlog<u32>),
+    want: [Option<u32>; 2],
+) {
+    check(move || {
+        let backlog = Arc::new(Backlog::new(is_queue));
+        let threads = takers.map(|take| {
+            let backlog = Arc::clone(&backlog);
+            thread::spawn(move || take(&backlog))
+        });
+        act(&backlog);
+        let mut taken = threads.map(|one| one.join().expect("no thread panics"));
+        taken.sort_unstable();
+        assert_eq!(taken, want);
+    });
+}
+
+fn put_two(backlog: &Backlog<u32>) {
+    put(backlog, 1);
+    put(backlog, 2);
+}
+
+/// No later batch comes that could wake an executor.
+#[test]
+fn each_timeout_of_a_batch_wakes_an_executor() {
+    let put_batch = |backlog: &Backlog<u32>| backlog.wake(backlog.put(&mut expired([1, 2])).0);
+    two(false, [take, take], put_batch, [Some(1), Some(2)]);
 }
 
 #[test]
 fn each_value_wakes_a_task() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(true));
-        let receivers = [receiver(&backlog), receiver(&backlog)];
-        put(&backlog, 1);
-        put(&backlog, 2);
-        let mut taken = receivers.map(|one| one.join().expect("no thread panics"));
-        taken.sort_unstable();
-        assert_eq!(taken, [Some(1), Some(2)]);
-    });
+    two(true, [receive, receive], put_two, [Some(1), Some(2)]);
 }
 
 #[test]
 fn a_task_and_a_thread_both_get_a_value() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(true));
-        let task = receiver(&backlog);
-        let same = Arc::clone(&backlog);
-        let executor = thread::spawn(move || same.take().map(|expired| expired.value));
-        put(&backlog, 1);
-        put(&backlog, 2);
-        let mut taken = [task, executor].map(|one| one.join().expect("no thread panics"));
-        taken.sort_unstable();
-        assert_eq!(taken, [Some(1), Some(2)]);
-    });
+    two(true, [receive, take], put_two, [Some(1), Some(2)]);
 }
 
 #[test]
 fn the_end_wakes_every_task() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(true));
-        let receivers = [receiver(&backlog), receiver(&backlog)];
-        put(&backlog, 1);
-        close(&backlog);
-        let mut taken = receivers.map(|one| one.join().expect("no thread panics"));
-        taken.sort_unstable();
-        assert_eq!(taken, [None, Some(1)]);
-    });
+    let put_and_close = |backlog: &Backlog<u32>| {
+        put(backlog, 1);
+        close(backlog);
+    };
+    two(true, [receive, receive], put_and_close, [None, Some(1)]);
 }
 
 /// A task that polls once, and drops its receiver.
@@ -100,7 +110,8 @@ fn a_drop_against_a_put(drop_receiver: fn(Receiver<u32>)) {
         let backlog = Arc::new(Backlog::new(true));
         let same = Arc::clone(&backlog);
         let first = thread::spawn(move || impatient(&same, drop_receiver));
-        let second = receiver(&backlog);
+        let other = Arc::clone(&backlog);
+        let second = thread::spawn(move || receive(&other));
         put(&backlog, 1);
         if first.join().expect("no thread panics").is_some() {
             put(&backlog, 1);

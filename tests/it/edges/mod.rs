@@ -14,25 +14,11 @@ use std::{
 
 use delaywheel::{Clock, Debounce, DelayQueue, ManualClock, SystemClock, Throttle, Timer};
 
-use crate::timer::support::{MS, YEAR, must_return};
+use crate::timer::support::{MS, YEAR, manual, manual_with, must_return};
 
 /// Numbers at which arithmetic overflows, or another level begins.
-pub(crate) const NUMBERS: [u64; 14] = [
-    0,
-    1,
-    2,
-    63,
-    64,
-    65,
-    4095,
-    4096,
-    u32::MAX as u64,
-    1 << 32,
-    i64::MAX as u64,
-    1 << 63,
-    u64::MAX - 1,
-    u64::MAX,
-];
+pub(crate) const NUMBERS: [u64; 14] =
+    [0, 1, 2, 63, 64, 65, 4095, 4096, !0 >> 32, 1 << 32, !0 >> 1, 1 << 63, !0 - 1, !0];
 
 pub(crate) const DELAYS: [Duration; 10] = [
     Duration::ZERO,
@@ -77,8 +63,7 @@ fn a_clock_without_timers_shows_the_time_that_was_set() {
 
 #[test]
 fn a_time_past_the_last_instant_panics_and_the_clock_still_works() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (clock, timer) = manual();
     timer.schedule(Duration::ZERO, || ()).unwrap();
     for delay in DELAYS.into_iter().filter(|&delay| clock.now().checked_add(delay).is_none()) {
         must_panic(|| clock.advance(delay));
@@ -130,16 +115,10 @@ fn a_queue_that_has_ended_refuses_values_and_receivers_get_an_error() {
     }
 }
 
-fn timer() -> (ManualClock, Timer) {
-    let clock = ManualClock::new();
-    let builder = Timer::builder().tick(Duration::from_micros(1)).clock(clock.clone());
-    (clock, builder.build().unwrap())
-}
-
 #[test]
 fn debounce_and_throttle_accept_every_period() {
     for period in DELAYS {
-        let (clock, timer) = timer();
+        let (clock, timer) = manual_with(|builder| builder.tick(Duration::from_micros(1)));
         let debounce = Debounce::new(&timer, period, || ());
         let throttle = Throttle::new(&timer, period, || ());
         assert!(!debounce.cancel() && !throttle.cancel());

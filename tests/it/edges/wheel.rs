@@ -62,17 +62,3 @@ fn dead_keys_and_keys_of_other_wheels_find_nothing() {
     other.shrink();
     assert!(other.advance(Tick::MAX).next().is_none() && wheel.iter().next().is_none());
 }
-
-#[test]
-fn an_iterator_tells_how_many_timeouts_are_left() {
-    let mut wheel = TimingWheel::new(Tick::ZERO);
-    for deadline in 0..3 {
-        wheel.insert(Tick::new(deadline), deadline).unwrap();
-    }
-    let mut timeouts = wheel.iter();
-    for left in (0..3).rev() {
-        assert!(timeouts.next().is_some());
-        assert_eq!(timeouts.len(), left);
-    }
-    assert!(timeouts.next().is_none());
-}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use delaywheel::{
     Completion::Satisfied,
     Condition::{Events, Threshold},
+    Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Op, World};
@@ -50,7 +51,7 @@ fn an_operation_on_several_keys_is_checked_once_for_each_event() {
 #[test]
 fn an_operation_that_needs_a_value_and_an_event_is_checked_once_for_the_last_of_both() {
     let world = World::new();
-    world.all(0, [Events(1), Threshold(2, 5)]);
+    world.wait_on(world.op(0), Watch::all([Events(1), Threshold(2, 5)]));
     world.purgatory.check_and_complete(&1);
     assert_eq!(world.checked(), [0; 0], "its value is missing");
     assert_eq!((world.advance(2, 5), world.checked()), (0, vec![0]));

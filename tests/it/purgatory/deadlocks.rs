@@ -12,12 +12,10 @@ use std::{
 
 use delaywheel::{Completion, Completion::Satisfied, DelayedOperation, Purgatory, Timer};
 
-use super::support::{Cancel as _, HOUR, Op, Tagged, must_return, wait_until};
-use crate::timer::clock::Set;
+use super::support::{Cancel as _, HOUR, Op, Shared, Tagged, must_return, wait_until};
+use crate::timer::support::Set;
 
-type Plain = Purgatory<u32, Op>;
-
-fn purgatory() -> Plain {
+fn purgatory() -> Shared {
     Purgatory::builder().timer(Timer::builder().shards(2)).build().unwrap()
 }
 

@@ -12,13 +12,12 @@ use std::{
 };
 
 use delaywheel::{
-    Completion,
     Condition::{self, Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
+    ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Idle, SECOND, Tagged, must_return};
-use crate::timer::clock::Set;
+use super::support::{Cancel as _, HOUR, Idle, Op, SECOND, Shared, Tagged, must_return};
+use crate::timer::support::Set;
 
 const OPERATIONS: u32 = 1000;
 
@@ -116,24 +115,16 @@ fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
     );
 }
 
-/// Sends how many operations wait when it completes.
-struct Counts(Arc<Mutex<Option<Purgatory<u32, Self>>>>, mpsc::Sender<u64>);
-
-impl DelayedOperation<u32> for Counts {
-    fn complete(self, _: Completion) {
-        let purgatory = self.0.lock().unwrap().clone();
-        self.1.send(purgatory.expect("it is there").delayed()).unwrap();
-    }
-}
-
 /// The turn completes the operations of a hold after it. Returns how many ended in each.
 fn expirations(now: Duration) -> Vec<u64> {
     let clock = Set::new();
     let timer = Timer::builder().clock(clock.clone()).shards(1);
-    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+    let purgatory: Shared = Purgatory::builder().timer(timer).build().unwrap();
     let (slot, (left, counts)) = (Arc::new(Mutex::new(Some(purgatory.clone()))), mpsc::channel());
     for _ in 0..3_000 {
-        let op = Counts(Arc::clone(&slot), left.clone());
+        let (slot, left) = (Arc::clone(&slot), left.clone());
+        let count = move |purgatory: &Shared| left.send(purgatory.delayed()).unwrap();
+        let op = Op::new().end(move |_| slot.lock().unwrap().iter().for_each(count));
         assert!(purgatory.watch(op, [1, 2, 3, 4], SECOND).is_ok());
     }
     clock.show(now);

@@ -120,11 +120,8 @@ fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
                 })
                 .end(move |_| *ended.lock().unwrap() += 10);
             let watches = [Threshold(1, 1), Threshold(2, 1), last];
-            let refused = if is_all {
-                world.purgatory.watch(operation, Watch::all(watches), HOUR)
-            } else {
-                world.purgatory.watch(operation, Watch::any(watches), HOUR)
-            };
+            let watch = if is_all { Watch::all(watches) } else { Watch::any(watches) };
+            let refused = world.purgatory.watch(operation, watch, HOUR);
             let error = refused.expect_err("it has one watch too many");
             assert_eq!((error.kind(), *asked.lock().unwrap()), (WatchErrorKind::TooManyKeys, 0));
             error.into_value().complete(Satisfied);

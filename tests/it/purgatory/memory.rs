@@ -182,35 +182,6 @@ fn a_crowd_gives_back_the_counts_of_keys_as_well() {
     assert!(used.bytes_current <= 0, "{} bytes are kept", used.bytes_current);
 }
 
-#[test]
-fn a_check_of_one_operation_allocates_nothing_and_one_of_many_once() {
-    let (_clock, purgatory) = purgatory();
-    for count in [1, 32] {
-        for _ in 0..count {
-            assert!(purgatory.watch(Request(Box::new(0)), [count], HOUR).is_ok());
-        }
-        let check = || assert_eq!(purgatory.check_and_complete(&count), 0);
-        check();
-        assert_eq!(measure(check).count_total, u64::from(count > 1), "{count} operations");
-    }
-}
-
-#[test]
-fn a_purgatory_that_is_dropped_gives_back_everything() {
-    let used = measure(|| {
-        let (clock, purgatory) = purgatory();
-        for number in 0..10_000 {
-            let request = Request(Box::new(number));
-            let watched = purgatory.watch(request, [number, number / 2], HOUR);
-            assert!(watched.is_ok());
-        }
-        purgatory.shrink();
-        clock.advance(HOUR / 2);
-        assert_eq!(purgatory.check_and_complete(&1), 0);
-    });
-    assert_eq!((used.bytes_current, used.count_current), (0, 0));
-}
-
 /// The future and the operation share one allocation. The keys and the purgatory are in the future.
 #[cfg(feature = "future")]
 #[test]

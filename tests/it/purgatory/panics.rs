@@ -18,7 +18,9 @@ use delaywheel::{
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, Tagged, World, all, must_return};
+use super::support::{
+    Cancel as _, HOUR, Idle, Log, MS, Op, SECOND, Tagged, World, all, must_return,
+};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -42,7 +44,7 @@ fn the_drop_of_the_last_handle_completes_the_others_if_one_panics() {
 fn a_panic_in_has_reached_counts_as_not_reached() {
     let world = World::new();
     let op = world.op(1).reach(|_, _| panic!("in a question"));
-    world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+    world.wait_on(op, Watch::all([Threshold(1, 5), Threshold(2, 5)]));
     assert_eq!(world.purgatory.stats().panicked, 4);
     assert_eq!(world.purgatory.advance(&1, 5) + world.purgatory.advance(&2, 5), 1);
     assert_eq!(world.ended(), [(1, Satisfied)]);
@@ -186,13 +188,13 @@ impl Drop for Calling {
 fn a_key_whose_comparison_panics_is_dropped_without_a_lock() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let purgatory = Purgatory::<Calling, Ends>::builder().timer(timer).build().unwrap();
+        let purgatory = Purgatory::<Calling, Idle>::builder().timer(timer).build().unwrap();
         let bad = Calling(Incomparable { is_bad: true }, Arc::new(|| ()));
-        assert!(purgatory.watch(Ends(Arc::default()), [bad], HOUR).is_ok());
+        assert!(purgatory.watch(Idle, [bad], HOUR).is_ok());
         let used = purgatory.clone();
         let key = Calling(Incomparable { is_bad: false }, Arc::new(move || _ = used.stats()));
         for condition in [Events(key.clone()), Threshold(key, 5)] {
-            let watch = || purgatory.watch(Ends(Arc::default()), Watch::any([condition]), HOUR);
+            let watch = || purgatory.watch(Idle, Watch::any([condition]), HOUR);
             assert!(catch_unwind(AssertUnwindSafe(|| watch().is_ok())).is_err());
             purgatory.check_invariants();
             assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
@@ -200,18 +202,10 @@ fn a_key_whose_comparison_panics_is_dropped_without_a_lock() {
     });
 }
 
-struct Ends(Arc<AtomicBool>);
-
-impl<K> DelayedOperation<K> for Ends {
-    fn complete(self, _: Completion) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 #[test]
 fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
     use delaywheel::Overload::{DisplaceOldest, Refuse};
-    type Builder = PurgatoryBuilder<Incomparable, Ends>;
+    type Builder = PurgatoryBuilder<Incomparable, Idle>;
     let limits: [fn(Builder) -> Builder; 4] = [
         |builder| builder,
         |builder| builder.max_delayed(9, DisplaceOldest),
@@ -222,9 +216,8 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
         let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
-        let op = || Ends(Arc::default());
-        let first = purgatory.watch(op(), [Incomparable { is_bad: true }], HOUR).unwrap();
-        let watched = || purgatory.watch(op(), [Incomparable { is_bad: false }], MS);
+        let first = purgatory.watch(Idle, [Incomparable { is_bad: true }], HOUR).unwrap();
+        let watched = || purgatory.watch(Idle, [Incomparable { is_bad: false }], MS);
         assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
         purgatory.check_invariants();
         assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
@@ -232,7 +225,7 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
         assert_eq!(purgatory.stats().timer.panicked, 0);
         assert!(purgatory.cancel(first.key().unwrap()).is_some());
         for _ in 0..2 {
-            assert!(purgatory.watch(op(), [], HOUR).is_ok(), "a permit is lost");
+            assert!(purgatory.watch(Idle, [], HOUR).is_ok(), "a permit is lost");
         }
         assert_eq!(purgatory.shutdown().len(), 2);
     }

@@ -21,7 +21,7 @@ fn a_completion_can_watch_check_advance_and_cancel() {
         let world = World::new();
         world.watch(2, [2]);
         world.watch(3, [3]);
-        world.any(4, [Threshold(4, 5)]);
+        world.wait_on(world.op(4), Watch::any([Threshold(4, 5)]));
         let (purgatory, state, again) = (world.purgatory.clone(), world.state.clone(), world.op(5));
         let op = world.op(1).end(move |end| {
             state.lock().unwrap().ended.push((1, end));
@@ -115,20 +115,15 @@ fn end_one(purgatory: &Shared, name: u32, key: OperationKey) {
     }
 }
 
+/// Ends an operation in the way of its name, and in its completion the next, and so on.
 #[test]
 fn a_completion_that_another_one_causes_runs_after_the_first_returns() {
-    for first in 0..7 {
-        chain_of_completions(first, 5_000);
-    }
-}
-
-/// Ends an operation in the way of its name, and in its completion the next, and so on.
-fn chain_of_completions(first: u32, length: u32) {
-    must_return(move || {
+    const LENGTH: u32 = 5_000;
+    let chain = |first| {
         let world = World::new();
         let keys = Arc::new(Mutex::new(Vec::new()));
         let is_running = Arc::new(AtomicBool::new(false));
-        for name in first..first + length {
+        for name in first..first + LENGTH {
             let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
             let (others, is_running) = (Arc::clone(&keys), Arc::clone(&is_running));
             let op = world.op(name).end(move |end| {
@@ -144,23 +139,29 @@ fn chain_of_completions(first: u32, length: u32) {
                 }
                 is_running.store(false, Ordering::Relaxed);
             });
-            let key = world.any_of(op, [Events(name), Threshold(name, 5)]);
+            let key = world.wait_on(op, Watch::any([Events(name), Threshold(name, 5)]));
             keys.lock().unwrap().push(key);
         }
         world.make_ready(first);
         let key = keys.lock().unwrap()[0];
         end_one(&world.purgatory, first, key);
         assert_eq!(world.purgatory.stats().panicked, 0);
-        assert!(world.ended().into_iter().map(|(name, _)| name).eq(first..first + length));
+        assert!(world.ended().into_iter().map(|(name, _)| name).eq(first..first + LENGTH));
         world.state().accepted += world.purgatory.stats().at_once;
         world.check_empty();
-    });
+    };
+    (0..7).for_each(|first| must_return(move || chain(first)));
 }
 
-/// Registers operations of which each check announces the event that completes the next operation.
-/// Runs this chain on a small stack.
-fn chain_of_checks(announce: fn(&Shared, u32)) {
+/// Each check announces the event that completes the next operation.
+#[test]
+fn a_chain_of_checks_runs_to_its_end_on_a_small_stack() {
     const LENGTH: u32 = 20_000;
+    let announce = |purgatory: &Shared, key| match key % 4 {
+        0 | 2 => drop(purgatory.check_and_complete(&key)),
+        1 => drop(purgatory.check_each([key, (key + 1_000_000)])),
+        _ => drop(purgatory.advance(&key, 1)),
+    };
     let chain = move || {
         let world = World::new();
         for name in 0..LENGTH {
@@ -178,9 +179,9 @@ fn chain_of_checks(announce: fn(&Shared, u32)) {
             });
             let op = op.reach(|_, _| false);
             if name % 4 == 3 {
-                world.all_of(op, [Events(name), Threshold(name, 1)]);
+                world.wait_on(op, Watch::all([Events(name), Threshold(name, 1)]));
             } else {
-                world.any_of(op, [Events(name)]);
+                world.wait_on(op, Watch::any([Events(name)]));
             }
         }
         world.make_ready(0);
@@ -199,15 +200,6 @@ fn chain_of_checks(announce: fn(&Shared, u32)) {
     };
     let small = std::thread::Builder::new().stack_size(512 << 10).spawn(chain);
     small.expect("a thread starts").join().expect("the chain runs to its end");
-}
-
-#[test]
-fn a_chain_of_checks_runs_to_its_end_on_a_small_stack() {
-    chain_of_checks(|purgatory, key| match key % 4 {
-        0 | 2 => drop(purgatory.check_and_complete(&key)),
-        1 => drop(purgatory.check_each([key, (key + 1_000_000)])),
-        _ => drop(purgatory.advance(&key, 1)),
-    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Operations that wait for a key to reach a threshold.
 
-use delaywheel::{Completion::Satisfied, Condition::Threshold};
+use delaywheel::{Completion::Satisfied, Condition::Threshold, Watch};
 
 use super::support::{World, all};
 
@@ -15,7 +15,7 @@ fn a_threshold_found_in_two_ways_during_registration_counts_once() {
             asked += 1;
             asked == 3 && (!advances || purgatory.advance(&key, at) == 0)
         });
-        world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+        world.wait_on(op, Watch::all([Threshold(1, 5), Threshold(2, 5)]));
         assert_eq!((world.purgatory.stats().watched, world.ended()), (1, vec![]));
         assert_eq!(world.purgatory.advance(&1, 5), 0, "the reached threshold is still on its list");
         assert_eq!(world.purgatory.advance(&2, 5), 1);
@@ -36,7 +36,7 @@ fn an_advance_from_within_has_reached_is_not_lost() {
         }
         false
     });
-    world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+    world.wait_on(op, Watch::all([Threshold(1, 5), Threshold(2, 5)]));
     assert_eq!(world.ended(), [(1, Satisfied)]);
     world.check_empty();
 }
@@ -45,9 +45,10 @@ fn an_advance_from_within_has_reached_is_not_lost() {
 fn an_advance_completes_the_operations_of_all_threads_in_order() {
     let world = World::new();
     for at in (0..300).rev() {
+        let watch = Watch::any([Threshold(1, u64::from(at))]);
         // Threads are spread over the shards.
         std::thread::scope(|scope| {
-            scope.spawn(|| world.any(at, [Threshold(1, u64::from(at))])).join().unwrap();
+            scope.spawn(|| world.wait_on(world.op(at), watch)).join().unwrap();
         });
     }
     assert_eq!(world.advance(1, 199), 200);

@@ -2,10 +2,7 @@
 
 use delaywheel::Timer;
 
-use super::{
-    clock::Set,
-    support::{Log, MS, SECOND, YEAR, manual},
-};
+use super::support::{Log, MS, SECOND, Set, YEAR, manual};
 
 #[test]
 fn the_clock_stops_only_at_ticks_with_a_pending_timeout() {

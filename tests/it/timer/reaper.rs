@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
@@ -17,10 +17,7 @@ use delaywheel::{
     Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
 };
 
-use super::{
-    clock::Set,
-    support::{GENEROUS, HOUR, Log, MS, SECOND, YEAR, must_return, wait_until},
-};
+use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, YEAR, must_return, wait_until};
 use crate::purgatory::support::Op;
 
 /// Moves the clock two hours ahead, past a timeout of one hour, and calls `notice`, after which the
@@ -206,31 +203,6 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
     // One wake-up for all cancelled timeouts, one for the timeout that runs, and perhaps one that
     // an insert caused before. With one for each shard there would be seven.
     assert!(wakeups <= 3, "{wakeups} wake-ups");
-}
-
-/// The system's clock, which counts its reads.
-#[derive(Debug, Clone, Default)]
-struct Counting(Arc<AtomicU64>);
-
-impl Clock for Counting {
-    fn now(&self) -> Instant {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Instant::now()
-    }
-}
-
-#[test]
-fn a_reaper_that_waits_does_not_poll_its_clock() {
-    let clock = Counting::default();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    let (ran, runs) = mpsc::channel();
-    for delay in [MS, SECOND / 4] {
-        let ran = ran.clone();
-        timer.schedule(delay, move || ran.send(()).unwrap()).unwrap();
-        runs.recv_timeout(GENEROUS).unwrap();
-    }
-    let reads = clock.0.load(Ordering::Relaxed);
-    assert!(reads < 1_000, "the clock was read {reads} times");
 }
 
 /// A clock that panics on the thread of a reaper once the test asks for it.

@@ -7,24 +7,14 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer,
-};
+use delaywheel::{Completion, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer};
 
 use super::{
     reaper::mortal,
     support::{GENEROUS, MS, SECOND, YEAR, must_return, wait_until},
     threads::threads,
 };
-
-/// Sends its end.
-struct Wait(mpsc::Sender<Completion>);
-
-impl DelayedOperation<u32> for Wait {
-    fn complete(self, completion: Completion) {
-        self.0.send(completion).unwrap();
-    }
-}
+use crate::purgatory::support::{Op, Shared};
 
 fn served(reaper: &Reaper) -> TimerBuilder {
     Timer::builder().reaper(reaper).inline().name("served")
@@ -43,14 +33,15 @@ fn two_purgatories_a_timer_and_a_queue_share_a_thread_that_ends_with_the_last_of
     for _ in 0..2 {
         let timer = served(&reaper).build().unwrap();
         let purgatories = [(); 2]
-            .map(|()| Purgatory::<u32, Wait>::builder().timer(served(&reaper)).build().unwrap());
+            .map(|()| -> Shared { Purgatory::builder().timer(served(&reaper)).build().unwrap() });
         let queue = Timer::builder().reaper(&reaper).build_queue().unwrap();
         assert_eq!(threads("for-all"), 0, "the first timeout starts the thread");
 
         await_callback(&timer);
         for purgatory in &purgatories {
             let (ended, ends) = mpsc::channel();
-            purgatory.watch(Wait(ended), [1], MS).unwrap();
+            let op = Op::new().end(move |end| ended.send(end).unwrap());
+            purgatory.watch(op, [1], MS).unwrap();
             assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::Expired));
         }
         queue.insert(MS, 7).unwrap();

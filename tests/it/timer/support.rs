@@ -9,10 +9,11 @@ use std::{
 
 use delaywheel::{Clock, Driven, ManualClock, Timer, TimerBuilder};
 
+pub(crate) use crate::clock::{Set, YEAR};
+
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Limit of waits that end soon unless there is a fault.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
@@ -74,7 +75,7 @@ impl fmt::Debug for HookedClock {
 }
 
 /// Events, in order.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Log<T> {
@@ -91,17 +92,11 @@ impl<T> Log<T> {
     }
 }
 
-impl<T: Send + 'static> Log<T> {
+impl<T: Clone + Send + 'static> Log<T> {
     /// Returns a callback that appends an entry.
     pub(crate) fn note(&self, entry: T) -> impl FnOnce() + Send + use<T> {
         let log = self.clone();
         move || log.push(entry)
-    }
-}
-
-impl<T> Clone for Log<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

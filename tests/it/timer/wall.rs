@@ -8,10 +8,7 @@ use std::{
 
 use delaywheel::{Clock, Timer};
 
-use super::{
-    clock::Set,
-    support::{GENEROUS, HOUR, Log, MS, manual},
-};
+use super::support::{GENEROUS, HOUR, Log, MS, Set, manual};
 
 #[test]
 fn a_step_of_the_wall_clock_is_noticed_without_an_insert() {

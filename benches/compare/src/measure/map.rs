@@ -1,5 +1,5 @@
-//! Maps whose entries expire, and timeouts that share wake-ups. They run in virtual time, except
-//! for moka, which expires entries during other calls.
+//! Maps whose entries expire. They run in virtual time, except for moka, which expires entries
+//! during other calls.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -253,27 +253,5 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
             }
         }
     }
-    let [without, with] = [Duration::ZERO, Duration::from_secs(1)].map(wakeups);
-    bench.add("timer/windows", Closures::NAME, count(with) / count(without));
     Ok(())
-}
-
-/// Returns the wake-ups of 10,000 timeouts of 30 s with this slack, scheduled within 10 s. Each
-/// must run in its window.
-fn wakeups(slack: Duration) -> u64 {
-    const DELAY: Duration = Duration::from_secs(30);
-    let (clock, ran) = (ManualClock::new(), Arc::new(AtomicU64::new(0)));
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
-    for _ in 0..10_000 {
-        let (ran, shown, begin) = (Arc::clone(&ran), clock.clone(), clock.elapsed() + DELAY);
-        let run = move || {
-            let is_within = (begin..=begin + slack).contains(&shown.elapsed());
-            ran.fetch_add(is_within.into(), Ordering::Relaxed);
-        };
-        timer.schedule_within(DELAY..=DELAY + slack, run).expect("the timer has room");
-        clock.advance(MILLI);
-    }
-    let wakeups = iter::from_fn(|| clock.advance_to_next()).count() as u64;
-    assert_eq!(ran.load(Ordering::Relaxed), 10_000, "a timeout did not run in its window");
-    wakeups
 }

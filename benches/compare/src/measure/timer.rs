@@ -5,31 +5,6 @@
 
 use crate::prelude::*;
 
-/// Wake-ups of a timer with nothing to do.
-pub(crate) fn idle(bench: &mut Bench) -> Done {
-    let timer = Closures::start();
-    let _far = timer.schedule(Duration::from_hours(720));
-    // The threads start and fall asleep.
-    thread::sleep(Duration::from_millis(500));
-    let before = timer.stats().wakeups;
-    thread::sleep(bench.millis(500, 5_000));
-    let stats = timer.stats();
-    assert_eq!(stats.pending, 1);
-    bench.add("timer/idle/wakeups", Closures::NAME, count(stats.wakeups - before));
-    let pairs = bench.full(10_000, 1_000_000);
-    let (timer, start) = (Closures::start(), Instant::now());
-    let mut timeout = timer.schedule(Duration::from_secs(1));
-    for _ in 1..pairs {
-        assert!(timer.replace(&mut timeout, Duration::from_secs(1)));
-    }
-    assert!(timer.replace(&mut timeout, Duration::from_hours(1)));
-    sleep_until(start + Duration::from_secs(2));
-    let stats = timer.stats();
-    assert_eq!((stats.scheduled, stats.cancelled, stats.pending), (pairs + 1, pairs, 1));
-    bench.add("timer/idle/cancelled", Closures::NAME, count(stats.wakeups));
-    Ok(())
-}
-
 /// Timeouts that are due uniformly within a second, which begins after `lead`: their lateness, and
 /// processor time of the process from the last `schedule` on.
 fn burst_of<const INLINE: bool>(bench: &mut Bench, number: u32, lead: Duration) {

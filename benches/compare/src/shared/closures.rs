@@ -1,6 +1,6 @@
 //! [`Timer`] with closures that capture eight bytes.
 
-use delaywheel::{TimeoutHandle, Timer, TimerStats};
+use delaywheel::{TimeoutHandle, Timer};
 
 use super::settle_own;
 use crate::prelude::*;
@@ -12,23 +12,13 @@ pub struct Closures {
     ran: Counter,
 }
 
-impl Closures {
-    pub fn new(settings: TimerBuilder) -> Self {
-        Self { timer: settings.build().expect("the settings are valid"), ran: Counter::new() }
-    }
-
-    pub fn stats(&self) -> TimerStats {
-        self.timer.stats()
-    }
-}
-
 impl SharedTimer for Closures {
     type Timeout = TimeoutHandle;
 
     const NAME: &'static str = "delaywheel closures";
 
     fn start() -> Self {
-        Self::new(Timer::builder())
+        Self { timer: Timer::new(), ran: Counter::new() }
     }
 
     fn schedule(&self, delay: Duration) -> TimeoutHandle {

@@ -1,0 +1,119 @@
+//! A clock that the test sets.
+
+use std::{
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant, SystemTime},
+};
+
+use delaywheel::{Clock, Driven, StepListener};
+
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// A clock that the test sets. Clones show the same time.
+#[derive(Debug, Clone)]
+pub(crate) struct Set {
+    shared: Arc<Shared>,
+    /// Whether it drives its timers when it is set. Otherwise they have a reaper, which does not
+    /// notice that.
+    drives: bool,
+    may_jump: bool,
+    /// Period at which its timers read it, if it does not report steps.
+    recheck: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    origin: Instant,
+    since: Mutex<Duration>,
+    wall: Mutex<SystemTime>,
+    timers: Mutex<Vec<Weak<dyn Driven>>>,
+    listeners: Mutex<Vec<Weak<dyn StepListener>>>,
+}
+
+impl Set {
+    /// A clock that drives its timers.
+    pub(crate) fn new() -> Self {
+        Self { drives: true, ..Self::reporting(false, None) }
+    }
+
+    /// A clock whose timers have a reaper.
+    pub(crate) fn quiet() -> Self {
+        Self::reporting(false, None)
+    }
+
+    /// A clock whose timers have a reaper, and that reports jumps and steps as the system does.
+    pub(crate) fn reporting(may_jump: bool, recheck: Option<Duration>) -> Self {
+        let shared = Shared {
+            origin: Instant::now(),
+            // It can step back by a year.
+            since: Mutex::new(YEAR),
+            wall: Mutex::new(SystemTime::UNIX_EPOCH),
+            timers: Mutex::default(),
+            listeners: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared), drives: false, may_jump, recheck }
+    }
+
+    /// Sets the time since the start; it may be before the current time.
+    pub(crate) fn show(&self, since: Duration) {
+        *self.shared.since.lock().unwrap() = YEAR + since;
+        self.turn();
+    }
+
+    pub(crate) fn pass(&self, span: Duration) {
+        *self.shared.since.lock().unwrap() += span;
+        self.turn();
+    }
+
+    pub(crate) fn step_back(&self, by: Duration) {
+        *self.shared.since.lock().unwrap() -= by;
+        self.turn();
+    }
+
+    fn turn(&self) {
+        let timers: Vec<_> =
+            self.shared.timers.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+        for timer in timers {
+            timer.turn();
+        }
+    }
+
+    /// Sets the wall clock forward.
+    pub(crate) fn step(&self, span: Duration) {
+        *self.shared.wall.lock().unwrap() += span;
+        let listeners = self.shared.listeners.lock().unwrap();
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.clock_has_stepped();
+        }
+    }
+
+    pub(crate) fn listeners(&self) -> usize {
+        self.shared.listeners.lock().unwrap().len()
+    }
+}
+
+impl Clock for Set {
+    fn now(&self) -> Instant {
+        self.shared.origin + *self.shared.since.lock().unwrap()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        *self.shared.wall.lock().unwrap()
+    }
+
+    fn may_jump(&self) -> bool {
+        self.may_jump
+    }
+
+    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        if self.recheck.is_none() {
+            self.shared.listeners.lock().unwrap().push(listener);
+        }
+        self.recheck
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        self.shared.timers.lock().unwrap().extend(self.drives.then_some(timer));
+        self.drives
+    }
+}

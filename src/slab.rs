@@ -94,7 +94,7 @@ const QUARTERS_IN_STEPS: usize = 2;
 const SMALL: usize = 32;
 
 /// Slots of a new slab's first segment.
-const FIRST: usize = 1 << 0;
+const FIRST: usize = 1;
 
 /// No slot has this index or a greater one, so lists through slots can mark their ends.
 pub(crate) const END: u32 = u32::MAX << 20;

@@ -77,15 +77,17 @@ const SCHEMA: &str = "
     CREATE INDEX history_id ON history (id);
     CREATE INDEX history_until ON history (until);";
 
-/// The place of each record. Rows without a record are stale.
+/// The place of each record. Rows without a record are stale: those up to the id `cleaned` were
+/// removed.
 const IDS: &str = "
     CREATE TABLE ids (
         id TEXT NOT NULL PRIMARY KEY, dead INTEGER NOT NULL, queue TEXT NOT NULL,
         priority INTEGER NOT NULL, next INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
-    INSERT INTO ids SELECT id, dead, queue, priority, next FROM records;";
+    INSERT INTO ids SELECT id, dead, queue, priority, next FROM records;
+    ALTER TABLE store ADD COLUMN cleaned TEXT NOT NULL DEFAULT '';";
 
-/// What a new file has besides.
+/// What a new file has besides, before the ids.
 const COUNTS: &str = "
     CREATE TABLE store (
         epoch INTEGER NOT NULL, is_open INTEGER NOT NULL,
@@ -254,8 +256,9 @@ impl SqliteStore {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
         let mut writer = connect(&path, CACHE, false).map_err(store_error)?;
-        let (epoch, was_killed) = prepare(&mut writer, is_checked)?;
-        let mut held = Held { was_killed, last_token: epoch << TOKENS, ..Held::default() };
+        let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
+        let last_token = epoch << TOKENS;
+        let mut held = Held { was_killed, last_token, cleaned, ..Held::default() };
         read_queues(&writer, &mut held.queues).map_err(store_error)?;
         Self::with(writer, held, path, Some(lock))
     }
@@ -766,6 +769,8 @@ impl Effects {
         let range = (&self.cleaned, &end, until.as_micros());
         writer.prepare_cached(CLEAN)?.execute(range)?;
         self.cleaned = end.unwrap_or_default();
+        // Processes that live shortly go on where the last one stopped.
+        writer.prepare_cached("UPDATE store SET cleaned = ?")?.execute([&self.cleaned])?;
         Ok(())
     }
 
@@ -1100,9 +1105,9 @@ fn connect(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<
     Ok(connection)
 }
 
-/// Checks the version of the tables, or creates them. Returns the epoch, and whether the process
-/// before did not close the file.
-fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)> {
+/// Checks the version of the tables, or creates them. Returns the epoch, whether the process before
+/// did not close the file, and the id up to which stale rows were removed.
+fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool, String)> {
     if is_checked {
         let check = "PRAGMA integrity_check";
         let answer = writer.query_row(check, (), |row| row.get::<_, String>(0));
@@ -1120,17 +1125,17 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
             |batches: &[&str]| batches.iter().try_for_each(|sql| transaction.execute_batch(sql));
         match number(&transaction, "user_version")? {
             VERSION => (),
-            0 => run(&[SCHEMA, IDS, COUNTS])?,
+            0 => run(&[SCHEMA, COUNTS, IDS])?,
             1 => run(&[FROM_1[0], SCHEMA, FROM_1[1], IDS])?,
             2 => run(&[IDS, "DROP INDEX by_id"])?,
             _ => return Ok(Err(StoreErrorReason::NewerVersion)),
         }
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
-        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-        let (epoch, was_killed) = transaction.query_row(
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let state = transaction.query_row(
             "UPDATE store SET epoch = epoch + 1, is_open = is_open + 1
-            RETURNING epoch, is_open > 1",
+            RETURNING epoch, is_open > 1, cleaned",
             (),
             read,
         )?;
@@ -1148,7 +1153,7 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool)
                 return Err(damaged("a record lacks its id"));
             }
         }
-        Ok(Ok((epoch, was_killed)))
+        Ok(Ok(state))
     };
     prepare().map_err(store_error)?.map_err(StoreError::new)
 }

@@ -174,7 +174,7 @@ where
 
     #[cold]
     fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
-        // Others were taken out by another thread after the event, which so checks them.
+        // Another thread has taken the others out after the event, and checks them.
         let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);
         let mut again: Vec<_> = are_here.map(Out::announced).collect();
         self.bring_back(shard, batch, false);

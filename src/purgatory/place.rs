@@ -43,8 +43,8 @@ pub(super) struct Place<O> {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Place<&u8>>() == 56);
 
-/// A pass so long after an operation that its number is not stored. So the operation does not know
-/// whether the pass has visited it.
+/// Stands for a pass so long after the operation that its number has no room. The operation does
+/// not know whether that pass has visited it.
 const OLD: u32 = u32::MAX;
 
 impl<O> Place<O> {

@@ -206,9 +206,10 @@ pub(super) const BEGIN: &str = "
     SELECT id, token, CASE
         WHEN is_paused THEN 3
         WHEN id = ANY ($5) THEN 2
+        WHEN id IN (SELECT id FROM free) THEN 1
         WHEN id IN (SELECT id FROM valid) THEN 2
         ELSE 1 END
-    FROM held WHERE id NOT IN (SELECT id FROM free)";
+    FROM held WHERE id NOT IN (SELECT id FROM began)";
 
 pub(super) const HISTORY: &str = "
     SELECT number, id, queue, due, attempt, ended, ended_as, error FROM {schema}.history

@@ -78,9 +78,8 @@ const MAX_DELAY: Duration = Duration::from_secs(2);
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
-/// How long the last attempt of a timeout waits after the latest begin of another one that still
-/// runs.
-const ALONE: Duration = Duration::from_secs(10);
+/// How long a last attempt runs before another one begins beside it.
+const ALONE: Duration = Duration::from_secs(1);
 
 /// Least time until the next try if another worker delivers as many timeouts of a key as may run at
 /// once.
@@ -288,9 +287,9 @@ pub(crate) struct Driver {
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
-    /// When the last attempt of a timeout may begin although other deliveries are under way.
-    alone_at: WallTime,
-    /// Delays of records that others have locked, by token.
+    /// The latest last attempt, by token, and until when no other one begins beside it.
+    last_attempt: Option<(u64, WallTime)>,
+    /// Delays of records that others have locked, or that wait for a last attempt, by token.
     locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
@@ -391,6 +390,7 @@ impl Driver {
 
     pub(crate) fn ended(&mut self, token: u64) {
         self.settling.remove(&token);
+        self.end_last_attempt(token);
         let Some(delivering) = self.delivering.remove(&token) else { return };
         self.running -= usize::from(delivering.is_running);
         if let Some(key) = delivering.limit {
@@ -463,7 +463,6 @@ impl Driver {
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
         let due = (has_due && self.free() > 0).then_some(self.last.max(permit_at));
-        let alone = self.waits_alone().then_some(self.alone_at);
         let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
@@ -474,8 +473,7 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let expiration = self.wheel.next_expiration().map(time);
-        let others = [limit, due, alone, unblock, renew, expiration];
+        let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -483,7 +481,7 @@ impl Driver {
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
-            (self.permit_at, self.alone_at) = (WallTime::MIN, WallTime::MIN);
+            (self.permit_at, self.last_attempt) = (WallTime::MIN, None);
             self.permits.0 = 0;
             let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
@@ -990,6 +988,14 @@ impl Driver {
         }
     }
 
+    /// Holds a record that cannot begin, each time for twice as long.
+    fn hold_for_longer(&mut self, record: Record, now: WallTime) {
+        let delay = self.locked.entry(record.token).or_default();
+        *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
+        let until = now.saturating_add(*delay);
+        self.hold(record, until);
+    }
+
     /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let mut count = self.free().min(BATCH);
@@ -1010,19 +1016,23 @@ impl Driver {
         }
         let (idle, mut records) = (self.idle(), Vec::new());
         while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
-            if !records.is_empty() && self.must_be_alone() {
-                break;
-            }
             let Some(record) = self.pop_due() else { break };
             if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
+                record.key.iter().for_each(|key| self.unpark(key));
             } else if let Some(settlement) =
                 skipped(&record, turn.now, self.settings.skip_older_than)
             {
                 turn.counters.skipped.add(1);
                 turn.step.settle(record.claim(), settlement);
-            } else {
-                records.extend(self.park(record, turn));
+                record.key.iter().for_each(|key| self.unpark(key));
+            } else if self.waits_for_last_attempt(&record, turn.now) {
+                self.hold_for_longer(record, turn.now);
+            } else if let Some(record) = self.park(record, turn) {
+                if self.is_last_attempt(&record) {
+                    self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
+                }
+                records.push(record);
             }
         }
         if records.is_empty() {
@@ -1037,6 +1047,7 @@ impl Driver {
                     self.permits.0 = 0;
                 }
                 for record in records {
+                    self.end_last_attempt(record.token);
                     self.free_key(record.key.as_ref());
                     if !is_doubtful {
                         self.hold(record, turn.now);
@@ -1050,6 +1061,7 @@ impl Driver {
                 self.blocked.remove(key);
             }
             if begun != Begun::Begun {
+                self.end_last_attempt(record.token);
                 self.free_key(record.key.as_ref());
             }
             if begun != Begun::Locked {
@@ -1065,12 +1077,7 @@ impl Driver {
                     self.deliver(record, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
-                Begun::Locked => {
-                    let delay = self.locked.entry(record.token).or_default();
-                    *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
-                    let until = turn.now.saturating_add(*delay);
-                    self.hold(record, until);
-                }
+                Begun::Locked => self.hold_for_longer(record, turn.now),
                 Begun::Busy => {
                     let key = record.key.clone().unwrap_or_default();
                     let (until, delay) = self.blocked.entry(key).or_default();
@@ -1123,20 +1130,21 @@ impl Driver {
         self.next_due().is_some_and(|record| record.attempt > 0)
     }
 
-    /// Returns whether the next record waits for other deliveries to end; for a limited time, as
-    /// their handlers may take long.
-    fn waits_alone(&self) -> bool {
-        self.must_be_alone() && !self.delivering.is_empty() && self.last < self.alone_at
+    /// Returns whether this is the last attempt of a record, and none has ended. Either it ends its
+    /// process, or one beside it does.
+    fn is_last_attempt(&self, record: &Record) -> bool {
+        let has_ended = record.error.as_ref().is_some_and(|error| error != UNENDED);
+        let backoff = self.settings.queue.backoff;
+        record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
     }
 
-    /// Returns whether the next record begins without others: this is its last attempt, and none of
-    /// them has ended. Either it ends its process, or one beside it does.
-    fn must_be_alone(&self) -> bool {
-        let backoff = self.settings.queue.backoff;
-        self.next_due().is_some_and(|record| {
-            let has_ended = record.error.as_ref().is_some_and(|error| error != UNENDED);
-            record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
-        })
+    /// Returns whether a record waits for another last attempt to end.
+    fn waits_for_last_attempt(&self, record: &Record, now: WallTime) -> bool {
+        self.last_attempt.is_some_and(|(_, until)| now < until) && self.is_last_attempt(record)
+    }
+
+    fn end_last_attempt(&mut self, token: u64) {
+        self.last_attempt.take_if(|(last, _)| *last == token);
     }
 
     /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
@@ -1193,7 +1201,6 @@ impl Driver {
         let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
-        self.alone_at = turn.now.saturating_add(ALONE);
         self.watch(record.claim(), record.attempt, turn.now);
         turn.step.begun.push((record, run));
     }
@@ -1211,9 +1218,6 @@ impl Driver {
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
         let free = self.free_of(self.settings.queue.max_deliveries);
-        if self.waits_alone() {
-            return 0;
-        }
         if self.is_next_repeated() {
             return free.min(self.idle());
         }
@@ -1816,9 +1820,9 @@ mod tests {
     #[test]
     fn only_the_first_of_several_attempts_begins_before_a_thread_is_free() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        // The last of several attempts that never ended begins alone.
+        // One last attempt begins at a time, if none before has ended.
         for (attempts, begun_in_turn) in
-            [(1, vec![4]), (2, vec![BACKLOG, 1]), (3, vec![BACKLOG, 4, 1])]
+            [(1, vec![4]), (2, vec![BACKLOG, 1]), (3, vec![BACKLOG, 4, 4])]
         {
             let (store, counters) = (store(now, 300), Counters::default());
             let mut begun = Vec::new();
@@ -1849,7 +1853,8 @@ mod tests {
                 let (mut driver, mut claimed) = (driver(8), Vec::new());
                 driver.settings.queue.backoff = Backoff::default().attempts(3);
                 driver.settings.queue.key_limit = key_limit;
-                let is_killed = (0..30).any(|_| {
+                let is_killed = (0..60).any(|step| {
+                    let now = now.saturating_add(LOCKED * 10 * step);
                     let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
                     for (claim, settlement, _) in step.settlements {
                         store.write(now, &[Command::Settle(claim, settlement)]).expect("write");
@@ -1882,13 +1887,13 @@ mod tests {
         }
     }
 
-    /// The handlers of other deliveries take long.
+    /// Two timeouts of a killed process have their last attempts, beside a new timeout.
     #[test]
-    fn a_last_attempt_waits_for_the_end_of_others_and_not_longer_than_its_limit() {
+    fn a_last_attempt_waits_for_another_one_only_and_not_for_long() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        for is_ended in [true, false] {
-            let store = store(now, 1);
-            let quick = || {
+        for (is_ended, is_locked) in [(true, false), (false, false), (false, true)] {
+            let store = store(now, 2);
+            let limited = || {
                 let mut driver = driver(8);
                 driver.settings.queue.backoff = Backoff::default().attempts(2);
                 driver
@@ -1898,27 +1903,50 @@ mod tests {
                 for _ in 0..4 {
                     let step = driver.step(&store, now, &counters, claimed);
                     claimed = carry_out(&store, step.claims);
-                    begun.extend(step.begun);
+                    begun.extend(step.begun.into_iter().map(|(record, _)| record));
                 }
                 begun
             };
-            let mut killed = quick();
-            assert_eq!(steps(&mut killed, now).len(), 1);
+            let mut killed = limited();
+            assert_eq!(steps(&mut killed, now).len(), 2);
             store.leave(killed.leave().expect("entered")).expect("leave");
-            let first = NewTimeout::new("first", now.saturating_sub(SECOND), b"").expect("valid");
-            store.write(now, &[Command::Schedule(first)]).expect("write");
-            let mut driver = quick();
+            let new = NewTimeout::new("new", now, b"").expect("valid");
+            store.write(now, &[Command::Schedule(new)]).expect("write");
+            let id = |id: &str| TimeoutId::new(id).expect("valid");
+            store.lock(is_locked.then(|| id("0")));
+            let mut driver = limited();
             let begun = steps(&mut driver, now);
-            assert_eq!(begun.len(), 1, "the last attempt begins alone");
-            let mut later = now;
+            let is_last = |record: &&Record| record.attempt == 2;
+            let last = begun.iter().find(is_last).expect("one of them").token;
+            assert_eq!((begun.len(), begun.iter().filter(is_last).count()), (2, 1));
+            let mut later = now.saturating_add(LOCKED);
             if is_ended {
-                driver.ended(begun[0].0.token);
+                driver.ended(last);
             } else {
+                assert!(steps(&mut driver, later).is_empty());
                 later = now.saturating_add(ALONE);
-                assert_eq!(driver.next_step(), Some(later));
             }
-            assert_eq!(steps(&mut driver, later).len(), 1);
+            store.lock(None);
+            assert_eq!(steps(&mut driver, later.saturating_add(ALONE)).len(), 1);
         }
+    }
+
+    /// A handler took so long that the next timeouts of its key are not delivered any more.
+    #[test]
+    fn timeouts_of_a_key_that_are_skipped_hold_no_others_back() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, mut driver) = (MemoryStore::new(), driver(8));
+        driver.settings.queue.key_limit = NonZeroUsize::new(1);
+        driver.settings.skip_older_than = Some(10 * SECOND);
+        let new = |id| NewTimeout::new(id, now, b"").and_then(|new| new.key("key"));
+        let new = ["a", "b", "c"].map(|id| Command::Schedule(new(id).expect("valid")));
+        store.write(now, &new).expect("write");
+        let begun = turn(&mut driver, &store, now).remove(0).0;
+        store.write(now, &[Command::Settle(begun.claim(), Settlement::Done)]).expect("write");
+        driver.ended(begun.token);
+        let later = now.saturating_add(20 * SECOND);
+        assert_eq!(begins(&mut driver, &store, later, 9), 0);
+        assert_eq!(store.records(), []);
     }
 
     #[test]

@@ -199,6 +199,28 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Void]);
 }
 
+/// The server runs the statement that begins a delivery when SQL of the user changes its payload.
+#[test]
+fn a_delivery_whose_payload_changes_meanwhile_begins_then_or_at_the_next_try() {
+    let Some((server, store, now)) = stored() else { return };
+    put(&store, "a", now);
+    let worker = store.enter(now, LONG, None).expect("enter");
+    let claims = claim(&store, worker, now);
+    let mut client = client(&server);
+    client.batch_execute(STALL).expect("stall");
+    let mut begun = thread::scope(|scope| {
+        let begin = scope.spawn(|| store.begin(now, &claims, None));
+        wait_for(&mut client, STALLED);
+        client.batch_execute("UPDATE delaywheel.timeouts SET payload = 'x'").expect("update");
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        begin.join().expect("no panic").expect("begin")
+    });
+    if begun == [Begun::Locked] {
+        begun = store.begin(now, &claims, None).expect("begin");
+    }
+    assert_eq!(begun, [Begun::Begun]);
+}
+
 /// The server runs the claim, and has read no row yet, when the reschedule commits.
 #[test]
 fn a_claim_or_the_next_one_has_a_timeout_that_moves_meanwhile_at_its_new_time() {

@@ -346,7 +346,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
     }
 
     /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
-    /// early. Only the reaper calls this.
+    /// early. Only the thread that takes the turns calls this.
     pub(in crate::timer) fn raise_published(&self) {
         let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
         self.shard.published.set(next.max(self.shard.published.get()));

@@ -145,7 +145,7 @@ impl Wakeup {
     #[inline]
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
         let sleeps_past = earlier.is_some_and(|expiration| {
-            // The reaper is not late for what has just come, even if it is due since long.
+            // What has just come makes no reaper late, however long ago it was due.
             let due = expiration.max(now);
             if due.get() < self.late_from.load(Ordering::Relaxed) {
                 self.expect_at(due);

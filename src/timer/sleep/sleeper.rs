@@ -74,8 +74,8 @@ pub(crate) enum SleepHandle {
 
 /// The parts of a timer that sleeps use.
 pub(crate) struct Parts {
-    /// Those of `shared`. A pointer of its own saves each drop of a sleep a load, for which the
-    /// lock of the shard would wait.
+    /// Those of `shared`. With a pointer of its own, the drop of a sleep needs one load less before
+    /// it locks the shard.
     shards: Arc<Wakers>,
     shared: Arc<Shared<TimingWheel<Waker>>>,
 }

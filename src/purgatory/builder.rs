@@ -70,8 +70,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
     }
 
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
-    /// operations. Default: those of a timer, whose threads have the prefix "purgatory". The prefix
-    /// of `timer` replaces that, also if it is the default, "timer".
+    /// operations. Default: those of a timer, whose threads have the prefix "purgatory". A timer
+    /// that is passed here keeps its own prefix, which is "timer" unless it was set.
     ///
     /// With a [`Reaper`](crate::Reaper), one thread serves many purgatories.
     ///

@@ -164,7 +164,8 @@ impl<K: Eq> Conditions<K> {
         this
     }
 
-    /// Checks the operation only after an event, because its check is `true` then.
+    /// Makes the operation wait for an event before its first check, for checks that are always
+    /// `true`.
     #[cfg(feature = "future")]
     pub(crate) fn need_event(&mut self) {
         if self.rule.check == Check::Always {
@@ -217,7 +218,7 @@ pub(super) struct Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     Never,
-    /// It is one after the first event.
+    /// It counts once an event has been announced.
     #[cfg(feature = "future")]
     AfterEvent,
     Always,

@@ -14,8 +14,8 @@
 //! # Tasks that receive
 //!
 //! - A poll takes a value, or leaves its waker under its ticket, in one hold of the backlog's lock.
-//! - Each put removes the wakers with the least tickets, at most one for each value in the backlog,
-//!   and wakes them. A close removes all.
+//! - Each put removes the wakers with the least tickets, at most one for each value of its batch,
+//!   and returns them, to be woken without the lock. A close removes all.
 //! - A woken task finds no value if another receiver was faster. It waits again with the same
 //!   ticket, so it stays ahead of tasks that began later.
 //! - A woken task that drops its receiver wakes the next task, if there is a value.

@@ -36,7 +36,7 @@
 //!   the reaper closes the backlog, and stops serving the timer.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
-//!   backlog.
+//!   backlog. The other half of a [`Timer`](crate::Timer) begins to finish.
 //! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
 //!   lock of [`CallbackThreads`], and then notify every finish.
 //!

@@ -369,8 +369,8 @@ impl Timer {
     /// Refuses new callbacks, runs those that become due `within` this time, then shuts down.
     /// Returns the callbacks that never ran.
     ///
-    /// It returns when that time is over, on the timer's clock, or as soon as no callback is
-    /// pending or running and no sleep is pending. [`Duration::MAX`] waits until none is left.
+    /// It returns when that time is over, on the timer's clock. It returns earlier if no callback
+    /// is pending or running and no sleep is pending. [`Duration::MAX`] waits until none is left.
     /// Until then, pending callbacks can be cancelled and reset, and the cancel of the last one
     /// ends the wait. A repeated callback ends with its next occurrence.
     ///

@@ -45,12 +45,13 @@ pub(crate) struct Shared<S: ShardState> {
     is_started: AtomicBool,
     /// Whether the clock or a task of the user runs the timer, so that there are no threads.
     is_driven: AtomicBool,
-    /// Whether the reaper has panicked, which only the user's clock can cause.
+    /// Whether the reaper has panicked, or that of the other half of a [`Timer`](crate::Timer).
+    /// Only the user's clock can cause it.
     pub(crate) is_reaper_dead: AtomicBool,
     pub(crate) callback_threads: Arc<CallbackThreads>,
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics: ends callbacks and sleeps of the timer together.
+    /// Called when the reaper panics: makes the other half of a [`Timer`](crate::Timer) refuse too.
     pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 

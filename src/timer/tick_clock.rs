@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct TickClock {
     pub(super) source: Arc<dyn Clock>,
-    /// Whether the source is the [`SystemClock`], by default.
+    /// Whether the builder set no clock. Then the timer reads the system's clock directly.
     pub(crate) is_system: bool,
     /// Start of tick 0. Set lazily with a [`ManualClock`], whose target may have no [`Instant`].
     origin: OnceLock<Instant>,

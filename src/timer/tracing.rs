@@ -3,7 +3,7 @@
 //! A subscriber is user code. The timer calls it without a lock and catches its panics, so that
 //! none ends a thread of the timer. Cancelling emits no events, and there are no spans. Scheduling
 //! emits them in two cases: the first timeout starts the threads, and a thread that hands off
-//! timeouts of a late reaper says how late they are.
+//! timeouts of a late reaper says when lateness begins or ends.
 
 use std::{
     string::String,

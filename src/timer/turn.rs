@@ -39,8 +39,9 @@ const HELP_STEPS: u64 = 32;
 /// The time by which the reaper asks to wake before the end of a sleep, because the system wakes
 /// threads late.
 ///
-/// It follows the wake-ups so that one in nine is too early, or more if the system wakes threads
-/// within a few microseconds. Then the reaper sleeps once more.
+/// It grows by a step when the reaper wakes late, and shrinks by eight when the reaper wakes early.
+/// So one wake-up in nine is too early, or more if the system wakes threads within a few
+/// microseconds. The reaper sleeps the rest of that pause without a lead.
 #[derive(Default)]
 struct Lead {
     span: Duration,
@@ -59,15 +60,19 @@ impl Lead {
 
     /// Returns the time to sleep before a pause is over.
     fn shorten(&mut self, pause: Duration, tick: Duration) -> Duration {
-        let was_early = mem::take(&mut self.was_early);
-        let may_lead = tick <= Self::LONGEST_TICK && pause < Duration::MAX && !was_early;
+        let may_lead = tick <= Self::LONGEST_TICK && pause < Duration::MAX && !self.was_early;
         let shorter = pause.checked_sub(self.span).filter(|_| may_lead);
         self.is_used = shorter.is_some();
         shorter.unwrap_or(pause)
     }
 
     /// Takes note that a sleep is over, `missing` before its end.
-    fn learn(&mut self, missing: Duration) {
+    fn learn(&mut self, missing: impl FnOnce() -> Duration) {
+        self.was_early = false;
+        if !self.is_used {
+            return;
+        }
+        let missing = missing();
         if missing.is_zero() {
             self.span = Self::MOST.min(self.span + Self::STEP);
         } else if missing <= self.span {
@@ -318,8 +323,8 @@ impl<S: ShardState> Client for TimerClient<S> {
         if has_slept {
             self.shared.reaper_stats.lock().wakeups += 1;
         }
-        if let Some(until) = self.slept_until.filter(|_| has_slept && self.lead.is_used) {
-            self.lead.learn(self.shared.shards.clock.pause_until(until));
+        if let Some(until) = self.slept_until.filter(|_| has_slept) {
+            self.lead.learn(|| self.shared.shards.clock.pause_until(until));
         }
     }
 
@@ -570,16 +575,16 @@ mod tests {
             let late = Duration::from_micros(40 + sleep * 8 % 21);
             let missing = pause.saturating_sub(lead.shorten(pause, tick) + late);
             early += u32::from(sleep >= 100 && !missing.is_zero());
-            if lead.is_used {
-                lead.learn(missing);
-            }
+            lead.learn(|| missing);
             if !missing.is_zero() {
                 assert_eq!(lead.shorten(missing, tick), missing, "twice too early");
+                lead.learn(|| Duration::ZERO);
             }
         }
         assert!((95..=105).contains(&early), "{early} of 900");
         let span = lead.span;
-        lead.learn(span + tick);
+        lead.is_used = true;
+        lead.learn(|| span + tick);
         assert_eq!(lead.span, span, "another thread has woken the reaper");
         for (pause, reason) in [(tick, "shorter than the lead"), (Duration::MAX, "without an end")]
         {
@@ -596,10 +601,10 @@ mod tests {
             let mut pause = Duration::from_millis(1);
             let mut sleeps = 0;
             while !pause.is_zero() {
+                // Another timer of the reaper has kept it awake once.
+                lead.shorten(pause, tick);
                 pause = pause.saturating_sub(lead.shorten(pause, tick) + late);
-                if lead.is_used {
-                    lead.learn(pause);
-                }
+                lead.learn(|| pause);
                 sleeps += 1;
             }
             assert_eq!(sleeps, 2, "more than every second wake-up is too early");

@@ -73,26 +73,6 @@ fn a_driver_sleeps_until_the_next_deadline_and_is_woken_for_an_earlier_one() {
 }
 
 #[test]
-fn a_driver_of_an_idle_timer_is_not_woken() {
-    let (timer, mut driver, clock, delays) = driven();
-    let (turns, waker) = Wakes::new();
-    let mut far = timer.sleep(3600 * SECOND);
-    assert!(poll(&mut far).is_pending());
-    assert!(poll_with(&mut driver, &waker).is_pending());
-    for _ in 0..100 {
-        let mut near = timer.sleep(7200 * SECOND);
-        assert!(poll(&mut near).is_pending());
-        far.reset(3600 * SECOND);
-        assert!(poll(&mut far).is_pending());
-    }
-    clock.advance(3599 * SECOND);
-    assert_eq!((turns.count(), taken(&delays)), (0, vec![3600]));
-    clock.advance(SECOND);
-    assert!(poll_with(&mut driver, &waker).is_pending());
-    assert_eq!((turns.count(), timer.stats().wakeups), (1, 1));
-}
-
-#[test]
 fn the_drop_of_a_driver_ends_the_sleeps_with_an_error() {
     let (timer, mut driver, _clock, _) = driven();
     let (woken, waker) = Wakes::new();

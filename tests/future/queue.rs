@@ -1,13 +1,12 @@
 //! Queues whose values tasks receive.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{Arc, mpsc::RecvError},
     task::{Context, Poll, Waker},
 };
 
-use delaywheel::{DelayQueue, ManualClock, Timer};
+use delaywheel::DelayQueue;
 use futures_core::Stream;
 use pollster::block_on;
 
@@ -129,16 +128,4 @@ fn a_stream_wakes_the_task_that_polled_it_last() {
     let mut context = Context::from_waker(&two);
     assert_eq!(Pin::new(&mut stream).poll_next(&mut context), Poll::Ready(Some(1)));
     assert_eq!(queue.len(), 0);
-}
-
-#[test]
-fn a_task_that_keeps_a_queue_of_borrowed_values_may_move_to_another_thread() {
-    fn is_send<F: Future + Send>(task: F) -> F {
-        task
-    }
-    let clock = ManualClock::new();
-    let queue = Timer::builder().clock(clock.clone()).build_queue().expect("valid settings");
-    queue.insert(SECOND, "tea").expect("the queue is not full");
-    clock.advance(SECOND);
-    assert_eq!(block_on(is_send(async move { queue.recv_async().await })), Ok("tea"));
 }

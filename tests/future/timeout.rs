@@ -10,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{
-    Clock,
-    future::{Timeout, TimeoutError},
-};
+use delaywheel::{Clock, future::TimeoutError};
 
 use crate::support::{Pending, SECOND, Wakes, poll, poll_with, timer};
 
@@ -100,15 +97,4 @@ fn a_timeout_whose_future_panics_when_it_is_dropped_leaves_nothing_behind() {
     drop(waker);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(limited))).is_err());
     assert_eq!((timer.stats().pending, Arc::strong_count(&woken)), (0, 1));
-}
-
-#[test]
-fn the_future_can_be_looked_at_and_taken_back() {
-    let (timer, _clock) = timer();
-    let mut limited: Timeout<_> = timer.timeout(SECOND, Pending(3));
-    assert!(poll(&mut limited).is_pending());
-    limited.get_mut().0 = 7;
-    assert_eq!(limited.get_ref().0, 7);
-    assert_eq!(limited.into_inner().0, 7);
-    assert_eq!(timer.stats().pending, 0);
 }

@@ -9,7 +9,7 @@ use delaywheel::{Clock, Driven, StepListener};
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A clock that the test sets. Clones show the same time.
+/// Clones show the same time.
 #[derive(Debug, Clone)]
 pub(crate) struct Set {
     shared: Arc<Shared>,
@@ -41,7 +41,7 @@ impl Set {
         Self::reporting(false, None)
     }
 
-    /// A clock whose timers have a reaper, and that reports jumps and steps as the system does.
+    /// A clock whose timers have a reaper. It reports jumps and steps, or has a period for them.
     pub(crate) fn reporting(may_jump: bool, recheck: Option<Duration>) -> Self {
         let shared = Shared {
             origin: Instant::now(),

@@ -1,4 +1,4 @@
-//! Tasks that receive from a backlog, against puts, drops and the end.
+//! Tasks and threads that take from a backlog, against puts, drops and the end.
 
 use std::{
     sync::{Arc, mpsc::TryRecvError},

@@ -130,7 +130,7 @@ pub(super) struct Content<S> {
     unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
-    /// Those of pending and cancelled timeouts follow from the others and the wheel.
+    /// `pending` and `cancelled` stay 0 here, and follow from the others and the wheel.
     counts: TimerStats,
     wall_deadlines: WallDeadlines,
 }

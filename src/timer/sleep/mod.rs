@@ -61,8 +61,8 @@ impl Sleeps {
         wake_all(self.wakers.shut_down());
     }
 
-    /// Refuses new sleeps, and wakes the task of each pending one. Returns when the finish has to
-    /// end.
+    /// Refuses new sleeps, and wakes the task of each pending one. Returns the deadline of the
+    /// finish.
     pub(super) fn begin_finish(&self, within: Duration) -> Nanos {
         let deadline = self.wakers.shards.clock.elapsed_after(within);
         self.wakers.shards.begin_finish();

@@ -52,18 +52,6 @@ fn timers_with_settings_at_their_bounds_work() {
     }
 }
 
-#[cfg(feature = "tracing")]
-#[test]
-fn the_warning_accepts_every_lateness() {
-    for bound in DELAYS {
-        let (clock, timer) =
-            crate::timer::support::manual_with(|builder| builder.warn_if_later_than(bound));
-        timer.schedule(Duration::ZERO, || ()).unwrap();
-        clock.advance(SECOND);
-        assert_eq!(timer.stats().expired, 1);
-    }
-}
-
 /// Calls every function that takes a key. Returns whether the timeout was pending.
 fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
     let is_pending = values.is_pending(key);

@@ -1,7 +1,7 @@
 //! The reaper thread with clocks of the user: one that jumps ahead, and one that panics.
 //!
-//! Here the clock of [`clock`](super::clock) does not drive its timers: the reaper sleeps in real
-//! time, and the clock shows another time.
+//! Here the clock that the test sets does not drive its timers: the reaper sleeps in real time, and
+//! the clock shows another time.
 
 use std::{
     sync::{

@@ -287,9 +287,11 @@ pub(crate) struct Driver {
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
-    /// The latest last attempt, by token, and until when no other one begins beside it.
+    /// The latest last attempt, by token, and until when no other one begins beside it. Due records
+    /// that wait for it.
     last_attempt: Option<(u64, WallTime)>,
-    /// Delays of records that others have locked, or that wait for a last attempt, by token.
+    waiting: Due,
+    /// Delays of records that others have locked, by token.
     locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
@@ -336,7 +338,8 @@ impl Driver {
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        let due = self.window.due.len() + self.backlog.due.len() + self.parked_size.0;
+        let due = self.window.due.len() + self.backlog.due.len() + self.waiting.len();
+        let due = due + self.parked_size.0;
         (self.wheel.len(), due, self.delivering.len())
     }
 
@@ -412,7 +415,8 @@ impl Driver {
         self.blocked.clear();
         self.locked.clear();
         self.busy.retain(|_, count| *count > 0);
-        let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
+        let due = [&mut self.window.due, &mut self.backlog.due, &mut self.waiting];
+        let due = due.map(std::mem::take);
         let held = self.wheel.drain().map(|(_, _, record)| record);
         let parked = std::mem::take(&mut self.parked).into_values();
         self.parked_size = (0, 0);
@@ -462,7 +466,10 @@ impl Driver {
         }
         let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
-        let due = (has_due && self.free() > 0).then_some(self.last.max(permit_at));
+        let next_last = self.last_attempt.map_or(self.last, |(_, until)| until.max(self.last));
+        let waiting = (!self.waiting.is_empty()).then_some(next_last);
+        let due = has_due.then_some(self.last).into_iter().chain(waiting).min();
+        let due = due.filter(|_| self.free() > 0).map(|due| due.max(permit_at));
         let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
@@ -732,7 +739,8 @@ impl Driver {
     fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         self.settling.extend(turn.step.settling());
         if let Some(worker) = self.worker {
-            let due = [&self.window.due, &self.backlog.due].into_iter().chain(self.parked.values());
+            let due = [&self.window.due, &self.backlog.due, &self.waiting].into_iter();
+            let due = due.chain(self.parked.values());
             let held = self.wheel.iter().map(|(_, _, record)| record);
             let held = held.chain(due.flat_map(Due::values)).map(|record| record.token);
             let others = self.delivering.keys().chain(&self.settling).copied();
@@ -988,16 +996,56 @@ impl Driver {
         }
     }
 
-    /// Holds a record that cannot begin, each time for twice as long.
-    fn hold_for_longer(&mut self, record: Record, now: WallTime) {
-        let delay = self.locked.entry(record.token).or_default();
-        *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
-        let until = now.saturating_add(*delay);
-        self.hold(record, until);
+    /// Makes the first record that waits for a last attempt due again, if that runs no more or has
+    /// run for long.
+    fn resume_waiting(&mut self, now: WallTime) {
+        if self.free() > 0
+            && self.last_attempt.is_none_or(|(_, until)| until <= now)
+            && let Some((rank, record)) = self.waiting.pop_first()
+        {
+            self.window.due.insert(rank, record);
+        }
+    }
+
+    /// Takes out at most so many due records that can begin.
+    fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Record> {
+        let (idle, mut records) = (self.idle(), Vec::new());
+        while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
+            let Some(record) = self.pop_due() else { break };
+            if lacks_zone(&record) {
+                self.pass_to_others(&record, turn);
+                if let Some(key) = &record.key {
+                    self.unpark(key);
+                }
+            } else if let Some(settlement) =
+                skipped(&record, turn.now, self.settings.skip_older_than)
+            {
+                turn.counters.skipped.add(1);
+                self.locked.remove(&record.token);
+                turn.step.settle(record.claim(), settlement);
+                if let Some(key) = &record.key {
+                    self.unpark(key);
+                }
+            } else if self.waits_for_last_attempt(&record, turn.now) {
+                let key = record.key.clone();
+                self.bytes += record.payload.len();
+                self.waiting.insert(rank(&record), record);
+                if let Some(key) = key {
+                    self.unpark(&key);
+                }
+            } else if let Some(record) = self.park(record, turn) {
+                if self.is_last_attempt(&record) {
+                    self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
+                }
+                records.push(record);
+            }
+        }
+        records
     }
 
     /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
+        self.resume_waiting(turn.now);
         let mut count = self.free().min(BATCH);
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
         if let Some(rate) = rate {
@@ -1014,27 +1062,7 @@ impl Driver {
             }
             count = count.min(self.permits.0);
         }
-        let (idle, mut records) = (self.idle(), Vec::new());
-        while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
-            let Some(record) = self.pop_due() else { break };
-            if lacks_zone(&record) {
-                self.pass_to_others(&record, turn);
-                record.key.iter().for_each(|key| self.unpark(key));
-            } else if let Some(settlement) =
-                skipped(&record, turn.now, self.settings.skip_older_than)
-            {
-                turn.counters.skipped.add(1);
-                turn.step.settle(record.claim(), settlement);
-                record.key.iter().for_each(|key| self.unpark(key));
-            } else if self.waits_for_last_attempt(&record, turn.now) {
-                self.hold_for_longer(record, turn.now);
-            } else if let Some(record) = self.park(record, turn) {
-                if self.is_last_attempt(&record) {
-                    self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
-                }
-                records.push(record);
-            }
-        }
+        let records = self.take_due(count, turn);
         if records.is_empty() {
             return Ok(());
         }
@@ -1077,7 +1105,12 @@ impl Driver {
                     self.deliver(record, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
-                Begun::Locked => self.hold_for_longer(record, turn.now),
+                Begun::Locked => {
+                    let delay = self.locked.entry(record.token).or_default();
+                    *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
+                    let until = turn.now.saturating_add(*delay);
+                    self.hold(record, until);
+                }
                 Begun::Busy => {
                     let key = record.key.clone().unwrap_or_default();
                     let (until, delay) = self.blocked.entry(key).or_default();
@@ -1289,6 +1322,9 @@ impl Driver {
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
+        if self.waiting.len() > self.settings.window_capacity / 2 {
+            return (0, false);
+        }
         if self.may_begin_at_claim() {
             let most = self.most_of_backlog();
             let free = self.free_of(most).min(BACKLOG);
@@ -1853,8 +1889,7 @@ mod tests {
                 let (mut driver, mut claimed) = (driver(8), Vec::new());
                 driver.settings.queue.backoff = Backoff::default().attempts(3);
                 driver.settings.queue.key_limit = key_limit;
-                let is_killed = (0..60).any(|step| {
-                    let now = now.saturating_add(LOCKED * 10 * step);
+                let is_killed = (0..30).any(|_| {
                     let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
                     for (claim, settlement, _) in step.settlements {
                         store.write(now, &[Command::Settle(claim, settlement)]).expect("write");
@@ -1913,18 +1948,19 @@ mod tests {
             let new = NewTimeout::new("new", now, b"").expect("valid");
             store.write(now, &[Command::Schedule(new)]).expect("write");
             let id = |id: &str| TimeoutId::new(id).expect("valid");
-            store.lock(is_locked.then(|| id("0")));
+            store.lock(is_locked.then(|| id("1")));
             let mut driver = limited();
             let begun = steps(&mut driver, now);
             let is_last = |record: &&Record| record.attempt == 2;
             let last = begun.iter().find(is_last).expect("one of them").token;
             assert_eq!((begun.len(), begun.iter().filter(is_last).count()), (2, 1));
-            let mut later = now.saturating_add(LOCKED);
+            assert_eq!(driver.held().1, usize::from(!is_locked), "one waits");
+            let mut later = now;
             if is_ended {
                 driver.ended(last);
             } else {
-                assert!(steps(&mut driver, later).is_empty());
-                later = now.saturating_add(ALONE);
+                later = now.saturating_add(if is_locked { LOCKED } else { ALONE });
+                assert_eq!(driver.next_step(), Some(later));
             }
             store.lock(None);
             assert_eq!(steps(&mut driver, later.saturating_add(ALONE)).len(), 1);

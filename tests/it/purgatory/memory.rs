@@ -143,15 +143,11 @@ fn a_random_tenth_of_a_crowd_keeps_little_memory_and_less_after_shrink() {
 }
 
 #[test]
-fn a_crowd_gives_back_its_memory_when_its_last_operation_has_been_completed() {
+fn a_crowd_gives_back_its_memory_when_its_last_operation_has_ended() {
     check_a_crowd(|_, purgatory, keys| {
         fastrand::Rng::with_seed(1).shuffle(keys);
         assert!(keys.iter().all(|&key| purgatory.complete(key)));
     });
-}
-
-#[test]
-fn a_crowd_gives_back_its_memory_when_its_last_operation_has_expired() {
     check_a_crowd(|clock, purgatory, keys| {
         assert!(keys.iter().step_by(2).all(|&key| purgatory.complete(key)));
         clock.advance(HOUR);

@@ -53,13 +53,12 @@ fn a_timer_that_ended_before_its_first_sleep_refuses_it() {
         let (mut sleep, mut polled) = (timer.sleep(SECOND), timer.sleep(SECOND));
         assert!(poll_with(&mut polled, &waker).is_pending());
         end(&timer);
-        let kept = (!is_dropped).then_some(timer);
+        let _kept = (!is_dropped).then_some(timer);
         assert_eq!(woken.count(), 1);
         for sleep in [&mut sleep, &mut polled] {
             let Poll::Ready(Err(error)) = poll(sleep) else { panic!("it has ended") };
             assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
         }
-        drop(kept);
     }
 }
 

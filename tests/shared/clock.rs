@@ -36,7 +36,6 @@ impl Set {
         Self { drives: true, ..Self::reporting(false, None) }
     }
 
-    /// A clock whose timers have a reaper.
     pub(crate) fn quiet() -> Self {
         Self::reporting(false, None)
     }

@@ -1,7 +1,4 @@
-//! The reaper thread with clocks of the user: one that jumps ahead, and one that panics.
-//!
-//! Here the clock that the test sets does not drive its timers: the reaper sleeps in real time, and
-//! the clock shows another time.
+//! The reaper in real time, with clocks of the user: one that jumps ahead, and one that panics.
 
 use std::{
     sync::{

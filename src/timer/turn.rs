@@ -527,7 +527,11 @@ mod tests {
             let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
             let mut client = TimerClient::new(timer.shared());
             let leads = [(); 3].map(|()| {
-                timer.schedule(Duration::from_secs(9), 0).expect("the timer runs");
+                // Past the timer, which would start a reaper of its own.
+                let shards = &timer.shared().shards;
+                let read = shards.clock.read();
+                let deadline = shards.clock.deadline(read, Duration::from_secs(9));
+                shards.lock(0).insert(read.now, deadline, 0).expect("the wheel has room");
                 let pause = client.until_next();
                 let asked = client.fall_asleep(Duration::MAX).expect("no timeout is due");
                 *clock.1.lock() += pause;

@@ -51,11 +51,12 @@ impl Backoff {
     /// The first attempts of quick handlers begin ahead, in batches, so a kill of the process can
     /// count one that no handler has seen. With a limit of one, and from the second attempt on, no
     /// more begin than handlers are free. Of asynchronous handlers, `max_deliveries` are free at
-    /// first, so a kill counts an attempt of each delivery under way, run or not. With a
-    /// limit of two or more, if no attempt of a timeout has ended, its last one does not begin
-    /// beside another such last attempt of its queue in this process that began within the last
-    /// second. So a timeout whose handler soon ends the process does not make those dead that were
-    /// always beside it.
+    /// first, so a kill counts an attempt of each delivery under way, run or not.
+    ///
+    /// If a handler ends its process each time, all deliveries beside it come to their last attempt
+    /// together. So with a limit of two or more, a timer that has begun the last attempt of a
+    /// timeout, none of which has ended, waits for its end, or for a second, before it begins
+    /// another such attempt of the queue. A handler that soon ends its process then ends alone.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

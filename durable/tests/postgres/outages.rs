@@ -34,7 +34,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     assert_eq!(state(&store, &"a".try_into().expect("valid")), State::Pending);
 }
 
-/// The conformance tests have rows that nobody locks.
+/// `conformance::check` tests this for records that no other transaction has locked.
 #[test]
 fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
     let Some((server, store, now)) = stored() else { return };

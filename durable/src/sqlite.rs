@@ -379,9 +379,9 @@ impl Store for SqliteStore {
             let answers = commands.iter().map(|command| effects.apply(command, now, &transaction));
             let answers = answers.collect::<rusqlite::Result<Vec<_>>>();
             let answers = answers.map_err(store_error)?;
+            effects.clean(&transaction).map_err(store_error)?;
             effects.count(&transaction).map_err(store_error)?;
             effects.trim(now, &transaction).map_err(store_error)?;
-            effects.clean(&transaction).map_err(store_error)?;
             transaction.commit().map_err(commit_error)?;
             Ok(answers)
         };
@@ -769,8 +769,6 @@ impl Effects {
         let range = (&self.cleaned, &end, until.as_micros());
         writer.prepare_cached(CLEAN)?.execute(range)?;
         self.cleaned = end.unwrap_or_default();
-        // Processes that live shortly go on where the last one stopped.
-        writer.prepare_cached("UPDATE store SET cleaned = ?")?.execute([&self.cleaned])?;
         Ok(())
     }
 
@@ -790,9 +788,10 @@ impl Effects {
             .iter()
             .map(|(_, before, after)| i64::from(after.is_some()) - i64::from(before.is_some()));
         let live = live.sum::<i64>();
-        if (live, self.dead) != (0, 0) {
-            let sql = "UPDATE store SET live = live + ?, dead = dead + ?";
-            writer.prepare_cached(sql)?.execute((live, self.dead))?;
+        if (live, self.dead) != (0, 0) || self.stale > 0 {
+            // Processes that live shortly go on cleaning where the last one stopped.
+            let sql = "UPDATE store SET live = live + ?, dead = dead + ?, cleaned = ?";
+            writer.prepare_cached(sql)?.execute((live, self.dead, &self.cleaned))?;
         }
         Ok(())
     }
@@ -1245,22 +1244,23 @@ fn replace(
     old: Option<&Record>,
     record: Option<&Record>,
 ) -> rusqlite::Result<()> {
-    if let Some(old) = old {
-        let spot = ((old.queue.clone(), old.priority), old.next);
-        remove(writer, old.state == State::Dead, &spot, &old.id)?;
-    }
     let place = |record: &Record| {
-        let is_dead = record.state == State::Dead;
-        (is_dead, record.queue.clone(), record.priority, record.next)
+        let spot = ((record.queue.clone(), record.priority), record.next);
+        (record.state == State::Dead, spot)
     };
+    let before = old.map(place);
+    if let (Some(old), Some((is_dead, spot))) = (old, &before) {
+        remove(writer, *is_dead, spot, &old.id)?;
+    }
     let Some(record) = record else {
         if let Some(old) = old {
             writer.prepare_cached("DELETE FROM ids WHERE id = ?")?.execute([old.id.as_str()])?;
         }
         return Ok(());
     };
-    if old.map(place) != Some(place(record)) {
-        let (is_dead, queue, priority, next) = place(record);
+    let after = place(record);
+    if before.as_ref() != Some(&after) {
+        let (is_dead, ((queue, priority), next)) = after;
         let row = (record.id.as_str(), is_dead, queue.as_str(), priority as u8, next.as_micros());
         let sql = "INSERT OR REPLACE INTO ids VALUES (?, ?, ?, ?, ?)";
         writer.prepare_cached(sql)?.execute(row)?;

@@ -1000,7 +1000,7 @@ impl Driver {
     /// run for long.
     fn resume_waiting(&mut self, now: WallTime) {
         if self.free() > 0
-            && self.last_attempt.is_none_or(|(_, until)| until <= now)
+            && !self.has_last_attempt(now)
             && let Some((rank, record)) = self.waiting.pop_first()
         {
             self.window.due.insert(rank, record);
@@ -1012,32 +1012,33 @@ impl Driver {
         let (idle, mut records) = (self.idle(), Vec::new());
         while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
             let Some(record) = self.pop_due() else { break };
-            if lacks_zone(&record) {
+            let passed = if lacks_zone(&record) {
                 self.pass_to_others(&record, turn);
-                if let Some(key) = &record.key {
-                    self.unpark(key);
-                }
+                record.key
             } else if let Some(settlement) =
                 skipped(&record, turn.now, self.settings.skip_older_than)
             {
                 turn.counters.skipped.add(1);
                 self.locked.remove(&record.token);
                 turn.step.settle(record.claim(), settlement);
-                if let Some(key) = &record.key {
-                    self.unpark(key);
-                }
-            } else if self.waits_for_last_attempt(&record, turn.now) {
+                record.key
+            } else if self.has_last_attempt(turn.now) && self.is_last_attempt(&record) {
                 let key = record.key.clone();
                 self.bytes += record.payload.len();
                 self.waiting.insert(rank(&record), record);
-                if let Some(key) = key {
-                    self.unpark(&key);
+                key
+            } else {
+                if let Some(record) = self.park(record, turn) {
+                    if self.is_last_attempt(&record) {
+                        self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
+                    }
+                    records.push(record);
                 }
-            } else if let Some(record) = self.park(record, turn) {
-                if self.is_last_attempt(&record) {
-                    self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
-                }
-                records.push(record);
+                continue;
+            };
+            // It is no delivery of its key, so the next record of the key may be one.
+            if let Some(key) = passed {
+                self.unpark(&key);
             }
         }
         records
@@ -1171,9 +1172,9 @@ impl Driver {
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
     }
 
-    /// Returns whether a record waits for another last attempt to end.
-    fn waits_for_last_attempt(&self, record: &Record, now: WallTime) -> bool {
-        self.last_attempt.is_some_and(|(_, until)| now < until) && self.is_last_attempt(record)
+    /// Returns whether a last attempt runs, and has not run for long.
+    fn has_last_attempt(&self, now: WallTime) -> bool {
+        self.last_attempt.is_some_and(|(_, until)| now < until)
     }
 
     fn end_last_attempt(&mut self, token: u64) {
@@ -1485,11 +1486,15 @@ mod tests {
         claims.into_iter().map(carry_out).collect()
     }
 
-    /// Carries out the claims of a step. Returns what begins then.
-    fn turn(driver: &mut Driver, store: &MemoryStore, now: WallTime) -> Vec<(Record, Arc<Run>)> {
-        let counters = Counters::default();
-        let claims = driver.step(store, now, &counters, Vec::new()).claims;
-        driver.step(store, now, &counters, carry_out(store, claims)).begun
+    /// Carries out the claims of so many steps. Returns what begins.
+    fn steps(driver: &mut Driver, store: &MemoryStore, now: WallTime, count: u32) -> Vec<Record> {
+        let (counters, mut claimed, mut begun) = (Counters::default(), Vec::new(), Vec::new());
+        for _ in 0..count {
+            let step = driver.step(store, now, &counters, claimed);
+            claimed = carry_out(store, step.claims);
+            begun.extend(step.begun.into_iter().map(|(record, _)| record));
+        }
+        begun
     }
 
     #[test]
@@ -1804,7 +1809,7 @@ mod tests {
                     (max, Some(threads));
                 let mut begun = 0;
                 while begun < usize::from(stuck) {
-                    begun += turn(&mut driver, &store, now).len();
+                    begun += steps(&mut driver, &store, now, 2).len();
                 }
                 for due in [now.saturating_sub(SECOND), now] {
                     let new = |n| NewTimeout::new(format!("{n} at {due}"), due, b"");
@@ -1933,24 +1938,15 @@ mod tests {
                 driver.settings.queue.backoff = Backoff::default().attempts(2);
                 driver
             };
-            let steps = |driver: &mut Driver, now| {
-                let (counters, mut claimed, mut begun) = (Counters::default(), vec![], vec![]);
-                for _ in 0..4 {
-                    let step = driver.step(&store, now, &counters, claimed);
-                    claimed = carry_out(&store, step.claims);
-                    begun.extend(step.begun.into_iter().map(|(record, _)| record));
-                }
-                begun
-            };
             let mut killed = limited();
-            assert_eq!(steps(&mut killed, now).len(), 2);
+            assert_eq!(steps(&mut killed, &store, now, 4).len(), 2);
             store.leave(killed.leave().expect("entered")).expect("leave");
             let new = NewTimeout::new("new", now, b"").expect("valid");
             store.write(now, &[Command::Schedule(new)]).expect("write");
             let id = |id: &str| TimeoutId::new(id).expect("valid");
             store.lock(is_locked.then(|| id("1")));
             let mut driver = limited();
-            let begun = steps(&mut driver, now);
+            let begun = steps(&mut driver, &store, now, 4);
             let is_last = |record: &&Record| record.attempt == 2;
             let last = begun.iter().find(is_last).expect("one of them").token;
             assert_eq!((begun.len(), begun.iter().filter(is_last).count()), (2, 1));
@@ -1963,7 +1959,8 @@ mod tests {
                 assert_eq!(driver.next_step(), Some(later));
             }
             store.lock(None);
-            assert_eq!(steps(&mut driver, later.saturating_add(ALONE)).len(), 1);
+            let later = later.saturating_add(ALONE);
+            assert_eq!(steps(&mut driver, &store, later, 4).len(), 1);
         }
     }
 
@@ -1977,7 +1974,7 @@ mod tests {
         let new = |id| NewTimeout::new(id, now, b"").and_then(|new| new.key("key"));
         let new = ["a", "b", "c"].map(|id| Command::Schedule(new(id).expect("valid")));
         store.write(now, &new).expect("write");
-        let begun = turn(&mut driver, &store, now).remove(0).0;
+        let begun = steps(&mut driver, &store, now, 2).remove(0);
         store.write(now, &[Command::Settle(begun.claim(), Settlement::Done)]).expect("write");
         driver.ended(begun.token);
         let later = now.saturating_add(20 * SECOND);

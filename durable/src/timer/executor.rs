@@ -20,21 +20,27 @@ pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
 pub(super) struct Threads(Arc<Waiting>);
 
-/// Deliveries that wait for a thread, and whether no more may come.
+/// Deliveries that wait for a thread.
 #[derive(Default)]
 struct Waiting {
-    state: Mutex<(VecDeque<Delivery>, bool)>,
+    queue: Mutex<Queue>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    deliveries: VecDeque<Delivery>,
+    is_closed: bool,
 }
 
 impl Waiting {
     /// Waits for a delivery; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Delivery> {
-        let mut state = self.state.lock();
-        while state.0.is_empty() && !state.1 {
-            self.changed.wait(&mut state);
+        let mut queue = self.queue.lock();
+        while queue.deliveries.is_empty() && !queue.is_closed {
+            self.changed.wait(&mut queue);
         }
-        state.0.pop_front()
+        queue.deliveries.pop_front()
     }
 }
 
@@ -61,17 +67,17 @@ impl Threads {
 
     /// Adds a delivery. If the queue is closed, it is dropped.
     pub(super) fn push(&self, delivery: Delivery) {
-        let mut state = self.0.state.lock();
-        if !state.1 {
-            state.0.push_back(delivery);
-            drop(state);
+        let mut queue = self.0.queue.lock();
+        if !queue.is_closed {
+            queue.deliveries.push_back(delivery);
+            drop(queue);
             self.0.changed.notify_one();
         }
     }
 
     /// Makes the threads end after the deliveries that wait.
     pub(super) fn close(&self) {
-        self.0.state.lock().1 = true;
+        self.0.queue.lock().is_closed = true;
         self.0.changed.notify_all();
     }
 }

@@ -973,6 +973,10 @@ impl Driver {
         if record.state == State::Delivering {
             return self.deliver(record, turn);
         }
+        if self.lacks_zone && lacks_zone(&record) {
+            // The claim was under way when this worker found that it does not know the zone.
+            return self.pass_to_others(&record, turn);
+        }
         let backoff = self.settings.queue.backoff;
         if backoff.is_last(record.attempt) {
             let claim = record.claim();

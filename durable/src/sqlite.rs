@@ -694,9 +694,9 @@ struct Effects {
     /// How long attempts are kept, and how many were added.
     keep: Duration,
     attempts: u64,
-    /// Number of rows that became stale, and the least time of their records.
+    /// Number of rows that became stale, and the greatest time of their records.
     stale: usize,
-    stale_from: Option<WallTime>,
+    stale_to: Option<WallTime>,
     cleaned: String,
 }
 
@@ -712,7 +712,14 @@ impl Effects {
         if let (Command::Settle(claim, Settlement::Done), true) = (command, self.keep.is_zero()) {
             return self.remove_held(claim, writer);
         }
-        let old = find(writer, id, self.holds.get(id))?;
+        let old = match (find(writer, id, self.holds.get(id)), command) {
+            (Err(error), Command::Cancel(_) | Command::Schedule(_) | Command::Settle(..))
+                if is_damaged(&error) =>
+            {
+                find_place(writer, id)?
+            }
+            (found, _) => found?,
+        };
         let (change, answer) = apply(old.clone(), command, self.token);
         if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
             && answer == Answer::Settled(true)
@@ -752,7 +759,7 @@ impl Effects {
         let is_removed = remove(writer, false, &spot, &claim.id)?;
         if is_removed {
             self.stale += 1;
-            self.stale_from = self.stale_from.into_iter().chain([spot.1]).min();
+            self.stale_to = self.stale_to.max(Some(spot.1));
             self.holds.remove(&claim.id);
             self.changes.push((claim.id.clone(), Some(spot), None));
         }
@@ -762,7 +769,7 @@ impl Effects {
     /// Looks at twice as many rows of ids as became stale, so that at most about as many are stale
     /// as are not. Those of records that are due later are hardly ever stale, and not looked up.
     fn clean(&mut self, writer: &Connection) -> rusqlite::Result<()> {
-        let Some(until) = self.stale_from else { return Ok(()) };
+        let Some(until) = self.stale_to else { return Ok(()) };
         let sql = "SELECT id FROM ids WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?";
         let range = (&self.cleaned, 2 * self.stale);
         let end = writer.prepare_cached(sql)?.query_row(range, |row| row.get(0)).optional()?;
@@ -969,7 +976,8 @@ impl Held {
             let mut statement = reader.prepare_cached(&sql)?;
             let (part, (next, id)) = (&frontier.part, &place);
             let key = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
-            let record = statement.query_row(key, |row| self.read_row(row)).optional()?;
+            let record = statement.query_row(key, |row| self.read_row(row)).optional();
+            let record = unless_damaged(record)?.flatten();
             if record.as_ref().is_some_and(is_busy) {
                 after = Some(place);
                 continue;
@@ -995,7 +1003,10 @@ impl Held {
                     frontier.to = place(row)?;
                     continue;
                 }
-                let record = self.read_row(row)?;
+                let Some(record) = unless_damaged(self.read_row(row))? else {
+                    frontier.to = place(row).unwrap_or_else(|_| frontier.to.clone());
+                    continue;
+                };
                 let place = (record.next, record.id.clone());
                 if is_busy(&record) {
                     busy.push(place.clone());
@@ -1223,6 +1234,52 @@ fn find(
 ) -> rusqlite::Result<Option<Record>> {
     let mut statement = connection.prepare_cached(&format!("{COLUMNS} {BY_ID} WHERE id = ?"))?;
     statement.query_row([id.as_str()], |row| read_row(row, hold)).optional()
+}
+
+/// Passes over a record that cannot be read, as it would stop its queue.
+fn unless_damaged<T>(read: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match read {
+        Err(error) if is_damaged(&error) => {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(error = &error as &dyn Error, "a damaged timeout is passed over");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
+}
+
+/// Returns whether the content of a row is at fault, and not the file as a whole.
+fn is_damaged(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code().is_none()
+}
+
+/// Stands for a record that cannot be read, so that it can be removed or replaced.
+fn find_place(writer: &Connection, id: &TimeoutId) -> rusqlite::Result<Option<Record>> {
+    let sql = "SELECT dead, next, id, queue, priority FROM ids WHERE id = ?";
+    let read = |row: &Row<'_>| {
+        let (next, id) = place(row)?;
+        let queue = Name::new(row.get_ref(3)?.as_str()?).map_err(damaged)?;
+        let priority = Priority::ALL.get(row.get::<_, usize>(4)?).copied().unwrap_or_default();
+        let state = if row.get(0)? { State::Dead } else { State::Pending };
+        let (payload, repeat, key, error) = (Arc::default(), None, None, None);
+        let (attempt, token) = (0, 0);
+        let due = next;
+        Ok(Record {
+            id,
+            due,
+            next,
+            payload,
+            repeat,
+            queue,
+            priority,
+            key,
+            attempt,
+            state,
+            token,
+            error,
+        })
+    };
+    writer.prepare_cached(sql)?.query_row([id.as_str()], read).optional()
 }
 
 /// Removes the row at a place. Returns whether there was one.

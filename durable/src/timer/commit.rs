@@ -126,9 +126,9 @@ impl Aside {
 
     /// Takes the first job from a number on that no earlier one of the same id precedes.
     fn take(&mut self, from: u64) -> Option<(u64, Instant, Job)> {
-        let mut earlier: Vec<&TimeoutId> = Vec::new();
+        let mut earlier = FxHashSet::default();
         let number = self.jobs.iter().find_map(|(&number, (_, job))| {
-            let is_first = !job.ids().any(|id| earlier.contains(&id));
+            let is_first = !job.ids().any(|id| earlier.contains(id));
             earlier.extend(job.ids());
             (is_first && number >= from).then_some(number)
         })?;
@@ -309,7 +309,10 @@ pub(super) fn write_group(
             return failed;
         }
     }
-    let is_of_one = matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Refused);
+    let is_of_one = matches!(
+        error.reason(),
+        StoreErrorReason::Locked | StoreErrorReason::Refused | StoreErrorReason::Corrupt
+    );
     if is_of_one && group.len() > 1 {
         let second = group.split_off(group.len() / 2);
         let mut failed = write_group(store, now, group, counters, outcome);

@@ -330,3 +330,58 @@ fn a_damaged_file_is_an_error_or_complete_when_it_is_checked() {
     }
     assert!(complete > 0 && errors > 0, "{complete} were complete, {errors} were errors");
 }
+
+/// Claims pass over it, it can be cancelled, and commands that are written with that one succeed.
+#[test]
+fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
+    let (_folder, path) = file();
+    let store = SqliteStore::open(&path).expect("open");
+    let schedule = |id| {
+        let priority = if id == "bad" { Priority::High } else { Priority::Low };
+        Command::Schedule(NewTimeout::new(id, at(0), b"a").expect("valid").priority(priority))
+    };
+    store.write(at(0), &["bad", "good"].map(schedule)).expect("write");
+    drop(store);
+    change(&path, "UPDATE records SET payload = x'00' WHERE id = 'bad'");
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(SqliteStore::open(&path).expect("open"))
+        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+        .expect("start");
+    assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), "good");
+    timer.get("bad").expect_err("it is damaged");
+    let moved = timer.reschedule("bad", DAY);
+    timer.schedule("other", DAY, b"").wait().expect("it is not damaged");
+    moved.wait().expect_err("it is damaged");
+    assert_eq!(timer.cancel("bad").wait().expect("cancel"), Cancelled::Cancelled);
+    assert_eq!(timer.count().expect("count").live, 1);
+}
+
+/// Each commit acknowledges one that was due long before the others.
+#[test]
+fn rows_of_ids_are_cleaned_beside_old_timeouts() {
+    let (_folder, path) = file();
+    let store = SqliteStore::open(&path).expect("open");
+    let worker = store.enter(at(0), DAY, None).expect("enter");
+    for round in 1..=200 {
+        let now = at(round * 1_000);
+        let new = |number: u64| {
+            let due = if number == 0 { at(0) } else { now };
+            // In another order than their times.
+            let id = format!("{:08x}", (round * 20 + number).wrapping_mul(0x9e37_79b1) as u32);
+            Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
+        };
+        store.write(now, &(0..20).map(new).collect::<Vec<_>>()).expect("write");
+        let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX));
+        let records = claimed.expect("claim").expect("lease").records;
+        let claims: Vec<_> = records.iter().map(Record::claim).collect();
+        store.begin(now, &claims, None).expect("begin");
+        let done = claims.into_iter().map(|claim| Command::Settle(claim, Settlement::Done));
+        store.write(now, &done.collect::<Vec<_>>()).expect("write");
+    }
+    drop(store);
+    let count = "SELECT count(*) FROM ids";
+    let rows: u64 = Connection::open(&path)
+        .and_then(|file| file.query_row(count, (), |row| row.get(0)))
+        .expect("count");
+    assert!(rows <= 100, "{rows} rows of 4,000 removed timeouts");
+}

@@ -82,7 +82,7 @@ impl Repeat {
     /// # Errors
     ///
     /// [`InputError::NoCron`] for a cron expression without that feature, and [`InputError::Cron`]
-    /// if this build does not know its time zone.
+    /// if this build does not know its time zone, or cannot tell the next time.
     pub fn after(&self, due: WallTime, time: WallTime) -> Result<Option<WallTime>, InputError> {
         match &self.rule {
             Rule::Every(period) => Ok(next_multiple(due, time, *period)),
@@ -165,8 +165,11 @@ fn cron_after(
     let (cron, zone) = cron_parts(expression, zone)?;
     let micros = i64::try_from(time.as_micros()).map_err(|_| InputError::AfterYear9999)?;
     let start = jiff::Timestamp::from_microsecond(micros).map_err(|_| InputError::AfterYear9999)?;
-    let next = cron.find_next_occurrence(&start.to_zoned(zone), false).ok();
-    Ok(next.and_then(|next| WallTime::try_from(next.timestamp()).ok()))
+    match cron.find_next_occurrence(&start.to_zoned(zone), false) {
+        Ok(next) => Ok(WallTime::try_from(next.timestamp()).ok()),
+        Err(croner::errors::CronError::TimeSearchLimitExceeded) => Ok(None),
+        Err(_) => Err(InputError::Cron),
+    }
 }
 
 #[cfg(not(feature = "cron"))]

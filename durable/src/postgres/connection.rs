@@ -524,25 +524,22 @@ pub(super) fn unavailable(error: Error) -> StoreError {
 
 /// `may_commit` says whether the failed statement may have taken effect.
 pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
+    // A pooler tells by class 08 that its connection to the server ended.
+    let has_lost =
+        |code: &SqlState| ["08", "57P"].iter().any(|class| code.code().starts_with(class));
     let reason = match error.code() {
-        None if may_commit => StoreErrorReason::OutcomeUnknown,
-        Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) if may_commit => {
-            StoreErrorReason::OutcomeUnknown
+        code if may_commit && code.is_none_or(has_lost) => StoreErrorReason::OutcomeUnknown,
+        code if code.is_none_or(has_lost) => StoreErrorReason::Unavailable,
+        Some(&SqlState::QUERY_CANCELED | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT) => {
+            StoreErrorReason::Unavailable
         }
-        None
-        | Some(
-            &SqlState::ADMIN_SHUTDOWN
-            | &SqlState::CRASH_SHUTDOWN
-            | &SqlState::QUERY_CANCELED
-            | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-        ) => StoreErrorReason::Unavailable,
         Some(&SqlState::LOCK_NOT_AVAILABLE) => StoreErrorReason::Locked,
         Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
             StoreErrorReason::Refused
         }
         Some(&SqlState::DISK_FULL) => StoreErrorReason::Full,
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => StoreErrorReason::ReadOnly,
-        Some(_) => StoreErrorReason::Other,
+        _ => StoreErrorReason::Other,
     };
     StoreError::with_source(reason, error)
 }

@@ -23,6 +23,10 @@ impl PgBouncer {
     /// Starts a pool of a few sessions, each transaction in the one that was not used for longest.
     /// Prints one line and returns `None` if `PgBouncer` is not installed.
     fn start(server: &Server, settings: &str) -> Option<Self> {
+        Self::start_before(server, &server.port.to_string(), settings)
+    }
+
+    fn start_before(server: &Server, server_port: &str, settings: &str) -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
             server::say("PgBouncer is not installed: the tests through it did not run");
             return None;
@@ -37,7 +41,7 @@ impl PgBouncer {
              listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
              auth_type = any\npool_mode = transaction\nmin_pool_size = 3\n\
              default_pool_size = 8\nserver_round_robin = 1\n{settings}\n",
-            server.port
+            server_port
         );
         let folder = tempfile::tempdir().expect("folder");
         let file = folder.path().join("pgbouncer.ini");
@@ -153,4 +157,23 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
         assert!((1..=4).contains(&row.get::<_, i64>(0)), "no others than those of the pool");
     });
     runtime.block_on(task).expect("task");
+}
+
+/// The server has committed, and its session ends behind the pool before the answer.
+#[test]
+fn a_commit_whose_session_ends_behind_a_pool_has_an_unknown_outcome() {
+    let Some(server) = Server::start() else { return };
+    let proxy = Proxy::start(&server.parameters());
+    let (_, rest) = proxy.parameters().split_once("port=").expect("port");
+    let port = rest.split(' ').next().expect("port");
+    let Some(pool) = PgBouncer::start_before(&server, port, "") else { return };
+    let timer = DurableTimer::builder(open(&pool.parameters, "delaywheel")).build().expect("start");
+    timer.schedule("before", LONG, b"").wait().expect("schedule");
+    // Not the words READ COMMITTED.
+    proxy.arm("COMMIT\0", Cut::Answer);
+    let answer = timer.schedule("payment", LONG, b"").wait();
+    let DurableError::Store(error) = answer.expect_err("the session ended") else { panic!() };
+    assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+    let id = TimeoutId::new("payment").expect("valid");
+    assert!(connect(&server).get(&id).expect("get").is_some(), "it took effect");
 }

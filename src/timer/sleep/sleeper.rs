@@ -57,7 +57,12 @@ use crossbeam::utils::CachePadded;
 use crate::{
     tick::Tick,
     ticks::Nanos,
-    timer::{error::ScheduleError, shards::Shards, shared::Shared, tick_clock::TickClock},
+    timer::{
+        error::ScheduleError,
+        shards::Shards,
+        shared::Shared,
+        tick_clock::{Reading, TickClock},
+    },
     wheel::{Key, TimingWheel},
 };
 
@@ -283,10 +288,12 @@ impl Sleep {
         let due = shards.clock.ticks.ceil(self.deadline);
         let waker = waker.clone();
         let id = WakerId::of(&waker);
-        let (shard, now) = (shards.unlocked(), shards.clock.latest());
+        let (shard, now) = (shards.current(), shards.clock.latest());
         let mut guard = shards.lock(shard);
         let inserted = guard.insert(now, due, waker);
         guard.unlock();
+        let elapsed = shards.clock.ticks.until_start(now);
+        self.handle.shared().help_if_late(Reading { elapsed, now });
         self.end_insert(shard, due, id, inserted)
     }
 
@@ -449,7 +456,10 @@ mod tests {
     use std::{sync::mpsc, task::Wake, thread};
 
     use super::*;
-    use crate::{clock::ManualClock, timer::Timer};
+    use crate::{
+        clock::{Clock, ManualClock},
+        timer::Timer,
+    };
 
     /// The waker of a task that never runs.
     struct Idle;
@@ -465,6 +475,35 @@ mod tests {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(shards).build();
         (clock, timer.expect("the settings are valid"))
+    }
+
+    /// A clock that stands still, and drives no timer.
+    #[derive(Debug)]
+    struct Still(Instant);
+
+    impl Clock for Still {
+        fn now(&self) -> Instant {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_poll_makes_way_for_a_late_reaper_once_in_two_ticks() {
+        let start = Instant::now();
+        let timer = Timer::builder().clock(Still(start)).shards(1).build().unwrap();
+        let new = || {
+            let mut sleep = Sleep::after(timer.sleep_handle(), Duration::from_millis(1));
+            // Past the poll, which would start a reaper.
+            assert!(sleep.insert(Waker::noop()).is_pending());
+            sleep
+        };
+        let due = new();
+        let Wakers { clock, wakeup, .. } = due.shards();
+        let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
+        clock.observe(start + Duration::from_millis(5));
+        assert_eq!(are_late(), [true; 3]);
+        let _other = new();
+        assert_eq!(are_late(), [false, false, true]);
     }
 
     #[test]

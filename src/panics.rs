@@ -4,7 +4,7 @@ use std::{
     any::Any,
     boxed::Box,
     mem,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
 /// The payload of a panic of user code.
@@ -12,8 +12,7 @@ use std::{
 /// The drop of the payload is user code as well. If it panics, the second payload is leaked.
 pub(crate) struct Panic(Option<Box<dyn Any + Send>>);
 
-/// Runs user code, and catches its panic. The caller holds no lock, so that no state is left
-/// inconsistent.
+/// Runs user code, and catches its panic.
 pub(crate) fn catch<R>(user_code: impl FnOnce() -> R) -> Result<R, Panic> {
     catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| Panic(Some(payload)))
 }
@@ -24,6 +23,11 @@ impl Panic {
         let payload = self.0.as_deref()?;
         let text = payload.downcast_ref::<std::string::String>().map(std::string::String::as_str);
         text.or_else(|| payload.downcast_ref::<&str>().copied())
+    }
+
+    /// Continues the panic, after the caller has restored its state.
+    pub(crate) fn resume(mut self) -> ! {
+        resume_unwind(self.0.take().expect("a panic continues once"))
     }
 }
 

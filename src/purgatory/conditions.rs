@@ -197,10 +197,23 @@ impl<K: Eq> Conditions<K> {
         }
     }
 
-    /// Returns the hashes of the keys, one for each watcher.
+    /// Returns the hashes of the keys, one for each watcher that is on no list yet.
     pub(super) fn hashes(&self) -> SmallVec<[u64; 4]> {
         let events = self.events.iter().map(|(hash, _)| *hash);
-        events.chain(self.thresholds.iter().map(|threshold| threshold.hash)).collect()
+        let thresholds = self.thresholds.iter().filter(|threshold| threshold.listed.is_some());
+        events.chain(thresholds.map(|threshold| threshold.hash)).collect()
+    }
+
+    /// Passes each key that is left to `discard`.
+    #[inline]
+    pub(super) fn clear(&mut self, discard: impl Fn(K)) {
+        while let Some((_, key)) = self.events.pop() {
+            discard(key);
+        }
+        while let Some(Threshold { key, listed, .. }) = self.thresholds.pop() {
+            discard(key);
+            listed.into_iter().for_each(&discard);
+        }
     }
 }
 

@@ -17,7 +17,10 @@ use super::{
     place::Out,
     shard::{Claim, Walk, release},
 };
-use crate::sync::{Ordering, fence};
+use crate::{
+    panics,
+    sync::{Ordering, fence},
+};
 
 impl<K, O> Purgatory<K, O>
 where
@@ -54,19 +57,26 @@ where
         let now = self.shared.now();
         // No code of the user runs before all thresholds have been visited.
         let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
-        let mut visited = 0;
+        let (mut visited, mut panicked) = (0, None);
         for shard in shards {
             visited += 1;
             let (mut walk, mut keys) = (Walk::of_thresholds(0), Vec::new());
-            while !walk.is_done() {
-                let (mut guard, key, satisfied) =
-                    (self.shared.timer.shards.lock(shard), (hash, key), &mut satisfied);
-                let state = guard.state_mut();
-                completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
-                release(guard);
-            }
+            // After a panic of a key, the call ends with those that it has reached.
+            let walked = panics::catch(|| {
+                while !walk.is_done() {
+                    let (mut guard, key, satisfied) =
+                        (self.shared.timer.shards.lock(shard), (hash, key), &mut satisfied);
+                    let state = guard.state_mut();
+                    completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
+                    release(guard);
+                }
+            });
             if !keys.is_empty() {
                 unchecked.push((shard, keys));
+            }
+            panicked = walked.err();
+            if panicked.is_some() {
+                break;
             }
         }
         // The operations of each shard are in order.
@@ -83,7 +93,7 @@ where
                 completed += self.check_announced(shard, &mut batch);
             }
         }
-        completed
+        panicked.map_or(completed, |panic| panic.resume())
     }
 
     /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
@@ -226,19 +236,28 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.shared.hasher.hash_one(key);
+        let SharedPurgatory { hasher, filters, timer, calls, .. } = &*self.shared;
+        let hash = hasher.hash_one(key);
         fence(Ordering::SeqCst);
         let (now, mut cancelled) = (self.shared.now(), Vec::new());
-        for shard in self.shared.filters.shards(hash) {
-            let mut pass = 0;
-            for walk_of in [Walk::of_events, Walk::of_thresholds] {
-                let mut walk = walk_of(pass);
-                while !walk.is_done() {
-                    let mut guard = self.shared.timer.shards.lock(shard);
-                    guard.state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
+        let walked = panics::catch(|| {
+            for shard in filters.shards(hash) {
+                let mut pass = 0;
+                for walk_of in [Walk::of_events, Walk::of_thresholds] {
+                    let mut walk = walk_of(pass);
+                    while !walk.is_done() {
+                        let mut guard = timer.shards.lock(shard);
+                        guard.state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
+                    }
+                    pass = walk.pass;
                 }
-                pass = walk.pass;
             }
+        });
+        if let Err(panic) = walked {
+            for operation in cancelled {
+                calls.complete(operation, Completion::Cancelled);
+            }
+            panic.resume();
         }
         cancelled
     }

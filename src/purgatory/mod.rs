@@ -64,8 +64,8 @@ use crate::{
 
 /// Operations that wait for events on keys, each for at most its delay.
 ///
-/// `K` is the type of the keys, `O` of the operations. A key must not panic when it is compared,
-/// hashed or dropped.
+/// `K` is the type of the keys, `O` of the operations. If a key panics when it is compared, hashed
+/// or dropped, no operation is lost.
 ///
 /// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.

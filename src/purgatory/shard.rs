@@ -117,23 +117,6 @@ pub(super) struct Shard<K, O> {
     is_sweeping: bool,
 }
 
-/// A registration in progress. Unless it completes, its drop ends the operation.
-struct Registration<'a, K: Send + 'static, O: Send + 'static> {
-    shard: &'a mut Shard<K, O>,
-    key: Key,
-    now: Nanos,
-    is_complete: bool,
-}
-
-impl<K: Send + 'static, O: Send + 'static> Drop for Registration<'_, K, O> {
-    #[inline]
-    fn drop(&mut self) {
-        if !self.is_complete {
-            self.shard.end(self.key, Completion::Cancelled, self.now);
-        }
-    }
-}
-
 /// Releases the lock of a shard, and drops what it must not drop under the lock.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
@@ -172,14 +155,13 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     }
 
     /// Adds an operation that is out, and that has a timeout with this key, to its lists. If the
-    /// comparison of a key panics, the operation leaves the shard.
+    /// comparison of a key panics, the operation is on some of them, and the caller ends it.
     #[inline]
-    pub(super) fn watch(&mut self, key: Key, conditions: &mut Conditions<K>, now: Nanos)
+    pub(super) fn watch(&mut self, key: Key, conditions: &mut Conditions<K>)
     where
         K: Eq,
     {
-        let mut registration = Registration { shard: self, key, now, is_complete: false };
-        let Self { wheel, lists, last_number, most, .. } = &mut *registration.shard;
+        let Self { wheel, lists, last_number, most, .. } = self;
         let place = wheel.get_mut(key).expect("the timeout was just inserted");
         place.number = *last_number + 1;
         *last_number = place.number + conditions.thresholds.len() as u64;
@@ -197,7 +179,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             place.further.get_or_insert_default().push(watcher);
         }
         for count in 0.. {
-            // If the comparison panics, the caller still has the keys, and drops them later.
+            // If the comparison panics, the conditions still have the key.
             let Some((hash, watched)) = conditions.events.last() else { break };
             let found = lists.find(*hash, watched);
             let Some((hash, watched)) = conditions.events.pop() else { break };
@@ -210,7 +192,6 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             }
         }
         *most = wheel.len().max(*most);
-        registration.is_complete = true;
     }
 
     /// Continues a walk along watchers of events, up to 32 operations.

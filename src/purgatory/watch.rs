@@ -19,6 +19,7 @@ use super::{
     shard::{Claim, release},
 };
 use crate::{
+    panics,
     sync::{Ordering, fence},
     ticks::Nanos,
     timer::{Refused, ScheduleErrorKind},
@@ -96,7 +97,17 @@ where
         watches: impl Watches<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        self.watch_conditions(operation, &mut self.conditions(watches), delay)
+        match panics::catch(|| self.conditions(watches)) {
+            Ok(mut conditions) => self.watch_conditions(operation, &mut conditions, delay),
+            Err(panic) => {
+                let SharedPurgatory { timer, calls, .. } = &*self.shared;
+                let mut shard = timer.shards.lock(timer.shards.current());
+                shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
+                release(shard);
+                calls.complete(operation, Completion::Cancelled);
+                panic.resume()
+            }
+        }
     }
 
     /// Collects the conditions of an operation that is about to wait.
@@ -127,6 +138,7 @@ where
         } else {
             self.register(operation, conditions, delay)
         };
+        conditions.clear(|key| calls.catch(|| drop(key)));
         run_checks();
         watched.inspect_err(|_| _ = limits.refused.fetch_add(1, Ordering::Relaxed))
     }
@@ -168,7 +180,8 @@ where
                 reached.push(index);
             }
             if is_reached || waiting.is_some() {
-                calls.catch(|| drop(threshold));
+                calls.catch(|| drop(threshold.key));
+                calls.catch(|| drop(threshold.listed));
             } else {
                 conditions.thresholds.push(threshold);
             }
@@ -188,7 +201,7 @@ where
         conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let SharedPurgatory { timer, limits, max_delay, number, .. } = &*self.shared;
+        let SharedPurgatory { timer, limits, calls, max_delay, number, .. } = &*self.shared;
         let shards = &timer.shards;
         let read = shards.clock.read();
         let deadline = shards.clock.deadline(read, delay.min(*max_delay));
@@ -211,7 +224,14 @@ where
                 return Err(refused.map(|_| operation));
             }
         };
-        shard.state_mut().watch(key, conditions, read.elapsed);
+        if let Err(panic) = panics::catch(|| shard.state_mut().watch(key, conditions)) {
+            shard.state_mut().end(key, Completion::Cancelled, read.elapsed);
+            release(shard);
+            limits.give_back(&conditions.hashes());
+            conditions.clear(|key| calls.catch(|| drop(key)));
+            calls.complete(operation, Completion::Cancelled);
+            panic.resume();
+        }
         release(shard);
         timer.help_if_late(read);
         // The filter has the reason for this fence.

@@ -1,9 +1,9 @@
 //! A map whose entries expire.
 //!
 //! The wheel owns keys and values. The hash table has only the entry's key in the wheel, so a key
-//! of the user is stored once, and each operation hashes it once. `Hash` and `Eq` are code of the
-//! user. If one panics, a key in the table may be dead, which finds nothing, or an entry may have
-//! lost its key there, and then still expires.
+//! of the user is stored once. Its hash stands beside it, for the growth of the table and for the
+//! expiry. So `Hash` and `Eq`, which are code of the user, run before a call changes anything, and
+//! their panics leave the map as it was.
 
 use std::{
     borrow::Borrow,
@@ -19,7 +19,7 @@ use crate::{
     error::InsertError,
     tick::Tick,
     timer::{TickClock, Timer},
-    wheel::{Key, TimingWheel},
+    wheel::{Expired, Key, TimingWheel},
 };
 
 /// A map whose entries expire: timeouts by your own ids.
@@ -35,8 +35,8 @@ use crate::{
 /// [`next_expiration`](Self::next_expiration) must wake when another thread makes that earlier. So
 /// let it wait on a `Condvar`, and notify that after each insert and reset.
 ///
-/// A key is hashed once in each call. Hashes have a random seed, which makes collisions hard to
-/// provoke. The map keeps a key once, in the wheel, beside its value.
+/// A call hashes the key that it gets once, and no other. Hashes have a random seed, which makes
+/// collisions hard to provoke. The map keeps a key once, in the wheel, beside its hash and value.
 ///
 /// # Examples
 ///
@@ -62,7 +62,8 @@ use crate::{
 /// ```
 pub struct DelayMap<K, V> {
     table: HashTable<Key>,
-    entries: TimingWheel<(K, V)>,
+    /// Each with the hash of its key.
+    entries: TimingWheel<(u64, K, V)>,
     seed: RandomState,
     pub(crate) source: Source,
 }
@@ -114,7 +115,7 @@ impl<K, V> DelayMap<K, V> {
 
     /// Returns the entries, due ones included, in any order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.entries.iter().map(|(_, _, (key, value))| (key, value))
+        self.entries.iter().map(|(_, _, (_, key, value))| (key, value))
     }
 
     /// Returns when to call [`pop_expired`](Self::pop_expired) next; `None` if there is nothing to
@@ -195,9 +196,9 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     {
         let Self { table, entries, seed, .. } = self;
         let is_it =
-            |entry: &Key| entries.get(*entry).is_some_and(|(other, _)| other.borrow() == key);
+            |entry: &Key| entries.get(*entry).is_some_and(|(_, other, _)| other.borrow() == key);
         let (entry, _) = table.find_entry(seed.hash_one(key), is_it).ok()?.remove();
-        Some(entries.cancel(entry)?.1)
+        Some(entries.cancel(entry)?.2)
     }
 
     /// Moves the deadline of an entry to a delay from now, earlier or later. Returns whether the
@@ -226,7 +227,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        Some(&self.entries.get(self.find(key)?)?.1)
+        Some(&self.entries.get(self.find(key)?)?.2)
     }
 
     /// Returns a mutable reference to the value of an entry, also if the entry is due. Takes *O*(1)
@@ -236,7 +237,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        Some(&mut self.entries.get_mut(self.find(key)?)?.1)
+        Some(&mut self.entries.get_mut(self.find(key)?)?.2)
     }
 
     /// Returns the deadline of an entry, rounded up to a tick; `None` if there is none, or if it
@@ -259,44 +260,52 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// As [`TimingWheel::advance`].
     pub fn pop_expired(&mut self) -> Option<(K, V)> {
         let now = self.clock().read().now;
-        let expired = self.entries.advance(now).next()?;
-        let hash = self.seed.hash_one(&expired.value.0);
-        if let Ok(found) = self.table.find_entry(hash, |entry| *entry == expired.key) {
+        let Expired { key: entry, value: (hash, key, value), .. } =
+            self.entries.advance(now).next()?;
+        if let Ok(found) = self.table.find_entry(hash, |other| *other == entry) {
             found.remove();
         }
-        Some(expired.value)
+        Some((key, value))
     }
 
     /// Returns memory after a burst to the allocator. Takes time in proportion to the entries.
     pub fn shrink(&mut self) {
         self.entries.shrink();
-        let Self { table, entries, seed, .. } = self;
-        table.shrink_to_fit(|entry| entries.get(*entry).map_or(0, |(key, _)| seed.hash_one(key)));
+        let entries = &self.entries;
+        self.table.shrink_to_fit(|entry| entries.get(*entry).map_or(0, |(hash, ..)| *hash));
     }
 
     fn put(&mut self, key: K, value: V, deadline: Tick) -> Result<Option<V>, InsertError<(K, V)>> {
         let Self { table, entries, seed, .. } = self;
-        let key_of = |entry: &Key| entries.get(*entry).map(|(key, _)| key);
-        let is_it = |entry: &Key| key_of(entry) == Some(&key);
-        // A hash that panics does so here, where nothing has changed.
-        let rehash = |entry: &Key| key_of(entry).map_or(0, |key| seed.hash_one(key));
-        match table.entry(seed.hash_one(&key), is_it, rehash) {
+        let hash = seed.hash_one(&key);
+        let is_it = |entry: &Key| entries.get(*entry).is_some_and(|(_, other, _)| *other == key);
+        let hash_of = |entry: &Key| entries.get(*entry).map_or(0, |(hash, ..)| *hash);
+        match table.entry(hash, is_it, hash_of) {
             Entry::Occupied(entry) => {
                 entries.reset(*entry.get(), deadline);
                 let old = entries.get_mut(*entry.get());
-                return Ok(old.map(|(_, old)| std::mem::replace(old, value)));
+                Ok(old.map(|(.., old)| std::mem::replace(old, value)))
             }
-            Entry::Vacant(entry) => entry.insert(entries.insert(deadline, (key, value))?),
-        };
-        Ok(None)
+            Entry::Vacant(vacancy) => match entries.insert(deadline, (hash, key, value)) {
+                Ok(entry) => {
+                    vacancy.insert(entry);
+                    Ok(None)
+                }
+                Err(full) => {
+                    let (_, key, value) = full.into_value();
+                    Err(InsertError::full((key, value)))
+                }
+            },
+        }
     }
 
     fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Key>
     where
         K: Borrow<Q>,
     {
-        let is_it =
-            |entry: &Key| self.entries.get(*entry).is_some_and(|(other, _)| other.borrow() == key);
+        let is_it = |entry: &Key| {
+            self.entries.get(*entry).is_some_and(|(_, other, _)| other.borrow() == key)
+        };
         self.table.find(self.seed.hash_one(key), is_it).copied()
     }
 }

@@ -17,13 +17,11 @@
 //! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
-//! 5. *Bounded.* A step expires or moves one timeout, looks through a sparse bucket of at most 16,
-//!    or lists up to 16 timeouts of a crowded one. No step is proportional to the time skipped or
-//!    to the size of a bucket. A step that empties the first bucket of a level looks for the next
-//!    one in a bit set, 64 buckets at a time.
-//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
-//!    list a timeout. It is never later than the least deadline, and `None` if and only if the
-//!    wheel is empty. An emptied bucket leaves no wake-up behind.
+//! 5. *Bounded.* A step expires or moves one timeout, or looks at a bounded number of them. No step
+//!    is proportional to the time skipped or to the size of a bucket.
+//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` has a step to take.
+//!    It is never later than the least deadline, and `None` if and only if the wheel is empty. An
+//!    emptied bucket leaves no wake-up behind.
 //!
 //! `check_invariants` checks the part of this that one state of a wheel shows.
 //!

@@ -4,8 +4,8 @@ use std::{
     hash::{Hash, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -229,4 +229,243 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
         }
         assert_eq!(purgatory.shutdown().len(), 2);
     }
+}
+
+/// What a [`Fused`] key does when it panics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Use {
+    Comparison,
+    Hash,
+    Drop,
+}
+
+/// Makes one use of the keys that share it panic: the one after so many others of its kind.
+type Fuse = Arc<Mutex<Option<(Use, u32)>>>;
+
+#[derive(Clone)]
+struct Fused(u32, Fuse);
+
+impl Fused {
+    fn burn(&self, this: Use) {
+        let mut fuse = self.1.lock().unwrap();
+        let is_over = match fuse.as_mut().filter(|(kind, _)| *kind == this) {
+            Some((_, 0)) => fuse.take().is_some(),
+            Some((_, left)) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        };
+        drop(fuse);
+        assert!(!is_over, "a key panics in its {this:?}");
+    }
+}
+
+impl PartialEq for Fused {
+    fn eq(&self, other: &Self) -> bool {
+        self.burn(Use::Comparison);
+        self.0 == other.0
+    }
+}
+
+impl Eq for Fused {}
+
+impl Hash for Fused {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.burn(Use::Hash);
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Fused {
+    fn drop(&mut self) {
+        self.burn(Use::Drop);
+    }
+}
+
+/// An operation that uses the purgatory when it ends, and notes its end.
+struct Noting {
+    name: u32,
+    is_ready: Arc<AtomicBool>,
+    used: Arc<dyn Fn() + Send + Sync>,
+    ends: Log<(u32, Completion)>,
+}
+
+impl DelayedOperation<Fused> for Noting {
+    fn try_complete(&mut self) -> bool {
+        self.is_ready.load(Ordering::Relaxed)
+    }
+
+    fn complete(self, completion: Completion) {
+        (self.used)();
+        self.ends.push((self.name, completion));
+    }
+}
+
+/// Operations of which each end is noted, on keys that may panic.
+struct Trial {
+    purgatory: Purgatory<Fused, Noting>,
+    fuse: Fuse,
+    is_ready: Arc<AtomicBool>,
+    ends: Log<(u32, Completion)>,
+    names: AtomicU32,
+    refused: AtomicU32,
+}
+
+type Limit = fn(PurgatoryBuilder<Fused, Noting>) -> PurgatoryBuilder<Fused, Noting>;
+
+impl Trial {
+    fn new(limit: Limit) -> Self {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
+        let (names, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (fuse, is_ready) = (Fuse::default(), Arc::default());
+        Self { purgatory, fuse, is_ready, ends: Log::new(), names, refused }
+    }
+
+    fn key(&self, number: u32) -> Fused {
+        Fused(number, Arc::clone(&self.fuse))
+    }
+
+    /// Registers an operation, or notes that it was refused.
+    fn watch(&self, watch: impl delaywheel::Watches<Fused>) {
+        let (name, purgatory) =
+            (self.names.fetch_add(1, Ordering::Relaxed), self.purgatory.clone());
+        let (is_ready, ends) = (Arc::clone(&self.is_ready), self.ends.clone());
+        let used = Arc::new(move || _ = purgatory.stats());
+        if let Err(refused) =
+            self.purgatory.watch(Noting { name, is_ready, used, ends }, watch, HOUR)
+        {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            refused.into_value().complete(Cancelled);
+        }
+    }
+
+    /// Checks that each operation has one end or waits, and that the counts say so.
+    fn check(&self) {
+        self.purgatory.check_invariants();
+        let (stats, ends, names) =
+            (self.purgatory.stats(), self.ends.take(), self.names.load(Ordering::Relaxed));
+        let mut ended: Vec<_> = ends.iter().map(|(name, _)| *name).collect();
+        ended.sort_unstable();
+        assert!(ended.windows(2).all(|two| two[0] < two[1]), "an operation has ended twice");
+        assert_eq!(ended.len() as u64 + stats.delayed, names.into(), "an operation is lost");
+        assert_eq!(stats.refused, self.refused.load(Ordering::Relaxed).into());
+        assert_eq!(super::support::sum(&stats) + stats.refused, names.into(), "{stats:?}");
+        for end in ends {
+            self.ends.push(end);
+        }
+    }
+}
+
+/// Calls a function, in which a key may panic. Returns whether one did.
+fn panics(call: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_err()
+}
+
+#[test]
+fn no_operation_is_lost_wherever_a_key_panics_once() {
+    use delaywheel::Overload::{DisplaceOldest, Refuse};
+    let limits: [Limit; 3] = [
+        |builder| builder,
+        |builder| builder.max_delayed(30, Refuse).max_delayed_per_key(20, Refuse),
+        |builder| builder.max_delayed(30, DisplaceOldest).max_delayed_per_key(20, DisplaceOldest),
+    ];
+    let script = |trial: &Trial| {
+        let key = |number| trial.key(number);
+        let mut panicked = false;
+        for at in 0..36 {
+            panicked |= panics(|| match at % 4 {
+                0 => trial.watch([key(1), key(3), key(1), key(4), key(5)]),
+                1 => trial.watch(Watch::any([Threshold(key(2), at / 8), Events(key(4))])),
+                2 => trial.watch(Watch::all([Threshold(key(2), at / 8), Events(key(3))])),
+                _ => trial.watch(Watch::any([Threshold(key(2), at), Threshold(key(6), at)])),
+            });
+        }
+        panicked |= panics(|| _ = trial.purgatory.advance(&key(2), 4));
+        panicked |= panics(|| _ = trial.purgatory.check_and_complete(&key(3)));
+        let cancel = |number| {
+            for operation in trial.purgatory.cancel_for_key(&key(number)) {
+                operation.complete(Cancelled);
+            }
+        };
+        panicked |= panics(|| cancel(4)) | panics(|| cancel(2));
+        trial.is_ready.store(true, Ordering::Relaxed);
+        panicked |= panics(|| trial.watch([key(1)]));
+        panicked |= panics(|| _ = trial.purgatory.check_and_complete(&key(1)));
+        panicked
+    };
+    must_return(move || {
+        for kind in [Use::Comparison, Use::Hash, Use::Drop] {
+            for limit in limits {
+                for count in 0.. {
+                    let trial = Trial::new(limit);
+                    *trial.fuse.lock().unwrap() = Some((kind, count));
+                    let panicked = script(&trial);
+                    let is_used_up = trial.fuse.lock().unwrap().take().is_none();
+                    trial.check();
+                    assert!(is_used_up || !panicked, "other code panicked");
+                    for operation in trial.purgatory.shutdown() {
+                        operation.complete(ShutDown);
+                    }
+                    trial.check();
+                    if !is_used_up {
+                        assert!(count > 50, "few keys were used");
+                        break;
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn after_a_panic_of_a_key_the_call_ends_the_operations_that_it_has_reached() {
+    let panicking = |trial: &Trial, call: &dyn Fn()| {
+        *trial.fuse.lock().unwrap() = Some((Use::Comparison, 1));
+        assert!(panics(call), "no key panicked");
+        trial.check();
+        trial.ends.take()
+    };
+    must_return(move || {
+        // A hold ends 32 operations, and the next one compares the key again.
+        let trial = Trial::new(|builder| builder);
+        let one = trial.key(1);
+        for at in 0..40 {
+            trial.watch(Watch::any([Threshold(one.clone(), at)]));
+        }
+        let ends = panicking(&trial, &|| _ = trial.purgatory.advance(&one, 50));
+        assert_eq!(ends, all(0..32, Satisfied));
+        assert_eq!(trial.purgatory.advance(&one, 50), 8, "the others wait for the next call");
+        assert_eq!(trial.ends.take(), all(32..40, Satisfied));
+
+        // Those that need a check are checked.
+        let trial = Trial::new(|builder| builder);
+        let (one, two) = (trial.key(1), trial.key(2));
+        for _ in 0..40 {
+            trial.watch(Watch::all([Threshold(one.clone(), 5), Events(two.clone())]));
+        }
+        trial.is_ready.store(true, Ordering::Relaxed);
+        let ends = panicking(&trial, &|| _ = trial.purgatory.advance(&one, 5));
+        assert_eq!(ends, all(0..32, Satisfied));
+    });
+    must_return(move || {
+        let trial = Trial::new(|builder| builder);
+        let one = trial.key(1);
+        for _ in 0..40 {
+            trial.watch([one.clone()]);
+        }
+        let ends = panicking(&trial, &|| drop(trial.purgatory.cancel_for_key(&one)));
+        assert_eq!(ends, all(0..32, Cancelled));
+        assert_eq!(trial.purgatory.cancel_for_key(&one).len(), 8);
+    });
+    must_return(move || {
+        let trial =
+            Trial::new(|builder| builder.max_delayed_per_key(9, delaywheel::Overload::Refuse));
+        let [one, two] = [1, 2].map(|number| trial.key(number));
+        trial.watch([one.clone(), two.clone()]);
+        let ends = panicking(&trial, &|| trial.watch([one.clone(), two.clone()]));
+        assert_eq!(ends, [(1, Cancelled)]);
+        assert_eq!(trial.purgatory.stats().cancelled, 1);
+    });
 }

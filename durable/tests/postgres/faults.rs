@@ -158,7 +158,8 @@ async fn a_store_works_and_ends_within_a_runtime() {
     drop(store);
 }
 
-/// Three workers, each of which could hold all timeouts.
+/// Three workers, each of which could hold all timeouts. Each waits for the first delivery of the
+/// others.
 #[test]
 fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
@@ -168,10 +169,13 @@ fn workers_share_what_is_due_at_once() {
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
     store.write(due, &commands).expect("write");
+    let all = Arc::new(Barrier::new(3));
     let timers = [(); 3].map(|()| {
         let store = connect(&server);
         let builder = DurableTimer::builder(store).threads(4);
-        let handler = |_: &Delivery| {
+        let (all, first) = (Arc::clone(&all), std::sync::Once::new());
+        let handler = move |_: &Delivery| {
+            first.call_once(|| _ = all.wait());
             thread::sleep(EACH);
             Ok(())
         };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, Condition, Overload, Purgatory, Watch, WatchErrorKind,
+    Completion, Condition, ManualClock, Overload, Purgatory, Timer, Watch, WatchErrorKind,
     future::{AsyncPurgatory, Wait},
 };
 
@@ -210,7 +210,8 @@ fn a_shutdown_ends_every_wait() {
 #[test]
 fn a_full_purgatory_refuses_or_displaces() {
     for overload in [Overload::Refuse, Overload::DisplaceOldest] {
-        let builder = Purgatory::builder().max_delayed(1, overload);
+        let timer = Timer::builder().clock(ManualClock::new());
+        let builder = Purgatory::builder().timer(timer).max_delayed(1, overload);
         let purgatory: AsyncPurgatory<u32> = builder.build().expect("the settings are valid");
         let (mut first, mut second) = (purgatory.wait([3], SECOND), purgatory.wait([3], SECOND));
         assert!(poll(&mut first).is_pending());

@@ -791,6 +791,13 @@ mod tests {
             waiting.pass(10 * second);
             assert!(!waiting.delivery.is_current());
             assert_eq!(waiting.core.stats().overruns, 1);
+            // Its handler has returned, and the acknowledgement is not written.
+            let Waiting { store, clock, core, delivery } = Waiting::new(begins, limit);
+            delivery.start().expect("within the limit").acknowledge();
+            clock.advance(60 * second);
+            core.run_turn(&|claim| core.claim(claim));
+            assert_eq!(settle(&core, &store), None);
+            assert_eq!((core.stats().overruns, core.stats().fenced), (0, 0));
         }
     }
 }

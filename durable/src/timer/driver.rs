@@ -535,7 +535,8 @@ impl Driver {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
         for (claim, attempt) in expired {
-            let run = self.delivering.get(&claim.token);
+            // One whose handler has returned in time only waits for its settlement.
+            let run = self.delivering.get(&claim.token).filter(|delivering| delivering.is_running);
             let Some(run) = run.and_then(|delivering| delivering.run.clone()) else { continue };
             if self.recall(&run, turn) {
                 continue;
@@ -548,9 +549,8 @@ impl Driver {
             }
             run.stop();
             let delivering = self.delivering.remove(&claim.token);
-            let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
             self.free_key(delivering.and_then(|delivering| delivering.key).as_ref());
-            if was_running && self.settings.threads.is_none() {
+            if self.settings.threads.is_none() {
                 self.running -= 1;
             }
             turn.counters.overruns.add(1);

@@ -2,8 +2,7 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
     process::{Child, Stdio},
 };
@@ -31,27 +30,26 @@ impl PgBouncer {
             server::say("PgBouncer is not installed: the tests through it did not run");
             return None;
         }
-        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = socket.local_addr().expect("an address").port();
-        drop(socket);
+        let folder = tempfile::tempdir().expect("folder");
+        // A socket in the folder: another program could take a free port first.
+        let place = folder.path().display();
         let text = format!(
             "[databases]\n\
              postgres = host=127.0.0.1 port={} user=postgres\n\
              [pgbouncer]\n\
-             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             listen_addr =\nlisten_port = 6432\nunix_socket_dir = {place}\n\
              auth_type = any\npool_mode = transaction\nmin_pool_size = 3\n\
              default_pool_size = 8\nserver_round_robin = 1\n{settings}\n",
             server_port
         );
-        let folder = tempfile::tempdir().expect("folder");
+        let parameters = format!("host={place} port=6432 user=postgres dbname=postgres");
         let file = folder.path().join("pgbouncer.ini");
         fs::write(&file, text).expect("settings");
-        // Another user reads it.
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("permissions");
+        // Another user uses it.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("permissions");
         let mut command = server.command(PROGRAM);
         let process = command.arg(file).stderr(Stdio::null()).spawn().expect("pgbouncer");
-        let parameters = server.parameters().replace(&server.port.to_string(), &port.to_string());
-        until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+        until(|| UnixStream::connect(folder.path().join(".s.PGSQL.6432")).is_ok());
         Some(Self { process, parameters, _folder: folder })
     }
 }

@@ -103,8 +103,9 @@ fn a_callback_that_finishes_its_timer_waits_for_other_threads() {
     let (own, log) = (timer.clone(), Log::new());
     let ran = log.clone();
     let finish = move || send.send((own.finish(YEAR).len(), ran.take())).unwrap();
-    timer.schedule(5 * MS, finish).unwrap();
+    // The other way round, the finish could refuse it.
     timer.schedule(10 * MS, log.note("by the other")).unwrap();
+    timer.schedule(5 * MS, finish).unwrap();
     assert_eq!(received.recv_timeout(GENEROUS), Ok((0, vec!["by the other"])));
 }
 

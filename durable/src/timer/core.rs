@@ -19,8 +19,9 @@ use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Run, Verdict},
-    driver::{Claimed, Driver, DriverSettings, LEFT, Lane, LaneClaim, Step, following},
+    driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{Handler, Threads, contain, run_contained},
+    held::Lane,
     policy::Backoff,
     stats::{Counters, DurableStats},
 };

@@ -16,15 +16,15 @@
 //! first attempt begins ahead, and only if others may follow it. On a store that other processes
 //! share, a worker holds only as many records as its handlers complete in a moment.
 //!
-//! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
-//! as may run at once are *parked*, and claims pass over further ones of that key.
+//! A driver serves one queue, as a worker of its own. Its records wait in [`Held`]. Those of a key
+//! that has as many deliveries as may run at once are *parked* there, and claims pass over further
+//! ones of that key.
 //!
 //! The caller carries out the claims, at most one for each lane at a time. A driver that meanwhile
 //! became another worker drops the records of the claim: the store has taken them from the old
 //! worker, or will.
 
 use std::{
-    collections::BTreeMap,
     num::{NonZeroU32, NonZeroUsize},
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
@@ -40,12 +40,13 @@ use super::{
     commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
+    held::{Held, Lane, Size, Waiting, rank, tick, time},
     policy::Backoff,
     stats::Counters,
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Name, Priority, Record, State},
+    record::{Claim, Name, Record, State},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Settlement, Store, WorkerId},
     time::WallTime,
@@ -66,20 +67,11 @@ const QUICK: Duration = Duration::from_millis(5);
 /// Most deliveries for each thread that begin at once.
 const AHEAD: usize = 64;
 
-/// Records that go back to the store if a full window must take one that is due earlier.
-const EVICTED: usize = 64;
-
 /// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
-/// Most of the doubled times until the next try of a record that stays locked, or of a busy key.
-const MAX_DELAY: Duration = Duration::from_secs(2);
-
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
-
-/// How long a last attempt runs before another one begins beside it.
-const ALONE: Duration = Duration::from_secs(1);
 
 /// Least time until the next try if another worker delivers as many timeouts of a key as may run at
 /// once.
@@ -167,13 +159,6 @@ impl Default for DriverSettings {
     }
 }
 
-/// Which records a claim takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    Window,
-    Backlog,
-}
-
 /// The work that a step asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
@@ -224,13 +209,9 @@ struct Turn<'a> {
     step: Step,
 }
 
-/// Claimed records that are due, by priority and oldest first.
-type Due = BTreeMap<(Priority, WallTime, u64), Record>;
-
-/// The records of a lane, and its claims.
+/// The claims of a lane.
 #[derive(Debug)]
 struct LaneState {
-    due: Due,
     is_claiming: bool,
     at: Option<WallTime>,
     /// No claim before this: others have locked the records, or the rate of the backlog allows
@@ -245,7 +226,7 @@ struct LaneState {
 impl Default for LaneState {
     fn default() -> Self {
         let (at, after, floor) = (Some(WallTime::MIN), WallTime::MIN, WallTime::MIN);
-        Self { due: Due::new(), is_claiming: false, at, after, floor }
+        Self { is_claiming: false, at, after, floor }
     }
 }
 
@@ -256,7 +237,8 @@ struct Delivering {
     run: Option<Arc<Run>>,
     limit: Option<Key>,
     is_running: bool,
-    key: Option<Name>,
+    /// The key of whose deliveries it is one.
+    slot: Option<Name>,
 }
 
 /// One worker's view of its store.
@@ -266,33 +248,13 @@ pub(crate) struct Driver {
     settings: DriverSettings,
     worker: Option<WorkerId>,
     lease: Arc<Lease>,
-    /// Claimed, and not due.
-    wheel: TimingWheel<Record>,
+    held: Held,
     window: LaneState,
     backlog: LaneState,
-    /// The backlog lane begins next.
-    is_turn_of_backlog: bool,
-    /// Payload of the wheel and of both lanes.
-    bytes: usize,
-    /// Due records that wait for a delivery of their key to end. Those of a key for which there was
-    /// no room wait in the store.
-    parked: FxHashMap<Name, Due>,
-    /// Number and bytes of the parked records.
-    parked_size: (usize, usize),
-    /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
-    /// and the delay before it.
-    busy: FxHashMap<Name, usize>,
-    blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
     /// When the rate allows another permit.
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
-    /// The latest last attempt, by token, and until when no other one begins beside it. Due records
-    /// that wait for it.
-    last_attempt: Option<(u64, WallTime)>,
-    waiting: Due,
-    /// Delays of records that others have locked, by token.
-    locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
     /// Tokens of settlements that a step returned and the store has not written.
@@ -332,15 +294,13 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
         let lacks_zone = !cfg!(feature = "cron");
-        let is_turn_of_backlog = true;
-        Self { settings, is_turn_of_backlog, handling: MOMENT, lacks_zone, ..Self::default() }
+        Self { settings, handling: MOMENT, lacks_zone, ..Self::default() }
     }
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        let due = self.window.due.len() + self.backlog.due.len() + self.waiting.len();
-        let due = due + self.parked_size.0;
-        (self.wheel.len(), due, self.delivering.len())
+        let (window, due) = self.held.counts();
+        (window, due, self.delivering.len())
     }
 
     /// Returns whether nothing is due or being delivered.
@@ -348,7 +308,7 @@ impl Driver {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog.at.is_some() && !self.is_closing;
         let (_, due, delivering) = self.held();
-        let is_empty = due + delivering + self.running == 0 && self.parked.is_empty();
+        let is_empty = due + delivering + self.running == 0;
         is_waiting && !has_backlog && is_empty && !self.is_claiming()
     }
 
@@ -393,34 +353,20 @@ impl Driver {
 
     pub(crate) fn ended(&mut self, token: u64) {
         self.settling.remove(&token);
-        self.end_last_attempt(token);
+        self.held.end_last(token);
         let Some(delivering) = self.delivering.remove(&token) else { return };
         self.running -= usize::from(delivering.is_running);
         if let Some(key) = delivering.limit {
             self.limits.cancel(key);
         }
-        self.free_key(delivering.key.as_ref());
+        self.free_slot(delivering.slot.as_ref());
     }
 
     /// Claims no more. Returns the claims of the held records that are not being delivered, to be
     /// released.
     pub(crate) fn close(&mut self) -> Vec<Claim> {
         self.is_closing = true;
-        self.take_held().iter().map(Record::claim).collect()
-    }
-
-    /// Takes out all records that are claimed and not being delivered.
-    fn take_held(&mut self) -> Vec<Record> {
-        self.bytes = 0;
-        self.blocked.clear();
-        self.locked.clear();
-        self.busy.retain(|_, count| *count > 0);
-        let due = [&mut self.window.due, &mut self.backlog.due, &mut self.waiting];
-        let due = due.map(std::mem::take);
-        let held = self.wheel.drain().map(|(_, _, record)| record);
-        let parked = std::mem::take(&mut self.parked).into_values();
-        self.parked_size = (0, 0);
-        held.chain(due.into_iter().chain(parked).flat_map(Due::into_values)).collect()
+        self.held.take_all().iter().map(Record::claim).collect()
     }
 
     /// Returns the worker, to be removed from the store once no delivery is under way.
@@ -464,13 +410,9 @@ impl Driver {
         if let Some(until) = self.paused_until {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
-        let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
-        let next_last = self.last_attempt.map_or(self.last, |(_, until)| until.max(self.last));
-        let waiting = (!self.waiting.is_empty()).then_some(next_last);
-        let due = has_due.then_some(self.last).into_iter().chain(waiting).min();
-        let due = due.filter(|_| self.free() > 0).map(|due| due.max(permit_at));
-        let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
+        let due = self.held.next_begin(self.last).filter(|_| self.free() > 0);
+        let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
         let claims = [
@@ -480,7 +422,7 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
+        let others = [limit, due, renew, self.held.next_expiration()];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -488,14 +430,8 @@ impl Driver {
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
-            (self.permit_at, self.last_attempt) = (WallTime::MIN, None);
-            self.permits.0 = 0;
-            let held = self.take_held();
-            self.wheel = TimingWheel::new(tick(now));
-            for record in held {
-                let next = record.next;
-                self.hold(record, next);
-            }
+            (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
+            self.held.step_back();
             let limits: Vec<_> = self.limits.drain().map(|(_, _, claim)| claim).collect();
             self.limits = TimingWheel::new(tick(now));
             for (claim, attempt) in limits {
@@ -549,7 +485,7 @@ impl Driver {
             run.stop();
             let delivering = self.delivering.remove(&claim.token);
             let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
-            self.free_key(delivering.and_then(|delivering| delivering.key).as_ref());
+            self.free_slot(delivering.and_then(|delivering| delivering.slot).as_ref());
             if was_running && self.settings.threads.is_none() {
                 self.running -= 1;
             }
@@ -584,9 +520,10 @@ impl Driver {
             self.must_evict = true;
             self.claim_soon(turn.now);
         }
-        self.expire(turn.now);
-        if std::mem::take(&mut self.must_evict) && self.full_until.is_some() {
-            self.evict(turn);
+        self.held.expire(turn.now);
+        if std::mem::take(&mut self.must_evict) && self.full_until.take().is_some() {
+            let evicted = self.held.evict();
+            self.give_back(evicted, turn);
         }
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
@@ -602,119 +539,23 @@ impl Driver {
         Ok(())
     }
 
-    /// Moves records from the wheel to those that are due.
-    fn expire(&mut self, now: WallTime) {
-        for expired in self.wheel.advance(tick(now)) {
-            let record = expired.value;
-            debug_assert!(record.next <= now, "a record is early");
-            self.window.due.insert(rank(&record), record);
-        }
-        let over = |(until, _): &mut (Option<_>, _)| until.take_if(|until| *until <= now).is_some();
-        let keys = self.blocked.iter_mut().filter_map(|(key, state)| over(state).then_some(key));
-        for key in keys.cloned().collect::<Vec<_>>() {
-            self.unpark(&key);
-        }
-    }
-
-    /// Holds a record back if as many deliveries of its key are under way as may run at once.
-    /// Otherwise returns it, and counts it as one of them.
-    fn park(&mut self, record: Record, turn: &mut Turn<'_>) -> Option<Record> {
-        let (Some(_), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
-            return Some(record);
-        };
-        if !self.is_busy(key) {
-            *self.busy.entry(key.clone()).or_default() += 1;
-            return Some(record);
-        }
-        self.bytes += record.payload.len();
-        self.parked_size.0 += 1;
-        self.parked_size.1 += record.payload.len();
-        self.parked.entry(key.clone()).or_default().insert(rank(&record), record);
-        self.trim_parked(turn);
-        None
-    }
-
-    /// Gives parked records back, of the keys with most of them, so that half of the window is free
-    /// for others. Claims pass over these keys still.
-    fn trim_parked(&mut self, turn: &mut Turn<'_>) {
-        let (most, bytes) = (self.settings.window_capacity / 2, self.settings.window_bytes / 2);
-        while self.parked_size.0 > most || self.parked_size.1 > bytes {
-            let Some(longest) = self.parked.values_mut().max_by_key(|due| due.len()) else {
-                return;
-            };
-            let kept = longest.len() / 2;
-            let Some(&first) = longest.keys().nth(kept) else { return };
-            for record in longest.split_off(&first).into_values() {
-                self.unparked(&record);
-                self.bytes -= record.payload.len();
-                self.wait_for_release(&record.claim(), turn);
-            }
-        }
-    }
-
-    fn unparked(&mut self, record: &Record) {
-        self.parked_size.0 -= 1;
-        self.parked_size.1 -= record.payload.len();
-    }
-
-    /// Returns whether the driver may begin no more deliveries of a key.
-    fn is_busy(&self, key: &Name) -> bool {
-        let limit = self.settings.queue.key_limit;
-        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
-        let count = self.busy.get(key).copied().unwrap_or_default();
-        is_blocked || limit.is_some_and(|limit| count >= limit.get())
-    }
-
-    /// A record that was counted is not being delivered any more.
-    fn free_key(&mut self, key: Option<&Name>) {
-        let Some(key) = key else { return };
-        if let Some(count) = self.busy.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.busy.remove(key);
-            }
-        }
-        self.unpark(key);
-    }
-
-    /// Makes the first parked record of a key due again, unless the key is busy. After the last
-    /// one, claims do not pass over the key any more.
-    fn unpark(&mut self, key: &Name) {
-        if self.is_busy(key) {
-            return;
-        }
-        let Some(parked) = self.parked.get_mut(key) else { return };
-        let first = parked.pop_first();
-        if parked.is_empty() {
-            self.parked.remove(key);
+    /// A delivery of a key has ended. After the last parked record of the key, claims do not pass
+    /// over it any more.
+    fn free_slot(&mut self, slot: Option<&Name>) {
+        if self.held.free(slot) {
             self.claim_soon(self.last);
         }
-        if let Some((rank, record)) = first {
-            self.unparked(&record);
-            self.window.due.insert(rank, record);
-        }
     }
 
-    /// Gives the records back that are due last, to make room for earlier ones.
-    fn evict(&mut self, turn: &mut Turn<'_>) {
-        let mut held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
-        held.sort_unstable_by_key(|record| record.next);
-        self.bytes -= held.iter().map(|record| record.payload.len()).sum::<usize>();
-        let kept = held.len() - EVICTED.min(held.len().div_ceil(2));
-        for record in held.drain(kept..) {
+    fn give_back(&mut self, records: Vec<Record>, turn: &mut Turn<'_>) {
+        for record in records {
             self.wait_for_release(&record.claim(), turn);
         }
-        for record in held {
-            let next = record.next;
-            self.hold(record, next);
-        }
-        self.full_until = None;
     }
 
     /// Gives a record back. The worker stays until that is written.
     fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
-        self.locked.remove(&claim.token);
-        let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
+        let waiting = Delivering { run: None, limit: None, is_running: false, slot: None };
         self.delivering.insert(claim.token, waiting);
         turn.step.settle(claim.clone(), Settlement::Release);
     }
@@ -739,12 +580,8 @@ impl Driver {
     fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         self.settling.extend(turn.step.settling());
         if let Some(worker) = self.worker {
-            let due = [&self.window.due, &self.backlog.due, &self.waiting].into_iter();
-            let due = due.chain(self.parked.values());
-            let held = self.wheel.iter().map(|(_, _, record)| record);
-            let held = held.chain(due.flat_map(Due::values)).map(|record| record.token);
             let others = self.delivering.keys().chain(&self.settling).copied();
-            let tokens: Vec<_> = held.chain(others).collect();
+            let tokens: Vec<_> = self.held.tokens().chain(others).collect();
             contain(|| turn.store.keep_only(worker, &tokens))?;
         }
         let next = turn.now.saturating_add(RECONCILE);
@@ -854,7 +691,7 @@ impl Driver {
         self.worker = None;
         self.lease.end();
         self.stop_deliveries();
-        drop(self.take_held());
+        drop(self.held.take_all());
         self.full_until = None;
         self.claim_soon(now);
     }
@@ -897,10 +734,7 @@ impl Driver {
             }
         };
         if self.is_closing {
-            for record in &batch.records {
-                self.wait_for_release(&record.claim(), turn);
-            }
-            return;
+            return self.give_back(batch.records, turn);
         }
         self.pause = Duration::ZERO;
         turn.counters.empty_claims.add(usize::from(batch.records.is_empty()));
@@ -938,7 +772,7 @@ impl Driver {
         let request = ClaimRequest {
             from,
             until: turn.now.max(from).saturating_add(window),
-            limit: self.capacity().saturating_sub(self.wheel.len() + self.window.due.len()),
+            limit: self.capacity().saturating_sub(self.held.in_window()),
             ..self.request(turn.now)
         };
         self.claim(Lane::Window, request, turn)
@@ -946,10 +780,10 @@ impl Driver {
 
     fn request(&self, now: WallTime) -> ClaimRequest {
         ClaimRequest {
-            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
+            max_bytes: self.settings.window_bytes.saturating_sub(self.held.size.bytes).max(1),
             cron: !self.lacks_zone,
             queue: self.settings.queue.name.clone(),
-            busy: self.parked.keys().cloned().collect(),
+            busy: self.held.parked.keys().cloned().collect(),
             lapse: self.lapse_at.is_none(),
             ..ClaimRequest::new(now, WallTime::MAX)
         }
@@ -958,9 +792,10 @@ impl Driver {
     /// Sets when the window lane claims again. A notice during the claim may have set an earlier
     /// time.
     fn plan_window(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
-        let held = self.wheel.len() + self.window.due.len() + batch.records.len();
+        let held = self.held.in_window() + batch.records.len();
         let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
-        let is_full = held >= self.capacity() || self.bytes + bytes >= self.settings.window_bytes;
+        let bytes = bytes + self.held.size.bytes;
+        let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
         self.full_until = batch.next.filter(|_| has_more && is_full);
         self.window.after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
@@ -971,7 +806,7 @@ impl Driver {
     /// left is dead: the process of its last attempt ended before the attempt.
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
         if record.state == State::Delivering {
-            return self.deliver(record, turn);
+            return self.deliver(record, None, turn);
         }
         if self.lacks_zone && lacks_zone(&record) {
             // The claim was under way when this worker found that it does not know the zone.
@@ -983,78 +818,61 @@ impl Driver {
             return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
-            self.bytes += record.payload.len();
-            self.lane(lane).due.insert(rank(&record), record);
+            self.held.push(lane, Waiting::new(record));
         } else {
-            let next = record.next;
-            self.hold(record, next);
-        }
-    }
-
-    /// Puts a claimed record into the wheel until a time.
-    fn hold(&mut self, record: Record, until: WallTime) {
-        self.bytes += record.payload.len();
-        if let Err(error) = self.wheel.insert(tick(until), record) {
-            // The capacity of the window is far below the wheel's.
-            unreachable!("the wheel is full: {error}");
-        }
-    }
-
-    /// Makes the first record that waits for a last attempt due again, if that runs no more or has
-    /// run for long.
-    fn resume_waiting(&mut self, now: WallTime) {
-        if self.free() > 0
-            && !self.has_last_attempt(now)
-            && let Some((rank, record)) = self.waiting.pop_first()
-        {
-            self.window.due.insert(rank, record);
+            self.held.hold(record);
         }
     }
 
     /// Takes out at most so many due records that can begin.
-    fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Record> {
-        let (idle, mut records) = (self.idle(), Vec::new());
-        while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
-            let Some(record) = self.pop_due() else { break };
-            let passed = if lacks_zone(&record) {
-                self.pass_to_others(&record, turn);
-                record.key
-            } else if let Some(settlement) =
-                skipped(&record, turn.now, self.settings.skip_older_than)
-            {
-                turn.counters.skipped.add(1);
-                self.locked.remove(&record.token);
-                turn.step.settle(record.claim(), settlement);
-                record.key
-            } else if self.has_last_attempt(turn.now) && self.is_last_attempt(&record) {
-                let key = record.key.clone();
-                self.bytes += record.payload.len();
-                self.waiting.insert(rank(&record), record);
-                key
-            } else {
-                if let Some(record) = self.park(record, turn) {
-                    if self.is_last_attempt(&record) {
-                        self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
-                    }
-                    records.push(record);
-                }
+    fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Waiting> {
+        let DriverSettings { queue, window_capacity, window_bytes, .. } = &self.settings;
+        // Half of the window is free for records of other keys.
+        let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
+        let (idle, key_limit, mut taken) = (self.idle(), queue.key_limit, Vec::new());
+        while taken.len() < count && (taken.len() < idle || !self.held.is_next_repeated()) {
+            let Some(waiting) = self.held.pop() else { break };
+            let Some(mut waiting) = self.held.admit(waiting, key_limit) else {
+                let trimmed = self.held.trim(most);
+                self.give_back(trimmed, turn);
                 continue;
             };
-            // It is no delivery of its key, so the next record of the key may be one.
-            if let Some(key) = passed {
-                self.unpark(&key);
-            }
+            let record = &waiting.record;
+            let is_last = self.is_last_attempt(record);
+            let skipped = skipped(record, turn.now, self.settings.skip_older_than);
+            // One that does not begin is no delivery of its key.
+            let slot = if lacks_zone(record) {
+                self.pass_to_others(record, turn);
+                waiting.slot
+            } else if let Some(settlement) = skipped {
+                turn.counters.skipped.add(1);
+                turn.step.settle(record.claim(), settlement);
+                waiting.slot
+            } else if is_last && self.held.has_last(turn.now) {
+                let slot = waiting.slot.take();
+                self.held.wait_for_last(waiting);
+                slot
+            } else {
+                if is_last {
+                    self.held.begin_last(record.token, turn.now);
+                }
+                taken.push(waiting);
+                continue;
+            };
+            self.free_slot(slot.as_ref());
         }
-        records
+        taken
     }
 
     /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        self.resume_waiting(turn.now);
+        if self.free() > 0 {
+            self.held.resume_last(turn.now);
+        }
         let mut count = self.free().min(BATCH);
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
         if let Some(rate) = rate {
-            count = count.min(self.window.due.len() + self.backlog.due.len());
+            count = count.min(self.held.in_lanes());
             let kept = if turn.now < self.permits.1 { self.permits.0 } else { 0 };
             self.permits.0 = kept;
             if kept < count && self.permit_at <= turn.now {
@@ -1067,11 +885,11 @@ impl Driver {
             }
             count = count.min(self.permits.0);
         }
-        let records = self.take_due(count, turn);
-        if records.is_empty() {
+        let taken = self.take_due(count, turn);
+        if taken.is_empty() {
             return Ok(());
         }
-        let claims: Vec<_> = records.iter().map(Record::claim).collect();
+        let claims: Vec<_> = taken.iter().map(|waiting| waiting.record.claim()).collect();
         let begun = match contain(|| turn.store.begin(turn.now, &claims, key_limit)) {
             Ok(begun) => begun,
             Err(error) => {
@@ -1079,56 +897,39 @@ impl Driver {
                 if is_doubtful {
                     self.permits.0 = 0;
                 }
-                for record in records {
-                    self.end_last_attempt(record.token);
-                    self.free_key(record.key.as_ref());
+                for mut waiting in taken {
+                    self.held.end_last(waiting.record.token);
+                    self.free_slot(waiting.slot.take().as_ref());
                     if !is_doubtful {
-                        self.hold(record, turn.now);
+                        self.held.push(Lane::Window, waiting);
                     }
                 }
                 return Err(error);
             }
         };
-        for (mut record, begun) in records.into_iter().zip(begun) {
-            if let (Some(key), true) = (&record.key, begun != Begun::Busy) {
-                self.blocked.remove(key);
-            }
+        for (mut waiting, begun) in taken.into_iter().zip(begun) {
             if begun != Begun::Begun {
-                self.end_last_attempt(record.token);
-                self.free_key(record.key.as_ref());
+                self.held.end_last(waiting.record.token);
             }
-            if begun != Begun::Locked {
-                self.locked.remove(&record.token);
+            // One of a busy key is the next delivery of the key, and those behind it wait.
+            if !matches!(begun, Begun::Begun | Begun::Busy) {
+                self.free_slot(waiting.slot.take().as_ref());
             }
             match begun {
                 Begun::Begun => {
                     self.permits.0 = self.permits.0.saturating_sub(1);
-                    debug_assert!(record.next <= turn.now, "a delivery is early");
-                    record.attempt += 1;
-                    // More deliveries of the key may be allowed.
-                    record.key.iter().for_each(|key| self.unpark(key));
-                    self.deliver(record, turn);
+                    debug_assert!(waiting.record.next <= turn.now, "a delivery is early");
+                    waiting.record.attempt += 1;
+                    self.deliver(waiting.record, waiting.slot, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
-                Begun::Locked => {
-                    let delay = self.locked.entry(record.token).or_default();
-                    *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
-                    let until = turn.now.saturating_add(*delay);
-                    self.hold(record, until);
-                }
-                Begun::Busy => {
-                    let key = record.key.clone().unwrap_or_default();
-                    let (until, delay) = self.blocked.entry(key).or_default();
-                    *delay = (*delay * 2).clamp(BUSY, MAX_DELAY);
-                    *until = Some(turn.now.saturating_add(*delay));
-                    drop(self.park(record, turn));
-                }
+                Begun::Locked => self.held.retry(waiting, LOCKED, turn.now),
+                Begun::Busy => self.held.retry(waiting, BUSY, turn.now),
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
-                    self.wait_for_release(&record.claim(), turn);
-                    for record in self.take_held() {
-                        self.wait_for_release(&record.claim(), turn);
-                    }
+                    let mut all = self.held.take_all();
+                    all.push(waiting.record);
+                    self.give_back(all, turn);
                     self.must_recall = true;
                     self.full_until = None;
                 }
@@ -1137,52 +938,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns the lane whose turn it is.
-    fn next_lane(&self) -> Lane {
-        let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
-        let takes_backlog = match (first(&self.backlog.due), first(&self.window.due)) {
-            (Some(old), Some(new)) if old != new => old < new,
-            (Some(_), Some(_)) => self.is_turn_of_backlog,
-            (old, _) => old.is_some(),
-        };
-        if takes_backlog { Lane::Backlog } else { Lane::Window }
-    }
-
-    /// Takes out the oldest due record of the lane whose turn it is.
-    fn pop_due(&mut self) -> Option<Record> {
-        let lane = self.next_lane();
-        let (_, record) = self.lane(lane).due.pop_first()?;
-        self.is_turn_of_backlog = lane == Lane::Window;
-        self.bytes -= record.payload.len();
-        Some(record)
-    }
-
-    /// Returns the record that begins next.
-    fn next_due(&self) -> Option<&Record> {
-        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
-        lane.due.first_key_value().map(|(_, record)| record)
-    }
-
-    /// Returns whether the next record that begins was attempted before.
-    fn is_next_repeated(&self) -> bool {
-        self.next_due().is_some_and(|record| record.attempt > 0)
-    }
-
     /// Returns whether this is the last attempt of a record, and none has ended. Either it ends its
     /// process, or one beside it does.
     fn is_last_attempt(&self, record: &Record) -> bool {
         let has_ended = record.error.as_ref().is_some_and(|error| error != UNENDED);
         let backoff = self.settings.queue.backoff;
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
-    }
-
-    /// Returns whether a last attempt runs, and has not run for long.
-    fn has_last_attempt(&self, now: WallTime) -> bool {
-        self.last_attempt.is_some_and(|(_, until)| now < until)
-    }
-
-    fn end_last_attempt(&mut self, token: u64) {
-        self.last_attempt.take_if(|(last, _)| *last == token);
     }
 
     /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
@@ -1231,12 +992,11 @@ impl Driver {
         }
     }
 
-    fn deliver(&mut self, record: Record, turn: &mut Turn<'_>) {
+    fn deliver(&mut self, record: Record, slot: Option<Name>, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
         let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
-        let key = record.key.clone().filter(|_| self.settings.queue.key_limit.is_some());
-        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
+        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, slot };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
         self.watch(record.claim(), record.attempt, turn.now);
@@ -1256,10 +1016,10 @@ impl Driver {
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
         let free = self.free_of(self.settings.queue.max_deliveries);
-        if self.is_next_repeated() {
+        if self.held.is_next_repeated() {
             return free.min(self.idle());
         }
-        let due = self.window.due.len() + self.backlog.due.len();
+        let due = self.held.in_lanes();
         // Quick handlers begin in batches, as large as the threads have room for.
         let (total, handlers) = (self.total(), self.handlers());
         let room = total.saturating_sub(self.running);
@@ -1317,17 +1077,13 @@ impl Driver {
     /// Returns the most records that the window lane holds.
     fn capacity(&self) -> usize {
         let capacity = self.settings.window_capacity;
-        if self.settings.is_shared {
-            self.reach().max(self.wheel.len() + self.window.due.len())
-        } else {
-            capacity
-        }
+        if self.settings.is_shared { self.reach().max(self.held.in_window()) } else { capacity }
     }
 
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
-        if self.waiting.len() > self.settings.window_capacity / 2 {
+        if self.held.behind_last.len() > self.settings.window_capacity / 2 {
             return (0, false);
         }
         if self.may_begin_at_claim() {
@@ -1343,7 +1099,7 @@ impl Driver {
         }
         let reach = if self.settings.is_shared { self.reach() } else { BACKLOG };
         let most = reach.min(BACKLOG);
-        let held = self.backlog.due.len();
+        let held = self.held.backlog.len();
         (if held <= most / 2 { most - held } else { 0 }, false)
     }
 
@@ -1361,7 +1117,7 @@ impl Driver {
         // Half of a batch is then free, even if no other handler returns.
         let has_room = threads.is_none_or(|threads| self.most_of_backlog() >= 2 * threads);
         // A repeated record that waits for a thread comes first.
-        let is_free = self.backlog.due.is_empty() && !self.is_next_repeated();
+        let is_free = self.held.backlog.is_empty() && !self.held.is_next_repeated();
         is_quick && is_plain && has_room && is_free
     }
 
@@ -1400,12 +1156,12 @@ impl Driver {
 
     /// Returns whether the window lane may claim: a full window must first be half empty.
     fn has_room(&self) -> bool {
-        let held = self.wheel.len() + self.window.due.len();
-        let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
+        let (held, bytes) = (self.held.in_window(), self.held.size.bytes);
+        let (capacity, most) = (self.capacity(), self.settings.window_bytes);
         if self.full_until.is_some() {
-            held <= capacity / 2 && self.bytes <= bytes / 2
+            held <= capacity / 2 && bytes <= most / 2
         } else {
-            held < capacity && self.bytes < bytes
+            held < capacity && bytes < most
         }
     }
 
@@ -1417,15 +1173,6 @@ impl Driver {
 /// Returns whether this process cannot tell the next occurrence.
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
-}
-
-/// Returns the place of a record among those that are due.
-fn rank(record: &Record) -> (Priority, WallTime, u64) {
-    (record.priority, record.next, record.token)
-}
-
-fn time(tick: Tick) -> WallTime {
-    WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
 }
 
 /// Returns how long to wait after a claim that found all records locked by other transactions.
@@ -1454,15 +1201,10 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
     }
 }
 
-/// One tick of the wheels is a microsecond.
-fn tick(time: WallTime) -> Tick {
-    Tick::new(time.as_micros())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout, TimeoutId};
+    use crate::{Command, MemoryStore, NewTimeout, TimeoutId, timer::held::ALONE};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1954,7 +1696,7 @@ mod tests {
             let is_last = |record: &&Record| record.attempt == 2;
             let last = begun.iter().find(is_last).expect("one of them").token;
             assert_eq!((begun.len(), begun.iter().filter(is_last).count()), (2, 1));
-            assert_eq!(driver.held().1, usize::from(!is_locked), "one waits");
+            assert_eq!(driver.held().1, 1, "one waits");
             let mut later = now;
             if is_ended {
                 driver.ended(last);

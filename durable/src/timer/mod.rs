@@ -7,6 +7,7 @@ mod core;
 mod delivery;
 pub(crate) mod driver;
 mod executor;
+mod held;
 mod policy;
 pub(crate) mod stats;
 

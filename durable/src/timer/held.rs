@@ -1,0 +1,340 @@
+//! The records that a worker has claimed and whose deliveries have not begun.
+//!
+//! Each waits in one of these places, which decide when its delivery may begin:
+//!
+//! - *A wheel.* Until it is due, or until its next try, if another transaction has locked it or
+//!   other workers deliver as many timeouts of its key as may run at once.
+//! - *A lane.* It is due, and waits for a handler or a permit.
+//! - *Behind* a delivery of this worker: of its key, or a last attempt. When that ends, it is due.
+
+use std::{collections::BTreeMap, mem, num::NonZeroUsize, time::Duration};
+
+use delaywheel::{Tick, wheel::TimingWheel};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    record::{Name, Priority, Record},
+    time::WallTime,
+};
+
+/// Records that go back to the store if a full window must take one that is due earlier.
+const EVICTED: usize = 64;
+
+/// Most of the doubled times until the next try.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// How long a last attempt runs before another one begins beside it.
+pub(super) const ALONE: Duration = Duration::from_secs(1);
+
+/// Which records a claim takes, and which of those that are due are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Window,
+    Backlog,
+}
+
+/// A record, and what its waiting has come to.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) record: Record,
+    /// Its key, once it counts as a delivery of that.
+    pub(super) slot: Option<Name>,
+    /// Time until the next try, if there was one.
+    delay: Duration,
+}
+
+impl Waiting {
+    pub(super) fn new(record: Record) -> Self {
+        Self { record, slot: None, delay: Duration::ZERO }
+    }
+
+    fn add_to(self, due: &mut Due) {
+        due.insert(rank(&self.record), self);
+    }
+}
+
+/// Records that are due, by priority and oldest first.
+type Due = BTreeMap<(Priority, WallTime, u64), Waiting>;
+
+/// A number of records and the bytes of their payloads.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
+
+impl Size {
+    fn add(&mut self, waiting: &Waiting) {
+        self.count += 1;
+        self.bytes += waiting.record.payload.len();
+    }
+
+    fn subtract(&mut self, waiting: &Waiting) {
+        self.count -= 1;
+        self.bytes -= waiting.record.payload.len();
+    }
+}
+
+/// The records of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Not due.
+    wheel: TimingWheel<Waiting>,
+    /// Due, and to be tried again later.
+    tries: TimingWheel<Waiting>,
+    window: Due,
+    pub(super) backlog: Due,
+    /// The window lane begins next.
+    is_turn_of_window: bool,
+    /// Behind deliveries of their key. Those for which there was no room wait in the store.
+    pub(super) parked: FxHashMap<Name, Due>,
+    parked_size: Size,
+    /// Numbers of deliveries by key.
+    slots: FxHashMap<Name, usize>,
+    /// Behind a last attempt.
+    pub(super) behind_last: Due,
+    /// The latest last attempt, by token, and until when no other one begins beside it.
+    last: Option<(u64, WallTime)>,
+    /// Of all records.
+    pub(super) size: Size,
+}
+
+impl Held {
+    /// Returns the numbers of records that are not due, and of others.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.wheel.len(), self.size.count - self.wheel.len())
+    }
+
+    /// Returns the number of records of the window that are not due or wait for a handler.
+    pub(super) fn in_window(&self) -> usize {
+        self.wheel.len() + self.window.len()
+    }
+
+    /// Returns the number of records that wait for a handler.
+    pub(super) fn in_lanes(&self) -> usize {
+        self.window.len() + self.backlog.len()
+    }
+
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
+        let timed = [&self.wheel, &self.tries].into_iter().flatten();
+        let lanes = [&self.window, &self.backlog, &self.behind_last].into_iter();
+        let due = lanes.chain(self.parked.values()).flat_map(Due::values);
+        timed.map(|(_, _, waiting)| waiting).chain(due).map(|waiting| waiting.record.token)
+    }
+
+    /// Returns when the next record becomes due, or is tried again.
+    pub(super) fn next_expiration(&self) -> Option<WallTime> {
+        let next = [self.wheel.next_expiration(), self.tries.next_expiration()];
+        next.into_iter().flatten().min().map(time)
+    }
+
+    /// Returns the first time from `now` on at which a record waits only for a handler.
+    pub(super) fn next_begin(&self, now: WallTime) -> Option<WallTime> {
+        let behind = self.last.map_or(now, |(_, until)| until.max(now));
+        let behind = (!self.behind_last.is_empty()).then_some(behind);
+        (self.in_lanes() > 0).then_some(now).or(behind)
+    }
+
+    /// Adds a record that is not due.
+    pub(super) fn hold(&mut self, record: Record) {
+        let (until, waiting) = (record.next, Waiting::new(record));
+        self.size.add(&waiting);
+        insert(&mut self.wheel, tick(until), waiting);
+    }
+
+    /// Adds a record that is due.
+    pub(super) fn push(&mut self, lane: Lane, waiting: Waiting) {
+        self.size.add(&waiting);
+        waiting.add_to(self.lane(lane));
+    }
+
+    /// Adds a record that could not begin. The time until the next try is `least` at first, and
+    /// doubles.
+    pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
+        waiting.delay = (waiting.delay * 2).clamp(least, MAX_DELAY);
+        self.size.add(&waiting);
+        let until = now.saturating_add(waiting.delay);
+        insert(&mut self.tries, tick(until), waiting);
+    }
+
+    /// Moves the records whose time has come to the lane of the window.
+    pub(super) fn expire(&mut self, now: WallTime) {
+        for wheel in [&mut self.wheel, &mut self.tries] {
+            for waiting in wheel.advance(tick(now)).map(|expired| expired.value) {
+                debug_assert!(waiting.record.next <= now, "a record is early");
+                waiting.add_to(&mut self.window);
+            }
+        }
+    }
+
+    fn lane(&mut self, lane: Lane) -> &mut Due {
+        match lane {
+            Lane::Window => &mut self.window,
+            Lane::Backlog => &mut self.backlog,
+        }
+    }
+
+    /// Returns the lane whose turn it is.
+    fn next_lane(&self) -> Lane {
+        let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
+        let takes_backlog = match (first(&self.backlog), first(&self.window)) {
+            (Some(old), Some(new)) if old != new => old < new,
+            (Some(_), Some(_)) => !self.is_turn_of_window,
+            (old, _) => old.is_some(),
+        };
+        if takes_backlog { Lane::Backlog } else { Lane::Window }
+    }
+
+    /// Returns whether the next record that begins was attempted before.
+    pub(super) fn is_next_repeated(&self) -> bool {
+        let is_of_backlog = self.next_lane() == Lane::Backlog;
+        let lane = if is_of_backlog { &self.backlog } else { &self.window };
+        lane.first_key_value().is_some_and(|(_, waiting)| waiting.record.attempt > 0)
+    }
+
+    /// Takes out the oldest record of the lane whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let lane = self.next_lane();
+        let (_, waiting) = self.lane(lane).pop_first()?;
+        self.is_turn_of_window = lane == Lane::Backlog;
+        self.size.subtract(&waiting);
+        Some(waiting)
+    }
+
+    /// Counts a record as a delivery of its key and returns it, or parks it if as many of these are
+    /// under way as may run at once.
+    pub(super) fn admit(
+        &mut self,
+        mut waiting: Waiting,
+        limit: Option<NonZeroUsize>,
+    ) -> Option<Waiting> {
+        if let (None, Some(limit), Some(key)) = (&waiting.slot, limit, &waiting.record.key) {
+            let taken = self.slots.entry(key.clone()).or_default();
+            if *taken >= limit.get() {
+                self.size.add(&waiting);
+                self.parked_size.add(&waiting);
+                let key = key.clone();
+                waiting.add_to(self.parked.entry(key).or_default());
+                return None;
+            }
+            *taken += 1;
+            waiting.slot = Some(key.clone());
+        }
+        Some(waiting)
+    }
+
+    /// A record is no delivery of its key any more, so the next parked one is due. Returns whether
+    /// that was the last of the key: claims need not pass over it.
+    pub(super) fn free(&mut self, slot: Option<&Name>) -> bool {
+        let Some(key) = slot else { return false };
+        if let Some(count) = self.slots.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.slots.remove(key);
+            }
+        }
+        let Some(parked) = self.parked.get_mut(key) else { return false };
+        if let Some((_, waiting)) = parked.pop_first() {
+            self.parked_size.subtract(&waiting);
+            waiting.add_to(&mut self.window);
+        }
+        parked.is_empty() && self.parked.remove(key).is_some()
+    }
+
+    /// Takes out parked records so that no more than `most` are left: each time one of the key with
+    /// most of them. Claims pass over that key still.
+    pub(super) fn trim(&mut self, most: Size) -> Vec<Record> {
+        let mut trimmed = Vec::new();
+        while self.parked_size.count > most.count || self.parked_size.bytes > most.bytes {
+            let longest = self.parked.values_mut().max_by_key(|due| due.len());
+            let Some((_, waiting)) = longest.and_then(Due::pop_last) else { break };
+            self.parked_size.subtract(&waiting);
+            self.size.subtract(&waiting);
+            trimmed.push(waiting.record);
+        }
+        trimmed
+    }
+
+    /// Returns whether a last attempt runs, and has not run for long.
+    pub(super) fn has_last(&self, now: WallTime) -> bool {
+        self.last.is_some_and(|(_, until)| now < until)
+    }
+
+    pub(super) fn begin_last(&mut self, token: u64, now: WallTime) {
+        self.last = Some((token, now.saturating_add(ALONE)));
+    }
+
+    pub(super) fn end_last(&mut self, token: u64) {
+        self.last.take_if(|(last, _)| *last == token);
+    }
+
+    /// Adds a record whose last attempt waits for the one that runs.
+    pub(super) fn wait_for_last(&mut self, waiting: Waiting) {
+        self.size.add(&waiting);
+        waiting.add_to(&mut self.behind_last);
+    }
+
+    /// Makes the first record that waits for a last attempt due, if that runs no more or has run
+    /// for long.
+    pub(super) fn resume_last(&mut self, now: WallTime) {
+        if !self.has_last(now)
+            && let Some((_, waiting)) = self.behind_last.pop_first()
+        {
+            waiting.add_to(&mut self.window);
+        }
+    }
+
+    /// Takes out the records that are due last.
+    pub(super) fn evict(&mut self) -> Vec<Record> {
+        let mut all: Vec<_> = self.wheel.drain().collect();
+        all.sort_unstable_by_key(|(_, due, _)| *due);
+        let kept = all.len() - EVICTED.min(all.len().div_ceil(2));
+        let evicted = all.split_off(kept).into_iter();
+        for (_, due, waiting) in all {
+            insert(&mut self.wheel, due, waiting);
+        }
+        let evicted = evicted.inspect(|(_, _, waiting)| self.size.subtract(waiting));
+        evicted.map(|(_, _, waiting)| waiting.record).collect()
+    }
+
+    /// Takes out all records. None counts as a delivery of its key any more.
+    pub(super) fn take_all(&mut self) -> Vec<Record> {
+        let (slots, last) = (mem::take(&mut self.slots), self.last);
+        let mut all = mem::replace(self, Self { slots, last, ..Self::default() });
+        let timed = [&mut all.wheel, &mut all.tries].into_iter().flat_map(TimingWheel::drain);
+        let lanes = [all.window, all.backlog, all.behind_last].into_iter();
+        let due = lanes.chain(all.parked.into_values()).flat_map(Due::into_values);
+        let free = |waiting: Waiting| {
+            self.free(waiting.slot.as_ref());
+            waiting.record
+        };
+        timed.map(|(_, _, waiting)| waiting).chain(due).map(free).collect()
+    }
+
+    /// The clock has stepped back: records that were due may not be due any more.
+    pub(super) fn step_back(&mut self) {
+        self.last = None;
+        self.take_all().into_iter().for_each(|record| self.hold(record));
+    }
+}
+
+fn insert(wheel: &mut TimingWheel<Waiting>, at: Tick, waiting: Waiting) {
+    if let Err(error) = wheel.insert(at, waiting) {
+        // The capacity of the window is far below the wheel's.
+        unreachable!("the wheel is full: {error}");
+    }
+}
+
+/// Returns the place of a record among those that are due.
+pub(super) fn rank(record: &Record) -> (Priority, WallTime, u64) {
+    (record.priority, record.next, record.token)
+}
+
+/// One tick of the wheels is a microsecond.
+pub(super) fn tick(time: WallTime) -> Tick {
+    Tick::new(time.as_micros())
+}
+
+pub(super) fn time(tick: Tick) -> WallTime {
+    WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
+}

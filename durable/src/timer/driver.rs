@@ -1208,59 +1208,129 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn driver(max_deliveries: usize) -> Driver {
-        let queue = QueueSettings { max_deliveries, ..QueueSettings::default() };
-        Driver::new(DriverSettings { queue, ..DriverSettings::default() })
+    /// A driver on a store in memory. Time passes only if a test says so.
+    struct Bench {
+        now: WallTime,
+        store: MemoryStore,
+        counters: Counters,
+        driver: Driver,
+        /// The outcomes of claims for the next step.
+        claimed: Vec<(LaneClaim, Claimed)>,
     }
 
-    /// Returns a store with timeouts that are due, one second apart and the last one at `now`.
-    fn store(now: WallTime, count: u32) -> MemoryStore {
-        let store = MemoryStore::new();
-        let new = |number| {
-            let due = now.saturating_sub(SECOND * number);
-            Command::Schedule(NewTimeout::new(format!("{number}"), due, b"").expect("valid"))
-        };
-        store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
-        store
-    }
-
-    fn carry_out(store: &MemoryStore, claims: Vec<LaneClaim>) -> Vec<(LaneClaim, Claimed)> {
-        let carry_out = |claim: LaneClaim| {
-            let claimed = store.claim(claim.worker, &claim.request);
-            (claim, claimed)
-        };
-        claims.into_iter().map(carry_out).collect()
-    }
-
-    /// Carries out the claims of so many steps. Returns what begins.
-    fn steps(driver: &mut Driver, store: &MemoryStore, now: WallTime, count: u32) -> Vec<Record> {
-        let (counters, mut claimed, mut begun) = (Counters::default(), Vec::new(), Vec::new());
-        for _ in 0..count {
-            let step = driver.step(store, now, &counters, claimed);
-            claimed = carry_out(store, step.claims);
-            begun.extend(step.begun.into_iter().map(|(record, _)| record));
+    impl Bench {
+        /// Creates one with timeouts that are due, one second apart and the last one now.
+        fn new(count: u32) -> Self {
+            let now = WallTime::MIN.saturating_add(9_000 * SECOND);
+            let bench = Self::on(&MemoryStore::new(), now);
+            bench.schedule((0..count).map(|number| {
+                let due = now.saturating_sub(SECOND * number);
+                NewTimeout::new(format!("{number}"), due, b"").expect("valid")
+            }));
+            bench
         }
-        begun
+
+        /// Creates a driver with eight deliveries at most.
+        fn on(store: &MemoryStore, now: WallTime) -> Self {
+            let queue = QueueSettings { max_deliveries: 8, ..QueueSettings::default() };
+            let driver = Driver::new(DriverSettings { queue, ..DriverSettings::default() });
+            let (store, counters) = (store.clone(), Counters::default());
+            Self { now, store, counters, driver, claimed: Vec::new() }
+        }
+
+        /// Makes it one of four threads whose latest handlers took no time.
+        fn quick(mut self) -> Self {
+            self.driver.settings.queue.max_deliveries = 1_024;
+            (self.driver.settings.threads, self.driver.settings.is_virtual) = (Some(4), false);
+            self.driver.handling = Duration::ZERO;
+            self
+        }
+
+        fn schedule(&self, new: impl IntoIterator<Item = NewTimeout>) {
+            let commands: Vec<_> = new.into_iter().map(Command::Schedule).collect();
+            self.store.write(self.now, &commands).expect("write");
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now = self.now.saturating_add(time);
+        }
+
+        /// Runs a step, and does not carry its claims out.
+        fn step(&mut self) -> Step {
+            let claimed = std::mem::take(&mut self.claimed);
+            self.driver.step(&self.store, self.now, &self.counters, claimed)
+        }
+
+        fn carry_out(&mut self, claims: Vec<LaneClaim>) {
+            self.claimed.extend(claims.into_iter().map(|claim| {
+                let claimed = self.store.claim(claim.worker, &claim.request);
+                (claim, claimed)
+            }));
+        }
+
+        /// Runs steps with their claims. Returns what begins.
+        fn steps(&mut self, count: u32) -> Vec<Record> {
+            let mut begun = Vec::new();
+            for _ in 0..count {
+                let step = self.step();
+                step.settlements.into_iter().for_each(|(claim, how, _)| self.settle(claim, how));
+                begun.extend(step.begun.into_iter().map(|(record, _)| record));
+                self.carry_out(step.claims);
+            }
+            begun
+        }
+
+        /// Runs steps in which each delivery ends at once. Returns what begins.
+        fn deliver(&mut self, steps: u32) -> Vec<Record> {
+            let mut all = Vec::new();
+            for _ in 0..steps {
+                let begun = self.steps(1);
+                for record in begun {
+                    self.acknowledge(&record);
+                    all.push(record);
+                }
+            }
+            all
+        }
+
+        fn settle(&mut self, claim: Claim, settlement: Settlement) {
+            let (token, settle) = (claim.token, Command::Settle(claim, settlement));
+            self.store.write(self.now, std::slice::from_ref(&settle)).expect("write");
+            self.driver.ended(token);
+            settle.due().into_iter().for_each(|due| self.driver.notice(None, due));
+        }
+
+        fn acknowledge(&mut self, record: &Record) {
+            self.settle(record.claim(), Settlement::Done);
+        }
+
+        /// The process ends, and another one takes its records.
+        fn leave(&mut self) {
+            self.store.leave(self.driver.leave().expect("entered")).expect("leave");
+        }
+    }
+
+    fn ids(records: &[Record]) -> Vec<&str> {
+        records.iter().map(|record| record.id.as_str()).collect()
     }
 
     #[test]
     fn records_that_were_claimed_for_an_earlier_worker_are_dropped() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
-        let step = driver.step(&store, now, &counters, Vec::new());
+        let mut bench = Bench::new(3);
+        let step = bench.step();
         let [window, backlog] = &step.claims[..] else { panic!("{:?}", step.claims) };
-        let records = store.claim(window.worker, &window.request);
+        let records = bench.store.claim(window.worker, &window.request);
         assert_eq!(records.as_ref().expect("claim").as_ref().expect("lease").records.len(), 1);
         // Another worker takes the records while the window's are on their way.
-        store.leave(window.worker).expect("leave");
-        let lost = store.claim(backlog.worker, &backlog.request);
-        let step = driver.step(&store, now, &counters, vec![(backlog.clone(), lost)]);
+        bench.store.leave(window.worker).expect("leave");
+        bench.carry_out(vec![backlog.clone()]);
+        let step = bench.step();
         let [again] = &step.claims[..] else { panic!("{:?}", step.claims) };
         assert_ne!(again.worker, window.worker);
-        let (window, again) = (window.clone(), again.clone());
-        let step = driver.step(&store, now, &counters, vec![(window, records)]);
+        bench.claimed.push((window.clone(), records));
+        let step = bench.step();
         assert!(step.begun.is_empty());
-        assert_eq!(driver.held(), (0, 0, 0));
+        assert_eq!(bench.driver.held(), (0, 0, 0));
         assert_eq!(step.claims[0].worker, again.worker);
     }
 
@@ -1268,46 +1338,23 @@ mod tests {
     /// again.
     #[test]
     fn a_closed_driver_leaves_as_the_worker_of_a_claim_that_failed() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
-        let step = driver.step(&store, now, &counters, Vec::new());
-        let claimed = step.claims.iter().map(|claim| {
-            drop(store.claim(claim.worker, &claim.request));
-            (claim.clone(), Err(StoreError::new(StoreErrorReason::OutcomeUnknown)))
-        });
-        let claimed = claimed.collect();
-        driver.step(&store, now, &counters, claimed);
-        assert!(store.records().iter().any(|record| record.state != State::Pending));
-        assert!(driver.close().is_empty(), "it knows of no record");
-        store.leave(driver.leave().expect("a worker")).expect("leave");
-        assert!(store.records().iter().all(|record| record.state == State::Pending));
-    }
-
-    /// Returns the number of deliveries that begin in a number of steps, without the passage of
-    /// time.
-    fn begins(driver: &mut Driver, store: &MemoryStore, now: WallTime, steps: u32) -> usize {
-        let (counters, mut claimed, mut begun) = (Counters::default(), Vec::new(), 0);
-        for _ in 0..steps {
-            let step = driver.step(store, now, &counters, std::mem::take(&mut claimed));
-            for (record, _) in step.begun {
-                begun += 1;
-                let settle = Command::Settle(record.claim(), Settlement::Done);
-                store.write(now, &[settle]).expect("write");
-                driver.ended(record.token);
-            }
-            for (claim, settlement, _) in step.settlements {
-                store.write(now, &[Command::Settle(claim.clone(), settlement)]).expect("write");
-                driver.ended(claim.token);
-            }
-            claimed = carry_out(store, step.claims);
+        let mut bench = Bench::new(3);
+        for claim in bench.step().claims {
+            drop(bench.store.claim(claim.worker, &claim.request));
+            let lost = StoreError::new(StoreErrorReason::OutcomeUnknown);
+            bench.claimed.push((claim, Err(lost)));
         }
-        begun
+        bench.step();
+        assert!(bench.store.records().iter().any(|record| record.state != State::Pending));
+        assert!(bench.driver.close().is_empty(), "it knows of no record");
+        bench.leave();
+        assert!(bench.store.records().iter().all(|record| record.state == State::Pending));
     }
 
     #[test]
     fn a_worker_tries_again_before_others_take_what_it_holds() {
         for seconds in [2, 5, 30] {
-            let mut driver = driver(8);
+            let mut driver = Bench::new(0).driver;
             driver.settings.lease = SECOND * seconds;
             (0..9).for_each(|_| driver.rest(WallTime::MIN));
             assert!(driver.pause < driver.settings.lease / 10, "{:?}", driver.pause);
@@ -1316,107 +1363,84 @@ mod tests {
 
     #[test]
     fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, mut driver) = (store(now, 100), driver(8));
-        driver.settings.catch_up_rate = NonZeroU32::new(100);
+        let mut bench = Bench::new(100);
+        bench.driver.settings.catch_up_rate = NonZeroU32::new(100);
         // One is due at this moment, and not of the backlog.
-        assert_eq!(begins(&mut driver, &store, now, 5), 2);
+        assert_eq!(bench.deliver(5).len(), 2);
         for _ in 0..50 {
-            driver.notice(None, now.saturating_sub(SECOND));
-            assert_eq!(begins(&mut driver, &store, now, 1), 0, "one in ten milliseconds");
+            bench.driver.notice(None, bench.now.saturating_sub(SECOND));
+            assert_eq!(bench.deliver(1), [], "one in ten milliseconds");
         }
-        assert!(!driver.is_idle(now), "more are due");
-        let later = now.saturating_add(Duration::from_millis(10));
-        assert_eq!(driver.next_step(), Some(later));
+        assert!(!bench.driver.is_idle(bench.now), "more are due");
+        bench.pass(SECOND / 100);
+        assert_eq!(bench.driver.next_step(), Some(bench.now));
     }
 
     /// Records that are due much later fill the window.
     #[test]
     fn a_full_window_does_not_delay_a_burst() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for (far, is_shared) in [(60, false), (100, false), (100, true)] {
-            let (store, mut driver) = (store(now, 0), driver(8));
-            (driver.settings.window_capacity, driver.settings.is_shared) = (100, is_shared);
-            let schedule = |name: &str, count: u32, due| {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.is_shared) = (100, is_shared);
+            let new = |name: &str, count: u32, due| {
                 let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
-                let new = |number| Command::Schedule(new(number).expect("valid"));
-                store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
+                (0..count).map(|number| new(number).expect("valid")).collect::<Vec<_>>()
             };
-            schedule("far", far + 50, now.saturating_add(40 * SECOND));
-            assert_eq!(begins(&mut driver, &store, now, 5), 0);
-            schedule("burst", 10, now);
-            driver.notice(None, now);
-            assert_eq!(begins(&mut driver, &store, now, 30), 10, "the others wait for room");
+            bench.schedule(new("far", far + 50, bench.now.saturating_add(40 * SECOND)));
+            assert_eq!(bench.deliver(5), []);
+            bench.schedule(new("burst", 10, bench.now));
+            bench.driver.notice(None, bench.now);
+            assert_eq!(bench.deliver(30).len(), 10, "the others wait for room");
         }
     }
 
     /// Other transactions have locked the oldest records, and may hold them for long.
     #[test]
     fn a_locked_record_takes_no_permits_from_others() {
-        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
         for (count, locked) in [(6, 1), (9, 4)] {
-            let (store, mut driver) = (store(start, count), driver(8));
-            driver.settings.queue.rate = NonZeroU32::new(10);
+            let mut bench = Bench::new(count);
+            bench.driver.settings.queue.rate = NonZeroU32::new(10);
             let oldest = (count - locked..count).map(|number| format!("{number}"));
-            store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
-            let (mut now, mut steps, mut begun) = (start, 0, 0);
-            while now < start.saturating_add(2 * SECOND) {
-                begun += begins(&mut driver, &store, now, 4);
+            bench.store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
+            let (end, mut steps, mut begun) = (bench.now.saturating_add(2 * SECOND), 0, 0);
+            while bench.now < end {
+                begun += bench.deliver(4).len();
                 steps += 1;
                 assert!(steps < 100, "{steps} times");
-                now = driver.next_step().expect("one is locked").max(now);
+                bench.now = bench.driver.next_step().expect("one is locked").max(bench.now);
             }
-            assert_eq!(begun, 5, "{locked} are locked");
-            store.lock([]);
-            let later = now.saturating_add(2 * SECOND);
-            assert_eq!(begins(&mut driver, &store, later, 9), 1, "no more permits than without");
+            assert_eq!((begun, bench.driver.held().1), (5, locked as usize), "these are locked");
+            bench.store.lock([]);
+            bench.pass(2 * SECOND);
+            assert_eq!(bench.deliver(9).len(), 1, "no more permits than without");
         }
     }
 
     /// More timeouts of busy keys are due than the window has room for.
     #[test]
     fn timeouts_of_busy_keys_do_not_stop_others() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for window_bytes in [64 << 20, 40] {
-            let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
-            (driver.settings.window_capacity, driver.settings.window_bytes) = (4, window_bytes);
-            driver.settings.queue.key_limit = NonZeroUsize::new(1);
-            let new = |id: String, key: Option<&str>| {
-                let new = NewTimeout::new(id, now, [0; 10]).expect("valid");
-                Command::Schedule(key.map_or(Ok(new.clone()), |key| new.key(key)).expect("valid"))
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.window_bytes) = (4, window_bytes);
+            settings.queue.key_limit = NonZeroUsize::new(1);
+            let now = bench.now;
+            let new = |id: String| NewTimeout::new(id, now, [0; 10]).expect("valid");
+            let of = |key: &'static str| {
+                (1..=8).map(move |number| new(format!("{key}{number}")).key(key).expect("valid"))
             };
-            let of = |key| (1..=8).map(move |number| new(format!("{key}{number}"), Some(key)));
-            let z = new("z".to_owned(), None);
-            store
-                .write(now, &of("a").chain(of("b")).chain([z]).collect::<Vec<_>>())
-                .expect("write");
-            let (mut claimed, mut begun, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-            let mut claims = 0;
-            let mut steps = |driver: &mut Driver, count, begun: &mut Vec<Record>| {
-                for _ in 0..count {
-                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-                    begun.extend(step.begun.into_iter().map(|(record, _)| record));
-                    for (claim, settlement, _) in step.settlements {
-                        let settle = Command::Settle(claim.clone(), settlement);
-                        store.write(now, &[settle]).expect("write");
-                        driver.ended(claim.token);
-                        driver.notice(None, WallTime::MIN);
-                    }
-                    claims += step.claims.len();
-                    claimed = carry_out(&store, step.claims);
-                }
-                claims
-            };
-            let made = steps(&mut driver, 30, &mut begun);
-            let ids: Vec<_> = begun.iter().map(|record| record.id.as_str()).collect();
-            assert_eq!(ids, ["a1", "b1", "z"]);
-            assert_eq!(steps(&mut driver, 30, &mut begun), made, "it does not claim in vain");
+            bench.schedule(of("a").chain(of("b")).chain([new("z".to_owned())]));
+            let mut begun = bench.steps(30);
+            assert_eq!(ids(&begun), ["a1", "b1", "z"]);
+            let claims = bench.counters.read().claims;
+            assert_eq!(bench.steps(30), []);
+            assert_eq!(bench.counters.read().claims, claims, "it does not claim in vain");
+            let mut ends = Vec::new();
             while let Some(record) = begun.pop() {
-                let settle = Command::Settle(record.claim(), Settlement::Done);
-                store.write(now, &[settle]).expect("write");
-                driver.ended(record.token);
+                bench.acknowledge(&record);
                 ends.push(record.id.to_string());
-                steps(&mut driver, 10, &mut begun);
+                begun.extend(bench.steps(10));
             }
             assert_eq!(ends.len(), 17);
             for key in ["a", "b"] {
@@ -1428,52 +1452,54 @@ mod tests {
     /// Another transaction has locked the records, and may hold them for long.
     #[test]
     fn a_claim_that_finds_all_records_locked_is_repeated_after_a_pause() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
-        let step = driver.step(&store, now, &counters, Vec::new());
-        let locked = |claim: LaneClaim| {
-            let next = claim.request.from.max(now.saturating_sub(SECOND));
-            (claim, Ok(Some(ClaimedBatch { next: Some(next), ..ClaimedBatch::default() })))
-        };
-        let claimed: Vec<_> = step.claims.into_iter().map(locked).collect();
-        assert_eq!(claimed.len(), 2);
-        let step = driver.step(&store, now, &counters, claimed);
+        let mut bench = Bench::new(3);
+        for claim in bench.step().claims {
+            let next = claim.request.from.max(bench.now.saturating_sub(SECOND));
+            let batch = ClaimedBatch { next: Some(next), ..ClaimedBatch::default() };
+            bench.claimed.push((claim, Ok(Some(batch))));
+        }
+        assert_eq!(bench.claimed.len(), 2);
+        let step = bench.step();
         assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
-        let later = now.saturating_add(LOCKED);
-        assert_eq!(driver.next_step(), Some(later));
-        assert_eq!(driver.step(&store, later, &counters, Vec::new()).claims.len(), 2);
+        bench.pass(LOCKED);
+        assert_eq!(bench.driver.next_step(), Some(bench.now));
+        assert_eq!(bench.step().claims.len(), 2);
     }
 
     /// A failover loses the transaction in which a handler acknowledged. Two other handlers exceed
     /// their limit, and the settlement of one is refused.
     #[test]
     fn what_only_the_store_takes_for_held_becomes_pending_each_minute() {
-        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(start, 3), Counters::default(), driver(8));
-        driver.settings.is_shared = true;
-        driver.settings.queue.handler_limit = Some(30 * SECOND);
+        let mut bench = Bench::new(3);
+        let (start, store) = (bench.now, bench.store.clone());
+        bench.driver.settings.is_shared = true;
+        bench.driver.settings.queue.handler_limit = Some(30 * SECOND);
         let far = NewTimeout::new("far", start.saturating_add(70 * SECOND), b"").expect("valid");
-        store.write(start, &[Command::Schedule(far)]).expect("write");
-        let step = |driver: &mut Driver, seconds: u32, claimed| {
-            driver.step(&store, start.saturating_add(SECOND * seconds), &counters, claimed)
+        bench.schedule([far]);
+        let step_at = |bench: &mut Bench, seconds: u32| {
+            bench.now = start.saturating_add(SECOND * seconds);
+            bench.step()
         };
-        let claims = step(&mut driver, 0, Vec::new()).claims;
-        let begun = step(&mut driver, 0, carry_out(&store, claims)).begun;
+        let claims = bench.step().claims;
+        bench.carry_out(claims);
+        let begun = bench.step().begun;
         let tokens: Vec<_> = begun.iter().map(|(record, _)| record.token).collect();
         let is_kept = |&token: &u64| store.records().iter().any(|record| record.token == token);
         let kept = || tokens.iter().map(is_kept).collect::<Vec<_>>();
         assert_eq!(kept(), [true; 3]);
         assert!(begun.iter().all(|(_, run)| run.start(start)));
-        driver.ended(tokens[0]);
-        assert_eq!(step(&mut driver, 30, Vec::new()).settlements.len(), 2, "not written yet");
-        driver.ended(tokens[1]);
-        driver.claim_soon(start);
-        let mut claims = step(&mut driver, 59, Vec::new()).claims;
+        bench.driver.ended(tokens[0]);
+        assert_eq!(step_at(&mut bench, 30).settlements.len(), 2, "not written yet");
+        bench.driver.ended(tokens[1]);
+        bench.driver.claim_soon(start);
+        let mut claims = step_at(&mut bench, 59).claims;
         let backlog = claims.split_off(1);
-        let next = step(&mut driver, 60, carry_out(&store, claims));
+        bench.carry_out(claims);
+        let next = step_at(&mut bench, 60);
         assert!(next.claims.is_empty() && !next.again, "the other claim must end first");
         assert_eq!(kept(), [true; 3]);
-        step(&mut driver, 60, carry_out(&store, backlog));
+        bench.carry_out(backlog);
+        bench.step();
         assert_eq!(kept(), [false, false, true]);
         let claimed = |record: &Record| record.state == State::Claimed;
         assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
@@ -1482,98 +1508,82 @@ mod tests {
     /// The store takes a while for a renewal.
     #[test]
     fn a_lease_counts_from_the_time_that_the_store_hears() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
-        driver.settings.is_virtual = false;
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        let worker = claims[0].worker;
-        driver.step(&store, now, &counters, carry_out(&store, claims));
-        let later = now.saturating_add(driver.settings.lease);
-        assert!(store.renew(worker, later, driver.settings.lease).expect("renew"));
+        let mut bench = Bench::new(0);
+        bench.driver.settings.is_virtual = false;
+        let claims = bench.step().claims;
+        let (worker, lease) = (claims[0].worker, bench.driver.settings.lease);
+        bench.carry_out(claims);
+        bench.step();
+        bench.pass(lease);
+        assert!(bench.store.renew(worker, bench.now, lease).expect("renew"));
         // The store calls this during the renewal: it takes the records of another worker.
-        store.enter(now, Duration::ZERO, None).expect("enter");
+        bench.store.enter(WallTime::MIN, Duration::ZERO, None).expect("enter");
         let heard = Arc::new(std::sync::OnceLock::new());
         let noted = Arc::clone(&heard);
-        store.listen(Arc::new(move |_, _| {
+        bench.store.listen(Arc::new(move |_, _| {
             let start = *noted.get_or_init(Lease::now);
             while Lease::now() < start + SECOND / 100 {}
         }));
-        driver.claim_soon(later);
-        let step = driver.step(&store, later, &counters, Vec::new());
-        assert_eq!(step.claims[0].worker, worker);
-        let end = Lease::now() + driver.lease.remaining().expect("real time");
+        bench.driver.claim_soon(bench.now);
+        assert_eq!(bench.step().claims[0].worker, worker);
+        let end = Lease::now() + bench.driver.lease.remaining().expect("real time");
         let heard = *heard.get().expect("the renewal");
-        let limit = heard + driver.settings.lease / 10 * 9;
-        assert!(end < limit, "the lease ends later than the store's");
+        assert!(end < heard + lease / 10 * 9, "the lease ends later than the store's");
     }
 
     /// The store takes long for a commit.
     #[test]
     fn a_backlog_leaves_deliveries_to_records_that_are_due_now() {
-        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
-        let (store, counters, mut driver) =
-            (store(now, 2_000), Counters::default(), quick_driver());
-        let (mut claimed, step) = (Vec::new(), |driver: &mut Driver, claimed| {
-            let step = driver.step(&store, now, &counters, claimed);
-            // Their handlers return, and their ends are not written.
-            for (record, _) in &step.begun {
-                driver.returned(record.token, None);
+        let mut bench = Bench::new(2_000).quick();
+        // Handlers return, and their ends are not written.
+        let step = |bench: &mut Bench| {
+            let begun = bench.steps(1);
+            for record in &begun {
+                bench.driver.returned(record.token, None);
             }
-            step
-        });
+            begun
+        };
         for _ in 0..9 {
-            claimed = carry_out(&store, step(&mut driver, claimed).claims);
+            step(&mut bench);
         }
-        assert!(claimed.is_empty(), "the backlog waits");
-        let new = NewTimeout::new("new", now, b"").expect("valid");
-        store.write(now, &[Command::Schedule(new)]).expect("write");
-        driver.notice(None, now);
-        let claims = step(&mut driver, Vec::new()).claims;
-        let begun = step(&mut driver, carry_out(&store, claims)).begun;
-        assert_eq!(begun[0].0.id.as_str(), "new");
-    }
-
-    /// Returns a driver of four threads whose latest handlers took no time.
-    fn quick_driver() -> Driver {
-        let mut driver = driver(1_024);
-        (driver.settings.threads, driver.settings.is_virtual) = (Some(4), false);
-        driver.handling = Duration::ZERO;
-        driver
+        assert!(bench.claimed.is_empty(), "the backlog waits");
+        bench.schedule([NewTimeout::new("new", bench.now, b"").expect("valid")]);
+        bench.driver.notice(None, bench.now);
+        step(&mut bench);
+        assert_eq!(ids(&step(&mut bench))[0], "new");
     }
 
     /// Some threads run handlers that never return, or none.
     #[test]
     fn quick_deliveries_never_stop_however_few_may_be_under_way() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for max in [1, 2, 4, 7, 8, 10, 127, 128, 145, 1_024] {
             for (threads, stuck) in [(1, 0_u8), (4, 0), (64, 0), (4, 3)] {
                 if usize::from(stuck) >= max {
                     continue;
                 }
-                let (store, mut driver) = (store(now, stuck.into()), quick_driver());
-                (driver.settings.queue.max_deliveries, driver.settings.threads) =
-                    (max, Some(threads));
+                let mut bench = Bench::new(stuck.into()).quick();
+                let settings = &mut bench.driver.settings;
+                (settings.queue.max_deliveries, settings.threads) = (max, Some(threads));
                 let mut begun = 0;
                 while begun < usize::from(stuck) {
-                    begun += steps(&mut driver, &store, now, 2).len();
+                    begun += bench.steps(2).len();
                 }
-                for due in [now.saturating_sub(SECOND), now] {
-                    let new = |n| NewTimeout::new(format!("{n} at {due}"), due, b"");
-                    let new = (0..300).map(|n| Command::Schedule(new(n).expect("valid")));
-                    store.write(now, &new.collect::<Vec<_>>()).expect("write");
-                    driver.notice(None, due);
-                    let begun = begins(&mut driver, &store, now, 700);
+                for due in [bench.now.saturating_sub(SECOND), bench.now] {
+                    let new = |n| NewTimeout::new(format!("{n} at {due:?}"), due, b"");
+                    bench.schedule((0..300).map(|number| new(number).expect("valid")));
+                    bench.driver.notice(None, due);
+                    let begun = bench.deliver(700).len();
                     assert_eq!(begun, 300, "{max} at {threads} threads, {stuck} of them stuck");
                 }
-                assert_eq!(driver.is_idle(now), stuck == 0);
+                assert_eq!(bench.driver.is_idle(bench.now), stuck == 0);
             }
         }
     }
 
     #[test]
     fn a_repeated_delivery_does_not_wait_for_the_end_of_a_backlog() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters) = (store(now, 5_000), Counters::default());
+        let mut bench = Bench::new(5_000).quick();
+        let (now, store) = (bench.now, bench.store.clone());
         let again = store.records().into_iter().find(|record| record.next == now).expect("one");
         let other = store.enter(now, SECOND, None).expect("enter");
         let request =
@@ -1583,20 +1593,16 @@ mod tests {
         assert_eq!(claims.len(), 1);
         store.begin(now, &claims, None).expect("begin");
         let retry = Settlement::Retry { at: now, error: "again".to_owned() };
-        store.write(now, &[Command::Settle(claims[0].clone(), retry)]).expect("write");
-        let (mut driver, mut claimed) = (quick_driver(), Vec::new());
-        let mut running = std::collections::VecDeque::new();
+        bench.settle(claims[0].clone(), retry);
+        let mut running = Vec::new();
         let repeated = (0..50).position(|_| {
-            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-            let is_begun = step.begun.iter().any(|(record, _)| record.id == again.id);
-            running.extend(step.begun.into_iter().map(|(record, _)| record));
+            let begun = bench.steps(1);
+            let is_begun = begun.iter().any(|record| record.id == again.id);
+            running.extend(begun);
             for record in running.drain(..running.len().div_ceil(2)) {
-                let settle = Command::Settle(record.claim(), Settlement::Done);
-                store.write(now, &[settle]).expect("write");
-                driver.returned(record.token, Some(Duration::ZERO));
-                driver.ended(record.token);
+                bench.driver.returned(record.token, Some(Duration::ZERO));
+                bench.acknowledge(&record);
             }
-            claimed = carry_out(&store, step.claims);
             is_begun
         });
         assert!(repeated.is_some_and(|steps| steps < 20), "{repeated:?}");
@@ -1606,23 +1612,21 @@ mod tests {
     /// A worker is killed again and again, before its handlers start.
     #[test]
     fn only_the_first_of_several_attempts_begins_before_a_thread_is_free() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         // One last attempt begins at a time, if none before has ended.
         for (attempts, begun_in_turn) in
             [(1, vec![4]), (2, vec![BACKLOG, 1]), (3, vec![BACKLOG, 4, 4])]
         {
-            let (store, counters) = (store(now, 300), Counters::default());
+            let Bench { now, store, .. } = Bench::new(300);
             let mut begun = Vec::new();
             for _ in &begun_in_turn {
-                let mut driver = quick_driver();
-                driver.settings.queue.backoff = Backoff::default().attempts(attempts);
-                let mut claims = driver.step(&store, now, &counters, Vec::new()).claims;
-                let worker = claims[0].worker;
-                let claimed = carry_out(&store, claims.split_off(1));
-                let step = driver.step(&store, now, &counters, claimed);
+                let mut bench = Bench::on(&store, now).quick();
+                bench.driver.settings.queue.backoff = Backoff::default().attempts(attempts);
+                let mut claims = bench.step().claims;
+                bench.carry_out(claims.split_off(1));
+                let step = bench.step();
                 assert!(!step.again, "it waits for a thread");
                 begun.push(step.begun.len());
-                store.leave(worker).expect("leave");
+                bench.leave();
             }
             assert_eq!(begun, begun_in_turn);
             assert!(store.records().iter().all(|record| record.attempt <= attempts));
@@ -1632,182 +1636,163 @@ mod tests {
     /// A timeout of eight that begin at once ends the process, again and again.
     #[test]
     fn a_timeout_that_ends_its_process_dies_alone() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters) = (store(now, 8), Counters::default());
+        let first = Bench::new(8);
         for key_limit in [None, NonZeroUsize::new(8)] {
             let mut done = Vec::new();
             for _ in 0..9 {
-                let (mut driver, mut claimed) = (driver(8), Vec::new());
-                driver.settings.queue.backoff = Backoff::default().attempts(3);
-                driver.settings.queue.key_limit = key_limit;
+                let mut bench = Bench::on(&first.store, first.now);
+                bench.driver.settings.queue.backoff = Backoff::default().attempts(3);
+                bench.driver.settings.queue.key_limit = key_limit;
                 let is_killed = (0..30).any(|_| {
-                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-                    for (claim, settlement, _) in step.settlements {
-                        store.write(now, &[Command::Settle(claim, settlement)]).expect("write");
-                    }
-                    claimed = carry_out(&store, step.claims);
-                    if step.begun.iter().any(|(record, _)| record.id.as_str() == "4") {
-                        return true;
-                    }
-                    for (record, _) in step.begun {
-                        let settle = Command::Settle(record.claim(), Settlement::Done);
-                        store.write(now, &[settle]).expect("write");
-                        driver.ended(record.token);
+                    let begun = bench.steps(1);
+                    let is_killed = ids(&begun).contains(&"4");
+                    for record in begun.into_iter().filter(|_| !is_killed) {
+                        bench.acknowledge(&record);
                         done.push(record.id);
                     }
-                    false
+                    is_killed
                 });
-                store.leave(driver.leave().expect("entered")).expect("leave");
+                bench.leave();
                 if !is_killed {
                     break;
                 }
             }
             done.sort_unstable();
             assert_eq!(done.iter().map(TimeoutId::as_str).collect::<Vec<_>>().concat(), "0123567");
-            let dead = store.records().remove(0);
+            let dead = first.store.records().remove(0);
             assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
             // It is requeued, beside new ones.
-            store.write(now, &[Command::Requeue(dead.id, now)]).expect("write");
-            let new = done.iter().map(|id| NewTimeout::new(id.as_str(), now, b"").expect("valid"));
-            store.write(now, &new.map(Command::Schedule).collect::<Vec<_>>()).expect("write");
+            first.store.write(first.now, &[Command::Requeue(dead.id, first.now)]).expect("write");
+            first.schedule(
+                done.iter().map(|id| NewTimeout::new(id, first.now, b"").expect("valid")),
+            );
         }
     }
 
     /// Two timeouts of a killed process have their last attempts, beside a new timeout.
     #[test]
     fn a_last_attempt_waits_for_another_one_only_and_not_for_long() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for (is_ended, is_locked) in [(true, false), (false, false), (false, true)] {
-            let store = store(now, 2);
+            let first = Bench::new(2);
             let limited = || {
-                let mut driver = driver(8);
-                driver.settings.queue.backoff = Backoff::default().attempts(2);
-                driver
+                let mut bench = Bench::on(&first.store, first.now);
+                bench.driver.settings.queue.backoff = Backoff::default().attempts(2);
+                bench
             };
             let mut killed = limited();
-            assert_eq!(steps(&mut killed, &store, now, 4).len(), 2);
-            store.leave(killed.leave().expect("entered")).expect("leave");
-            let new = NewTimeout::new("new", now, b"").expect("valid");
-            store.write(now, &[Command::Schedule(new)]).expect("write");
-            let id = |id: &str| TimeoutId::new(id).expect("valid");
-            store.lock(is_locked.then(|| id("1")));
-            let mut driver = limited();
-            let begun = steps(&mut driver, &store, now, 4);
+            assert_eq!(killed.steps(4).len(), 2);
+            killed.leave();
+            first.schedule([NewTimeout::new("new", first.now, b"").expect("valid")]);
+            first.store.lock(is_locked.then(|| TimeoutId::new("1").expect("valid")));
+            let mut bench = limited();
+            let begun = bench.steps(4);
             let is_last = |record: &&Record| record.attempt == 2;
             let last = begun.iter().find(is_last).expect("one of them").token;
             assert_eq!((begun.len(), begun.iter().filter(is_last).count()), (2, 1));
-            assert_eq!(driver.held().1, 1, "one waits");
-            let mut later = now;
+            assert_eq!(bench.driver.held().1, 1, "one waits");
             if is_ended {
-                driver.ended(last);
+                bench.driver.ended(last);
             } else {
-                later = now.saturating_add(if is_locked { LOCKED } else { ALONE });
-                assert_eq!(driver.next_step(), Some(later));
+                bench.pass(if is_locked { LOCKED } else { ALONE });
+                assert_eq!(bench.driver.next_step(), Some(bench.now));
             }
-            store.lock(None);
-            let later = later.saturating_add(ALONE);
-            assert_eq!(steps(&mut driver, &store, later, 4).len(), 1);
+            bench.store.lock(None);
+            bench.pass(ALONE);
+            assert_eq!(bench.steps(4).len(), 1);
         }
     }
 
     /// A handler took so long that the next timeouts of its key are not delivered any more.
     #[test]
     fn timeouts_of_a_key_that_are_skipped_hold_no_others_back() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, mut driver) = (MemoryStore::new(), driver(8));
-        driver.settings.queue.key_limit = NonZeroUsize::new(1);
-        driver.settings.skip_older_than = Some(10 * SECOND);
-        let new = |id| NewTimeout::new(id, now, b"").and_then(|new| new.key("key"));
-        let new = ["a", "b", "c"].map(|id| Command::Schedule(new(id).expect("valid")));
-        store.write(now, &new).expect("write");
-        let begun = steps(&mut driver, &store, now, 2).remove(0);
-        store.write(now, &[Command::Settle(begun.claim(), Settlement::Done)]).expect("write");
-        driver.ended(begun.token);
-        let later = now.saturating_add(20 * SECOND);
-        assert_eq!(begins(&mut driver, &store, later, 9), 0);
-        assert_eq!(store.records(), []);
+        let mut bench = Bench::new(0);
+        bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
+        bench.driver.settings.skip_older_than = Some(10 * SECOND);
+        let new = |id| NewTimeout::new(id, bench.now, b"").and_then(|new| new.key("key"));
+        bench.schedule(["a", "b", "c"].map(|id| new(id).expect("valid")));
+        let begun = bench.steps(2).remove(0);
+        bench.acknowledge(&begun);
+        bench.pass(20 * SECOND);
+        assert_eq!(bench.deliver(9), []);
+        assert_eq!(bench.store.records(), []);
     }
 
     #[test]
     fn a_claim_starts_where_the_last_one_of_its_lane_ended_or_at_what_was_noticed() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
-        driver.settings.is_shared = true;
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        assert_eq!([now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
-        let mut claimed = carry_out(&store, claims);
-        let next =
-            |claimed: &Claimed| claimed.as_ref().expect("claim").as_ref().expect("lease").next;
-        let next = next(&claimed[1].1).expect("more are pending");
-        assert_eq!(next, now.saturating_sub(43 * SECOND), "256 of 299 were claimed");
-        let begun = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).begun;
+        let mut bench = Bench::new(300).quick();
+        bench.driver.settings.is_shared = true;
+        let claims = bench.step().claims;
+        assert_eq!([bench.now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
+        bench.carry_out(claims);
+        let batch = bench.claimed[1].1.as_ref().expect("claim").as_ref().expect("lease");
+        let next = batch.next.expect("more are pending");
+        assert_eq!(next, bench.now.saturating_sub(43 * SECOND), "256 of 299 were claimed");
+        let begun = bench.step().begun;
         let (earlier, earliest) = (next.saturating_sub(SECOND), next.saturating_sub(2 * SECOND));
         for expected in [next, earlier, earliest, WallTime::MIN] {
             for (record, _) in &begun {
-                driver.ended(record.token);
+                bench.driver.ended(record.token);
             }
-            driver.running = 0;
-            let claims = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).claims;
+            bench.driver.running = 0;
+            let claims = bench.step().claims;
             let claim = claims.into_iter().find(|claim| claim.lane == Lane::Backlog);
             let claim = claim.expect("it has room");
             assert_eq!(claim.request.from, expected);
             match expected {
-                _ if expected == next => driver.notice(None, earlier),
-                _ if expected == earlier => driver.notice(None, earliest),
+                _ if expected == next => bench.driver.notice(None, earlier),
+                _ if expected == earlier => bench.driver.notice(None, earliest),
                 // A claim of unknown outcome.
                 _ => {
                     let error = StoreError::new(StoreErrorReason::Locked);
-                    claimed.push((claim, Err(error)));
-                    driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-                    driver.paused_until = None;
+                    bench.claimed.push((claim, Err(error)));
+                    bench.step();
+                    bench.driver.paused_until = None;
                     continue;
                 }
             }
-            claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
+            bench.claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
         }
     }
 
     #[test]
     fn a_worker_asks_when_leases_end_until_it_knows_and_looks_then() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
-        driver.settings.is_virtual = true;
+        let mut bench = Bench::new(300).quick();
+        bench.driver.settings.is_virtual = true;
+        let (now, store) = (bench.now, bench.store.clone());
         let other = store.enter(now, 20 * SECOND, None).expect("enter");
         let request = ClaimRequest { limit: 1, ..ClaimRequest::new(now, now) };
         store.claim(other, &request).expect("claim").expect("lease");
         let end = now.saturating_add(20 * SECOND).saturating_add(Duration::from_micros(1));
-        let asks =
-            |claims: &[LaneClaim]| claims.iter().map(|c| c.request.lapse).collect::<Vec<_>>();
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        assert_eq!(asks(&claims), [true, true]);
-        driver.step(&store, now, &counters, carry_out(&store, claims));
-        assert_eq!(driver.lapse_at, Some(end));
-        driver.notice(None, now);
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        assert_eq!(asks(&claims), [false], "it knows");
-        driver.step(&store, now, &counters, carry_out(&store, claims));
-        assert_eq!(driver.lapse_at, Some(end));
-        assert!(driver.next_step().is_some_and(|next| next <= end));
-        store.renew(driver.worker.expect("entered"), end, 30 * SECOND).expect("renew");
-        let claims = driver.step(&store, end, &counters, Vec::new()).claims;
-        assert!(asks(&claims).contains(&true), "the other worker may have another lease");
+        // Carries the claims of a step out, and returns whether they asked.
+        let asks = |bench: &mut Bench| {
+            let claims = bench.step().claims;
+            let asks: Vec<_> = claims.iter().map(|claim| claim.request.lapse).collect();
+            bench.carry_out(claims);
+            bench.step();
+            asks
+        };
+        assert_eq!(asks(&mut bench), [true, true]);
+        assert_eq!(bench.driver.lapse_at, Some(end));
+        bench.driver.notice(None, now);
+        assert_eq!(asks(&mut bench), [false], "it knows");
+        assert_eq!(bench.driver.lapse_at, Some(end));
+        assert!(bench.driver.next_step().is_some_and(|next| next <= end));
+        store.renew(bench.driver.worker.expect("entered"), end, 30 * SECOND).expect("renew");
+        bench.now = end;
+        assert!(asks(&mut bench).contains(&true), "the other worker may have another lease");
         assert!(!store.renew(other, end, SECOND).expect("renew"), "its records are taken");
     }
 
     #[test]
     fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(8));
-        driver.settings.threads = Some(2);
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        let step = driver.step(&store, now, &counters, carry_out(&store, claims));
-        let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();
-        assert_eq!(ids, ["8", "0"], "the oldest of each lane");
-        driver.returned(step.begun[0].0.token, None);
-        let step = driver.step(&store, now, &counters, Vec::new());
-        assert_eq!(step.begun[0].0.id.as_str(), "7", "before the first one is settled");
-        assert_eq!(step.begun.len(), 1);
+        let mut bench = Bench::new(9);
+        bench.driver.settings.threads = Some(2);
+        let begun = bench.steps(2);
+        assert_eq!(ids(&begun), ["8", "0"], "the oldest of each lane");
+        bench.driver.returned(begun[0].token, None);
+        let begun = bench.steps(1);
+        assert_eq!(ids(&begun), ["7"], "before the first one is settled");
         let pending = |record: &Record| record.attempt == 0;
-        assert_eq!(store.records().iter().filter(|record| pending(record)).count(), 6);
+        assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
     }
 }

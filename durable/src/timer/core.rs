@@ -341,7 +341,7 @@ impl Core {
         }
         let mut drivers = self.drivers.lock();
         // A claim under way locks its worker.
-        if held(&drivers).2 > 0 || drivers.iter().any(Driver::is_claiming) {
+        if drivers.iter().any(Driver::is_busy) {
             return false;
         }
         for worker in drivers.iter_mut().filter_map(Driver::leave) {

@@ -180,6 +180,11 @@ impl Step {
         self.settlements.push((claim, settlement, Counted::Released));
     }
 
+    /// Gives records back.
+    fn release(&mut self, records: &[Record]) {
+        records.iter().for_each(|record| self.settle(record.claim(), Settlement::Release));
+    }
+
     /// An attempt failed without an answer of the handler.
     fn fail(&mut self, backoff: Backoff, claim: Claim, attempt: u32, error: &str, now: WallTime) {
         let (settlement, counted) = backoff.settle(attempt, error.to_owned(), now, None);
@@ -233,8 +238,8 @@ impl Default for LaneState {
 /// A delivery that the store has begun and not settled.
 #[derive(Debug)]
 struct Delivering {
-    /// `None` for a record that only waits for its release.
-    run: Option<Arc<Run>>,
+    run: Arc<Run>,
+    attempt: u32,
     limit: Option<Key>,
     is_running: bool,
     /// The key of whose deliveries it is one.
@@ -257,7 +262,8 @@ pub(crate) struct Driver {
     permits: (usize, WallTime),
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
-    /// Tokens of settlements that a step returned and the store has not written.
+    /// Tokens of settlements that a step returned and the store has not written. The worker stays
+    /// until then.
     settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
@@ -265,8 +271,8 @@ pub(crate) struct Driver {
     reserved: usize,
     /// Mean time of the latest handlers.
     handling: Duration,
-    /// When deliveries under way, with their attempts, exceed the limit.
-    limits: TimingWheel<(Claim, u32)>,
+    /// When deliveries under way exceed the limit, by token.
+    limits: TimingWheel<u64>,
     boundary: Option<WallTime>,
     last: WallTime,
     renew_at: WallTime,
@@ -307,9 +313,7 @@ impl Driver {
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog.at.is_some() && !self.is_closing;
-        let (_, due, delivering) = self.held();
-        let is_empty = due + delivering + self.running == 0;
-        is_waiting && !has_backlog && is_empty && !self.is_claiming()
+        is_waiting && !has_backlog && self.held().1 + self.running == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -432,10 +436,10 @@ impl Driver {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
             self.held.step_back();
-            let limits: Vec<_> = self.limits.drain().map(|(_, _, claim)| claim).collect();
+            let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
             self.limits = TimingWheel::new(tick(now));
-            for (claim, attempt) in limits {
-                self.watch(claim, attempt, now);
+            for token in limits {
+                self.watch(token, now);
             }
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.window.after = WallTime::MIN;
@@ -470,28 +474,27 @@ impl Driver {
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
-        for (claim, attempt) in expired {
-            let run = self.delivering.get(&claim.token);
-            let Some(run) = run.and_then(|delivering| delivering.run.clone()) else { continue };
+        for token in expired {
+            let Some(Delivering { run, .. }) = self.delivering.get(&token) else { continue };
+            let run = Arc::clone(run);
             if self.recall(&run, turn) {
                 continue;
             }
             let start = time(Tick::new(run.started.load(SeqCst)));
             let limit = self.settings.queue.handler_limit.unwrap_or_default();
             if start.saturating_add(limit) > turn.now {
-                self.watch(claim, attempt, start);
+                self.watch(token, start);
                 continue;
             }
             run.stop();
-            let delivering = self.delivering.remove(&claim.token);
-            let was_running = delivering.as_ref().is_some_and(|delivering| delivering.is_running);
-            self.free_slot(delivering.and_then(|delivering| delivering.slot).as_ref());
-            if was_running && self.settings.threads.is_none() {
+            let Some(delivering) = self.delivering.remove(&token) else { continue };
+            self.free_slot(delivering.slot.as_ref());
+            if delivering.is_running && self.settings.threads.is_none() {
                 self.running -= 1;
             }
             turn.counters.overruns.add(1);
             let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
-            turn.step.fail(backoff, claim, attempt, error, turn.now);
+            turn.step.fail(backoff, run.claim.clone(), delivering.attempt, error, turn.now);
         }
     }
 
@@ -522,8 +525,7 @@ impl Driver {
         }
         self.held.expire(turn.now);
         if std::mem::take(&mut self.must_evict) && self.full_until.take().is_some() {
-            let evicted = self.held.evict();
-            self.give_back(evicted, turn);
+            turn.step.release(&self.held.evict());
         }
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
@@ -547,17 +549,9 @@ impl Driver {
         }
     }
 
-    fn give_back(&mut self, records: Vec<Record>, turn: &mut Turn<'_>) {
-        for record in records {
-            self.wait_for_release(&record.claim(), turn);
-        }
-    }
-
-    /// Gives a record back. The worker stays until that is written.
-    fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
-        let waiting = Delivering { run: None, limit: None, is_running: false, slot: None };
-        self.delivering.insert(claim.token, waiting);
-        turn.step.settle(claim.clone(), Settlement::Release);
+    /// Returns the deliveries under way.
+    fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+        self.delivering.values().map(|delivering| &delivering.run)
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -570,8 +564,7 @@ impl Driver {
 
     /// Tells all handlers that their lease has ended.
     fn stop_deliveries(&self) {
-        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
-        runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
+        self.runs().filter(|run| run.is_stopped()).for_each(|run| run.stop());
     }
 
     /// Gives back the records that only the store takes for held: it carried out a claim or begin
@@ -602,8 +595,7 @@ impl Driver {
 
     /// Tells handlers whose claim is void.
     fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
-        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
-        let runs: Vec<_> = runs.filter(|run| !run.is_stopped()).collect();
+        let runs: Vec<_> = self.runs().filter(|run| !run.is_stopped()).collect();
         if !runs.is_empty() {
             let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
             let current = contain(|| turn.store.are_current(&claims))?;
@@ -621,8 +613,8 @@ impl Driver {
 
     /// Gives deliveries back that wait for a thread or a task if the queue is paused.
     fn recall_if_paused(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let runs = self.delivering.values().filter_map(|delivering| delivering.run.clone());
-        let waiting: Vec<_> = runs.filter(|run| run.started.load(SeqCst) == 0).collect();
+        let waiting = self.runs().filter(|run| run.started.load(SeqCst) == 0);
+        let waiting: Vec<_> = waiting.cloned().collect();
         if !waiting.is_empty() {
             let name = &self.settings.queue.name;
             let queues = contain(|| turn.store.queues())?;
@@ -640,7 +632,7 @@ impl Driver {
         let is_recalled = run.recall();
         if is_recalled {
             self.ended(run.claim.token);
-            self.wait_for_release(&run.claim, turn);
+            turn.step.settle(run.claim.clone(), Settlement::Release);
         }
         is_recalled
     }
@@ -734,7 +726,7 @@ impl Driver {
             }
         };
         if self.is_closing {
-            return self.give_back(batch.records, turn);
+            return turn.step.release(&batch.records);
         }
         self.pause = Duration::ZERO;
         turn.counters.empty_claims.add(usize::from(batch.records.is_empty()));
@@ -833,8 +825,7 @@ impl Driver {
         while taken.len() < count && (taken.len() < idle || !self.held.is_next_repeated()) {
             let Some(waiting) = self.held.pop() else { break };
             let Some(mut waiting) = self.held.admit(waiting, key_limit) else {
-                let trimmed = self.held.trim(most);
-                self.give_back(trimmed, turn);
+                turn.step.release(&self.held.trim(most));
                 continue;
             };
             let record = &waiting.record;
@@ -927,9 +918,8 @@ impl Driver {
                 Begun::Busy => self.held.retry(waiting, BUSY, turn.now),
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
-                    let mut all = self.held.take_all();
-                    all.push(waiting.record);
-                    self.give_back(all, turn);
+                    turn.step.release(&[waiting.record]);
+                    turn.step.release(&self.held.take_all());
                     self.must_recall = true;
                     self.full_until = None;
                 }
@@ -996,21 +986,20 @@ impl Driver {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
         let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
-        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, slot };
+        let (attempt, limit, is_running) = (record.attempt, None, true);
+        let delivering = Delivering { run: Arc::clone(&run), attempt, limit, is_running, slot };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
-        self.watch(record.claim(), record.attempt, turn.now);
+        self.watch(record.token, turn.now);
         turn.step.begun.push((record, run));
     }
 
-    fn watch(&mut self, claim: Claim, attempt: u32, start: WallTime) {
-        let (Some(limit), Some(delivering)) =
-            (self.settings.queue.handler_limit, self.delivering.get_mut(&claim.token))
-        else {
-            return;
-        };
-        let limit = tick(start.saturating_add(limit));
-        delivering.limit = self.limits.insert(limit, (claim, attempt)).ok();
+    fn watch(&mut self, token: u64, start: WallTime) {
+        if let Some(limit) = self.settings.queue.handler_limit
+            && let Some(delivering) = self.delivering.get_mut(&token)
+        {
+            delivering.limit = self.limits.insert(tick(start.saturating_add(limit)), token).ok();
+        }
     }
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
@@ -1150,7 +1139,7 @@ impl Driver {
         !(self.is_closing || self.is_claiming() && self.must_reconcile())
     }
 
-    pub(crate) fn is_claiming(&self) -> bool {
+    fn is_claiming(&self) -> bool {
         self.window.is_claiming || self.backlog.is_claiming
     }
 
@@ -1166,7 +1155,12 @@ impl Driver {
     }
 
     fn has_held(&self) -> bool {
-        self.held() != (0, 0, 0)
+        self.held() != (0, 0, 0) || !self.settling.is_empty()
+    }
+
+    /// Returns whether a delivery or a claim is under way, or the end of one is not written.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.delivering.is_empty() || !self.settling.is_empty() || self.is_claiming()
     }
 }
 

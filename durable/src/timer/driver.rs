@@ -40,7 +40,7 @@ use super::{
     commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
-    held::{Held, Lane, Size, Waiting, rank, tick, time},
+    held::{Held, Lane, Reason, Size, Waiting, rank, tick, time},
     policy::Backoff,
     stats::Counters,
 };
@@ -775,7 +775,7 @@ impl Driver {
             max_bytes: self.settings.window_bytes.saturating_sub(self.held.size.bytes).max(1),
             cron: !self.lacks_zone,
             queue: self.settings.queue.name.clone(),
-            busy: self.held.parked.keys().cloned().collect(),
+            busy: self.held.parked_keys(),
             lapse: self.lapse_at.is_none(),
             ..ClaimRequest::new(now, WallTime::MAX)
         }
@@ -810,7 +810,7 @@ impl Driver {
             return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
-            self.held.push(lane, Waiting::new(record));
+            self.held.wait(Reason::Handler(lane), Waiting::new(record));
         } else {
             self.held.hold(record);
         }
@@ -841,7 +841,7 @@ impl Driver {
                 waiting.slot
             } else if is_last && self.held.has_last(turn.now) {
                 let slot = waiting.slot.take();
-                self.held.wait_for_last(waiting);
+                self.held.wait(Reason::LastAttempt, waiting);
                 slot
             } else {
                 if is_last {
@@ -892,7 +892,7 @@ impl Driver {
                     self.held.end_last(waiting.record.token);
                     self.free_slot(waiting.slot.take().as_ref());
                     if !is_doubtful {
-                        self.held.push(Lane::Window, waiting);
+                        self.held.wait(Reason::Handler(Lane::Window), waiting);
                     }
                 }
                 return Err(error);
@@ -1072,7 +1072,7 @@ impl Driver {
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
-        if self.held.behind_last.len() > self.settings.window_capacity / 2 {
+        if self.held.count(&Reason::LastAttempt) > self.settings.window_capacity / 2 {
             return (0, false);
         }
         if self.may_begin_at_claim() {
@@ -1088,7 +1088,7 @@ impl Driver {
         }
         let reach = if self.settings.is_shared { self.reach() } else { BACKLOG };
         let most = reach.min(BACKLOG);
-        let held = self.held.backlog.len();
+        let held = self.held.in_lane(Lane::Backlog);
         (if held <= most / 2 { most - held } else { 0 }, false)
     }
 
@@ -1106,7 +1106,7 @@ impl Driver {
         // Half of a batch is then free, even if no other handler returns.
         let has_room = threads.is_none_or(|threads| self.most_of_backlog() >= 2 * threads);
         // A repeated record that waits for a thread comes first.
-        let is_free = self.held.backlog.is_empty() && !self.held.is_next_repeated();
+        let is_free = self.held.in_lane(Lane::Backlog) == 0 && !self.held.is_next_repeated();
         is_quick && is_plain && has_room && is_free
     }
 

@@ -726,9 +726,9 @@ mod tests {
             };
             bench.core.run_turn(&claim);
             if is_cancelled {
-                bench.cancel()
+                bench.cancel();
             } else {
-                bench.pause(true)
+                bench.pause(true);
             }
             bench.core.run_turn(&claim);
             let claimed = on_its_way.lock().take().expect("the backlog was claimed");

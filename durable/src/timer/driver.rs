@@ -182,7 +182,9 @@ impl Step {
 
     /// Gives records back.
     fn release(&mut self, records: &[Record]) {
-        records.iter().for_each(|record| self.settle(record.claim(), Settlement::Release));
+        for record in records {
+            self.settle(record.claim(), Settlement::Release);
+        }
     }
 
     /// An attempt failed without an answer of the handler.

@@ -176,12 +176,12 @@ impl Step {
     }
 
     /// Adds a settlement that is not counted.
-    pub(super) fn settle(&mut self, claim: Claim, settlement: Settlement) {
+    fn settle(&mut self, claim: Claim, settlement: Settlement) {
         self.settlements.push((claim, settlement, Counted::Released));
     }
 
     /// Gives records back.
-    fn release(&mut self, records: &[Record]) {
+    pub(super) fn release(&mut self, records: &[Record]) {
         for record in records {
             self.settle(record.claim(), Settlement::Release);
         }
@@ -217,7 +217,7 @@ struct Turn<'a> {
 }
 
 /// The claims of a lane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LaneState {
     is_claiming: bool,
     at: Option<WallTime>,
@@ -228,13 +228,6 @@ struct LaneState {
     /// from its start would read what was delivered long ago, as long as an old transaction keeps
     /// the server from removing it.
     floor: WallTime,
-}
-
-impl Default for LaneState {
-    fn default() -> Self {
-        let (at, after, floor) = (Some(WallTime::MIN), WallTime::MIN, WallTime::MIN);
-        Self { is_claiming: false, at, after, floor }
-    }
 }
 
 /// A delivery that the store has begun and not settled.
@@ -302,7 +295,9 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
         let lacks_zone = !cfg!(feature = "cron");
-        Self { settings, handling: MOMENT, lacks_zone, ..Self::default() }
+        let mut driver = Self { settings, handling: MOMENT, lacks_zone, ..Self::default() };
+        driver.claim_soon(WallTime::MIN);
+        driver
     }
 
     /// Numbers of records in the window, due, and being delivered.
@@ -368,11 +363,10 @@ impl Driver {
         self.free_slot(delivering.slot.as_ref());
     }
 
-    /// Claims no more. Returns the claims of the held records that are not being delivered, to be
-    /// released.
-    pub(crate) fn close(&mut self) -> Vec<Claim> {
+    /// Claims no more. Returns the records whose deliveries have not begun, to be released.
+    pub(crate) fn close(&mut self) -> Vec<Record> {
         self.is_closing = true;
-        self.held.take_all().iter().map(Record::claim).collect()
+        self.held.take_all()
     }
 
     /// Returns the worker, to be removed from the store once no delivery is under way.

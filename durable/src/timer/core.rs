@@ -215,7 +215,9 @@ impl Core {
     /// `claim` carries out claims, or has another thread do it.
     fn run_turn(&self, claim: &dyn Fn(LaneClaim)) -> Option<WallTime> {
         let postponed = mem::take(&mut *self.postponed.lock());
-        postponed.into_iter().for_each(|job| self.commit(job));
+        for job in postponed {
+            self.commit(job);
+        }
         loop {
             let (steps, next) = {
                 let mut drivers = self.drivers.lock();

@@ -97,13 +97,12 @@
 //!
 //! # Queues
 //!
-//! A timeout belongs to a queue; the default one has the empty name. A timer claims only from
-//! queues that it serves: see [`Queue`]. For each of them it is a worker of its own. Those of other
-//! queues wait for another worker. A claim takes what is due in the order of priority and time.
-//! A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as may run
-//! at once on all workers together. Pauses and keys are exact. A permit of a rate whose delivery
-//! does not begin after all goes to another one of this worker within a tenth of a second, or is
-//! lost.
+//! A timeout belongs to a queue; the default one has the empty name. For each [`Queue`] that a
+//! timer serves, it is a worker of its own. A claim takes what is due in the order of priority and
+//! time. A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as
+//! may run at once on all workers together. Pauses and keys are exact. A permit of a rate whose
+//! delivery does not begin after all goes to another one of this worker within a tenth of a second,
+//! or is lost.
 //!
 //! # Waiting
 //!

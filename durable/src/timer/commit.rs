@@ -343,11 +343,11 @@ pub(super) fn write_group(
     for mut job in group {
         // Only the text of a settlement can be refused. Without it, it must not be lost.
         let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
+        let is_over = is_refused || error.reason() == StoreErrorReason::Closed;
         match job.reply {
             // The caller may have gone.
             Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
-            _ if error.reason() == StoreErrorReason::Closed => (),
-            Reply::Settled(token, _) if is_refused => outcome.ended.push(token),
+            Reply::Settled(token, _) if is_over => outcome.ended.push(token),
             Reply::Settled(..) => failed.again.push(job),
         }
     }

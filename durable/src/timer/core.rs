@@ -1,9 +1,9 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
 //! Locks: `drivers` is held while the store is called, except for claims, so only the thread of the
-//! driver waits for it without a limit. `inbox` and `phase` are held only for a moment. A thread
-//! that holds `drivers` may take `inbox`, `phase` and those of the store, and never the other way
-//! round. No lock is held while a handler runs.
+//! driver waits for it without a limit. `inbox`, `postponed` and `phase` are held only for a
+//! moment. A thread that holds `drivers` may take `inbox`, `phase` and those of the store, and
+//! never the other way round. No lock is held while a handler runs.
 
 use std::{
     fmt, mem,
@@ -19,8 +19,9 @@ use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Run, Verdict},
-    driver::{Claimed, Driver, DriverSettings, LEFT, Lane, LaneClaim, Step, following},
+    driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{Handler, Threads, contain, run_contained},
+    held::Lane,
     policy::Backoff,
     stats::{Counters, DurableStats},
 };
@@ -54,8 +55,6 @@ struct Inbox {
     /// Earliest due times of queues; without a name, of any queue.
     due: FxHashMap<Option<Name>, WallTime>,
     claimed: Vec<(LaneClaim, Claimed)>,
-    /// Settlements to be tried again, in virtual time.
-    postponed: Vec<Job>,
 }
 
 impl Inbox {
@@ -81,6 +80,8 @@ pub(super) struct Core {
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
+    /// Settlements to be tried again, in virtual time.
+    postponed: Mutex<Vec<Job>>,
     phase: Mutex<Phase>,
     /// Threads that use the store.
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
@@ -104,6 +105,7 @@ impl Core {
             queues,
             drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
+            postponed: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             threads: Mutex::default(),
             itself: itself.clone(),
@@ -145,7 +147,7 @@ impl Core {
             self.commits.push(job);
         } else {
             let failed = self.write(vec![job]);
-            self.inbox.lock().postponed.extend(failed.again.into_iter().chain(failed.locked));
+            self.postponed.lock().extend(failed.again.into_iter().chain(failed.locked));
         }
     }
 
@@ -212,7 +214,7 @@ impl Core {
     ///
     /// `claim` carries out claims, or has another thread do it.
     fn run_turn(&self, claim: &dyn Fn(LaneClaim)) -> Option<WallTime> {
-        let postponed = mem::take(&mut self.inbox.lock().postponed);
+        let postponed = mem::take(&mut *self.postponed.lock());
         for job in postponed {
             self.commit(job);
         }
@@ -220,11 +222,8 @@ impl Core {
             let (steps, next) = {
                 let mut drivers = self.drivers.lock();
                 let is_closing = *self.phase.lock() >= Phase::Closing;
-                let Inbox { must_rest, returned, ended, due, claimed, .. } = {
-                    let mut inbox = self.inbox.lock();
-                    let postponed = mem::take(&mut inbox.postponed);
-                    mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
-                };
+                let news = mem::take(&mut *self.inbox.lock());
+                let Inbox { must_rest, returned, ended, due, claimed } = news;
                 for (driver, token, lasted) in returned {
                     drivers[driver].returned(token, lasted);
                 }
@@ -247,9 +246,7 @@ impl Core {
                         driver.rest(now);
                     }
                     let mut step = driver.step(&*self.store, now, &self.counters, claimed);
-                    for claim in held {
-                        step.settle(claim, Settlement::Release);
-                    }
+                    step.release(&held);
                     step
                 });
                 let steps: Vec<_> = steps.collect();
@@ -334,13 +331,13 @@ impl Core {
 
     /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
-        let claims: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        for claim in claims {
-            self.settle(claim, Settlement::Release, Counted::Released);
+        let held: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
+        for record in held {
+            self.settle(record.claim(), Settlement::Release, Counted::Released);
         }
         let mut drivers = self.drivers.lock();
         // A claim under way locks its worker.
-        if held(&drivers).2 > 0 || drivers.iter().any(Driver::is_claiming) {
+        if drivers.iter().any(Driver::is_busy) {
             return false;
         }
         for worker in drivers.iter_mut().filter_map(Driver::leave) {
@@ -515,220 +512,195 @@ mod tests {
     use super::*;
     use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State};
 
-    /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
-    /// The receiver gets the deliveries. The timer hears of no change that another makes.
-    fn deaf_core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
-        let (sender, deliveries) = mpsc::channel();
-        let handler: Handler = Arc::new(move |delivery| {
-            drop(sender.send(delivery.start().expect("the timer is open")));
-        });
-        (core_with(store, handler, &ManualWallClock::new(), |_| ()), deliveries)
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The parts of a timer on real threads whose latest handlers took no time, without the
+    /// threads: the test runs the turns. The timer hears of no change that another makes.
+    struct Bench {
+        store: MemoryStore,
+        clock: ManualWallClock,
+        core: Arc<Core>,
+        deliveries: mpsc::Receiver<Delivery>,
     }
 
-    fn core_with(
-        store: &MemoryStore,
-        handler: Handler,
-        clock: &ManualWallClock,
-        set: impl FnOnce(&mut DriverSettings),
-    ) -> Arc<Core> {
-        let mut settings = DriverSettings::default();
-        set(&mut settings);
-        let queue = Served { settings, handler, threads: None };
-        let (store, clock) = (Box::new(store.clone()), Arc::new(clock.clone()));
-        Core::new(store, clock, Some(Alarm::new()), vec![queue])
-    }
-
-    fn core(store: &MemoryStore) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
-        let (core, deliveries) = deaf_core(store);
-        let notified = Arc::downgrade(&core);
-        store.listen(Arc::new(move |queue, due| {
-            if let Some(core) = notified.upgrade() {
-                core.notice(queue, due);
+    impl Bench {
+        fn new(set: impl FnOnce(&mut DriverSettings)) -> Self {
+            let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+            let (sender, deliveries) = mpsc::channel();
+            let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
+            let mut settings = DriverSettings::default();
+            set(&mut settings);
+            let queues = vec![Served { settings, handler, threads: None }];
+            let (boxed, shared) = (Box::new(store.clone()), Arc::new(clock.clone()));
+            let core = Core::new(boxed, shared, Some(Alarm::new()), queues);
+            for _ in 0..60 {
+                core.drivers.lock()[0].returned(0, Some(Duration::ZERO));
             }
-        }));
-        (core, deliveries)
+            Self { store, clock, core, deliveries }
+        }
+
+        /// Creates one with a delivery that has begun, by a claim or after it, and waits for a
+        /// thread or task.
+        fn waiting(begins: bool, set: impl FnOnce(&mut DriverSettings)) -> (Self, Delivery) {
+            let bench = Self::new(set);
+            bench.schedule(u32::from(begins), None);
+            bench.core.run_turn(&|claim| {
+                assert_eq!(claim.request.begins, claim.lane == Lane::Backlog);
+                bench.core.claim(claim);
+            });
+            let delivery = bench.deliveries.try_recv().expect("delivery");
+            (bench, delivery)
+        }
+
+        /// Another process schedules a timeout, which was due so many seconds ago.
+        fn schedule(&self, ago: u32, repeat: Option<Repeat>) {
+            let now = self.clock.now();
+            let new = NewTimeout::new("a", now.saturating_sub(SECOND * ago), b"").expect("valid");
+            self.write(Command::Schedule(NewTimeout { repeat, ..new }));
+        }
+
+        fn write(&self, command: Command) -> Answer {
+            self.store.write(self.clock.now(), &[command]).expect("write")[0]
+        }
+
+        fn turn(&self) -> Option<WallTime> {
+            self.core.run_turn(&|claim| self.core.claim(claim))
+        }
+
+        /// Runs a turn after a time.
+        fn pass(&self, time: Duration) {
+            self.clock.advance(time);
+            self.turn();
+        }
+
+        fn start_delivery(&self) -> Delivery {
+            let delivery = self.deliveries.try_recv().expect("delivery");
+            delivery.start().expect("the timer is open")
+        }
+
+        fn pause(&self, is_paused: bool) {
+            self.store.pause(&Name::default(), is_paused).expect("pause");
+            self.core.notice(Some(&Name::default()), WallTime::MIN);
+        }
+
+        fn cancel(&self) {
+            let answer = self.write(Command::Cancel("a".try_into().expect("valid")));
+            assert_eq!(answer, Answer::Cancelled(Cancelled::Delivering));
+            self.core.notice(None, WallTime::MIN);
+        }
+
+        /// Writes the commands that wait.
+        fn commit(&self) {
+            self.core.commits.close();
+            self.core.run_commits();
+        }
+
+        /// Writes what waits. Returns the state of the record, if any, and its number of attempts.
+        fn settled(&self) -> Option<(State, u32)> {
+            self.commit();
+            self.store.records().pop().map(|record| (record.state, record.attempt))
+        }
     }
 
-    fn schedule(core: &Core) {
-        let now = core.clock.now();
-        let new = NewTimeout::new("now", now, b"").expect("valid");
-        core.store.write(now, &[Command::Schedule(new)]).expect("write");
-    }
+    const NOT_RUN: Option<(State, u32)> = Some((State::Pending, 0));
 
     /// `finish` promises to deliver due timeouts, including those of which the driver has not heard
     /// yet.
     #[test]
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
-        let (core, deliveries) = core(&MemoryStore::new());
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(core.is_idle(None));
+        let bench = Bench::new(|_| ());
+        let is_idle = || bench.core.is_idle(None);
+        bench.turn();
+        assert!(is_idle());
         let cancel = Command::Cancel("none".try_into().expect("valid"));
-        drop(core.submit(vec![cancel]));
-        assert!(!core.is_idle(None), "a command is not written");
-        core.commits.close();
-        core.run_commits();
-        assert!(core.is_idle(None));
-        schedule(&core);
-        assert!(!core.is_idle(None), "the driver has not taken the notice");
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(!core.is_idle(None), "it is being delivered");
-        let delivery = deliveries.try_recv().expect("delivery");
-        delivery.acknowledged_in_transaction();
-        assert!(!core.is_idle(None), "the driver has not taken the end");
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(core.is_idle(None));
+        drop(bench.core.submit(vec![cancel]));
+        assert!(!is_idle(), "a command is not written");
+        bench.commit();
+        assert!(is_idle());
+        bench.schedule(0, None);
+        bench.core.notice(None, bench.clock.now());
+        assert!(!is_idle(), "the driver has not taken the notice");
+        bench.turn();
+        assert!(!is_idle(), "it is being delivered");
+        bench.start_delivery().acknowledged_in_transaction();
+        assert!(!is_idle(), "the driver has not taken the end");
+        bench.turn();
+        assert!(is_idle());
     }
 
     /// The claims are under way when the caller shuts the timer down. A store may refuse to remove
     /// a worker that has one.
     #[test]
     fn a_claim_that_ends_after_the_shutdown_gives_its_records_back() {
-        let store = MemoryStore::new();
-        let (core, deliveries) = core(&store);
-        schedule(&core);
+        let bench = Bench::new(|_| ());
+        bench.schedule(0, None);
         let claims = Mutex::new(Vec::new());
-        core.run_turn(&|claim| claims.lock().push(claim));
-        core.shut_down();
-        assert!(!core.close(), "its claims have not ended");
-        claims.into_inner().into_iter().for_each(|claim| core.claim(claim));
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(deliveries.try_recv().is_err(), "a shutdown begins no delivery");
-        assert!(!core.close(), "the release is not written");
-        core.commits.close();
-        core.run_commits();
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(core.close(), "no delivery is under way");
-        let record = store.records().remove(0);
-        assert_eq!((record.state, record.attempt), (State::Pending, 0), "it was no attempt");
+        bench.core.run_turn(&|claim| claims.lock().push(claim));
+        bench.core.shut_down();
+        assert!(!bench.core.close(), "its claims have not ended");
+        claims.into_inner().into_iter().for_each(|claim| bench.core.claim(claim));
+        bench.turn();
+        assert!(bench.deliveries.try_recv().is_err(), "a shutdown begins no delivery");
+        assert!(!bench.core.close(), "the release is not written");
+        bench.commit();
+        bench.turn();
+        assert!(bench.core.close(), "no delivery is under way");
+        assert_eq!(bench.settled(), NOT_RUN);
     }
 
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due
     /// while no timer ran, and the next one is not.
     #[test]
     fn a_timer_looks_for_the_next_occurrence_of_one_that_was_overdue() {
-        let store = MemoryStore::new();
-        let (core, deliveries) = deaf_core(&store);
-        let (now, second) = (core.clock.now(), Duration::from_secs(1));
-        let new = NewTimeout::new("a", now.saturating_sub(900 * second), b"").expect("valid");
-        let new = new.repeat(Repeat::every(second).expect("valid"));
-        store.write(now, &[Command::Schedule(new)]).expect("write");
-        core.run_turn(&|claim| core.claim(claim));
-        let delivery = deliveries.try_recv().expect("delivery");
-        let next = now.saturating_add(second);
-        let settle = Command::Settle(delivery.claim(), Settlement::Again(next));
-        store.write(now, &[settle]).expect("write");
+        let bench = Bench::new(|_| ());
+        bench.schedule(900, Repeat::every(SECOND).ok());
+        bench.turn();
+        let delivery = bench.start_delivery();
+        let next = bench.clock.now().saturating_add(SECOND);
+        bench.write(Command::Settle(delivery.claim(), Settlement::Again(next)));
         delivery.acknowledged_in_transaction();
-        assert_eq!(core.run_turn(&|claim| core.claim(claim)), Some(next));
+        assert_eq!(bench.turn(), Some(next));
     }
 
     /// The clock of the store stood still during the suspension.
     #[test]
     fn a_timer_looks_at_its_store_after_a_suspension() {
-        let store = MemoryStore::new();
-        let (core, deliveries) = deaf_core(&store);
-        core.run_turn(&|claim| core.claim(claim));
-        schedule(&core);
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(deliveries.try_recv().is_err(), "it has not heard of the timeout");
-        core.clock_was_set();
-        core.run_turn(&|claim| core.claim(claim));
-        assert!(deliveries.try_recv().is_ok());
-        assert_eq!(core.stats().clock_steps, 1);
-    }
-
-    /// A delivery that has begun, by a claim or after it, and waits for a thread or task.
-    struct Waiting {
-        store: MemoryStore,
-        clock: ManualWallClock,
-        core: Arc<Core>,
-        delivery: Delivery,
-    }
-
-    impl Waiting {
-        fn new(begins_with_claim: bool, set: impl FnOnce(&mut DriverSettings)) -> Self {
-            let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
-            let (core, deliveries) = quick_core(&store, &clock, set);
-            let overdue = Duration::from_secs(begins_with_claim.into());
-            let new = NewTimeout::new("now", clock.now().saturating_sub(overdue), b"");
-            let schedule = Command::Schedule(new.expect("valid"));
-            store.write(clock.now(), &[schedule]).expect("write");
-            core.run_turn(&|claim| {
-                let (lane, begins) = (claim.lane, claim.request.begins);
-                assert_eq!(begins, lane == Lane::Backlog, "a record of now begins after the claim");
-                core.claim(claim);
-            });
-            let delivery = deliveries.try_recv().expect("delivery");
-            Self { store, clock, core, delivery }
-        }
-
-        /// Runs a turn after a time.
-        fn pass(&self, time: Duration) {
-            self.clock.advance(time);
-            self.core.run_turn(&|claim| self.core.claim(claim));
-        }
-
-        fn pause(&self, is_paused: bool) {
-            let queue = Name::default();
-            self.store.pause(&queue, is_paused).expect("pause");
-            self.core.notice(Some(&queue), WallTime::MIN);
-            self.pass(Duration::ZERO);
-        }
-
-        fn cancel(&self) {
-            let cancel = Command::Cancel(self.delivery.id().clone());
-            let answers = self.store.write(self.clock.now(), &[cancel]).expect("write");
-            assert_eq!(answers, [Answer::Cancelled(Cancelled::Delivering)]);
-            self.core.notice(None, WallTime::MIN);
-            self.pass(Duration::ZERO);
-        }
-    }
-
-    /// Returns a timer whose latest handlers took no time.
-    fn quick_core(
-        store: &MemoryStore,
-        clock: &ManualWallClock,
-        set: impl FnOnce(&mut DriverSettings),
-    ) -> (Arc<Core>, mpsc::Receiver<Delivery>) {
-        let (sender, deliveries) = mpsc::channel();
-        let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
-        let core = core_with(store, handler, clock, set);
-        for _ in 0..60 {
-            core.drivers.lock()[0].returned(0, Some(Duration::ZERO));
-        }
-        (core, deliveries)
-    }
-
-    /// Writes what waits. Returns the state of the record, if any, and its number of attempts.
-    fn settle(core: &Core, store: &MemoryStore) -> Option<(State, u32)> {
-        core.commits.close();
-        core.run_commits();
-        store.records().pop().map(|record| (record.state, record.attempt))
+        let bench = Bench::new(|_| ());
+        bench.turn();
+        bench.schedule(0, None);
+        bench.turn();
+        assert!(bench.deliveries.try_recv().is_err(), "it has not heard of the timeout");
+        bench.core.clock_was_set();
+        bench.turn();
+        assert!(bench.deliveries.try_recv().is_ok());
+        assert_eq!(bench.core.stats().clock_steps, 1);
     }
 
     #[test]
     fn a_delivery_that_waits_is_not_run_after_these_events_and_is_no_attempt() {
-        type Event = fn(&Waiting);
-        let not_run = Some((State::Pending, 0));
+        type Event = fn(&Bench, &Delivery);
         let events: [(_, Event, _); 5] = [
-            ("nothing", |waiting| waiting.pause(false), Some((State::Pending, 1))),
-            ("pause", |waiting| waiting.pause(true), not_run),
-            ("cancel", Waiting::cancel, None),
-            ("shutdown", |waiting| waiting.core.shut_down(), not_run),
+            ("nothing", |bench, _| bench.pause(false), Some((State::Pending, 1))),
+            ("pause", |bench, _| bench.pause(true), NOT_RUN),
+            ("cancel", |bench, _| bench.cancel(), None),
+            ("shutdown", |bench, _| bench.core.shut_down(), NOT_RUN),
             // The process stops, for longer than its lease.
-            ("lapse", |waiting| while waiting.delivery.is_current() {}, not_run),
+            ("lapse", |_, delivery| while delivery.is_current() {}, NOT_RUN),
         ];
         for (name, event, expected) in events {
             for begins in [false, true] {
-                let waiting = Waiting::new(begins, |settings| {
+                let (bench, delivery) = Bench::waiting(begins, |settings| {
                     if name == "lapse" {
-                        (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
+                        (settings.is_virtual, settings.lease) = (false, SECOND / 30);
                     }
                 });
-                event(&waiting);
-                let Waiting { store, core, delivery, .. } = waiting;
+                event(&bench, &delivery);
+                if !["lapse", "shutdown"].contains(&name) {
+                    bench.turn();
+                }
                 assert_eq!(delivery.start().is_some(), name == "nothing", "{name}");
-                assert_eq!(settle(&core, &store), expected, "{name}; a drop is a failure");
-                assert_eq!(core.stats().fenced, 0, "{name}");
+                assert_eq!(bench.settled(), expected, "{name}; a drop is a failure");
+                assert_eq!(bench.core.stats().fenced, 0, "{name}");
             }
         }
     }
@@ -736,68 +708,61 @@ mod tests {
     /// The store has begun deliveries, and the driver does not know of them yet.
     #[test]
     fn a_delivery_on_its_way_is_not_run_after_its_timeout_was_cancelled_or_its_queue_paused() {
-        let queue = Name::default();
         for is_cancelled in [false, true] {
-            let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
-            let (core, deliveries) = quick_core(&store, &clock, |_| ());
-            let due = clock.now().saturating_sub(Duration::from_secs(1));
-            let schedule = Command::Schedule(NewTimeout::new("a", due, b"").expect("valid"));
-            store.write(clock.now(), &[schedule]).expect("write");
+            let bench = Bench::new(|_| ());
+            bench.schedule(1, None);
             let on_its_way = Mutex::new(None);
             let claim = |claim: LaneClaim| {
                 if claim.lane == Lane::Backlog {
-                    let claimed = store.claim(claim.worker, &claim.request);
+                    let claimed = bench.store.claim(claim.worker, &claim.request);
                     on_its_way.lock().replace((claim, claimed));
                 } else {
-                    core.claim(claim);
+                    bench.core.claim(claim);
                 }
             };
-            core.run_turn(&claim);
+            bench.core.run_turn(&claim);
             if is_cancelled {
-                let cancel = Command::Cancel("a".try_into().expect("valid"));
-                store.write(clock.now(), &[cancel]).expect("write");
+                bench.cancel();
             } else {
-                store.pause(&queue, true).expect("pause");
+                bench.pause(true);
             }
-            core.notice(Some(&queue).filter(|_| !is_cancelled), WallTime::MIN);
-            core.run_turn(&claim);
+            bench.core.run_turn(&claim);
             let claimed = on_its_way.lock().take().expect("the backlog was claimed");
-            core.tell_driver(|inbox| inbox.claimed.push(claimed));
-            core.run_turn(&|claim| core.claim(claim));
-            assert!(deliveries.try_recv().expect("it had begun").start().is_none());
+            bench.core.tell_driver(|inbox| inbox.claimed.push(claimed));
+            bench.turn();
+            assert!(bench.deliveries.try_recv().expect("it had begun").start().is_none());
             if !is_cancelled {
-                assert_eq!(settle(&core, &store), Some((State::Pending, 0)));
+                assert_eq!(bench.settled(), NOT_RUN);
             }
         }
     }
 
     #[test]
     fn the_limit_of_a_delivery_starts_with_its_handler() {
-        let second = Duration::from_secs(1);
         let limit = |settings: &mut DriverSettings| {
-            settings.queue.handler_limit = Some(60 * second);
-            settings.lease = 600 * second;
+            settings.queue.handler_limit = Some(60 * SECOND);
+            settings.lease = 600 * SECOND;
         };
         for begins in [false, true] {
-            let waiting = Waiting::new(begins, limit);
-            waiting.pass(60 * second);
-            assert!(waiting.delivery.start().is_none(), "it waits too long");
-            assert_eq!(settle(&waiting.core, &waiting.store), Some((State::Pending, 0)));
-            let mut waiting = Waiting::new(begins, limit);
-            waiting.pass(50 * second);
-            waiting.delivery = waiting.delivery.start().expect("within the limit");
-            waiting.pass(50 * second);
-            assert!(waiting.delivery.is_current());
-            waiting.pass(10 * second);
-            assert!(!waiting.delivery.is_current());
-            assert_eq!(waiting.core.stats().overruns, 1);
+            let (bench, delivery) = Bench::waiting(begins, limit);
+            bench.pass(60 * SECOND);
+            assert!(delivery.start().is_none(), "it waits too long");
+            assert_eq!(bench.settled(), NOT_RUN);
+            let (bench, delivery) = Bench::waiting(begins, limit);
+            bench.pass(50 * SECOND);
+            let delivery = delivery.start().expect("within the limit");
+            bench.pass(50 * SECOND);
+            assert!(delivery.is_current());
+            bench.pass(10 * SECOND);
+            assert!(!delivery.is_current());
+            assert_eq!(bench.core.stats().overruns, 1);
             // Its handler has returned, and the acknowledgement is not written.
-            let Waiting { store, clock, core, delivery } = Waiting::new(begins, limit);
+            let (bench, delivery) = Bench::waiting(begins, limit);
             delivery.start().expect("within the limit").acknowledge();
-            clock.advance(60 * second);
-            core.run_turn(&|claim| core.claim(claim));
-            assert_eq!(settle(&core, &store), None);
-            assert_eq!((core.stats().overruns, core.stats().fenced), (0, 0));
+            bench.pass(60 * SECOND);
+            assert_eq!(bench.settled(), None);
+            let stats = bench.core.stats();
+            assert_eq!((stats.overruns, stats.fenced), (0, 0));
         }
     }
 }

@@ -16,15 +16,15 @@
 //! first attempt begins ahead, and only if others may follow it. On a store that other processes
 //! share, a worker holds only as many records as its handlers complete in a moment.
 //!
-//! A driver serves one queue, as a worker of its own. Records of a key that has as many deliveries
-//! as may run at once are *parked*, and claims pass over further ones of that key.
+//! A driver serves one queue, as a worker of its own. Its records wait in [`Held`]. Those of a key
+//! that has as many deliveries as may run at once are *parked* there, and claims pass over further
+//! ones of that key.
 //!
 //! The caller carries out the claims, at most one for each lane at a time. A driver that meanwhile
 //! became another worker drops the records of the claim: the store has taken them from the old
 //! worker, or will.
 
 use std::{
-    collections::BTreeMap,
     num::{NonZeroU32, NonZeroUsize},
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
@@ -40,12 +40,13 @@ use super::{
     commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
+    held::{Held, Lane, Reason, Size, Waiting, rank, tick, time},
     policy::Backoff,
     stats::Counters,
 };
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
-    record::{Claim, Name, Priority, Record, State},
+    record::{Claim, Name, Record, State},
     repeat::Repeat,
     store::{Begun, ClaimRequest, ClaimedBatch, Settlement, Store, WorkerId},
     time::WallTime,
@@ -66,20 +67,11 @@ const QUICK: Duration = Duration::from_millis(5);
 /// Most deliveries for each thread that begin at once.
 const AHEAD: usize = 64;
 
-/// Records that go back to the store if a full window must take one that is due earlier.
-const EVICTED: usize = 64;
-
 /// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
-/// Most of the doubled times until the next try of a record that stays locked, or of a busy key.
-const MAX_DELAY: Duration = Duration::from_secs(2);
-
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
-
-/// How long a last attempt runs before another one begins beside it.
-const ALONE: Duration = Duration::from_secs(1);
 
 /// Least time until the next try if another worker delivers as many timeouts of a key as may run at
 /// once.
@@ -167,13 +159,6 @@ impl Default for DriverSettings {
     }
 }
 
-/// Which records a claim takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    Window,
-    Backlog,
-}
-
 /// The work that a step asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
@@ -191,8 +176,15 @@ impl Step {
     }
 
     /// Adds a settlement that is not counted.
-    pub(super) fn settle(&mut self, claim: Claim, settlement: Settlement) {
+    fn settle(&mut self, claim: Claim, settlement: Settlement) {
         self.settlements.push((claim, settlement, Counted::Released));
+    }
+
+    /// Gives records back.
+    pub(super) fn release(&mut self, records: &[Record]) {
+        for record in records {
+            self.settle(record.claim(), Settlement::Release);
+        }
     }
 
     /// An attempt failed without an answer of the handler.
@@ -224,13 +216,9 @@ struct Turn<'a> {
     step: Step,
 }
 
-/// Claimed records that are due, by priority and oldest first.
-type Due = BTreeMap<(Priority, WallTime, u64), Record>;
-
-/// The records of a lane, and its claims.
-#[derive(Debug)]
+/// The claims of a lane.
+#[derive(Debug, Default)]
 struct LaneState {
-    due: Due,
     is_claiming: bool,
     at: Option<WallTime>,
     /// No claim before this: others have locked the records, or the rate of the backlog allows
@@ -242,21 +230,15 @@ struct LaneState {
     floor: WallTime,
 }
 
-impl Default for LaneState {
-    fn default() -> Self {
-        let (at, after, floor) = (Some(WallTime::MIN), WallTime::MIN, WallTime::MIN);
-        Self { due: Due::new(), is_claiming: false, at, after, floor }
-    }
-}
-
 /// A delivery that the store has begun and not settled.
 #[derive(Debug)]
 struct Delivering {
-    /// `None` for a record that only waits for its release.
-    run: Option<Arc<Run>>,
+    run: Arc<Run>,
+    attempt: u32,
     limit: Option<Key>,
     is_running: bool,
-    key: Option<Name>,
+    /// The key of whose deliveries it is one.
+    slot: Option<Name>,
 }
 
 /// One worker's view of its store.
@@ -266,36 +248,17 @@ pub(crate) struct Driver {
     settings: DriverSettings,
     worker: Option<WorkerId>,
     lease: Arc<Lease>,
-    /// Claimed, and not due.
-    wheel: TimingWheel<Record>,
+    held: Held,
     window: LaneState,
     backlog: LaneState,
-    /// The backlog lane begins next.
-    is_turn_of_backlog: bool,
-    /// Payload of the wheel and of both lanes.
-    bytes: usize,
-    /// Due records that wait for a delivery of their key to end. Those of a key for which there was
-    /// no room wait in the store.
-    parked: FxHashMap<Name, Due>,
-    /// Number and bytes of the parked records.
-    parked_size: (usize, usize),
-    /// Numbers of deliveries by key. Keys that are busy elsewhere, with the time of the next try,
-    /// and the delay before it.
-    busy: FxHashMap<Name, usize>,
-    blocked: FxHashMap<Name, (Option<WallTime>, Duration)>,
     /// When the rate allows another permit.
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
-    /// The latest last attempt, by token, and until when no other one begins beside it. Due records
-    /// that wait for it.
-    last_attempt: Option<(u64, WallTime)>,
-    waiting: Due,
-    /// Delays of records that others have locked, by token.
-    locked: FxHashMap<u64, Duration>,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
-    /// Tokens of settlements that a step returned and the store has not written.
+    /// Tokens of settlements that a step returned and the store has not written. The worker stays
+    /// until then.
     settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
@@ -303,8 +266,8 @@ pub(crate) struct Driver {
     reserved: usize,
     /// Mean time of the latest handlers.
     handling: Duration,
-    /// When deliveries under way, with their attempts, exceed the limit.
-    limits: TimingWheel<(Claim, u32)>,
+    /// When deliveries under way exceed the limit, by token.
+    limits: TimingWheel<u64>,
     boundary: Option<WallTime>,
     last: WallTime,
     renew_at: WallTime,
@@ -332,24 +295,22 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
         let lacks_zone = !cfg!(feature = "cron");
-        let is_turn_of_backlog = true;
-        Self { settings, is_turn_of_backlog, handling: MOMENT, lacks_zone, ..Self::default() }
+        let mut driver = Self { settings, handling: MOMENT, lacks_zone, ..Self::default() };
+        driver.claim_soon(WallTime::MIN);
+        driver
     }
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        let due = self.window.due.len() + self.backlog.due.len() + self.waiting.len();
-        let due = due + self.parked_size.0;
-        (self.wheel.len(), due, self.delivering.len())
+        let (window, due) = self.held.counts();
+        (window, due, self.delivering.len())
     }
 
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog.at.is_some() && !self.is_closing;
-        let (_, due, delivering) = self.held();
-        let is_empty = due + delivering + self.running == 0 && self.parked.is_empty();
-        is_waiting && !has_backlog && is_empty && !self.is_claiming()
+        is_waiting && !has_backlog && self.held().1 + self.running == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -393,34 +354,19 @@ impl Driver {
 
     pub(crate) fn ended(&mut self, token: u64) {
         self.settling.remove(&token);
-        self.end_last_attempt(token);
+        self.held.end_last(token);
         let Some(delivering) = self.delivering.remove(&token) else { return };
         self.running -= usize::from(delivering.is_running);
         if let Some(key) = delivering.limit {
             self.limits.cancel(key);
         }
-        self.free_key(delivering.key.as_ref());
+        self.free_slot(delivering.slot.as_ref());
     }
 
-    /// Claims no more. Returns the claims of the held records that are not being delivered, to be
-    /// released.
-    pub(crate) fn close(&mut self) -> Vec<Claim> {
+    /// Claims no more. Returns the records whose deliveries have not begun, to be released.
+    pub(crate) fn close(&mut self) -> Vec<Record> {
         self.is_closing = true;
-        self.take_held().iter().map(Record::claim).collect()
-    }
-
-    /// Takes out all records that are claimed and not being delivered.
-    fn take_held(&mut self) -> Vec<Record> {
-        self.bytes = 0;
-        self.blocked.clear();
-        self.locked.clear();
-        self.busy.retain(|_, count| *count > 0);
-        let due = [&mut self.window.due, &mut self.backlog.due, &mut self.waiting];
-        let due = due.map(std::mem::take);
-        let held = self.wheel.drain().map(|(_, _, record)| record);
-        let parked = std::mem::take(&mut self.parked).into_values();
-        self.parked_size = (0, 0);
-        held.chain(due.into_iter().chain(parked).flat_map(Due::into_values)).collect()
+        self.held.take_all()
     }
 
     /// Returns the worker, to be removed from the store once no delivery is under way.
@@ -464,13 +410,9 @@ impl Driver {
         if let Some(until) = self.paused_until {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
-        let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let permit_at = if self.permits.0 > 0 { self.last } else { self.permit_at };
-        let next_last = self.last_attempt.map_or(self.last, |(_, until)| until.max(self.last));
-        let waiting = (!self.waiting.is_empty()).then_some(next_last);
-        let due = has_due.then_some(self.last).into_iter().chain(waiting).min();
-        let due = due.filter(|_| self.free() > 0).map(|due| due.max(permit_at));
-        let unblock = self.blocked.values().filter_map(|(until, _)| *until).min();
+        let due = self.held.next_begin(self.last).filter(|_| self.free() > 0);
+        let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
         let claims = [
@@ -480,7 +422,7 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let others = [limit, due, unblock, renew, self.wheel.next_expiration().map(time)];
+        let others = [limit, due, renew, self.held.next_expiration()];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -488,18 +430,12 @@ impl Driver {
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
-            (self.permit_at, self.last_attempt) = (WallTime::MIN, None);
-            self.permits.0 = 0;
-            let held = self.take_held();
-            self.wheel = TimingWheel::new(tick(now));
-            for record in held {
-                let next = record.next;
-                self.hold(record, next);
-            }
-            let limits: Vec<_> = self.limits.drain().map(|(_, _, claim)| claim).collect();
+            (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
+            self.held.step_back();
+            let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
             self.limits = TimingWheel::new(tick(now));
-            for (claim, attempt) in limits {
-                self.watch(claim, attempt, now);
+            for token in limits {
+                self.watch(token, now);
             }
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.window.after = WallTime::MIN;
@@ -534,28 +470,29 @@ impl Driver {
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
-        for (claim, attempt) in expired {
+        for token in expired {
             // One whose handler has returned in time only waits for its settlement.
-            let run = self.delivering.get(&claim.token).filter(|delivering| delivering.is_running);
-            let Some(run) = run.and_then(|delivering| delivering.run.clone()) else { continue };
+            let delivering = self.delivering.get(&token).filter(|delivering| delivering.is_running);
+            let Some(Delivering { run, .. }) = delivering else { continue };
+            let run = Arc::clone(run);
             if self.recall(&run, turn) {
                 continue;
             }
             let start = time(Tick::new(run.started.load(SeqCst)));
             let limit = self.settings.queue.handler_limit.unwrap_or_default();
             if start.saturating_add(limit) > turn.now {
-                self.watch(claim, attempt, start);
+                self.watch(token, start);
                 continue;
             }
             run.stop();
-            let delivering = self.delivering.remove(&claim.token);
-            self.free_key(delivering.and_then(|delivering| delivering.key).as_ref());
+            let Some(delivering) = self.delivering.remove(&token) else { continue };
+            self.free_slot(delivering.slot.as_ref());
             if self.settings.threads.is_none() {
                 self.running -= 1;
             }
             turn.counters.overruns.add(1);
             let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
-            turn.step.fail(backoff, claim, attempt, error, turn.now);
+            turn.step.fail(backoff, run.claim.clone(), delivering.attempt, error, turn.now);
         }
     }
 
@@ -584,9 +521,9 @@ impl Driver {
             self.must_evict = true;
             self.claim_soon(turn.now);
         }
-        self.expire(turn.now);
-        if std::mem::take(&mut self.must_evict) && self.full_until.is_some() {
-            self.evict(turn);
+        self.held.expire(turn.now);
+        if std::mem::take(&mut self.must_evict) && self.full_until.take().is_some() {
+            turn.step.release(&self.held.evict());
         }
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
@@ -602,121 +539,17 @@ impl Driver {
         Ok(())
     }
 
-    /// Moves records from the wheel to those that are due.
-    fn expire(&mut self, now: WallTime) {
-        for expired in self.wheel.advance(tick(now)) {
-            let record = expired.value;
-            debug_assert!(record.next <= now, "a record is early");
-            self.window.due.insert(rank(&record), record);
-        }
-        let over = |(until, _): &mut (Option<_>, _)| until.take_if(|until| *until <= now).is_some();
-        let keys = self.blocked.iter_mut().filter_map(|(key, state)| over(state).then_some(key));
-        for key in keys.cloned().collect::<Vec<_>>() {
-            self.unpark(&key);
-        }
-    }
-
-    /// Holds a record back if as many deliveries of its key are under way as may run at once.
-    /// Otherwise returns it, and counts it as one of them.
-    fn park(&mut self, record: Record, turn: &mut Turn<'_>) -> Option<Record> {
-        let (Some(_), Some(key)) = (self.settings.queue.key_limit, &record.key) else {
-            return Some(record);
-        };
-        if !self.is_busy(key) {
-            *self.busy.entry(key.clone()).or_default() += 1;
-            return Some(record);
-        }
-        self.bytes += record.payload.len();
-        self.parked_size.0 += 1;
-        self.parked_size.1 += record.payload.len();
-        self.parked.entry(key.clone()).or_default().insert(rank(&record), record);
-        self.trim_parked(turn);
-        None
-    }
-
-    /// Gives parked records back, of the keys with most of them, so that half of the window is free
-    /// for others. Claims pass over these keys still.
-    fn trim_parked(&mut self, turn: &mut Turn<'_>) {
-        let (most, bytes) = (self.settings.window_capacity / 2, self.settings.window_bytes / 2);
-        while self.parked_size.0 > most || self.parked_size.1 > bytes {
-            let Some(longest) = self.parked.values_mut().max_by_key(|due| due.len()) else {
-                return;
-            };
-            let kept = longest.len() / 2;
-            let Some(&first) = longest.keys().nth(kept) else { return };
-            for record in longest.split_off(&first).into_values() {
-                self.unparked(&record);
-                self.bytes -= record.payload.len();
-                self.wait_for_release(&record.claim(), turn);
-            }
-        }
-    }
-
-    fn unparked(&mut self, record: &Record) {
-        self.parked_size.0 -= 1;
-        self.parked_size.1 -= record.payload.len();
-    }
-
-    /// Returns whether the driver may begin no more deliveries of a key.
-    fn is_busy(&self, key: &Name) -> bool {
-        let limit = self.settings.queue.key_limit;
-        let is_blocked = self.blocked.get(key).is_some_and(|(until, _)| until.is_some());
-        let count = self.busy.get(key).copied().unwrap_or_default();
-        is_blocked || limit.is_some_and(|limit| count >= limit.get())
-    }
-
-    /// A record that was counted is not being delivered any more.
-    fn free_key(&mut self, key: Option<&Name>) {
-        let Some(key) = key else { return };
-        if let Some(count) = self.busy.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.busy.remove(key);
-            }
-        }
-        self.unpark(key);
-    }
-
-    /// Makes the first parked record of a key due again, unless the key is busy. After the last
-    /// one, claims do not pass over the key any more.
-    fn unpark(&mut self, key: &Name) {
-        if self.is_busy(key) {
-            return;
-        }
-        let Some(parked) = self.parked.get_mut(key) else { return };
-        let first = parked.pop_first();
-        if parked.is_empty() {
-            self.parked.remove(key);
+    /// A delivery of a key has ended. After the last parked record of the key, claims do not pass
+    /// over it any more.
+    fn free_slot(&mut self, slot: Option<&Name>) {
+        if self.held.free(slot) {
             self.claim_soon(self.last);
         }
-        if let Some((rank, record)) = first {
-            self.unparked(&record);
-            self.window.due.insert(rank, record);
-        }
     }
 
-    /// Gives the records back that are due last, to make room for earlier ones.
-    fn evict(&mut self, turn: &mut Turn<'_>) {
-        let mut held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
-        held.sort_unstable_by_key(|record| record.next);
-        self.bytes -= held.iter().map(|record| record.payload.len()).sum::<usize>();
-        let kept = held.len() - EVICTED.min(held.len().div_ceil(2));
-        for record in held.drain(kept..) {
-            self.wait_for_release(&record.claim(), turn);
-        }
-        for record in held {
-            let next = record.next;
-            self.hold(record, next);
-        }
-        self.full_until = None;
-    }
-
-    /// Gives a record back. The worker stays until that is written.
-    fn wait_for_release(&mut self, claim: &Claim, turn: &mut Turn<'_>) {
-        self.locked.remove(&claim.token);
-        let waiting = Delivering { run: None, limit: None, is_running: false, key: None };
-        self.delivering.insert(claim.token, waiting);
-        turn.step.settle(claim.clone(), Settlement::Release);
+    /// Returns the deliveries under way.
+    fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+        self.delivering.values().map(|delivering| &delivering.run)
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -729,8 +562,7 @@ impl Driver {
 
     /// Tells all handlers that their lease has ended.
     fn stop_deliveries(&self) {
-        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
-        runs.filter(|run| run.is_stopped()).for_each(|run| run.stop());
+        self.runs().filter(|run| run.is_stopped()).for_each(|run| run.stop());
     }
 
     /// Gives back the records that only the store takes for held: it carried out a claim or begin
@@ -739,12 +571,8 @@ impl Driver {
     fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         self.settling.extend(turn.step.settling());
         if let Some(worker) = self.worker {
-            let due = [&self.window.due, &self.backlog.due, &self.waiting].into_iter();
-            let due = due.chain(self.parked.values());
-            let held = self.wheel.iter().map(|(_, _, record)| record);
-            let held = held.chain(due.flat_map(Due::values)).map(|record| record.token);
             let others = self.delivering.keys().chain(&self.settling).copied();
-            let tokens: Vec<_> = held.chain(others).collect();
+            let tokens: Vec<_> = self.held.tokens().chain(others).collect();
             contain(|| turn.store.keep_only(worker, &tokens))?;
         }
         let next = turn.now.saturating_add(RECONCILE);
@@ -765,8 +593,7 @@ impl Driver {
 
     /// Tells handlers whose claim is void.
     fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
-        let runs = self.delivering.values().filter_map(|delivering| delivering.run.as_ref());
-        let runs: Vec<_> = runs.filter(|run| !run.is_stopped()).collect();
+        let runs: Vec<_> = self.runs().filter(|run| !run.is_stopped()).collect();
         if !runs.is_empty() {
             let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
             let current = contain(|| turn.store.are_current(&claims))?;
@@ -784,8 +611,8 @@ impl Driver {
 
     /// Gives deliveries back that wait for a thread or a task if the queue is paused.
     fn recall_if_paused(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let runs = self.delivering.values().filter_map(|delivering| delivering.run.clone());
-        let waiting: Vec<_> = runs.filter(|run| run.started.load(SeqCst) == 0).collect();
+        let waiting = self.runs().filter(|run| run.started.load(SeqCst) == 0);
+        let waiting: Vec<_> = waiting.cloned().collect();
         if !waiting.is_empty() {
             let name = &self.settings.queue.name;
             let queues = contain(|| turn.store.queues())?;
@@ -803,7 +630,7 @@ impl Driver {
         let is_recalled = run.recall();
         if is_recalled {
             self.ended(run.claim.token);
-            self.wait_for_release(&run.claim, turn);
+            turn.step.settle(run.claim.clone(), Settlement::Release);
         }
         is_recalled
     }
@@ -854,7 +681,7 @@ impl Driver {
         self.worker = None;
         self.lease.end();
         self.stop_deliveries();
-        drop(self.take_held());
+        drop(self.held.take_all());
         self.full_until = None;
         self.claim_soon(now);
     }
@@ -897,10 +724,7 @@ impl Driver {
             }
         };
         if self.is_closing {
-            for record in &batch.records {
-                self.wait_for_release(&record.claim(), turn);
-            }
-            return;
+            return turn.step.release(&batch.records);
         }
         self.pause = Duration::ZERO;
         turn.counters.empty_claims.add(usize::from(batch.records.is_empty()));
@@ -938,7 +762,7 @@ impl Driver {
         let request = ClaimRequest {
             from,
             until: turn.now.max(from).saturating_add(window),
-            limit: self.capacity().saturating_sub(self.wheel.len() + self.window.due.len()),
+            limit: self.capacity().saturating_sub(self.held.in_window()),
             ..self.request(turn.now)
         };
         self.claim(Lane::Window, request, turn)
@@ -946,10 +770,10 @@ impl Driver {
 
     fn request(&self, now: WallTime) -> ClaimRequest {
         ClaimRequest {
-            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
+            max_bytes: self.settings.window_bytes.saturating_sub(self.held.size.bytes).max(1),
             cron: !self.lacks_zone,
             queue: self.settings.queue.name.clone(),
-            busy: self.parked.keys().cloned().collect(),
+            busy: self.held.parked_keys(),
             lapse: self.lapse_at.is_none(),
             ..ClaimRequest::new(now, WallTime::MAX)
         }
@@ -958,9 +782,10 @@ impl Driver {
     /// Sets when the window lane claims again. A notice during the claim may have set an earlier
     /// time.
     fn plan_window(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
-        let held = self.wheel.len() + self.window.due.len() + batch.records.len();
+        let held = self.held.in_window() + batch.records.len();
         let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
-        let is_full = held >= self.capacity() || self.bytes + bytes >= self.settings.window_bytes;
+        let bytes = bytes + self.held.size.bytes;
+        let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
         self.full_until = batch.next.filter(|_| has_more && is_full);
         self.window.after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
@@ -971,7 +796,7 @@ impl Driver {
     /// left is dead: the process of its last attempt ended before the attempt.
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
         if record.state == State::Delivering {
-            return self.deliver(record, turn);
+            return self.deliver(record, None, turn);
         }
         if self.lacks_zone && lacks_zone(&record) {
             // The claim was under way when this worker found that it does not know the zone.
@@ -983,78 +808,60 @@ impl Driver {
             return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
-            self.bytes += record.payload.len();
-            self.lane(lane).due.insert(rank(&record), record);
+            self.held.wait(Reason::Handler(lane), Waiting::new(record));
         } else {
-            let next = record.next;
-            self.hold(record, next);
-        }
-    }
-
-    /// Puts a claimed record into the wheel until a time.
-    fn hold(&mut self, record: Record, until: WallTime) {
-        self.bytes += record.payload.len();
-        if let Err(error) = self.wheel.insert(tick(until), record) {
-            // The capacity of the window is far below the wheel's.
-            unreachable!("the wheel is full: {error}");
-        }
-    }
-
-    /// Makes the first record that waits for a last attempt due again, if that runs no more or has
-    /// run for long.
-    fn resume_waiting(&mut self, now: WallTime) {
-        if self.free() > 0
-            && !self.has_last_attempt(now)
-            && let Some((rank, record)) = self.waiting.pop_first()
-        {
-            self.window.due.insert(rank, record);
+            self.held.hold(record);
         }
     }
 
     /// Takes out at most so many due records that can begin.
-    fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Record> {
-        let (idle, mut records) = (self.idle(), Vec::new());
-        while records.len() < count && (records.len() < idle || !self.is_next_repeated()) {
-            let Some(record) = self.pop_due() else { break };
-            let passed = if lacks_zone(&record) {
-                self.pass_to_others(&record, turn);
-                record.key
-            } else if let Some(settlement) =
-                skipped(&record, turn.now, self.settings.skip_older_than)
-            {
-                turn.counters.skipped.add(1);
-                self.locked.remove(&record.token);
-                turn.step.settle(record.claim(), settlement);
-                record.key
-            } else if self.has_last_attempt(turn.now) && self.is_last_attempt(&record) {
-                let key = record.key.clone();
-                self.bytes += record.payload.len();
-                self.waiting.insert(rank(&record), record);
-                key
-            } else {
-                if let Some(record) = self.park(record, turn) {
-                    if self.is_last_attempt(&record) {
-                        self.last_attempt = Some((record.token, turn.now.saturating_add(ALONE)));
-                    }
-                    records.push(record);
-                }
+    fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Waiting> {
+        let DriverSettings { queue, window_capacity, window_bytes, .. } = &self.settings;
+        // Half of the window is free for records of other keys.
+        let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
+        let (idle, key_limit, mut taken) = (self.idle(), queue.key_limit, Vec::new());
+        while taken.len() < count && (taken.len() < idle || !self.held.is_next_repeated()) {
+            let Some(waiting) = self.held.pop() else { break };
+            let Some(mut waiting) = self.held.admit(waiting, key_limit) else {
+                turn.step.release(&self.held.trim(most));
                 continue;
             };
-            // It is no delivery of its key, so the next record of the key may be one.
-            if let Some(key) = passed {
-                self.unpark(&key);
-            }
+            let record = &waiting.record;
+            let is_last = self.is_last_attempt(record);
+            let skipped = skipped(record, turn.now, self.settings.skip_older_than);
+            // One that does not begin is no delivery of its key.
+            let slot = if lacks_zone(record) {
+                self.pass_to_others(record, turn);
+                waiting.slot
+            } else if let Some(settlement) = skipped {
+                turn.counters.skipped.add(1);
+                turn.step.settle(record.claim(), settlement);
+                waiting.slot
+            } else if is_last && self.held.has_last(turn.now) {
+                let slot = waiting.slot.take();
+                self.held.wait(Reason::LastAttempt, waiting);
+                slot
+            } else {
+                if is_last {
+                    self.held.begin_last(record.token, turn.now);
+                }
+                taken.push(waiting);
+                continue;
+            };
+            self.free_slot(slot.as_ref());
         }
-        records
+        taken
     }
 
     /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        self.resume_waiting(turn.now);
+        if self.free() > 0 {
+            self.held.resume_last(turn.now);
+        }
         let mut count = self.free().min(BATCH);
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
         if let Some(rate) = rate {
-            count = count.min(self.window.due.len() + self.backlog.due.len());
+            count = count.min(self.held.in_lanes());
             let kept = if turn.now < self.permits.1 { self.permits.0 } else { 0 };
             self.permits.0 = kept;
             if kept < count && self.permit_at <= turn.now {
@@ -1067,11 +874,11 @@ impl Driver {
             }
             count = count.min(self.permits.0);
         }
-        let records = self.take_due(count, turn);
-        if records.is_empty() {
+        let taken = self.take_due(count, turn);
+        if taken.is_empty() {
             return Ok(());
         }
-        let claims: Vec<_> = records.iter().map(Record::claim).collect();
+        let claims: Vec<_> = taken.iter().map(|waiting| waiting.record.claim()).collect();
         let begun = match contain(|| turn.store.begin(turn.now, &claims, key_limit)) {
             Ok(begun) => begun,
             Err(error) => {
@@ -1079,56 +886,38 @@ impl Driver {
                 if is_doubtful {
                     self.permits.0 = 0;
                 }
-                for record in records {
-                    self.end_last_attempt(record.token);
-                    self.free_key(record.key.as_ref());
+                for mut waiting in taken {
+                    self.held.end_last(waiting.record.token);
+                    self.free_slot(waiting.slot.take().as_ref());
                     if !is_doubtful {
-                        self.hold(record, turn.now);
+                        self.held.wait(Reason::Handler(Lane::Window), waiting);
                     }
                 }
                 return Err(error);
             }
         };
-        for (mut record, begun) in records.into_iter().zip(begun) {
-            if let (Some(key), true) = (&record.key, begun != Begun::Busy) {
-                self.blocked.remove(key);
-            }
+        for (mut waiting, begun) in taken.into_iter().zip(begun) {
             if begun != Begun::Begun {
-                self.end_last_attempt(record.token);
-                self.free_key(record.key.as_ref());
+                self.held.end_last(waiting.record.token);
             }
-            if begun != Begun::Locked {
-                self.locked.remove(&record.token);
+            // One of a busy key is the next delivery of the key, and those behind it wait.
+            if !matches!(begun, Begun::Begun | Begun::Busy) {
+                self.free_slot(waiting.slot.take().as_ref());
             }
             match begun {
                 Begun::Begun => {
                     self.permits.0 = self.permits.0.saturating_sub(1);
-                    debug_assert!(record.next <= turn.now, "a delivery is early");
-                    record.attempt += 1;
-                    // More deliveries of the key may be allowed.
-                    record.key.iter().for_each(|key| self.unpark(key));
-                    self.deliver(record, turn);
+                    debug_assert!(waiting.record.next <= turn.now, "a delivery is early");
+                    waiting.record.attempt += 1;
+                    self.deliver(waiting.record, waiting.slot, turn);
                 }
                 Begun::Void => turn.counters.fenced.add(1),
-                Begun::Locked => {
-                    let delay = self.locked.entry(record.token).or_default();
-                    *delay = (*delay * 2).clamp(LOCKED, MAX_DELAY);
-                    let until = turn.now.saturating_add(*delay);
-                    self.hold(record, until);
-                }
-                Begun::Busy => {
-                    let key = record.key.clone().unwrap_or_default();
-                    let (until, delay) = self.blocked.entry(key).or_default();
-                    *delay = (*delay * 2).clamp(BUSY, MAX_DELAY);
-                    *until = Some(turn.now.saturating_add(*delay));
-                    drop(self.park(record, turn));
-                }
+                Begun::Locked => self.held.retry(waiting, LOCKED, turn.now),
+                Begun::Busy => self.held.retry(waiting, BUSY, turn.now),
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
-                    self.wait_for_release(&record.claim(), turn);
-                    for record in self.take_held() {
-                        self.wait_for_release(&record.claim(), turn);
-                    }
+                    turn.step.release(&[waiting.record]);
+                    turn.step.release(&self.held.take_all());
                     self.must_recall = true;
                     self.full_until = None;
                 }
@@ -1137,52 +926,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns the lane whose turn it is.
-    fn next_lane(&self) -> Lane {
-        let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
-        let takes_backlog = match (first(&self.backlog.due), first(&self.window.due)) {
-            (Some(old), Some(new)) if old != new => old < new,
-            (Some(_), Some(_)) => self.is_turn_of_backlog,
-            (old, _) => old.is_some(),
-        };
-        if takes_backlog { Lane::Backlog } else { Lane::Window }
-    }
-
-    /// Takes out the oldest due record of the lane whose turn it is.
-    fn pop_due(&mut self) -> Option<Record> {
-        let lane = self.next_lane();
-        let (_, record) = self.lane(lane).due.pop_first()?;
-        self.is_turn_of_backlog = lane == Lane::Window;
-        self.bytes -= record.payload.len();
-        Some(record)
-    }
-
-    /// Returns the record that begins next.
-    fn next_due(&self) -> Option<&Record> {
-        let lane = if self.next_lane() == Lane::Backlog { &self.backlog } else { &self.window };
-        lane.due.first_key_value().map(|(_, record)| record)
-    }
-
-    /// Returns whether the next record that begins was attempted before.
-    fn is_next_repeated(&self) -> bool {
-        self.next_due().is_some_and(|record| record.attempt > 0)
-    }
-
     /// Returns whether this is the last attempt of a record, and none has ended. Either it ends its
     /// process, or one beside it does.
     fn is_last_attempt(&self, record: &Record) -> bool {
         let has_ended = record.error.as_ref().is_some_and(|error| error != UNENDED);
         let backoff = self.settings.queue.backoff;
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
-    }
-
-    /// Returns whether a last attempt runs, and has not run for long.
-    fn has_last_attempt(&self, now: WallTime) -> bool {
-        self.last_attempt.is_some_and(|(_, until)| now < until)
-    }
-
-    fn end_last_attempt(&mut self, token: u64) {
-        self.last_attempt.take_if(|(last, _)| *last == token);
     }
 
     /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
@@ -1231,35 +980,33 @@ impl Driver {
         }
     }
 
-    fn deliver(&mut self, record: Record, turn: &mut Turn<'_>) {
+    fn deliver(&mut self, record: Record, slot: Option<Name>, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
         let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
-        let key = record.key.clone().filter(|_| self.settings.queue.key_limit.is_some());
-        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true, key };
+        let (attempt, limit, is_running) = (record.attempt, None, true);
+        let delivering = Delivering { run: Arc::clone(&run), attempt, limit, is_running, slot };
         self.delivering.insert(record.token, delivering);
         self.running += 1;
-        self.watch(record.claim(), record.attempt, turn.now);
+        self.watch(record.token, turn.now);
         turn.step.begun.push((record, run));
     }
 
-    fn watch(&mut self, claim: Claim, attempt: u32, start: WallTime) {
-        let (Some(limit), Some(delivering)) =
-            (self.settings.queue.handler_limit, self.delivering.get_mut(&claim.token))
-        else {
-            return;
-        };
-        let limit = tick(start.saturating_add(limit));
-        delivering.limit = self.limits.insert(limit, (claim, attempt)).ok();
+    fn watch(&mut self, token: u64, start: WallTime) {
+        if let Some(limit) = self.settings.queue.handler_limit
+            && let Some(delivering) = self.delivering.get_mut(&token)
+        {
+            delivering.limit = self.limits.insert(tick(start.saturating_add(limit)), token).ok();
+        }
     }
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
         let free = self.free_of(self.settings.queue.max_deliveries);
-        if self.is_next_repeated() {
+        if self.held.is_next_repeated() {
             return free.min(self.idle());
         }
-        let due = self.window.due.len() + self.backlog.due.len();
+        let due = self.held.in_lanes();
         // Quick handlers begin in batches, as large as the threads have room for.
         let (total, handlers) = (self.total(), self.handlers());
         let room = total.saturating_sub(self.running);
@@ -1317,17 +1064,13 @@ impl Driver {
     /// Returns the most records that the window lane holds.
     fn capacity(&self) -> usize {
         let capacity = self.settings.window_capacity;
-        if self.settings.is_shared {
-            self.reach().max(self.wheel.len() + self.window.due.len())
-        } else {
-            capacity
-        }
+        if self.settings.is_shared { self.reach().max(self.held.in_window()) } else { capacity }
     }
 
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
-        if self.waiting.len() > self.settings.window_capacity / 2 {
+        if self.held.count(&Reason::LastAttempt) > self.settings.window_capacity / 2 {
             return (0, false);
         }
         if self.may_begin_at_claim() {
@@ -1343,7 +1086,7 @@ impl Driver {
         }
         let reach = if self.settings.is_shared { self.reach() } else { BACKLOG };
         let most = reach.min(BACKLOG);
-        let held = self.backlog.due.len();
+        let held = self.held.in_lane(Lane::Backlog);
         (if held <= most / 2 { most - held } else { 0 }, false)
     }
 
@@ -1361,7 +1104,7 @@ impl Driver {
         // Half of a batch is then free, even if no other handler returns.
         let has_room = threads.is_none_or(|threads| self.most_of_backlog() >= 2 * threads);
         // A repeated record that waits for a thread comes first.
-        let is_free = self.backlog.due.is_empty() && !self.is_next_repeated();
+        let is_free = self.held.in_lane(Lane::Backlog) == 0 && !self.held.is_next_repeated();
         is_quick && is_plain && has_room && is_free
     }
 
@@ -1394,38 +1137,34 @@ impl Driver {
         !(self.is_closing || self.is_claiming() && self.must_reconcile())
     }
 
-    pub(crate) fn is_claiming(&self) -> bool {
+    fn is_claiming(&self) -> bool {
         self.window.is_claiming || self.backlog.is_claiming
     }
 
     /// Returns whether the window lane may claim: a full window must first be half empty.
     fn has_room(&self) -> bool {
-        let held = self.wheel.len() + self.window.due.len();
-        let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
+        let (held, bytes) = (self.held.in_window(), self.held.size.bytes);
+        let (capacity, most) = (self.capacity(), self.settings.window_bytes);
         if self.full_until.is_some() {
-            held <= capacity / 2 && self.bytes <= bytes / 2
+            held <= capacity / 2 && bytes <= most / 2
         } else {
-            held < capacity && self.bytes < bytes
+            held < capacity && bytes < most
         }
     }
 
     fn has_held(&self) -> bool {
-        self.held() != (0, 0, 0)
+        self.held() != (0, 0, 0) || !self.settling.is_empty()
+    }
+
+    /// Returns whether a delivery or a claim is under way, or the end of one is not written.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.delivering.is_empty() || !self.settling.is_empty() || self.is_claiming()
     }
 }
 
 /// Returns whether this process cannot tell the next occurrence.
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
-}
-
-/// Returns the place of a record among those that are due.
-fn rank(record: &Record) -> (Priority, WallTime, u64) {
-    (record.priority, record.next, record.token)
-}
-
-fn time(tick: Tick) -> WallTime {
-    WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
 }
 
 /// Returns how long to wait after a claim that found all records locked by other transactions.
@@ -1454,71 +1193,136 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
     }
 }
 
-/// One tick of the wheels is a microsecond.
-fn tick(time: WallTime) -> Tick {
-    Tick::new(time.as_micros())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout, TimeoutId};
+    use crate::{Command, MemoryStore, NewTimeout, TimeoutId, timer::held::ALONE};
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn driver(max_deliveries: usize) -> Driver {
-        let queue = QueueSettings { max_deliveries, ..QueueSettings::default() };
-        Driver::new(DriverSettings { queue, ..DriverSettings::default() })
+    /// A driver on a store in memory. Time passes only if a test says so.
+    struct Bench {
+        now: WallTime,
+        store: MemoryStore,
+        counters: Counters,
+        driver: Driver,
+        /// The outcomes of claims for the next step.
+        claimed: Vec<(LaneClaim, Claimed)>,
     }
 
-    /// Returns a store with timeouts that are due, one second apart and the last one at `now`.
-    fn store(now: WallTime, count: u32) -> MemoryStore {
-        let store = MemoryStore::new();
-        let new = |number| {
-            let due = now.saturating_sub(SECOND * number);
-            Command::Schedule(NewTimeout::new(format!("{number}"), due, b"").expect("valid"))
-        };
-        store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
-        store
-    }
-
-    fn carry_out(store: &MemoryStore, claims: Vec<LaneClaim>) -> Vec<(LaneClaim, Claimed)> {
-        let carry_out = |claim: LaneClaim| {
-            let claimed = store.claim(claim.worker, &claim.request);
-            (claim, claimed)
-        };
-        claims.into_iter().map(carry_out).collect()
-    }
-
-    /// Carries out the claims of so many steps. Returns what begins.
-    fn steps(driver: &mut Driver, store: &MemoryStore, now: WallTime, count: u32) -> Vec<Record> {
-        let (counters, mut claimed, mut begun) = (Counters::default(), Vec::new(), Vec::new());
-        for _ in 0..count {
-            let step = driver.step(store, now, &counters, claimed);
-            claimed = carry_out(store, step.claims);
-            begun.extend(step.begun.into_iter().map(|(record, _)| record));
+    impl Bench {
+        /// Creates one with timeouts that are due, one second apart and the last one now.
+        fn new(count: u32) -> Self {
+            let now = WallTime::MIN.saturating_add(9_000 * SECOND);
+            let bench = Self::on(&MemoryStore::new(), now);
+            bench.schedule((0..count).map(|number| {
+                let due = now.saturating_sub(SECOND * number);
+                NewTimeout::new(format!("{number}"), due, b"").expect("valid")
+            }));
+            bench
         }
-        begun
+
+        /// Creates a driver with eight deliveries at most.
+        fn on(store: &MemoryStore, now: WallTime) -> Self {
+            let queue = QueueSettings { max_deliveries: 8, ..QueueSettings::default() };
+            let driver = Driver::new(DriverSettings { queue, ..DriverSettings::default() });
+            let (store, counters) = (store.clone(), Counters::default());
+            Self { now, store, counters, driver, claimed: Vec::new() }
+        }
+
+        /// Makes it one of four threads whose latest handlers took no time.
+        fn quick(mut self) -> Self {
+            self.driver.settings.queue.max_deliveries = 1_024;
+            (self.driver.settings.threads, self.driver.settings.is_virtual) = (Some(4), false);
+            self.driver.handling = Duration::ZERO;
+            self
+        }
+
+        fn schedule(&self, new: impl IntoIterator<Item = NewTimeout>) {
+            let commands: Vec<_> = new.into_iter().map(Command::Schedule).collect();
+            self.store.write(self.now, &commands).expect("write");
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now = self.now.saturating_add(time);
+        }
+
+        /// Runs a step, and does not carry its claims out.
+        fn step(&mut self) -> Step {
+            let claimed = std::mem::take(&mut self.claimed);
+            self.driver.step(&self.store, self.now, &self.counters, claimed)
+        }
+
+        fn carry_out(&mut self, claims: Vec<LaneClaim>) {
+            self.claimed.extend(claims.into_iter().map(|claim| {
+                let claimed = self.store.claim(claim.worker, &claim.request);
+                (claim, claimed)
+            }));
+        }
+
+        /// Runs steps with their claims. Returns what begins.
+        fn steps(&mut self, count: u32) -> Vec<Record> {
+            let mut begun = Vec::new();
+            for _ in 0..count {
+                let step = self.step();
+                step.settlements.into_iter().for_each(|(claim, how, _)| self.settle(claim, how));
+                begun.extend(step.begun.into_iter().map(|(record, _)| record));
+                self.carry_out(step.claims);
+            }
+            begun
+        }
+
+        /// Runs steps in which each delivery ends at once. Returns what begins.
+        fn deliver(&mut self, steps: u32) -> Vec<Record> {
+            let mut all = Vec::new();
+            for _ in 0..steps {
+                let begun = self.steps(1);
+                for record in begun {
+                    self.acknowledge(&record);
+                    all.push(record);
+                }
+            }
+            all
+        }
+
+        fn settle(&mut self, claim: Claim, settlement: Settlement) {
+            let (token, settle) = (claim.token, Command::Settle(claim, settlement));
+            self.store.write(self.now, std::slice::from_ref(&settle)).expect("write");
+            self.driver.ended(token);
+            settle.due().into_iter().for_each(|due| self.driver.notice(None, due));
+        }
+
+        fn acknowledge(&mut self, record: &Record) {
+            self.settle(record.claim(), Settlement::Done);
+        }
+
+        /// The process ends, and another one takes its records.
+        fn leave(&mut self) {
+            self.store.leave(self.driver.leave().expect("entered")).expect("leave");
+        }
+    }
+
+    fn ids(records: &[Record]) -> Vec<&str> {
+        records.iter().map(|record| record.id.as_str()).collect()
     }
 
     #[test]
     fn records_that_were_claimed_for_an_earlier_worker_are_dropped() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
-        let step = driver.step(&store, now, &counters, Vec::new());
+        let mut bench = Bench::new(3);
+        let step = bench.step();
         let [window, backlog] = &step.claims[..] else { panic!("{:?}", step.claims) };
-        let records = store.claim(window.worker, &window.request);
+        let records = bench.store.claim(window.worker, &window.request);
         assert_eq!(records.as_ref().expect("claim").as_ref().expect("lease").records.len(), 1);
         // Another worker takes the records while the window's are on their way.
-        store.leave(window.worker).expect("leave");
-        let lost = store.claim(backlog.worker, &backlog.request);
-        let step = driver.step(&store, now, &counters, vec![(backlog.clone(), lost)]);
+        bench.store.leave(window.worker).expect("leave");
+        bench.carry_out(vec![backlog.clone()]);
+        let step = bench.step();
         let [again] = &step.claims[..] else { panic!("{:?}", step.claims) };
         assert_ne!(again.worker, window.worker);
-        let (window, again) = (window.clone(), again.clone());
-        let step = driver.step(&store, now, &counters, vec![(window, records)]);
+        bench.claimed.push((window.clone(), records));
+        let step = bench.step();
         assert!(step.begun.is_empty());
-        assert_eq!(driver.held(), (0, 0, 0));
+        assert_eq!(bench.driver.held(), (0, 0, 0));
         assert_eq!(step.claims[0].worker, again.worker);
     }
 
@@ -1526,46 +1330,23 @@ mod tests {
     /// again.
     #[test]
     fn a_closed_driver_leaves_as_the_worker_of_a_claim_that_failed() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
-        let step = driver.step(&store, now, &counters, Vec::new());
-        let claimed = step.claims.iter().map(|claim| {
-            drop(store.claim(claim.worker, &claim.request));
-            (claim.clone(), Err(StoreError::new(StoreErrorReason::OutcomeUnknown)))
-        });
-        let claimed = claimed.collect();
-        driver.step(&store, now, &counters, claimed);
-        assert!(store.records().iter().any(|record| record.state != State::Pending));
-        assert!(driver.close().is_empty(), "it knows of no record");
-        store.leave(driver.leave().expect("a worker")).expect("leave");
-        assert!(store.records().iter().all(|record| record.state == State::Pending));
-    }
-
-    /// Returns the number of deliveries that begin in a number of steps, without the passage of
-    /// time.
-    fn begins(driver: &mut Driver, store: &MemoryStore, now: WallTime, steps: u32) -> usize {
-        let (counters, mut claimed, mut begun) = (Counters::default(), Vec::new(), 0);
-        for _ in 0..steps {
-            let step = driver.step(store, now, &counters, std::mem::take(&mut claimed));
-            for (record, _) in step.begun {
-                begun += 1;
-                let settle = Command::Settle(record.claim(), Settlement::Done);
-                store.write(now, &[settle]).expect("write");
-                driver.ended(record.token);
-            }
-            for (claim, settlement, _) in step.settlements {
-                store.write(now, &[Command::Settle(claim.clone(), settlement)]).expect("write");
-                driver.ended(claim.token);
-            }
-            claimed = carry_out(store, step.claims);
+        let mut bench = Bench::new(3);
+        for claim in bench.step().claims {
+            drop(bench.store.claim(claim.worker, &claim.request));
+            let lost = StoreError::new(StoreErrorReason::OutcomeUnknown);
+            bench.claimed.push((claim, Err(lost)));
         }
-        begun
+        bench.step();
+        assert!(bench.store.records().iter().any(|record| record.state != State::Pending));
+        assert!(bench.driver.close().is_empty(), "it knows of no record");
+        bench.leave();
+        assert!(bench.store.records().iter().all(|record| record.state == State::Pending));
     }
 
     #[test]
     fn a_worker_tries_again_before_others_take_what_it_holds() {
         for seconds in [2, 5, 30] {
-            let mut driver = driver(8);
+            let mut driver = Bench::new(0).driver;
             driver.settings.lease = SECOND * seconds;
             (0..9).for_each(|_| driver.rest(WallTime::MIN));
             assert!(driver.pause < driver.settings.lease / 10, "{:?}", driver.pause);
@@ -1574,107 +1355,84 @@ mod tests {
 
     #[test]
     fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, mut driver) = (store(now, 100), driver(8));
-        driver.settings.catch_up_rate = NonZeroU32::new(100);
+        let mut bench = Bench::new(100);
+        bench.driver.settings.catch_up_rate = NonZeroU32::new(100);
         // One is due at this moment, and not of the backlog.
-        assert_eq!(begins(&mut driver, &store, now, 5), 2);
+        assert_eq!(bench.deliver(5).len(), 2);
         for _ in 0..50 {
-            driver.notice(None, now.saturating_sub(SECOND));
-            assert_eq!(begins(&mut driver, &store, now, 1), 0, "one in ten milliseconds");
+            bench.driver.notice(None, bench.now.saturating_sub(SECOND));
+            assert_eq!(bench.deliver(1), [], "one in ten milliseconds");
         }
-        assert!(!driver.is_idle(now), "more are due");
-        let later = now.saturating_add(Duration::from_millis(10));
-        assert_eq!(driver.next_step(), Some(later));
+        assert!(!bench.driver.is_idle(bench.now), "more are due");
+        bench.pass(SECOND / 100);
+        assert_eq!(bench.driver.next_step(), Some(bench.now));
     }
 
     /// Records that are due much later fill the window.
     #[test]
     fn a_full_window_does_not_delay_a_burst() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for (far, is_shared) in [(60, false), (100, false), (100, true)] {
-            let (store, mut driver) = (store(now, 0), driver(8));
-            (driver.settings.window_capacity, driver.settings.is_shared) = (100, is_shared);
-            let schedule = |name: &str, count: u32, due| {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.is_shared) = (100, is_shared);
+            let new = |name: &str, count: u32, due| {
                 let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
-                let new = |number| Command::Schedule(new(number).expect("valid"));
-                store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
+                (0..count).map(|number| new(number).expect("valid")).collect::<Vec<_>>()
             };
-            schedule("far", far + 50, now.saturating_add(40 * SECOND));
-            assert_eq!(begins(&mut driver, &store, now, 5), 0);
-            schedule("burst", 10, now);
-            driver.notice(None, now);
-            assert_eq!(begins(&mut driver, &store, now, 30), 10, "the others wait for room");
+            bench.schedule(new("far", far + 50, bench.now.saturating_add(40 * SECOND)));
+            assert_eq!(bench.deliver(5), []);
+            bench.schedule(new("burst", 10, bench.now));
+            bench.driver.notice(None, bench.now);
+            assert_eq!(bench.deliver(30).len(), 10, "the others wait for room");
         }
     }
 
     /// Other transactions have locked the oldest records, and may hold them for long.
     #[test]
     fn a_locked_record_takes_no_permits_from_others() {
-        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
         for (count, locked) in [(6, 1), (9, 4)] {
-            let (store, mut driver) = (store(start, count), driver(8));
-            driver.settings.queue.rate = NonZeroU32::new(10);
+            let mut bench = Bench::new(count);
+            bench.driver.settings.queue.rate = NonZeroU32::new(10);
             let oldest = (count - locked..count).map(|number| format!("{number}"));
-            store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
-            let (mut now, mut steps, mut begun) = (start, 0, 0);
-            while now < start.saturating_add(2 * SECOND) {
-                begun += begins(&mut driver, &store, now, 4);
+            bench.store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
+            let (end, mut steps, mut begun) = (bench.now.saturating_add(2 * SECOND), 0, 0);
+            while bench.now < end {
+                begun += bench.deliver(4).len();
                 steps += 1;
                 assert!(steps < 100, "{steps} times");
-                now = driver.next_step().expect("one is locked").max(now);
+                bench.now = bench.driver.next_step().expect("one is locked").max(bench.now);
             }
-            assert_eq!(begun, 5, "{locked} are locked");
-            store.lock([]);
-            let later = now.saturating_add(2 * SECOND);
-            assert_eq!(begins(&mut driver, &store, later, 9), 1, "no more permits than without");
+            assert_eq!((begun, bench.driver.held().1), (5, locked as usize), "these are locked");
+            bench.store.lock([]);
+            bench.pass(2 * SECOND);
+            assert_eq!(bench.deliver(9).len(), 1, "no more permits than without");
         }
     }
 
     /// More timeouts of busy keys are due than the window has room for.
     #[test]
     fn timeouts_of_busy_keys_do_not_stop_others() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for window_bytes in [64 << 20, 40] {
-            let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
-            (driver.settings.window_capacity, driver.settings.window_bytes) = (4, window_bytes);
-            driver.settings.queue.key_limit = NonZeroUsize::new(1);
-            let new = |id: String, key: Option<&str>| {
-                let new = NewTimeout::new(id, now, [0; 10]).expect("valid");
-                Command::Schedule(key.map_or(Ok(new.clone()), |key| new.key(key)).expect("valid"))
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.window_bytes) = (4, window_bytes);
+            settings.queue.key_limit = NonZeroUsize::new(1);
+            let now = bench.now;
+            let new = |id: String| NewTimeout::new(id, now, [0; 10]).expect("valid");
+            let of = |key: &'static str| {
+                (1..=8).map(move |number| new(format!("{key}{number}")).key(key).expect("valid"))
             };
-            let of = |key| (1..=8).map(move |number| new(format!("{key}{number}"), Some(key)));
-            let z = new("z".to_owned(), None);
-            store
-                .write(now, &of("a").chain(of("b")).chain([z]).collect::<Vec<_>>())
-                .expect("write");
-            let (mut claimed, mut begun, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-            let mut claims = 0;
-            let mut steps = |driver: &mut Driver, count, begun: &mut Vec<Record>| {
-                for _ in 0..count {
-                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-                    begun.extend(step.begun.into_iter().map(|(record, _)| record));
-                    for (claim, settlement, _) in step.settlements {
-                        let settle = Command::Settle(claim.clone(), settlement);
-                        store.write(now, &[settle]).expect("write");
-                        driver.ended(claim.token);
-                        driver.notice(None, WallTime::MIN);
-                    }
-                    claims += step.claims.len();
-                    claimed = carry_out(&store, step.claims);
-                }
-                claims
-            };
-            let made = steps(&mut driver, 30, &mut begun);
-            let ids: Vec<_> = begun.iter().map(|record| record.id.as_str()).collect();
-            assert_eq!(ids, ["a1", "b1", "z"]);
-            assert_eq!(steps(&mut driver, 30, &mut begun), made, "it does not claim in vain");
+            bench.schedule(of("a").chain(of("b")).chain([new("z".to_owned())]));
+            let mut begun = bench.steps(30);
+            assert_eq!(ids(&begun), ["a1", "b1", "z"]);
+            let claims = bench.counters.read().claims;
+            assert_eq!(bench.steps(30), []);
+            assert_eq!(bench.counters.read().claims, claims, "it does not claim in vain");
+            let mut ends = Vec::new();
             while let Some(record) = begun.pop() {
-                let settle = Command::Settle(record.claim(), Settlement::Done);
-                store.write(now, &[settle]).expect("write");
-                driver.ended(record.token);
+                bench.acknowledge(&record);
                 ends.push(record.id.to_string());
-                steps(&mut driver, 10, &mut begun);
+                begun.extend(bench.steps(10));
             }
             assert_eq!(ends.len(), 17);
             for key in ["a", "b"] {
@@ -1686,52 +1444,54 @@ mod tests {
     /// Another transaction has locked the records, and may hold them for long.
     #[test]
     fn a_claim_that_finds_all_records_locked_is_repeated_after_a_pause() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
-        let step = driver.step(&store, now, &counters, Vec::new());
-        let locked = |claim: LaneClaim| {
-            let next = claim.request.from.max(now.saturating_sub(SECOND));
-            (claim, Ok(Some(ClaimedBatch { next: Some(next), ..ClaimedBatch::default() })))
-        };
-        let claimed: Vec<_> = step.claims.into_iter().map(locked).collect();
-        assert_eq!(claimed.len(), 2);
-        let step = driver.step(&store, now, &counters, claimed);
+        let mut bench = Bench::new(3);
+        for claim in bench.step().claims {
+            let next = claim.request.from.max(bench.now.saturating_sub(SECOND));
+            let batch = ClaimedBatch { next: Some(next), ..ClaimedBatch::default() };
+            bench.claimed.push((claim, Ok(Some(batch))));
+        }
+        assert_eq!(bench.claimed.len(), 2);
+        let step = bench.step();
         assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
-        let later = now.saturating_add(LOCKED);
-        assert_eq!(driver.next_step(), Some(later));
-        assert_eq!(driver.step(&store, later, &counters, Vec::new()).claims.len(), 2);
+        bench.pass(LOCKED);
+        assert_eq!(bench.driver.next_step(), Some(bench.now));
+        assert_eq!(bench.step().claims.len(), 2);
     }
 
     /// A failover loses the transaction in which a handler acknowledged. Two other handlers exceed
     /// their limit, and the settlement of one is refused.
     #[test]
     fn what_only_the_store_takes_for_held_becomes_pending_each_minute() {
-        let start = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(start, 3), Counters::default(), driver(8));
-        driver.settings.is_shared = true;
-        driver.settings.queue.handler_limit = Some(30 * SECOND);
+        let mut bench = Bench::new(3);
+        let (start, store) = (bench.now, bench.store.clone());
+        bench.driver.settings.is_shared = true;
+        bench.driver.settings.queue.handler_limit = Some(30 * SECOND);
         let far = NewTimeout::new("far", start.saturating_add(70 * SECOND), b"").expect("valid");
-        store.write(start, &[Command::Schedule(far)]).expect("write");
-        let step = |driver: &mut Driver, seconds: u32, claimed| {
-            driver.step(&store, start.saturating_add(SECOND * seconds), &counters, claimed)
+        bench.schedule([far]);
+        let step_at = |bench: &mut Bench, seconds: u32| {
+            bench.now = start.saturating_add(SECOND * seconds);
+            bench.step()
         };
-        let claims = step(&mut driver, 0, Vec::new()).claims;
-        let begun = step(&mut driver, 0, carry_out(&store, claims)).begun;
+        let claims = bench.step().claims;
+        bench.carry_out(claims);
+        let begun = bench.step().begun;
         let tokens: Vec<_> = begun.iter().map(|(record, _)| record.token).collect();
         let is_kept = |&token: &u64| store.records().iter().any(|record| record.token == token);
         let kept = || tokens.iter().map(is_kept).collect::<Vec<_>>();
         assert_eq!(kept(), [true; 3]);
         assert!(begun.iter().all(|(_, run)| run.start(start)));
-        driver.ended(tokens[0]);
-        assert_eq!(step(&mut driver, 30, Vec::new()).settlements.len(), 2, "not written yet");
-        driver.ended(tokens[1]);
-        driver.claim_soon(start);
-        let mut claims = step(&mut driver, 59, Vec::new()).claims;
+        bench.driver.ended(tokens[0]);
+        assert_eq!(step_at(&mut bench, 30).settlements.len(), 2, "not written yet");
+        bench.driver.ended(tokens[1]);
+        bench.driver.claim_soon(start);
+        let mut claims = step_at(&mut bench, 59).claims;
         let backlog = claims.split_off(1);
-        let next = step(&mut driver, 60, carry_out(&store, claims));
+        bench.carry_out(claims);
+        let next = step_at(&mut bench, 60);
         assert!(next.claims.is_empty() && !next.again, "the other claim must end first");
         assert_eq!(kept(), [true; 3]);
-        step(&mut driver, 60, carry_out(&store, backlog));
+        bench.carry_out(backlog);
+        bench.step();
         assert_eq!(kept(), [false, false, true]);
         let claimed = |record: &Record| record.state == State::Claimed;
         assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
@@ -1740,98 +1500,82 @@ mod tests {
     /// The store takes a while for a renewal.
     #[test]
     fn a_lease_counts_from_the_time_that_the_store_hears() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
-        driver.settings.is_virtual = false;
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        let worker = claims[0].worker;
-        driver.step(&store, now, &counters, carry_out(&store, claims));
-        let later = now.saturating_add(driver.settings.lease);
-        assert!(store.renew(worker, later, driver.settings.lease).expect("renew"));
+        let mut bench = Bench::new(0);
+        bench.driver.settings.is_virtual = false;
+        let claims = bench.step().claims;
+        let (worker, lease) = (claims[0].worker, bench.driver.settings.lease);
+        bench.carry_out(claims);
+        bench.step();
+        bench.pass(lease);
+        assert!(bench.store.renew(worker, bench.now, lease).expect("renew"));
         // The store calls this during the renewal: it takes the records of another worker.
-        store.enter(now, Duration::ZERO, None).expect("enter");
+        bench.store.enter(WallTime::MIN, Duration::ZERO, None).expect("enter");
         let heard = Arc::new(std::sync::OnceLock::new());
         let noted = Arc::clone(&heard);
-        store.listen(Arc::new(move |_, _| {
+        bench.store.listen(Arc::new(move |_, _| {
             let start = *noted.get_or_init(Lease::now);
             while Lease::now() < start + SECOND / 100 {}
         }));
-        driver.claim_soon(later);
-        let step = driver.step(&store, later, &counters, Vec::new());
-        assert_eq!(step.claims[0].worker, worker);
-        let end = Lease::now() + driver.lease.remaining().expect("real time");
+        bench.driver.claim_soon(bench.now);
+        assert_eq!(bench.step().claims[0].worker, worker);
+        let end = Lease::now() + bench.driver.lease.remaining().expect("real time");
         let heard = *heard.get().expect("the renewal");
-        let limit = heard + driver.settings.lease / 10 * 9;
-        assert!(end < limit, "the lease ends later than the store's");
+        assert!(end < heard + lease / 10 * 9, "the lease ends later than the store's");
     }
 
     /// The store takes long for a commit.
     #[test]
     fn a_backlog_leaves_deliveries_to_records_that_are_due_now() {
-        let now = WallTime::MIN.saturating_add(9_000 * SECOND);
-        let (store, counters, mut driver) =
-            (store(now, 2_000), Counters::default(), quick_driver());
-        let (mut claimed, step) = (Vec::new(), |driver: &mut Driver, claimed| {
-            let step = driver.step(&store, now, &counters, claimed);
-            // Their handlers return, and their ends are not written.
-            for (record, _) in &step.begun {
-                driver.returned(record.token, None);
+        let mut bench = Bench::new(2_000).quick();
+        // Handlers return, and their ends are not written.
+        let step = |bench: &mut Bench| {
+            let begun = bench.steps(1);
+            for record in &begun {
+                bench.driver.returned(record.token, None);
             }
-            step
-        });
+            begun
+        };
         for _ in 0..9 {
-            claimed = carry_out(&store, step(&mut driver, claimed).claims);
+            step(&mut bench);
         }
-        assert!(claimed.is_empty(), "the backlog waits");
-        let new = NewTimeout::new("new", now, b"").expect("valid");
-        store.write(now, &[Command::Schedule(new)]).expect("write");
-        driver.notice(None, now);
-        let claims = step(&mut driver, Vec::new()).claims;
-        let begun = step(&mut driver, carry_out(&store, claims)).begun;
-        assert_eq!(begun[0].0.id.as_str(), "new");
-    }
-
-    /// Returns a driver of four threads whose latest handlers took no time.
-    fn quick_driver() -> Driver {
-        let mut driver = driver(1_024);
-        (driver.settings.threads, driver.settings.is_virtual) = (Some(4), false);
-        driver.handling = Duration::ZERO;
-        driver
+        assert!(bench.claimed.is_empty(), "the backlog waits");
+        bench.schedule([NewTimeout::new("new", bench.now, b"").expect("valid")]);
+        bench.driver.notice(None, bench.now);
+        step(&mut bench);
+        assert_eq!(ids(&step(&mut bench))[0], "new");
     }
 
     /// Some threads run handlers that never return, or none.
     #[test]
     fn quick_deliveries_never_stop_however_few_may_be_under_way() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for max in [1, 2, 4, 7, 8, 10, 127, 128, 145, 1_024] {
             for (threads, stuck) in [(1, 0_u8), (4, 0), (64, 0), (4, 3)] {
                 if usize::from(stuck) >= max {
                     continue;
                 }
-                let (store, mut driver) = (store(now, stuck.into()), quick_driver());
-                (driver.settings.queue.max_deliveries, driver.settings.threads) =
-                    (max, Some(threads));
+                let mut bench = Bench::new(stuck.into()).quick();
+                let settings = &mut bench.driver.settings;
+                (settings.queue.max_deliveries, settings.threads) = (max, Some(threads));
                 let mut begun = 0;
                 while begun < usize::from(stuck) {
-                    begun += steps(&mut driver, &store, now, 2).len();
+                    begun += bench.steps(2).len();
                 }
-                for due in [now.saturating_sub(SECOND), now] {
-                    let new = |n| NewTimeout::new(format!("{n} at {due}"), due, b"");
-                    let new = (0..300).map(|n| Command::Schedule(new(n).expect("valid")));
-                    store.write(now, &new.collect::<Vec<_>>()).expect("write");
-                    driver.notice(None, due);
-                    let begun = begins(&mut driver, &store, now, 700);
+                for due in [bench.now.saturating_sub(SECOND), bench.now] {
+                    let new = |n| NewTimeout::new(format!("{n} at {due:?}"), due, b"");
+                    bench.schedule((0..300).map(|number| new(number).expect("valid")));
+                    bench.driver.notice(None, due);
+                    let begun = bench.deliver(700).len();
                     assert_eq!(begun, 300, "{max} at {threads} threads, {stuck} of them stuck");
                 }
-                assert_eq!(driver.is_idle(now), stuck == 0);
+                assert_eq!(bench.driver.is_idle(bench.now), stuck == 0);
             }
         }
     }
 
     #[test]
     fn a_repeated_delivery_does_not_wait_for_the_end_of_a_backlog() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters) = (store(now, 5_000), Counters::default());
+        let mut bench = Bench::new(5_000).quick();
+        let (now, store) = (bench.now, bench.store.clone());
         let again = store.records().into_iter().find(|record| record.next == now).expect("one");
         let other = store.enter(now, SECOND, None).expect("enter");
         let request =
@@ -1841,20 +1585,16 @@ mod tests {
         assert_eq!(claims.len(), 1);
         store.begin(now, &claims, None).expect("begin");
         let retry = Settlement::Retry { at: now, error: "again".to_owned() };
-        store.write(now, &[Command::Settle(claims[0].clone(), retry)]).expect("write");
-        let (mut driver, mut claimed) = (quick_driver(), Vec::new());
-        let mut running = std::collections::VecDeque::new();
+        bench.settle(claims[0].clone(), retry);
+        let mut running = Vec::new();
         let repeated = (0..50).position(|_| {
-            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-            let is_begun = step.begun.iter().any(|(record, _)| record.id == again.id);
-            running.extend(step.begun.into_iter().map(|(record, _)| record));
+            let begun = bench.steps(1);
+            let is_begun = begun.iter().any(|record| record.id == again.id);
+            running.extend(begun);
             for record in running.drain(..running.len().div_ceil(2)) {
-                let settle = Command::Settle(record.claim(), Settlement::Done);
-                store.write(now, &[settle]).expect("write");
-                driver.returned(record.token, Some(Duration::ZERO));
-                driver.ended(record.token);
+                bench.driver.returned(record.token, Some(Duration::ZERO));
+                bench.acknowledge(&record);
             }
-            claimed = carry_out(&store, step.claims);
             is_begun
         });
         assert!(repeated.is_some_and(|steps| steps < 20), "{repeated:?}");
@@ -1864,23 +1604,21 @@ mod tests {
     /// A worker is killed again and again, before its handlers start.
     #[test]
     fn only_the_first_of_several_attempts_begins_before_a_thread_is_free() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         // One last attempt begins at a time, if none before has ended.
         for (attempts, begun_in_turn) in
             [(1, vec![4]), (2, vec![BACKLOG, 1]), (3, vec![BACKLOG, 4, 4])]
         {
-            let (store, counters) = (store(now, 300), Counters::default());
+            let Bench { now, store, .. } = Bench::new(300);
             let mut begun = Vec::new();
             for _ in &begun_in_turn {
-                let mut driver = quick_driver();
-                driver.settings.queue.backoff = Backoff::default().attempts(attempts);
-                let mut claims = driver.step(&store, now, &counters, Vec::new()).claims;
-                let worker = claims[0].worker;
-                let claimed = carry_out(&store, claims.split_off(1));
-                let step = driver.step(&store, now, &counters, claimed);
+                let mut bench = Bench::on(&store, now).quick();
+                bench.driver.settings.queue.backoff = Backoff::default().attempts(attempts);
+                let mut claims = bench.step().claims;
+                bench.carry_out(claims.split_off(1));
+                let step = bench.step();
                 assert!(!step.again, "it waits for a thread");
                 begun.push(step.begun.len());
-                store.leave(worker).expect("leave");
+                bench.leave();
             }
             assert_eq!(begun, begun_in_turn);
             assert!(store.records().iter().all(|record| record.attempt <= attempts));
@@ -1890,182 +1628,163 @@ mod tests {
     /// A timeout of eight that begin at once ends the process, again and again.
     #[test]
     fn a_timeout_that_ends_its_process_dies_alone() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters) = (store(now, 8), Counters::default());
+        let first = Bench::new(8);
         for key_limit in [None, NonZeroUsize::new(8)] {
             let mut done = Vec::new();
             for _ in 0..9 {
-                let (mut driver, mut claimed) = (driver(8), Vec::new());
-                driver.settings.queue.backoff = Backoff::default().attempts(3);
-                driver.settings.queue.key_limit = key_limit;
+                let mut bench = Bench::on(&first.store, first.now);
+                bench.driver.settings.queue.backoff = Backoff::default().attempts(3);
+                bench.driver.settings.queue.key_limit = key_limit;
                 let is_killed = (0..30).any(|_| {
-                    let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-                    for (claim, settlement, _) in step.settlements {
-                        store.write(now, &[Command::Settle(claim, settlement)]).expect("write");
-                    }
-                    claimed = carry_out(&store, step.claims);
-                    if step.begun.iter().any(|(record, _)| record.id.as_str() == "4") {
-                        return true;
-                    }
-                    for (record, _) in step.begun {
-                        let settle = Command::Settle(record.claim(), Settlement::Done);
-                        store.write(now, &[settle]).expect("write");
-                        driver.ended(record.token);
+                    let begun = bench.steps(1);
+                    let is_killed = ids(&begun).contains(&"4");
+                    for record in begun.into_iter().filter(|_| !is_killed) {
+                        bench.acknowledge(&record);
                         done.push(record.id);
                     }
-                    false
+                    is_killed
                 });
-                store.leave(driver.leave().expect("entered")).expect("leave");
+                bench.leave();
                 if !is_killed {
                     break;
                 }
             }
             done.sort_unstable();
             assert_eq!(done.iter().map(TimeoutId::as_str).collect::<Vec<_>>().concat(), "0123567");
-            let dead = store.records().remove(0);
+            let dead = first.store.records().remove(0);
             assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
             // It is requeued, beside new ones.
-            store.write(now, &[Command::Requeue(dead.id, now)]).expect("write");
-            let new = done.iter().map(|id| NewTimeout::new(id.as_str(), now, b"").expect("valid"));
-            store.write(now, &new.map(Command::Schedule).collect::<Vec<_>>()).expect("write");
+            first.store.write(first.now, &[Command::Requeue(dead.id, first.now)]).expect("write");
+            first.schedule(
+                done.iter().map(|id| NewTimeout::new(id, first.now, b"").expect("valid")),
+            );
         }
     }
 
     /// Two timeouts of a killed process have their last attempts, beside a new timeout.
     #[test]
     fn a_last_attempt_waits_for_another_one_only_and_not_for_long() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
         for (is_ended, is_locked) in [(true, false), (false, false), (false, true)] {
-            let store = store(now, 2);
+            let first = Bench::new(2);
             let limited = || {
-                let mut driver = driver(8);
-                driver.settings.queue.backoff = Backoff::default().attempts(2);
-                driver
+                let mut bench = Bench::on(&first.store, first.now);
+                bench.driver.settings.queue.backoff = Backoff::default().attempts(2);
+                bench
             };
             let mut killed = limited();
-            assert_eq!(steps(&mut killed, &store, now, 4).len(), 2);
-            store.leave(killed.leave().expect("entered")).expect("leave");
-            let new = NewTimeout::new("new", now, b"").expect("valid");
-            store.write(now, &[Command::Schedule(new)]).expect("write");
-            let id = |id: &str| TimeoutId::new(id).expect("valid");
-            store.lock(is_locked.then(|| id("1")));
-            let mut driver = limited();
-            let begun = steps(&mut driver, &store, now, 4);
+            assert_eq!(killed.steps(4).len(), 2);
+            killed.leave();
+            first.schedule([NewTimeout::new("new", first.now, b"").expect("valid")]);
+            first.store.lock(is_locked.then(|| TimeoutId::new("1").expect("valid")));
+            let mut bench = limited();
+            let begun = bench.steps(4);
             let is_last = |record: &&Record| record.attempt == 2;
             let last = begun.iter().find(is_last).expect("one of them").token;
             assert_eq!((begun.len(), begun.iter().filter(is_last).count()), (2, 1));
-            assert_eq!(driver.held().1, usize::from(!is_locked), "one waits");
-            let mut later = now;
+            assert_eq!(bench.driver.held().1, 1, "one waits");
             if is_ended {
-                driver.ended(last);
+                bench.driver.ended(last);
             } else {
-                later = now.saturating_add(if is_locked { LOCKED } else { ALONE });
-                assert_eq!(driver.next_step(), Some(later));
+                bench.pass(if is_locked { LOCKED } else { ALONE });
+                assert_eq!(bench.driver.next_step(), Some(bench.now));
             }
-            store.lock(None);
-            let later = later.saturating_add(ALONE);
-            assert_eq!(steps(&mut driver, &store, later, 4).len(), 1);
+            bench.store.lock(None);
+            bench.pass(ALONE);
+            assert_eq!(bench.steps(4).len(), 1);
         }
     }
 
     /// A handler took so long that the next timeouts of its key are not delivered any more.
     #[test]
     fn timeouts_of_a_key_that_are_skipped_hold_no_others_back() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, mut driver) = (MemoryStore::new(), driver(8));
-        driver.settings.queue.key_limit = NonZeroUsize::new(1);
-        driver.settings.skip_older_than = Some(10 * SECOND);
-        let new = |id| NewTimeout::new(id, now, b"").and_then(|new| new.key("key"));
-        let new = ["a", "b", "c"].map(|id| Command::Schedule(new(id).expect("valid")));
-        store.write(now, &new).expect("write");
-        let begun = steps(&mut driver, &store, now, 2).remove(0);
-        store.write(now, &[Command::Settle(begun.claim(), Settlement::Done)]).expect("write");
-        driver.ended(begun.token);
-        let later = now.saturating_add(20 * SECOND);
-        assert_eq!(begins(&mut driver, &store, later, 9), 0);
-        assert_eq!(store.records(), []);
+        let mut bench = Bench::new(0);
+        bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
+        bench.driver.settings.skip_older_than = Some(10 * SECOND);
+        let new = |id| NewTimeout::new(id, bench.now, b"").and_then(|new| new.key("key"));
+        bench.schedule(["a", "b", "c"].map(|id| new(id).expect("valid")));
+        let begun = bench.steps(2).remove(0);
+        bench.acknowledge(&begun);
+        bench.pass(20 * SECOND);
+        assert_eq!(bench.deliver(9), []);
+        assert_eq!(bench.store.records(), []);
     }
 
     #[test]
     fn a_claim_starts_where_the_last_one_of_its_lane_ended_or_at_what_was_noticed() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
-        driver.settings.is_shared = true;
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        assert_eq!([now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
-        let mut claimed = carry_out(&store, claims);
-        let next =
-            |claimed: &Claimed| claimed.as_ref().expect("claim").as_ref().expect("lease").next;
-        let next = next(&claimed[1].1).expect("more are pending");
-        assert_eq!(next, now.saturating_sub(43 * SECOND), "256 of 299 were claimed");
-        let begun = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).begun;
+        let mut bench = Bench::new(300).quick();
+        bench.driver.settings.is_shared = true;
+        let claims = bench.step().claims;
+        assert_eq!([bench.now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
+        bench.carry_out(claims);
+        let batch = bench.claimed[1].1.as_ref().expect("claim").as_ref().expect("lease");
+        let next = batch.next.expect("more are pending");
+        assert_eq!(next, bench.now.saturating_sub(43 * SECOND), "256 of 299 were claimed");
+        let begun = bench.step().begun;
         let (earlier, earliest) = (next.saturating_sub(SECOND), next.saturating_sub(2 * SECOND));
         for expected in [next, earlier, earliest, WallTime::MIN] {
             for (record, _) in &begun {
-                driver.ended(record.token);
+                bench.driver.ended(record.token);
             }
-            driver.running = 0;
-            let claims = driver.step(&store, now, &counters, std::mem::take(&mut claimed)).claims;
+            bench.driver.running = 0;
+            let claims = bench.step().claims;
             let claim = claims.into_iter().find(|claim| claim.lane == Lane::Backlog);
             let claim = claim.expect("it has room");
             assert_eq!(claim.request.from, expected);
             match expected {
-                _ if expected == next => driver.notice(None, earlier),
-                _ if expected == earlier => driver.notice(None, earliest),
+                _ if expected == next => bench.driver.notice(None, earlier),
+                _ if expected == earlier => bench.driver.notice(None, earliest),
                 // A claim of unknown outcome.
                 _ => {
                     let error = StoreError::new(StoreErrorReason::Locked);
-                    claimed.push((claim, Err(error)));
-                    driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-                    driver.paused_until = None;
+                    bench.claimed.push((claim, Err(error)));
+                    bench.step();
+                    bench.driver.paused_until = None;
                     continue;
                 }
             }
-            claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
+            bench.claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
         }
     }
 
     #[test]
     fn a_worker_asks_when_leases_end_until_it_knows_and_looks_then() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 300), Counters::default(), quick_driver());
-        driver.settings.is_virtual = true;
+        let mut bench = Bench::new(300).quick();
+        bench.driver.settings.is_virtual = true;
+        let (now, store) = (bench.now, bench.store.clone());
         let other = store.enter(now, 20 * SECOND, None).expect("enter");
         let request = ClaimRequest { limit: 1, ..ClaimRequest::new(now, now) };
         store.claim(other, &request).expect("claim").expect("lease");
         let end = now.saturating_add(20 * SECOND).saturating_add(Duration::from_micros(1));
-        let asks =
-            |claims: &[LaneClaim]| claims.iter().map(|c| c.request.lapse).collect::<Vec<_>>();
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        assert_eq!(asks(&claims), [true, true]);
-        driver.step(&store, now, &counters, carry_out(&store, claims));
-        assert_eq!(driver.lapse_at, Some(end));
-        driver.notice(None, now);
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        assert_eq!(asks(&claims), [false], "it knows");
-        driver.step(&store, now, &counters, carry_out(&store, claims));
-        assert_eq!(driver.lapse_at, Some(end));
-        assert!(driver.next_step().is_some_and(|next| next <= end));
-        store.renew(driver.worker.expect("entered"), end, 30 * SECOND).expect("renew");
-        let claims = driver.step(&store, end, &counters, Vec::new()).claims;
-        assert!(asks(&claims).contains(&true), "the other worker may have another lease");
+        // Carries the claims of a step out, and returns whether they asked.
+        let asks = |bench: &mut Bench| {
+            let claims = bench.step().claims;
+            let asks: Vec<_> = claims.iter().map(|claim| claim.request.lapse).collect();
+            bench.carry_out(claims);
+            bench.step();
+            asks
+        };
+        assert_eq!(asks(&mut bench), [true, true]);
+        assert_eq!(bench.driver.lapse_at, Some(end));
+        bench.driver.notice(None, now);
+        assert_eq!(asks(&mut bench), [false], "it knows");
+        assert_eq!(bench.driver.lapse_at, Some(end));
+        assert!(bench.driver.next_step().is_some_and(|next| next <= end));
+        store.renew(bench.driver.worker.expect("entered"), end, 30 * SECOND).expect("renew");
+        bench.now = end;
+        assert!(asks(&mut bench).contains(&true), "the other worker may have another lease");
         assert!(!store.renew(other, end, SECOND).expect("renew"), "its records are taken");
     }
 
     #[test]
     fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(8));
-        driver.settings.threads = Some(2);
-        let claims = driver.step(&store, now, &counters, Vec::new()).claims;
-        let step = driver.step(&store, now, &counters, carry_out(&store, claims));
-        let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();
-        assert_eq!(ids, ["8", "0"], "the oldest of each lane");
-        driver.returned(step.begun[0].0.token, None);
-        let step = driver.step(&store, now, &counters, Vec::new());
-        assert_eq!(step.begun[0].0.id.as_str(), "7", "before the first one is settled");
-        assert_eq!(step.begun.len(), 1);
+        let mut bench = Bench::new(9);
+        bench.driver.settings.threads = Some(2);
+        let begun = bench.steps(2);
+        assert_eq!(ids(&begun), ["8", "0"], "the oldest of each lane");
+        bench.driver.returned(begun[0].token, None);
+        let begun = bench.steps(1);
+        assert_eq!(ids(&begun), ["7"], "before the first one is settled");
         let pending = |record: &Record| record.attempt == 0;
-        assert_eq!(store.records().iter().filter(|record| pending(record)).count(), 6);
+        assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
     }
 }

@@ -1,4 +1,4 @@
-//! Records that other transactions have locked.
+//! Records that other transactions have locked, and a store that is closed.
 
 use std::sync::{Mutex, atomic::AtomicBool};
 
@@ -114,4 +114,19 @@ fn a_claim_or_begin_that_fails_voids_no_delivery() {
         assert!(first.is_current() && deliveries.try_recv().is_err(), "both leases are valid");
         assert_eq!((failures.load(SeqCst), timer.stats().store_errors), (0, 3));
     }
+}
+
+/// Such as one whose pool of connections its owner has closed.
+#[test]
+fn a_timer_on_a_closed_store_ends_though_its_deliveries_cannot_be_settled() {
+    let hooked = RemoteStore::hooked(&MemoryStore::new(), |call| match call {
+        Call::Write([Command::Settle(..)]) => Err(StoreError::new(StoreErrorReason::Closed)),
+        _ => Ok(()),
+    });
+    let clock = ManualWallClock::new();
+    let (timer, deliveries) = crate::timer::held(DurableTimer::builder(hooked), &clock);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    deliveries.try_recv().expect("delivery").acknowledge();
+    assert!(timer.finish(Duration::ZERO));
 }

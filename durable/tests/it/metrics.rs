@@ -1,39 +1,36 @@
 //! What `publish_metrics` publishes, and the dashboard that shows it.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::collections::BTreeSet;
 
 use ::metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
+use parking_lot::Mutex;
 
 use super::*;
 
-/// The names of the published metrics, and the values of the histograms.
+/// The published metrics, with the values of the histograms.
 #[derive(Default)]
-struct Seen {
-    names: Mutex<BTreeSet<String>>,
-    histograms: Mutex<BTreeMap<String, Arc<Values>>>,
-}
+struct Seen(Mutex<BTreeMap<String, Arc<Values>>>);
 
 #[derive(Default)]
 struct Values(Mutex<Vec<f64>>);
 
 impl HistogramFn for Values {
     fn record(&self, value: f64) {
-        self.0.lock().expect("not poisoned").push(value);
+        self.0.lock().push(value);
     }
 }
 
 impl Seen {
-    fn note(&self, key: &Key) {
-        self.names.lock().expect("not poisoned").insert(key.name().to_owned());
+    fn note(&self, key: &Key) -> Arc<Values> {
+        Arc::clone(self.0.lock().entry(key.name().to_owned()).or_default())
     }
 
     /// Returns the values of a histogram since the last call.
     fn values(&self, name: &str) -> Vec<f64> {
-        let histograms = self.histograms.lock().expect("not poisoned");
-        std::mem::take(&mut histograms[name].0.lock().expect("not poisoned"))
+        std::mem::take(&mut self.0.lock()[name].0.lock())
     }
 }
 
@@ -53,28 +50,21 @@ impl Recorder for Seen {
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        self.note(key);
-        let mut histograms = self.histograms.lock().expect("not poisoned");
-        Histogram::from_arc(Arc::clone(histograms.entry(key.name().to_owned()).or_default()))
+        Histogram::from_arc(self.note(key))
     }
-}
-
-fn start(clock: &ManualWallClock) -> DurableTimer {
-    let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
-    builder.build_blocking(|_| Ok(())).expect("start")
 }
 
 fn names() -> BTreeSet<String> {
     let seen = Seen::default();
-    let timer = start(&ManualWallClock::new());
+    let timer = acknowledging(MemoryStore::new(), &ManualWallClock::new());
     with_local_recorder(&seen, || timer.publish_metrics());
-    seen.names.into_inner().expect("not poisoned")
+    seen.0.into_inner().into_keys().collect()
 }
 
 #[test]
 fn each_duration_is_published_once_as_a_value_of_a_histogram() {
     let (clock, seen) = (ManualWallClock::new(), Seen::default());
-    let timer = start(&clock);
+    let timer = acknowledging(MemoryStore::new(), &clock);
     let publish = || with_local_recorder(&seen, || timer.publish_metrics());
     let lateness = || seen.values("delaywheel_durable_lateness_seconds");
     for (id, delay) in [("a", 10), ("b", 13), ("c", 13)] {

@@ -1,0 +1,355 @@
+//! The records that a worker has claimed and whose deliveries have not begun.
+//!
+//! Each waits in one place, which decides when its delivery may begin:
+//!
+//! - *In a wheel* until a time: until it is due, or until its next try, if another transaction has
+//!   locked it or other workers deliver as many timeouts of its key as may run at once.
+//! - *For a reason*, once it is due: a handler, a delivery of its key, or a last attempt.
+
+use std::{collections::BTreeMap, mem, num::NonZeroUsize, time::Duration};
+
+use delaywheel::{Tick, wheel::TimingWheel};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    record::{Name, Priority, Record},
+    time::WallTime,
+};
+
+/// Records that go back to the store if a full window must take one that is due earlier.
+const EVICTED: usize = 64;
+
+/// Most of the doubled times until the next try.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// How long a last attempt runs before another one begins beside it.
+pub(super) const ALONE: Duration = Duration::from_secs(1);
+
+/// Which records a claim takes, and which of those that are due are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    Window,
+    Backlog,
+}
+
+/// What a due record waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Reason {
+    /// A handler, or a permit.
+    Handler(Lane),
+    /// The end of a delivery of this key. What has no room waits in the store.
+    Key(Name),
+    /// The end of another last attempt.
+    LastAttempt,
+}
+
+/// A record, and what its waiting has come to.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) record: Record,
+    /// Its key, once it counts as a delivery of that.
+    pub(super) slot: Option<Name>,
+    /// Time until the next try, if there was one.
+    delay: Duration,
+}
+
+impl Waiting {
+    pub(super) fn new(record: Record) -> Self {
+        Self { record, slot: None, delay: Duration::ZERO }
+    }
+}
+
+/// Records that are due, by priority and oldest first.
+type Due = BTreeMap<(Priority, WallTime, u64), Waiting>;
+
+/// A number of records and the bytes of their payloads.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
+
+impl Size {
+    fn add(&mut self, waiting: &Waiting) {
+        self.count += 1;
+        self.bytes += waiting.record.payload.len();
+    }
+
+    fn subtract(&mut self, waiting: &Waiting) {
+        self.count -= 1;
+        self.bytes -= waiting.record.payload.len();
+    }
+}
+
+/// The records of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Not due.
+    wheel: TimingWheel<Waiting>,
+    /// Due, and to be tried again later.
+    tries: TimingWheel<Waiting>,
+    waits: FxHashMap<Reason, Due>,
+    /// The window lane begins next.
+    is_turn_of_window: bool,
+    /// Numbers of deliveries by key.
+    slots: FxHashMap<Name, usize>,
+    /// The latest last attempt, by token, and until when no other one begins beside it.
+    last: Option<(u64, WallTime)>,
+    /// Of all records, and of those that wait for a delivery of their key.
+    pub(super) size: Size,
+    parked: Size,
+}
+
+impl Held {
+    /// Returns the numbers of records that are not due, and of others.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.wheel.len(), self.size.count - self.wheel.len())
+    }
+
+    pub(super) fn count(&self, reason: &Reason) -> usize {
+        self.waits.get(reason).map_or(0, Due::len)
+    }
+
+    pub(super) fn in_lane(&self, lane: Lane) -> usize {
+        self.count(&Reason::Handler(lane))
+    }
+
+    /// Returns the number of records of the window that are not due or wait for a handler.
+    pub(super) fn in_window(&self) -> usize {
+        self.wheel.len() + self.in_lane(Lane::Window)
+    }
+
+    /// Returns the number of records that wait for a handler.
+    pub(super) fn in_lanes(&self) -> usize {
+        self.in_lane(Lane::Window) + self.in_lane(Lane::Backlog)
+    }
+
+    /// Returns the keys of which records wait for a delivery, or did until there was no room.
+    pub(super) fn parked_keys(&self) -> Vec<Name> {
+        let key = |reason: &Reason| match reason {
+            Reason::Key(key) => Some(key.clone()),
+            _ => None,
+        };
+        self.waits.keys().filter_map(key).collect()
+    }
+
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
+        let timed = [&self.wheel, &self.tries].into_iter().flatten();
+        let due = self.waits.values().flat_map(Due::values);
+        timed.map(|(_, _, waiting)| waiting).chain(due).map(|waiting| waiting.record.token)
+    }
+
+    /// Returns when the next record becomes due, or is tried again.
+    pub(super) fn next_expiration(&self) -> Option<WallTime> {
+        let next = [self.wheel.next_expiration(), self.tries.next_expiration()];
+        next.into_iter().flatten().min().map(time)
+    }
+
+    /// Returns the first time from `now` on at which a record waits only for a handler.
+    pub(super) fn next_begin(&self, now: WallTime) -> Option<WallTime> {
+        let behind = self.last.map_or(now, |(_, until)| until.max(now));
+        let behind = (self.count(&Reason::LastAttempt) > 0).then_some(behind);
+        (self.in_lanes() > 0).then_some(now).or(behind)
+    }
+
+    /// Adds a record that is not due.
+    pub(super) fn hold(&mut self, record: Record) {
+        let (until, waiting) = (record.next, Waiting::new(record));
+        self.size.add(&waiting);
+        insert(&mut self.wheel, tick(until), waiting);
+    }
+
+    /// Adds a record that could not begin. The time until the next try is `least` at first, and
+    /// doubles.
+    pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
+        waiting.delay = (waiting.delay * 2).clamp(least, MAX_DELAY);
+        self.size.add(&waiting);
+        let until = now.saturating_add(waiting.delay);
+        insert(&mut self.tries, tick(until), waiting);
+    }
+
+    /// Adds a record that is due.
+    pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
+        self.size.add(&waiting);
+        add(&mut self.waits, reason, waiting);
+    }
+
+    /// Moves the records whose time has come to the lane of the window.
+    pub(super) fn expire(&mut self, now: WallTime) {
+        for wheel in [&mut self.wheel, &mut self.tries] {
+            for waiting in wheel.advance(tick(now)).map(|expired| expired.value) {
+                debug_assert!(waiting.record.next <= now, "a record is early");
+                add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
+            }
+        }
+    }
+
+    /// Moves the first record that waits for a reason to the lane of the window.
+    fn resume(&mut self, reason: &Reason) -> Option<()> {
+        let (_, waiting) = self.waits.get_mut(reason)?.pop_first()?;
+        if matches!(reason, Reason::Key(_)) {
+            self.parked.subtract(&waiting);
+        }
+        add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
+        Some(())
+    }
+
+    /// Returns the lane whose turn it is, and the next record of that.
+    fn next(&self) -> Option<(Lane, &Record)> {
+        let first = |lane| {
+            let (_, waiting) = self.waits.get(&Reason::Handler(lane))?.first_key_value()?;
+            Some((lane, &waiting.record))
+        };
+        match (first(Lane::Backlog), first(Lane::Window)) {
+            (Some(old), Some(new)) => {
+                let order = old.1.priority.cmp(&new.1.priority);
+                let takes_new = order.is_gt() || order.is_eq() && self.is_turn_of_window;
+                Some(if takes_new { new } else { old })
+            }
+            (old, new) => old.or(new),
+        }
+    }
+
+    /// Returns whether the next record that begins was attempted before.
+    pub(super) fn is_next_repeated(&self) -> bool {
+        self.next().is_some_and(|(_, record)| record.attempt > 0)
+    }
+
+    /// Takes out the oldest record of the lane whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let (lane, _) = self.next()?;
+        let (_, waiting) = self.waits.get_mut(&Reason::Handler(lane))?.pop_first()?;
+        self.is_turn_of_window = lane == Lane::Backlog;
+        self.size.subtract(&waiting);
+        Some(waiting)
+    }
+
+    /// Counts a record as a delivery of its key and returns it, or has it wait if as many of these
+    /// are under way as may run at once.
+    pub(super) fn admit(
+        &mut self,
+        mut waiting: Waiting,
+        limit: Option<NonZeroUsize>,
+    ) -> Option<Waiting> {
+        if let (None, Some(limit), Some(key)) = (&waiting.slot, limit, &waiting.record.key) {
+            let key = key.clone();
+            let taken = self.slots.entry(key.clone()).or_default();
+            if *taken >= limit.get() {
+                self.parked.add(&waiting);
+                self.wait(Reason::Key(key), waiting);
+                return None;
+            }
+            *taken += 1;
+            waiting.slot = Some(key);
+        }
+        Some(waiting)
+    }
+
+    /// A record is no delivery of its key any more, so the next one of the key is due. Returns
+    /// whether none is left: claims need not pass over the key.
+    pub(super) fn free(&mut self, slot: Option<&Name>) -> bool {
+        let Some(key) = slot else { return false };
+        if let Some(count) = self.slots.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.slots.remove(key);
+            }
+        }
+        let reason = Reason::Key(key.clone());
+        self.resume(&reason);
+        self.count(&reason) == 0 && self.waits.remove(&reason).is_some()
+    }
+
+    /// Takes out records that wait for deliveries of their keys, so that no more than `most` do:
+    /// each time one of the key with most of them. Claims pass over that key still.
+    pub(super) fn trim(&mut self, most: Size) -> Vec<Record> {
+        let mut trimmed = Vec::new();
+        while self.parked.count > most.count || self.parked.bytes > most.bytes {
+            let keys = self.waits.iter_mut().filter(|(reason, _)| matches!(reason, Reason::Key(_)));
+            let longest = keys.map(|(_, due)| due).max_by_key(|due| due.len());
+            let Some((_, waiting)) = longest.and_then(Due::pop_last) else { break };
+            self.parked.subtract(&waiting);
+            self.size.subtract(&waiting);
+            trimmed.push(waiting.record);
+        }
+        trimmed
+    }
+
+    /// Returns whether a last attempt runs, and has not run for long.
+    pub(super) fn has_last(&self, now: WallTime) -> bool {
+        self.last.is_some_and(|(_, until)| now < until)
+    }
+
+    pub(super) fn begin_last(&mut self, token: u64, now: WallTime) {
+        self.last = Some((token, now.saturating_add(ALONE)));
+    }
+
+    pub(super) fn end_last(&mut self, token: u64) {
+        self.last.take_if(|(last, _)| *last == token);
+    }
+
+    /// Makes the first record that waits for a last attempt due, if that runs no more or has run
+    /// for long.
+    pub(super) fn resume_last(&mut self, now: WallTime) {
+        if !self.has_last(now) {
+            self.resume(&Reason::LastAttempt);
+        }
+    }
+
+    /// Takes out the records that are due last.
+    pub(super) fn evict(&mut self) -> Vec<Record> {
+        let mut all: Vec<_> = self.wheel.drain().collect();
+        all.sort_unstable_by_key(|(_, due, _)| *due);
+        let kept = all.len() - EVICTED.min(all.len().div_ceil(2));
+        let evicted = all.split_off(kept).into_iter();
+        for (_, due, waiting) in all {
+            insert(&mut self.wheel, due, waiting);
+        }
+        let evicted = evicted.inspect(|(_, _, waiting)| self.size.subtract(waiting));
+        evicted.map(|(_, _, waiting)| waiting.record).collect()
+    }
+
+    /// Takes out all records. None counts as a delivery of its key any more.
+    pub(super) fn take_all(&mut self) -> Vec<Record> {
+        let (slots, last) = (mem::take(&mut self.slots), self.last);
+        let mut all = mem::replace(self, Self { slots, last, ..Self::default() });
+        let timed = [&mut all.wheel, &mut all.tries].into_iter().flat_map(TimingWheel::drain);
+        let due = all.waits.into_values().flat_map(Due::into_values);
+        let free = |waiting: Waiting| {
+            self.free(waiting.slot.as_ref());
+            waiting.record
+        };
+        timed.map(|(_, _, waiting)| waiting).chain(due).map(free).collect()
+    }
+
+    /// The clock has stepped back: records that were due may not be due any more.
+    pub(super) fn step_back(&mut self) {
+        self.last = None;
+        self.take_all().into_iter().for_each(|record| self.hold(record));
+    }
+}
+
+fn add(waits: &mut FxHashMap<Reason, Due>, reason: Reason, waiting: Waiting) {
+    waits.entry(reason).or_default().insert(rank(&waiting.record), waiting);
+}
+
+fn insert(wheel: &mut TimingWheel<Waiting>, at: Tick, waiting: Waiting) {
+    if let Err(error) = wheel.insert(at, waiting) {
+        // The capacity of the window is far below the wheel's.
+        unreachable!("the wheel is full: {error}");
+    }
+}
+
+/// Returns the place of a record among those that are due.
+pub(super) fn rank(record: &Record) -> (Priority, WallTime, u64) {
+    (record.priority, record.next, record.token)
+}
+
+/// One tick of the wheels is a microsecond.
+pub(super) fn tick(time: WallTime) -> Tick {
+    Tick::new(time.as_micros())
+}
+
+pub(super) fn time(tick: Tick) -> WallTime {
+    WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
+}

@@ -112,12 +112,19 @@ const COLUMNS: &str =
 /// Records by id.
 const BY_ID: &str = "ids CROSS JOIN records USING (dead, queue, priority, next, id)";
 
-/// Removes stale rows after an id, up to another one or the last.
+/// Removes rows after an id, up to another one or the last. They are of times up to one by which no
+/// record is due, so they are stale. No row of a dead record is.
 const CLEAN: &str = "DELETE FROM ids WHERE id > ?1 AND id <= coalesce(?2, x'') AND next <= ?3
-    AND NOT EXISTS (
+    AND dead = 0";
+
+/// Removes only stale ones of these. That looks each of them up.
+const STALE: &str = "AND NOT EXISTS (
         SELECT 1 FROM records WHERE dead = ids.dead AND queue = ids.queue
         AND priority = ids.priority AND next = ids.next AND id = ids.id
     )";
+
+/// Most stale rows that are looked up in any case: that is as cheap as a look at all queues.
+const LOOKUPS: usize = 64;
 
 /// Tokens of one epoch.
 const TOKENS: u32 = 40;
@@ -126,9 +133,9 @@ const TOKENS: u32 = 40;
 /// priority.
 const FRONTIERS: usize = 96;
 
-/// Memory of the writing connection for pages, in KiB, and of others.
-const CACHE: u32 = 48_000;
-const SMALL_CACHE: u32 = 8_000;
+/// Memory of a connection for pages, in KiB. SQLite looks at each page of it in each commit that
+/// has balanced a tree.
+const CACHE: u32 = 8_000;
 
 /// Loose places of a frontier that are remembered.
 const MAX_LOOSE: usize = 1 << 14;
@@ -235,7 +242,7 @@ impl SqliteStore {
     /// not exist is an error.
     pub fn open_read_only(path: impl AsRef<Path>) -> StoreResult<Self> {
         let path = real_path(path.as_ref()).map_err(file_error)?;
-        let writer = connect(&path, CACHE, true).map_err(store_error)?;
+        let writer = connect(&path, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
             VERSION => Self::with(writer, Held::default(), path, None),
             version if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
@@ -249,13 +256,13 @@ impl SqliteStore {
 
     /// Opens a connection of its own, so that no claim waits for it.
     fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
-        connect(&self.shared.path, SMALL_CACHE, self.shared.lock.is_none())
+        connect(&self.shared.path, self.shared.lock.is_none())
     }
 
     fn open_locked(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
-        let mut writer = connect(&path, CACHE, false).map_err(store_error)?;
+        let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
         let last_token = epoch << TOKENS;
         let mut held = Held { was_killed, last_token, cleaned, ..Held::default() };
@@ -269,7 +276,7 @@ impl SqliteStore {
         path: PathBuf,
         lock: Option<Lock>,
     ) -> StoreResult<Self> {
-        let reader = connect(&path, SMALL_CACHE, lock.is_none()).map_err(store_error)?;
+        let reader = connect(&path, lock.is_none()).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
@@ -321,7 +328,7 @@ impl SqliteStore {
         let pages = || writer.pragma_query_value(None, "page_count", |row| row.get::<_, u64>(0));
         let compact = || {
             let before = pages()?;
-            writer.execute(CLEAN, ("", None::<&str>, i64::MAX))?;
+            writer.execute(&format!("{CLEAN} {STALE}"), ("", None::<&str>, i64::MAX))?;
             writer.execute_batch("VACUUM")?;
             writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
             Ok(pages()? < before)
@@ -768,13 +775,16 @@ impl Effects {
 
     /// Looks at twice as many rows of ids as became stale, so that at most about as many are stale
     /// as are not. Those of records that are due later are hardly ever stale, and not looked up.
+    /// Nor are the others if the oldest records went first, as those of a backlog do.
     fn clean(&mut self, writer: &Connection) -> rusqlite::Result<()> {
         let Some(until) = self.stale_to else { return Ok(()) };
         let sql = "SELECT id FROM ids WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?";
         let range = (&self.cleaned, 2 * self.stale);
         let end = writer.prepare_cached(sql)?.query_row(range, |row| row.get(0)).optional()?;
         let range = (&self.cleaned, &end, until.as_micros());
-        writer.prepare_cached(CLEAN)?.execute(range)?;
+        let is_few = self.stale < LOOKUPS;
+        let stale = if is_few || Held::has_record(until, writer)? { STALE } else { "" };
+        writer.prepare_cached(&format!("{CLEAN} {stale}"))?.execute(range)?;
         self.cleaned = end.unwrap_or_default();
         Ok(())
     }
@@ -1095,7 +1105,7 @@ fn lock_beside(path: &Path) -> StoreResult<Lock> {
 
 /// Random times touch a page for each record, and a commit writes each whole page to the log. So
 /// pages are small, and the log is long: a page that changes often is copied to its place rarely.
-fn connect(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, is_read_only: bool) -> rusqlite::Result<Connection> {
     let connection = if is_read_only {
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?
     } else {
@@ -1110,7 +1120,7 @@ fn connect(path: &Path, cache_kib: u32, is_read_only: bool) -> rusqlite::Result<
     connection.execute_batch(&format!(
         "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
         PRAGMA wal_autocheckpoint = 16000; PRAGMA temp_store = MEMORY;
-        PRAGMA cache_size = -{cache_kib};"
+        PRAGMA cache_size = -{CACHE}; PRAGMA cache_spill = -48000;"
     ))?;
     Ok(connection)
 }

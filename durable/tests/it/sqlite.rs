@@ -91,10 +91,10 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
     };
     store.write(at(0), &(0..1_000).map(new).collect::<Vec<_>>()).expect("write");
     let settle = |mut store: SqliteStore, from: u64| {
-        for until in (from..from + 500).step_by(50) {
+        for until in (from..from + 500).step_by(100) {
             drop(store);
             store = SqliteStore::open(&path).expect("open");
-            crate::settle_all(&store, at(0), at(until + 50), &Settlement::Done);
+            crate::settle_all(&store, at(0), at(until + 100), &Settlement::Done);
         }
         store
     };
@@ -107,7 +107,14 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
     let created = Answer::Scheduled(Scheduled::Created);
     assert_eq!(answers, [created, created, Answer::Scheduled(Scheduled::Replaced)]);
     assert_eq!(live(&store), 502);
+    // Its row is not stale, though it is older than those that are.
+    let old = NewTimeout::new("5000/old", at(0), b"").and_then(|new| new.queue("other"));
+    let old = old.expect("valid");
+    let cancel = Command::Cancel(old.id.clone());
+    store.write(at(0), &[Command::Schedule(old)]).expect("write");
     let store = settle(store, 500);
+    let cancelled = store.write(at(0), &[cancel]).expect("write");
+    assert_eq!(cancelled, [Answer::Cancelled(Cancelled::Cancelled)]);
     let left = count(&path, "ids");
     assert!(left < 500, "{left} rows of none");
     store.compact().expect("compact");

@@ -1,6 +1,6 @@
 //! Stores: a small trait, and the commands that change records.
 //!
-//! The trait is synchronous. One thread of the timer commits for all callers, so a store needs no
+//! The trait is synchronous. A thread of the timer commits for all callers, so a store needs no
 //! concurrency inside of a commit, and asynchronous callers wait for that thread's answer without
 //! blocking. Time is an argument: a store reads no clock, so that tests and simulations run in
 //! virtual time.
@@ -452,6 +452,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// The answers are in the order of the commands.
     fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
+
+    /// Returns how many calls of [`write`](Self::write) the store can carry out at once: one, or
+    /// two or more. A timer then makes two while many commands wait. By default one.
+    fn groups(&self) -> usize {
+        1
+    }
 
     /// Returns a record.
     fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>>;

@@ -316,6 +316,10 @@ impl Lane {
         Self { connections: Arc::clone(connections), turn: Mutex::default() }
     }
 
+    pub(super) fn is_busy(&self) -> bool {
+        self.turn.is_locked()
+    }
+
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
     ///
     /// After a panic or a loss, the connection is not used again.

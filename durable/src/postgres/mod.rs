@@ -114,7 +114,7 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// Clones share their connections. A process that waits has at most two: one that listens, which a
 /// timer needs, and one that was used last. A store opens others when calls of different kinds
-/// meet: at most two for writes, one for reads, and four for the deliveries of a timer, so eight
+/// meet: at most three for writes, one for reads, and four for the deliveries of a timer, so nine
 /// in all. It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
 /// `application_name` is `delaywheel`, unless the parameters have another one.
 ///
@@ -156,7 +156,7 @@ pub struct PostgresStore {
 struct Shared {
     connections: Arc<Connections>,
     schema: String,
-    writer: Lane,
+    writers: [Lane; 2],
     /// Writes single commands, which the timer tries again if their record is locked.
     single: Lane,
     worker: Lane,
@@ -256,7 +256,7 @@ impl PostgresStore {
     /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
     ///
     /// A runtime of several threads drives them. The store keeps none while it has nothing to do,
-    /// and uses up to seven at once, so a pool with fewer has calls wait for each other. A handler
+    /// and uses up to eight at once, so a pool with fewer has calls wait for each other. A handler
     /// that holds a connection and waits for the store needs one more. As the store cannot listen,
     /// its timers look for timeouts of other processes each second.
     ///
@@ -298,8 +298,8 @@ impl PostgresStore {
 
     fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
         let lane = || Lane::new(connections);
-        let writer = lane();
-        let version = check(&writer, schema)?;
+        let writers = [lane(), lane()];
+        let version = check(&writers[0], schema)?;
         if version < NEWEST {
             let message = format!(
                 "the tables of the schema {schema} have version {version} and need {NEWEST}: \
@@ -308,9 +308,9 @@ impl PostgresStore {
             return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
         }
         // The last answer: the clock runs from its arrival on.
-        let shown = writer.run(|session| session.query(sql::NOW, &[]))?;
+        let shown = writers[0].run(|session| session.query(sql::NOW, &[]))?;
         let shared = Shared {
-            writer,
+            writers,
             single: lane(),
             worker: lane(),
             keeper: lane(),
@@ -425,7 +425,7 @@ impl PostgresStore {
         };
         if !new.is_empty() {
             let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
-            self.shared.writer.run(|session| session.query(sql::ADD_QUEUES, &[&names]))?;
+            self.shared.writers[0].run(|session| session.query(sql::ADD_QUEUES, &[&names]))?;
             self.shared.queues.lock().extend(new.into_iter().cloned());
         }
         Ok(())
@@ -472,7 +472,8 @@ impl Store for PostgresStore {
         let told = told.as_deref();
         let stopped = self.notice(None, WallTime::MIN);
         let groups = groups(commands);
-        let Shared { writer, single, .. } = &*self.shared;
+        let Shared { writers, single, .. } = &*self.shared;
+        let writer = &writers[usize::from(writers[0].is_busy())];
         // Other single commands may wait for this one.
         let (connection, patience) =
             if commands.len() == 1 { (single, "5ms") } else { (writer, "100ms") };
@@ -500,6 +501,10 @@ impl Store for PostgresStore {
         let answers = self.doubt(due, answers)?;
         self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
+    }
+
+    fn groups(&self) -> usize {
+        2
     }
 
     fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
@@ -761,7 +766,7 @@ impl Store for PostgresStore {
     }
 
     fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        let paused = self.shared.writer.run(|session| {
+        let paused = self.shared.writers[0].run(|session| {
             session.transaction(|session| {
                 session.query(sql::PAUSE, &[&queue.as_str(), &is_paused])?;
                 let notice = self.notice(Some(queue), WallTime::MIN);

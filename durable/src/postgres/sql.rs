@@ -17,6 +17,9 @@
 /// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
 /// delivery was under way. A reschedule that a delivery prevents is among them, with 1.
 ///
+/// A commit with a notification waits for others that have one, so it has more patience than the
+/// rows.
+///
 /// It does not see a timeout with which another transaction replaces one whose row it waits for.
 /// `missed` looks again, by functions that see the present.
 pub(super) const WRITE: &str = "
@@ -83,8 +86,9 @@ pub(super) const WRITE: &str = "
             AND (new.id IN (SELECT id FROM gone) OR new.id IN (SELECT id FROM moved))
     )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
-    UNION ALL SELECT id, 0::smallint FROM moved UNION ALL SELECT '', 0::smallint FROM told
-    UNION ALL SELECT id, (answer = 'delivering')::integer::smallint FROM missed WHERE answer <> 'not_found'";
+    UNION ALL SELECT id, 0::smallint FROM moved
+    UNION ALL SELECT id, (answer = 'delivering')::integer::smallint FROM missed WHERE answer <> 'not_found'
+    UNION ALL SELECT '', 0::smallint FROM told WHERE set_config('lock_timeout', '10s', true) <> ''";
 
 /// Carries out commands of kind 3 alone, with no history, in half the time of [`WRITE`]. `$3` is
 /// how long to wait for a lock.
@@ -102,7 +106,8 @@ pub(super) const NOW: &str = "SELECT clock_timestamp()";
 pub(super) const COPY: &str = "COPY {schema}.timeouts
     (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";
 
-pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
+pub(super) const NOTIFY: &str =
+    "SELECT pg_notify('{schema}', $1), set_config('lock_timeout', '10s', true)";
 
 /// The key lock keeps the worker from being removed before the claim has committed. `$6` says
 /// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, `$10`

@@ -450,11 +450,14 @@ impl DurableTimerBuilder {
             core.clock.adopt(weak);
             return Ok(timer);
         }
-        for (name, run) in [
+        let more = ("delaywheel-more", Core::run_more_commits as fn(&Core));
+        let more = (core.store.groups() > 1).then_some(more);
+        let threads = [
             ("delaywheel-commit", Core::run_commits as fn(&Core)),
             ("delaywheel-locked", Core::run_locked),
             ("delaywheel-driver", Core::run_driver),
-        ] {
+        ];
+        for (name, run) in threads.into_iter().chain(more) {
             let core = Arc::clone(&core);
             let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
             let thread = spawned.inspect_err(|_| timer.core().commits.close())?;

@@ -4,8 +4,12 @@
 //! transaction, and answers each caller. During a transaction, the next group collects. So one sync
 //! serves all waiting callers, and no caller waits for more than two syncs.
 //!
+//! If the store can write two groups at once, a second thread takes one when many callers wait.
+//! The commands of an id keep their order: a group ends before a command whose id is in the other
+//! group.
+//!
 //! A group that fails because of one command is split. A command whose record another transaction
-//! has locked is set aside, with later ones of the same id, for a second thread. After a few such
+//! has locked is set aside, with later ones of the same id, for another thread. After a few such
 //! commands, the rest of the group is set aside as well: each may take as long as a wait.
 //!
 //! A settlement that could not be written is tried again until the store answers. If the first try
@@ -30,6 +34,9 @@ use crate::{
 /// Most commands of one transaction, except for a single larger batch.
 const MAX_COMMANDS: usize = 8_192;
 
+/// Commands of callers that wait when a second group is written.
+const MANY: usize = 16;
+
 /// Most bytes of payload of one transaction, except for a single larger batch.
 const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
@@ -52,6 +59,11 @@ pub(super) struct Job {
 impl Job {
     fn ids(&self) -> impl Iterator<Item = &TimeoutId> {
         self.commands.iter().map(Command::id)
+    }
+
+    /// Returns the number of commands for which a caller waits.
+    fn asked(&self) -> usize {
+        if matches!(self.reply, Reply::Caller(_)) { self.commands.len() } else { 0 }
     }
 }
 
@@ -87,7 +99,8 @@ pub(super) struct Outcome {
 #[derive(Debug, Default)]
 pub(super) struct CommitQueue {
     state: Mutex<Waiting>,
-    changed: Condvar,
+    /// For each thread that writes groups.
+    changed: [Condvar; 2],
     /// Notified when a job is set aside.
     set_aside: Condvar,
 }
@@ -95,9 +108,11 @@ pub(super) struct CommitQueue {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
+    /// Number of their commands for which callers wait.
+    asked: usize,
     aside: Aside,
-    /// Jobs of the group that is being written.
-    under_way: usize,
+    /// Ids of the commands that each thread is writing.
+    under_way: [FxHashSet<TimeoutId>; 2],
     is_closed: bool,
 }
 
@@ -148,72 +163,104 @@ impl Aside {
     }
 }
 
+impl Waiting {
+    /// Takes a group: all jobs that wait, up to one whose id the other thread is writing.
+    fn take(&mut self, thread: usize) -> Vec<Job> {
+        let (mut group, mut commands, mut bytes) = (Vec::new(), 0, 0);
+        while let Some(job) = self.jobs.pop_front() {
+            commands += job.commands.len();
+            bytes += job.commands.iter().map(payload).sum::<usize>();
+            let is_full = !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES);
+            let others = &self.under_way[1 - thread];
+            if is_full || !others.is_empty() && job.ids().any(|id| others.contains(id)) {
+                self.jobs.push_front(job);
+                break;
+            }
+            self.asked -= job.asked();
+            if self.aside.holds(&job) {
+                self.aside.add(job);
+            } else {
+                self.under_way[thread].extend(job.ids().cloned());
+                group.push(job);
+            }
+        }
+        group
+    }
+}
+
 impl CommitQueue {
     /// Adds a job. If the queue is closed, the job is dropped, and its caller sees that.
     pub(super) fn push(&self, job: Job) {
         let mut state = self.state.lock();
         if !state.is_closed {
+            state.asked += job.asked();
             state.jobs.push_back(job);
+            let are_many = state.asked >= MANY;
             drop(state);
-            self.changed.notify_one();
+            self.changed[0].notify_one();
+            if are_many {
+                self.changed[1].notify_one();
+            }
         }
     }
 
     /// Takes no more jobs. Those that wait are still written.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
-        self.changed.notify_all();
-        self.set_aside.notify_all();
+        for changed in self.changed.iter().chain([&self.set_aside]) {
+            changed.notify_all();
+        }
     }
 
     /// Returns whether all jobs have been answered.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.jobs.is_empty() && state.aside.ids.is_empty() && state.under_way == 0
+        let is_written = state.under_way.iter().all(FxHashSet::is_empty);
+        state.jobs.is_empty() && state.aside.ids.is_empty() && is_written
     }
 
-    /// Waits for jobs, and takes a group; `None` once the queue is closed and empty.
-    fn take(&self) -> Option<Vec<Job>> {
+    /// Waits for jobs, and takes a group; `None` once the queue is closed and empty. The second
+    /// thread waits for many.
+    fn take(&self, thread: usize) -> Option<Vec<Job>> {
         let mut state = self.state.lock();
-        let (mut group, mut commands, mut bytes) = (Vec::new(), 0, 0);
         loop {
-            while let Some(job) = state.jobs.pop_front() {
-                if state.aside.holds(&job) {
-                    state.aside.add(job);
-                    continue;
+            let may_take = thread == 0 || state.asked >= MANY && !state.under_way[0].is_empty();
+            let group = if may_take { state.take(thread) } else { Vec::new() };
+            if !group.is_empty() {
+                if state.asked >= MANY {
+                    self.changed[1 - thread].notify_one();
                 }
-                commands += job.commands.len();
-                bytes += job.commands.iter().map(payload).sum::<usize>();
-                if !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES) {
-                    state.jobs.push_front(job);
-                    break;
-                }
-                group.push(job);
+                return Some(group);
             }
-            state.under_way = group.len();
-            if !group.is_empty() || state.is_closed {
-                return Some(group).filter(|group| !group.is_empty());
+            // Jobs of the other thread may have to be tried again.
+            let is_last = state.jobs.is_empty() && state.under_way[1].is_empty();
+            if state.is_closed && (is_last || !may_take) {
+                return None;
             }
-            self.changed.wait(&mut state);
+            self.changed[thread].wait(&mut state);
         }
     }
 
-    /// Writes groups until the queue is closed. Runs on a thread.
-    pub(super) fn run(&self, write: impl Fn(Vec<Job>) -> Failed) {
-        while let Some(group) = self.take() {
+    /// Writes groups until the queue is closed. Runs on a thread, and on a second one if the store
+    /// can write two groups at once.
+    pub(super) fn run(&self, thread: usize, write: impl Fn(Vec<Job>) -> Failed) {
+        while let Some(group) = self.take(thread) {
             let failed = write(group);
             let mut state = self.state.lock();
             if !failed.locked.is_empty() {
                 failed.locked.into_iter().for_each(|job| state.aside.add(job));
                 self.set_aside.notify_one();
             }
-            state.under_way = failed.again.len();
-            if failed.again.is_empty() || state.is_closed {
-                continue;
+            if !failed.again.is_empty() && !state.is_closed {
+                self.changed[thread].wait_for(&mut state, RETRY);
+                for job in failed.again.into_iter().rev() {
+                    state.asked += job.asked();
+                    state.jobs.push_front(job);
+                }
             }
-            self.changed.wait_for(&mut state, RETRY);
-            for job in failed.again.into_iter().rev() {
-                state.jobs.push_front(job);
+            state.under_way[thread].clear();
+            if state.is_closed || !state.jobs.is_empty() {
+                self.changed[1 - thread].notify_one();
             }
         }
     }
@@ -406,5 +453,103 @@ fn payload(command: &Command) -> usize {
     match command {
         Command::Schedule(new) => new.payload.len(),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::mpsc, thread};
+
+    use fastrand::Rng;
+
+    use super::*;
+
+    /// A job of commands on ids, each with the number of the job. Its caller has gone.
+    fn job(number: u64, ids: impl IntoIterator<Item = u64>) -> Job {
+        let at = WallTime::from_micros(number).expect("in range");
+        let command =
+            |id: u64| Command::Requeue(TimeoutId::new(id.to_string()).expect("valid"), at);
+        let reply = Reply::Caller(oneshot::channel().0);
+        Job { commands: ids.into_iter().map(command).collect(), reply }
+    }
+
+    #[test]
+    fn a_second_group_is_written_beside_the_first_if_many_commands_wait() {
+        let queue = &CommitQueue::default();
+        let (sender, groups) = mpsc::channel();
+        let run = |thread| {
+            let sender = sender.clone();
+            move || {
+                queue.run(thread, |group| {
+                    let (end, ended) = mpsc::channel::<()>();
+                    sender.send((group.len(), end)).expect("a receiver");
+                    let _ = ended.recv();
+                    Failed::default()
+                });
+            }
+        };
+        let many = MANY as u64;
+        thread::scope(|scope| {
+            scope.spawn(run(0));
+            scope.spawn(run(1));
+            queue.push(job(0, [0]));
+            let (first, end_first) = groups.recv().expect("a group");
+            queue.push(job(1, 1..many));
+            queue.push(job(2, [many]));
+            let (second, end_second) = groups.recv().expect("a group");
+            assert_eq!((first, second), (1, 2), "the second one waits for many");
+            drop((end_first, end_second));
+            queue.close();
+        });
+        assert!(queue.is_idle());
+    }
+
+    /// Some records are locked, and the store fails sometimes.
+    #[test]
+    fn commands_of_an_id_are_written_in_their_order_and_by_one_thread_at_a_time() {
+        let queue = &CommitQueue::default();
+        let (active, written) = (&Mutex::new(FxHashSet::default()), &Mutex::new(BTreeMap::new()));
+        let (rng, mut count) = (&Mutex::new(Rng::with_seed(1)), 0);
+        let write = |group: Vec<Job>| {
+            let ids: FxHashSet<_> = group.iter().flat_map(Job::ids).cloned().collect();
+            for id in &ids {
+                assert!(active.lock().insert(id.clone()), "two threads write {id}");
+            }
+            let [yields, down, lock] = [20, 100, 20].map(|most| rng.lock().u8(..most));
+            (0..yields).for_each(|_| thread::yield_now());
+            let (mut failed, is_locked) = (Failed::default(), lock == 0);
+            let locked = group.iter().filter(|_| is_locked).flat_map(Job::ids).take(1);
+            let locked = locked.cloned().collect();
+            let (locked, group) = split_behind(group, locked);
+            failed.locked = locked;
+            if down == 0 {
+                failed.again = group;
+            } else {
+                for command in group.iter().flat_map(|job| &job.commands) {
+                    let Command::Requeue(id, at) = command else { unreachable!("no other kind") };
+                    written.lock().entry(id.clone()).or_insert_with(Vec::new).push(*at);
+                }
+            }
+            active.lock().retain(|id| !ids.contains(id));
+            failed
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| queue.run(0, write));
+            scope.spawn(|| queue.run(1, write));
+            scope.spawn(|| queue.run_aside(write));
+            let mut rng = Rng::with_seed(2);
+            for number in 0..3_000 {
+                let ids: FxHashSet<_> = (0..rng.u64(1..12)).map(|_| rng.u64(..200)).collect();
+                count += ids.len();
+                queue.push(job(number, ids));
+            }
+            while !queue.is_idle() {
+                thread::yield_now();
+            }
+            queue.close();
+        });
+        let written = written.lock();
+        assert!(written.values().all(|times| times.is_sorted()));
+        assert_eq!(written.values().map(Vec::len).sum::<usize>(), count);
     }
 }

@@ -166,7 +166,12 @@ impl Core {
 
     /// Writes groups until the queue is closed. Runs on a thread.
     pub(super) fn run_commits(&self) {
-        self.commits.run(|group| self.write(group));
+        self.commits.run(0, |group| self.write(group));
+    }
+
+    /// Writes groups beside the other thread. Runs on a thread.
+    pub(super) fn run_more_commits(&self) {
+        self.commits.run(1, |group| self.write(group));
     }
 
     /// Writes commands whose records were locked. Runs on a thread.

@@ -464,3 +464,45 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
         assert_eq!(store.get(&id).expect("get").expect("kept").state, State::Claimed, "{code}");
     }
 }
+
+/// The commit of another program waits for a standby, and no other commit with a notification can
+/// pass it.
+#[test]
+fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
+    let Some((server, store, now)) = stored() else { return };
+    let (mut client, mut other) = (client(&server), client(&server));
+    put(&store, "first", now);
+    let mut wait_for_standby = |name| {
+        let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+        client.batch_execute(&set).expect("set");
+        client.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    };
+    let (store, mut watcher) = (&store, self::client(&server));
+    other.batch_execute("CREATE TABLE others (number integer)").expect("table");
+    wait_for_standby("none");
+    // Until the server ends.
+    thread::spawn(move || {
+        while other.batch_execute("INSERT INTO others VALUES (1); NOTIFY others").is_ok() {}
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    wait_for(&mut watcher, waits);
+    thread::scope(|scope| {
+        let write = |count| {
+            let new = |number| NewTimeout::new(format!("{count}/{number}"), now, b"");
+            let command = |number| Command::Schedule(new(number).expect("valid"));
+            let commands: Vec<_> = (0..count).map(command).collect();
+            scope.spawn(move || store.write(now, &commands).map(drop))
+        };
+        let writes = [1, 2, 200].map(write);
+        until(|| {
+            let wait = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                AND query_start < clock_timestamp() - interval '300 ms'";
+            let count: i64 = watcher.query_one(wait, &[]).expect("waits").get(0);
+            count == 3 || writes.iter().any(thread::ScopedJoinHandle::is_finished)
+        });
+        wait_for_standby("");
+        for write in writes {
+            write.join().expect("no panic").expect("write");
+        }
+    });
+}

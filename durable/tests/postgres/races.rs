@@ -308,3 +308,41 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
     assert_eq!(store.get(&id("a")).expect("get"), None);
     assert_eq!(store.get(&id("b")).expect("get").expect("kept").next, now);
 }
+
+/// Groups of many callers are written two at once, and no caller waits for the answer before it
+/// gives the next command of the id.
+#[test]
+fn commands_of_an_id_keep_their_order_while_two_groups_are_written() {
+    let Some(server) = Server::start() else { return };
+    let timer = DurableTimer::builder(connect(&server)).build_with(|_| ()).expect("start");
+    let due = timer.now().saturating_add(1_000 * LONG);
+    let (timer, names) = (&timer, |caller| (0..40).map(move |number| format!("{caller}/{number}")));
+    let schedule = move |caller| {
+        let new = |id| NewTimeout::new(id, due, b"").expect("valid");
+        names(caller).map(|id| timer.schedule_new(new(id))).collect::<Vec<_>>()
+    };
+    let cancel = move |caller| names(caller).map(|id| timer.cancel(id)).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        for caller in 0..8 {
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    let first = schedule(caller);
+                    let moved = names(caller).map(|id| timer.reschedule(id, due));
+                    let moved: Vec<_> = moved.collect();
+                    let (gone, again, end) = (cancel(caller), schedule(caller), cancel(caller));
+                    for put in first.into_iter().chain(again) {
+                        assert_eq!(put.wait().expect("schedule"), Scheduled::Created);
+                    }
+                    for moved in moved {
+                        assert_eq!(moved.wait().expect("move"), Rescheduled::Rescheduled);
+                    }
+                    for gone in gone.into_iter().chain(end) {
+                        assert_eq!(gone.wait().expect("cancel"), Cancelled::Cancelled);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(timer.count().expect("count").live, 0);
+    assert!(timer.finish(LONG));
+}

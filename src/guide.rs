@@ -617,8 +617,8 @@
 //! ```
 //!
 //! `mio::Poll::poll` takes this timeout as it is. If a poll takes whole milliseconds, as
-//! `epoll_wait` does, use [`Ticks::wait_millis`](crate::Ticks::wait_millis). It rounds up, so that
-//! the loop does not spin during the last millisecond.
+//! `epoll_wait` does, pass `timeout.as_nanos().div_ceil(1_000_000)`, at most `i32::MAX`. Rounded
+//! down, the loop would spin during the last millisecond.
 //!
 //! # When another crate is the better choice
 //!

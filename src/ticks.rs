@@ -201,29 +201,6 @@ impl Ticks {
         }
     }
 
-    /// Returns how long to wait from `time` until `tick` begins, in milliseconds and rounded up,
-    /// for `poll` and `epoll_wait`. Rounded down, a loop would spin during the last millisecond.
-    /// [`u64::MAX`] if the tick never comes.
-    ///
-    /// Those functions take an `i32`, which ends at 24 days. Convert the result with
-    /// `i32::try_from(..).unwrap_or(i32::MAX)`, not with `as`: a negative timeout never ends.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use core::time::Duration;
-    ///
-    /// use delaywheel::{Tick, Ticks};
-    ///
-    /// let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(10));
-    /// assert_eq!(ticks.wait_millis(Duration::from_micros(19_900), Tick::new(3)), 11);
-    /// ```
-    #[must_use]
-    pub fn wait_millis(&self, time: Duration, tick: Tick) -> u64 {
-        let millis = self.wait(time, tick).as_nanos().div_ceil(1_000_000);
-        u64::try_from(millis).unwrap_or(u64::MAX)
-    }
-
     /// Returns the tick with the most trailing zero bits that begins in a span of time after the
     /// origin, so that spans that overlap have few different ticks. If no tick begins there, the
     /// next one.

@@ -88,7 +88,7 @@ impl Interval {
     /// Restarts the grid: the next tick is `delay` from now.
     ///
     /// As everywhere in this crate, `reset` takes a delay. In tokio it takes none, and waits for a
-    /// period: `interval.reset(interval.period())`.
+    /// period: `interval.reset(period)`.
     pub fn reset(&mut self, delay: Duration) {
         self.sleep.reset(delay);
         self.grid.next = self.sleep.deadline();
@@ -101,12 +101,6 @@ impl Interval {
     pub fn reset_at(&mut self, instant: Instant) {
         self.sleep.reset_at(instant);
         self.grid.next = Some(instant);
-    }
-
-    /// Returns the period.
-    #[must_use]
-    pub const fn period(&self) -> Duration {
-        self.grid.period()
     }
 }
 

@@ -28,7 +28,7 @@
 //! | You want | Use |
 //! |---|---|
 //! | to wait | [`sleep()`], [`sleep_until`]; [`Timer::sleep`] |
-//! | to wait for a time of the wall clock | [`sleep_until_time`]; [`Timer::sleep_until_time`] |
+//! | to wait for a time of the wall clock | [`Timer::sleep_until_time`] |
 //! | to limit how long a future takes | [`timeout()`]; [`Timer::timeout`] |
 //! | to do something regularly | [`interval()`]; [`Timer::interval`] |
 //! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`], [`DelayMap::next`] |
@@ -89,7 +89,7 @@ use std::{
     fmt,
     future::IntoFuture,
     sync::OnceLock,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 pub use self::{
@@ -208,15 +208,6 @@ pub fn sleep(delay: Duration) -> Sleep {
 /// See [`Sleep`].
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep::at(handle(), deadline)
-}
-
-/// [`Timer::sleep_until_time`] on the [default timer](default_timer).
-///
-/// # Cancel safety
-///
-/// See [`TimeSleep`].
-pub fn sleep_until_time(time: impl Into<SystemTime>) -> TimeSleep {
-    default_timer().sleep_until_time(time)
 }
 
 /// [`Timer::timeout`] on the [default timer](default_timer).

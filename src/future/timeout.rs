@@ -59,16 +59,6 @@ impl<F> Timeout<F> {
         Self { future: future.into_future(), sleep }
     }
 
-    /// Returns the future.
-    pub const fn get_ref(&self) -> &F {
-        &self.future
-    }
-
-    /// Returns a mutable reference to the future.
-    pub const fn get_mut(&mut self) -> &mut F {
-        &mut self.future
-    }
-
     /// Returns the future, without the time limit.
     pub fn into_inner(self) -> F {
         self.future

@@ -360,7 +360,8 @@ where
     ///
     /// See [`Wait`].
     pub fn wait(&self, watches: impl Watches<K>, delay: Duration) -> Wait<K> {
-        let (purgatory, conditions) = (self.clone(), self.conditions(watches));
+        let (purgatory, mut conditions) = (self.clone(), Conditions::new());
+        self.collect(watches, &mut conditions);
         Wait { state: State::New(New { purgatory, conditions, delay, when: None, reached: None }) }
     }
 }

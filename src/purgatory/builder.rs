@@ -119,7 +119,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// let purgatory = builder.build()?;
     /// purgatory.watch(Print("older"), [1], Duration::from_secs(9))?;
     /// purgatory.watch(Print("newer"), [2], Duration::from_secs(9))?;
-    /// assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (1, 1));
+    /// assert_eq!((purgatory.stats().delayed, purgatory.stats().displaced), (1, 1));
     /// # std::mem::forget(purgatory);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```

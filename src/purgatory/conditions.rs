@@ -120,31 +120,38 @@ pub(super) struct Threshold<K> {
 const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self {
+            events: SmallVec::new(),
+            thresholds: SmallVec::new(),
+            rule: Rule { is_all: false, check: Check::Always, missing: 0 },
+            positions: None,
+            is_too_large: false,
+            is_plain: true,
+        }
+    }
+
     /// Collects conditions, each once, and passes each key that it does not need to `discard`.
     #[inline]
-    pub(super) fn new(
+    pub(super) fn collect(
+        &mut self,
         watches: impl Watches<K>,
         max_keys: usize,
         hash: impl Fn(&K) -> u64,
         discard: impl Fn(K),
-    ) -> Self {
+    ) {
         let (is_all, conditions) = watches.into_conditions();
-        let mut this = Self {
-            events: SmallVec::new(),
-            thresholds: SmallVec::new(),
-            rule: Rule { is_all: is_all.unwrap_or(false), check: Check::Always, missing: 0 },
-            positions: None,
-            is_too_large: false,
-            is_plain: is_all.is_none(),
-        };
+        self.rule.is_all = is_all.unwrap_or(false);
+        self.is_plain = is_all.is_none();
         for (key, threshold) in conditions {
             let hash = hash(&key);
-            if threshold.is_none() && this.has_event(hash, &key) {
+            if threshold.is_none() && self.has_event(hash, &key) {
                 discard(key);
                 continue;
             }
-            if this.events.len() + this.thresholds.len() == max_keys {
-                this.is_too_large = true;
+            if self.events.len() + self.thresholds.len() == max_keys {
+                self.is_too_large = true;
                 discard(key);
                 if let Some((_, key)) = threshold {
                     discard(key);
@@ -152,16 +159,15 @@ impl<K: Eq> Conditions<K> {
                 break;
             }
             match threshold {
-                None => this.events.push((hash, key)),
+                None => self.events.push((hash, key)),
                 Some((at, listed)) => {
-                    this.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
+                    self.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
                 }
             }
         }
-        if this.events.is_empty() && !this.thresholds.is_empty() {
-            this.rule.check = Check::Never;
+        if self.events.is_empty() && !self.thresholds.is_empty() {
+            self.rule.check = Check::Never;
         }
-        this
     }
 
     /// Makes the operation wait for an event before its first check, for checks that are always
@@ -304,7 +310,8 @@ mod tests {
     fn each_key_is_there_once_however_often_it_is_added() {
         let keys = (0..100_000).map(|number| number % 500);
         // Two keys share each hash.
-        let conditions = Conditions::new(keys, 500, |number| number / 2, drop);
+        let mut conditions = Conditions::new();
+        conditions.collect(keys, 500, |number| number / 2, drop);
         assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
         assert_eq!((conditions.hashes().len(), conditions.is_too_large), (500, false));
     }
@@ -321,7 +328,8 @@ mod tests {
                 let twice = twice.filter(|condition| matches!(condition, Condition::Events(_)));
                 let once = (0..count).step_by(3).map(condition);
                 let watch = Watch::any(once.chain(twice));
-                let conditions = Conditions::new(watch, max, |key| *key as u64, drop);
+                let mut conditions = Conditions::new();
+                conditions.collect(watch, max, |key| *key as u64, drop);
                 assert_eq!(conditions.is_too_large, count > max);
                 assert_eq!(conditions.hashes().len(), max);
             }

@@ -227,7 +227,7 @@ where
     /// for fetch in purgatory.cancel_for_key(&3) {
     ///     fetch.moved();
     /// }
-    /// assert_eq!(purgatory.delayed(), 0);
+    /// assert_eq!(purgatory.stats().delayed, 0);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[must_use = "the operations have not been answered"]

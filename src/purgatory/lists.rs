@@ -74,15 +74,6 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Returns the number of a key. The comparison may panic.
-    #[inline]
-    pub(super) fn find(&self, hash: u64, key: &K) -> Option<u32>
-    where
-        K: Eq,
-    {
-        self.keys.find(hash, |other| other == key)
-    }
-
     /// Counts a watcher of a key that was `found`, or that the table gets. Returns the number of
     /// the key. The caller adds the watcher to the list.
     #[inline]

@@ -117,7 +117,7 @@ use crate::{
 /// log_end.store(101, Ordering::Release);
 /// assert_eq!(purgatory.check_and_complete(&partition), 1);
 /// assert_eq!(answers.recv(), Ok(Completion::Satisfied));
-/// assert_eq!((purgatory.stats().watched, purgatory.delayed()), (0, 0));
+/// assert_eq!((purgatory.stats().watched, purgatory.stats().delayed), (0, 0));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Purgatory<K, O>
@@ -133,16 +133,6 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    /// Returns the number of operations that wait.
-    ///
-    /// # Complexity
-    ///
-    /// *O*(shards).
-    #[must_use]
-    pub fn delayed(&self) -> u64 {
-        self.shared.timer.shards.lock_each().map(|shard| shard.state().wheel.len() as u64).sum()
-    }
-
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
     /// ahead.
     ///
@@ -265,7 +255,7 @@ where
     O: DelayedOperation<K>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Purgatory").field("delayed", &self.delayed()).finish_non_exhaustive()
+        f.debug_struct("Purgatory").field("delayed", &self.stats().delayed).finish_non_exhaustive()
     }
 }
 

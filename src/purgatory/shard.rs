@@ -170,7 +170,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             lists.all.insert(number, index);
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
-            let found = lists.find(threshold.hash, &threshold.key);
+            let found = lists.keys.find(threshold.hash, |other| *other == threshold.key);
             let listed = threshold.listed.take().expect("an operation is registered once");
             let at = (threshold.at, number);
             let key = lists.watch(found, threshold.hash, listed);
@@ -181,7 +181,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         for count in 0.. {
             // If the comparison panics, the conditions still have the key.
             let Some((hash, watched)) = conditions.events.last() else { break };
-            let found = lists.find(*hash, watched);
+            let found = lists.keys.find(*hash, |other| other == watched);
             let Some((hash, watched)) = conditions.events.pop() else { break };
             let key = lists.watch(found, hash, watched);
             let Lists { keys, chunks, .. } = lists;

@@ -97,25 +97,24 @@ where
         watches: impl Watches<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        match panics::catch(|| self.conditions(watches)) {
-            Ok(mut conditions) => self.watch_conditions(operation, &mut conditions, delay),
-            Err(panic) => {
-                let SharedPurgatory { timer, calls, .. } = &*self.shared;
-                let mut shard = timer.shards.lock(timer.shards.current());
-                shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
-                release(shard);
-                calls.complete(operation, Completion::Cancelled);
-                panic.resume()
-            }
+        let mut conditions = Conditions::new();
+        if let Err(panic) = panics::catch(|| self.collect(watches, &mut conditions)) {
+            let SharedPurgatory { timer, calls, .. } = &*self.shared;
+            let mut shard = timer.shards.lock(timer.shards.current());
+            shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
+            release(shard);
+            calls.complete(operation, Completion::Cancelled);
+            panic.resume();
         }
+        self.watch_conditions(operation, &mut conditions, delay)
     }
 
     /// Collects the conditions of an operation that is about to wait.
     #[inline]
-    pub(crate) fn conditions(&self, watches: impl Watches<K>) -> Conditions<K> {
+    pub(crate) fn collect(&self, watches: impl Watches<K>, conditions: &mut Conditions<K>) {
         let SharedPurgatory { limits, hasher, calls, .. } = &*self.shared;
         let discard = |key| calls.catch(|| drop(key));
-        Conditions::new(watches, limits.max_keys, |key| hasher.hash_one(key), discard)
+        conditions.collect(watches, limits.max_keys, |key| hasher.hash_one(key), discard);
     }
 
     /// Completes an operation if it can complete. Otherwise registers it.

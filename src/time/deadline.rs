@@ -100,12 +100,12 @@ impl Deadline {
 /// use delaywheel::time::parse_grpc_timeout;
 ///
 /// assert_eq!(parse_grpc_timeout("250m"), Ok(Duration::from_millis(250)));
-/// assert_eq!(parse_grpc_timeout("5s").unwrap_err().into_value(), "5s");
+/// assert!(parse_grpc_timeout("5s").is_err(), "the unit of seconds is S");
 /// ```
 ///
 /// # Errors
 ///
-/// [`ParseGrpcTimeoutError`] hands a value of another form back.
+/// [`ParseGrpcTimeoutError`] names a value of another form.
 pub fn parse_grpc_timeout(value: &str) -> Result<Duration, ParseGrpcTimeoutError> {
     parse(value).ok_or_else(|| ParseGrpcTimeoutError(value.into()))
 }
@@ -143,18 +143,10 @@ pub fn format_grpc_timeout(limit: Duration) -> String {
     format!("{}{}", count(unit).min(MOST), char::from(UNITS[unit]))
 }
 
-/// Error of [`parse_grpc_timeout`]: the value is not one to eight digits and a unit. Holds the
+/// Error of [`parse_grpc_timeout`]: the value is not one to eight digits and a unit. Names the
 /// value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseGrpcTimeoutError(String);
-
-impl ParseGrpcTimeoutError {
-    /// Returns the value that was refused.
-    #[must_use]
-    pub fn into_value(self) -> String {
-        self.0
-    }
-}
 
 impl fmt::Display for ParseGrpcTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -131,7 +131,7 @@ impl<K, V> DelayMap<K, V> {
     /// Removes all entries, and returns memory to the allocator.
     pub fn clear(&mut self) {
         self.table = HashTable::new();
-        self.entries.clear();
+        drop(self.entries.drain());
         self.entries.shrink();
     }
 }

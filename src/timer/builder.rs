@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    tick::Tick,
     wheel::{TimingWheel, WheelBuilder},
 };
 
@@ -221,7 +220,7 @@ impl TimerBuilder {
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
         let max_pending = self.check()?;
         let (delivery, executors) = self.delivery();
-        let wheel = self.wheel.start(Tick::ZERO);
+        let wheel = self.wheel;
         let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
         let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");
         let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));

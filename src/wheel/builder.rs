@@ -11,24 +11,23 @@ const DEFAULT_SIZE: usize = 256;
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, wheel::{TimingWheel, WheelBuilder}};
+/// use delaywheel::wheel::{TimingWheel, WheelBuilder};
 ///
-/// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).start(Tick::new(1)).build()?;
-/// assert_eq!(wheel.now(), Tick::new(1));
+/// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).max_pending(1000).build()?;
+/// assert!(wheel.is_empty());
 /// # Ok::<_, delaywheel::BuildError>(())
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct WheelBuilder {
     size: usize,
-    start: Tick,
     max_pending: u32,
 }
 
 impl WheelBuilder {
     /// Starts with the default settings.
     pub const fn new() -> Self {
-        Self { size: DEFAULT_SIZE, start: Tick::ZERO, max_pending: u32::MAX }
+        Self { size: DEFAULT_SIZE, max_pending: u32::MAX }
     }
 
     /// Sets the number of buckets of each level, 2 to 65536. `build` rounds it up to a power of
@@ -41,12 +40,6 @@ impl WheelBuilder {
         self
     }
 
-    /// Sets the tick at which time starts. Default 0.
-    pub const fn start(mut self, start: Tick) -> Self {
-        self.start = start;
-        self
-    }
-
     /// Sets how many timeouts may be pending at once. Default `u32::MAX`; a wheel can address
     /// 2^32 - 2^20. It panics if they need more than 2^28 chunks of 16 records, which take more
     /// than 50 GB.
@@ -55,7 +48,8 @@ impl WheelBuilder {
         self
     }
 
-    /// Makes the wheel. Allocates nothing.
+    /// Makes the wheel, whose time starts at 0: call [`TimingWheel::observe`] for a later start.
+    /// Allocates nothing.
     ///
     /// # Errors
     ///
@@ -65,8 +59,8 @@ impl WheelBuilder {
             values: Slab::new(),
             buckets: Buckets::new(Geometry::new(self.size)?),
             max_pending: self.max_pending as usize,
-            now: self.start,
-            expired_to: self.start,
+            now: Tick::ZERO,
+            expired_to: Tick::ZERO,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `iter`, `drain` and `clear`: visit or remove all pending timeouts.
+//! `iter` and `drain`: visit or remove all pending timeouts.
 
 use core::iter::FusedIterator;
 
@@ -97,10 +97,11 @@ pub struct Drain<'a, T> {
 
 impl<T> TimingWheel<T> {
     /// Removes all pending timeouts and returns an iterator over them, in no particular order.
-    /// Dropping the iterator drops the timeouts that it has not yielded. [`clear`](Self::clear)
-    /// describes the effect of a panic in such a drop.
     ///
-    /// If the iterator is leaked, the timeouts that it has not yielded stay pending.
+    /// Dropping the iterator drops the timeouts that it has not yielded. If the drop of a value
+    /// panics, every other value is dropped first, and the wheel is empty and usable. If several
+    /// drops panic, the first panic continues. Without the feature `std`, the second panic aborts
+    /// the process. If the iterator is leaked, the timeouts that it has not yielded stay pending.
     ///
     /// # Examples
     ///
@@ -115,29 +116,6 @@ impl<T> TimingWheel<T> {
     /// ```
     pub fn drain(&mut self) -> Drain<'_, T> {
         Drain { wheel: self, next: 0 }
-    }
-
-    /// Drops all pending timeouts; their keys are dead. Keeps the memory and the time.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, wheel::TimingWheel};
-    ///
-    /// let mut wheel = TimingWheel::new(Tick::ZERO);
-    /// let key = wheel.insert(Tick::new(5), "dropped")?;
-    /// wheel.clear();
-    /// assert!(wheel.is_empty() && wheel.get(key).is_none());
-    /// # Ok::<_, delaywheel::InsertError<&str>>(())
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// Panics if a value's `drop` panics. Every other value is dropped first, and the wheel is
-    /// empty and usable. If several drops panic, `clear` resumes the first panic. Without the
-    /// feature `std`, the second panic aborts the process.
-    pub fn clear(&mut self) {
-        drop(self.drain());
     }
 }
 

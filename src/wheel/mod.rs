@@ -126,9 +126,10 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn new(start: Tick) -> Self {
-        let Ok(wheel) = WheelBuilder::new().start(start).build() else {
+        let Ok(mut wheel) = WheelBuilder::new().build() else {
             unreachable!("the default settings are valid")
         };
+        wheel.observe(start);
         wheel
     }
 

@@ -107,7 +107,7 @@ fn check(case: &str, make: Make, dropped: Dropped) {
     let Owners { timer, queue, purgatory, interval, stream, .. } = owners;
     drop((interval, stream));
     assert_eq!(timer.stats().pending, 0, "{case}");
-    assert_eq!((purgatory.delayed(), purgatory.stats().watched), (0, 0), "{case}");
+    assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (0, 0), "{case}");
     assert_eq!(purgatory.stats().timer.pending, 0, "{case}");
     drop(waker);
     assert_eq!(Arc::strong_count(&woken), 1, "{case}: the waker is held");

@@ -126,10 +126,9 @@ fn a_reset_starts_the_grid_again() {
     let (timer, clock) = timer();
     let start = clock.now();
     let mut interval = timer.interval(2 * SECOND, MissedTicks::Burst);
-    assert_eq!(interval.period(), 2 * SECOND);
     assert_eq!(tick(&mut interval, start), Some(0.0));
     clock.advance(SECOND);
-    interval.reset(interval.period());
+    interval.reset(2 * SECOND);
     clock.advance(SECOND);
     assert_eq!(tick(&mut interval, start), None);
     clock.advance(SECOND);
@@ -150,7 +149,6 @@ fn a_period_of_zero_counts_as_a_tick_of_the_timer() {
     let millis = Duration::from_millis(20);
     let timer = Timer::builder().tick(millis).clock(clock.clone()).build().expect("it is valid");
     let mut interval = timer.interval(Duration::ZERO, MissedTicks::Burst);
-    assert_eq!(interval.period(), millis);
     let start = clock.now();
     assert_eq!(tick(&mut interval, start), Some(0.0));
     assert_eq!(tick(&mut interval, start), None);

@@ -113,7 +113,7 @@ fn a_waker_of_a_wait_may_poll_it_and_drop_another() {
             purgatory.check_and_complete(&3);
         }
         assert_eq!(dones.try_recv(), Ok((true, 0)));
-        assert_eq!((purgatory.delayed(), purgatory.stats().timer.pending), (0, 0));
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().timer.pending), (0, 0));
     }
 }
 

@@ -39,9 +39,11 @@ impl Machine {
     pub(crate) fn new(setup: Setup) -> Self {
         let Setup { size, start, max_pending } = setup;
         let start = Tick::new(start);
-        let builder = WheelBuilder::new().size(size).start(start).max_pending(max_pending);
+        let builder = WheelBuilder::new().size(size).max_pending(max_pending);
+        let mut wheel = builder.build().expect("a script has a size in range");
+        wheel.observe(start);
         Self {
-            wheel: builder.build().expect("a script has a size in range"),
+            wheel,
             oracle: Oracle::new(start),
             max_pending: max_pending as usize,
             known: HashSet::new(),
@@ -201,7 +203,7 @@ impl Machine {
     }
 
     fn clear(&mut self) {
-        self.wheel.clear();
+        drop(self.wheel.drain());
         self.oracle.pending.clear();
         self.dead.append(&mut self.live);
     }

@@ -392,7 +392,7 @@ fn without_a_thread_the_value_and_the_cause_are_handed_back() {
     let error = refused.expect_err("no thread starts");
     assert_eq!(error.kind(), WatchErrorKind::NoThread);
     assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
-    assert_eq!((error.into_value().0, purgatory.delayed()), (5, 0));
+    assert_eq!((error.into_value().0, purgatory.stats().delayed), (5, 0));
     #[cfg(feature = "future")]
     futures_end_without_a_thread();
 }

@@ -6,7 +6,9 @@ use delaywheel::{
 };
 
 pub(crate) fn wheel_of<T>(size: usize, start: u64) -> TimingWheel<T> {
-    WheelBuilder::new().size(size).start(Tick::new(start)).build().expect("the size is in range")
+    let mut wheel = WheelBuilder::new().size(size).build().expect("the size is in range");
+    wheel.observe(Tick::new(start));
+    wheel
 }
 
 /// Advances without a limit, and returns the values that expired.

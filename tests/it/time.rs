@@ -121,11 +121,10 @@ fn a_timeout_of_grpc_is_written_rounded_down_in_eight_digits() {
 }
 
 #[test]
-fn a_malformed_timeout_of_grpc_is_handed_back() {
+fn a_malformed_timeout_of_grpc_is_named() {
     for value in ["", "S", "5", "5s", "+5S", "-5S", " 5S", "5 S", "123456789n", "5é"] {
         let error = parse_grpc_timeout(value).unwrap_err();
         assert!(error.to_string().contains(&format!("{value:?}")));
-        assert_eq!(error.into_value(), value);
     }
 }
 

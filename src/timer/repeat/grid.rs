@@ -49,10 +49,6 @@ impl Grid {
         Self { next: first, period: period.max(tick) }
     }
 
-    pub(crate) const fn period(&self) -> Duration {
-        self.period
-    }
-
     /// Starts a new grid a period after `now`.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.next = now.checked_add(self.period);

@@ -260,16 +260,14 @@ impl RepeatBuilder<'_> {
         let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
         let tick = clock.ticks.tick();
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+        let period = self.period.max(tick);
         let first = match self.first {
-            First::AfterPeriod => after(self.period.max(tick)),
+            First::AfterPeriod => after(period),
             First::After(delay) => after(delay),
             First::At(instant) => Some(instant),
-            First::Anywhere => {
-                Jitter { most: self.period.max(tick), random: !seed }.delay(after(Duration::ZERO))
-            }
+            First::Anywhere => Jitter { most: period, random: !seed }.delay(after(Duration::ZERO)),
         };
-        let grid = Grid::new(first, self.period, tick);
-        let period = grid.period();
+        let grid = Grid::new(first, period, tick);
         let mut jitter = Jitter { most: self.jitter.min(period), random: seed };
         let next = Next { number: 0, start: jitter.delay(first), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });

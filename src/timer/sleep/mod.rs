@@ -139,7 +139,7 @@ impl Timer {
     /// Returns a handle that counts no references.
     #[inline]
     pub(crate) fn static_sleep_handle(&'static self) -> SleepHandle {
-        self.sleeps.handles[0].uncounted()
+        SleepHandle::Uncounted(self.sleeps.handles[0].parts())
     }
 }
 

@@ -91,17 +91,12 @@ impl SleepHandle {
         Self::Counted(Arc::new(CachePadded::new(parts)))
     }
 
-    #[inline]
-    pub(super) fn uncounted(&'static self) -> Self {
-        Self::Uncounted(self.parts())
-    }
-
     pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<Waker>>> {
         &self.parts().shared
     }
 
     #[inline]
-    fn parts(&self) -> &Parts {
+    pub(super) fn parts(&self) -> &Parts {
         match self {
             Self::Counted(parts) => parts,
             Self::Uncounted(parts) => parts,

@@ -17,8 +17,7 @@ use super::sleeper::SleepHandle;
 use crate::timer::{error::ScheduleError, shards::TimeoutKey};
 
 /// Waits until the wall clock shows a time; from
-/// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time) and
-/// [`sleep_until_time()`](crate::future::sleep_until_time()).
+/// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time).
 ///
 /// It is [`Unpin`]. Unlike that of a [`Sleep`](crate::future::Sleep), each pending poll clones the
 /// waker and takes a lock. A poll after its end is ready again, unless the wall clock was set back

@@ -33,7 +33,7 @@ fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
     clock.set(|| panic!("the clock is broken"));
     purgatory.check_and_complete(&0);
     clock.set(|| ());
-    assert_eq!((purgatory.delayed(), purgatory.stats().satisfied), (0, 32));
+    assert_eq!((purgatory.stats().delayed, purgatory.stats().satisfied), (0, 32));
     purgatory.check_invariants();
 }
 
@@ -62,9 +62,9 @@ fn an_operation_that_completes_at_its_second_check_holds_and_displaces_nothing()
                 world.waits(world.purgatory.watch(at_second_check(&world, name), [1], HOUR));
                 world.check_books();
             }
-            assert_eq!((world.ended().len(), world.purgatory.delayed()), (9, 1));
+            assert_eq!((world.ended().len(), world.purgatory.stats().delayed), (9, 1));
             world.watch(10, [1]);
-            assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
+            assert_eq!((world.ended(), world.purgatory.stats().delayed), (vec![], 2));
             if overload == Overload::DisplaceOldest {
                 world.watch(11, [1]);
                 assert_eq!(world.ended(), [(0, Displaced)]);

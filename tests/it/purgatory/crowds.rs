@@ -82,10 +82,10 @@ fn ended_operations_release_their_permits_before_the_first_completion() {
             let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
             let op = world.op(name).end(move |end| {
                 state.lock().unwrap().ended.push((name, end));
-                let before = purgatory.delayed();
+                let before = purgatory.stats().delayed;
                 let watched = purgatory.watch(Op::new(), [9], HOUR);
                 assert!(watched.expect("a permit is free").key().is_some());
-                assert_eq!((before, purgatory.delayed()), (name.into(), u64::from(name) + 1));
+                assert_eq!((before, purgatory.stats().delayed), (name.into(), u64::from(name) + 1));
             });
             world.waits(world.purgatory.watch(op, [1], HOUR));
         }

@@ -44,11 +44,11 @@ fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it(
         *held = true;
         assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread checks the operation");
         assert_eq!(purgatory.check_each([1, 2]), 0);
-        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 2));
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 2));
         drop(held);
         assert_eq!(checker.join().unwrap(), 1);
         assert!(is_done.load(Ordering::Acquire));
-        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (0, 0));
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (0, 0));
     });
 }
 

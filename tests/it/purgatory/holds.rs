@@ -44,7 +44,7 @@ impl Drop for Hooked {
     fn drop(&mut self) {
         if self.0.is_set.load(Ordering::Relaxed) {
             let purgatory = self.0.purgatory.lock().unwrap().clone().expect("it is there");
-            self.0.seen.lock().unwrap().push(purgatory.delayed());
+            self.0.seen.lock().unwrap().push(purgatory.stats().delayed);
             let is_shut_down = self.0.is_shut_down.load(Ordering::Relaxed);
             assert!(!is_shut_down || purgatory.watch(Idle, [], HOUR).is_err());
         }
@@ -71,7 +71,7 @@ fn ends_in_short_holds(
         hook.is_set.store(true, Ordering::Relaxed);
         call(&purgatory, key);
         hook.is_set.store(false, Ordering::Relaxed);
-        assert_eq!((purgatory.delayed(), purgatory.stats().panicked), (0, 0));
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().panicked), (0, 0));
         let seen = std::mem::take(&mut *hook.seen.lock().unwrap());
         assert!(seen.len() >= OPERATIONS as usize, "each has a key of its own");
         let mut before = u64::from(OPERATIONS);
@@ -123,7 +123,7 @@ fn expirations(now: Duration) -> Vec<u64> {
     let (slot, (left, counts)) = (Arc::new(Mutex::new(Some(purgatory.clone()))), mpsc::channel());
     for _ in 0..3_000 {
         let (slot, left) = (Arc::clone(&slot), left.clone());
-        let count = move |purgatory: &Shared| left.send(purgatory.delayed()).unwrap();
+        let count = move |purgatory: &Shared| left.send(purgatory.stats().delayed).unwrap();
         let op = Op::new().end(move |_| slot.lock().unwrap().iter().for_each(count));
         assert!(purgatory.watch(op, [1, 2, 3, 4], SECOND).is_ok());
     }

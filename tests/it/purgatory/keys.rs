@@ -94,7 +94,7 @@ fn keys_with_equal_hashes_are_distinguished() {
         assert_eq!(purgatory.advance(&Colliding(999 + name), 1), 1);
         assert_eq!(log.take(), [name, name - 1]);
     }
-    assert_eq!((purgatory.stats().keys, purgatory.delayed()), (0, 0));
+    assert_eq!((purgatory.stats().keys, purgatory.stats().delayed), (0, 0));
 }
 
 /// Counts its copies.

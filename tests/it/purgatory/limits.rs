@@ -78,7 +78,7 @@ fn a_refused_operation_displaces_no_other() {
     // The timer refuses the operation, and not a limit of the purgatory.
     let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("the timer is full").kind(), WatchErrorKind::Full);
-    assert_eq!((purgatory.delayed(), purgatory.stats().watched), (2, 2));
+    assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (2, 2));
     assert_eq!(*ended.lock().unwrap(), []);
     let operations = purgatory.shutdown();
     let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
@@ -149,7 +149,7 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
         watch(&purgatory);
         clock.set(|| ());
         purgatory.check_invariants();
-        assert_eq!(purgatory.delayed(), 1);
+        assert_eq!(purgatory.stats().delayed, 1);
     });
 }
 

@@ -136,7 +136,7 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
         let conditions = [Threshold(bad_key(4, &is_bad), 5)];
         let watch = || purgatory.watch(OnBadKeys(name, log.clone()), Watch::any(conditions), HOUR);
         let _ = catch_unwind(AssertUnwindSafe(|| watch().is_ok()));
-        assert_eq!(purgatory.delayed(), u64::from(end == Cancelled));
+        assert_eq!(purgatory.stats().delayed, u64::from(end == Cancelled));
         purgatory.cancel_on(&bad_key(4, &Arc::default()));
         assert_eq!(log.take(), [(name, end)]);
     }
@@ -197,7 +197,7 @@ fn a_key_whose_comparison_panics_is_dropped_without_a_lock() {
             let watch = || purgatory.watch(Idle, Watch::any([condition]), HOUR);
             assert!(catch_unwind(AssertUnwindSafe(|| watch().is_ok())).is_err());
             purgatory.check_invariants();
-            assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
+            assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 1));
         }
     });
 }
@@ -220,7 +220,7 @@ fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
         let watched = || purgatory.watch(Idle, [Incomparable { is_bad: false }], MS);
         assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
         purgatory.check_invariants();
-        assert_eq!((purgatory.delayed(), purgatory.stats().watched), (1, 1));
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 1));
         clock.advance(SECOND);
         assert_eq!(purgatory.stats().timer.panicked, 0);
         assert!(purgatory.cancel(first.key().unwrap()).is_some());

@@ -341,8 +341,18 @@ def restart(broker):
     address = f"127.0.0.1:{port}"
     process = start(broker, address)
     send, flush = CLIENT.producer(address, **CLIENT.impatient)
-    send("restart", 0, b"one")
-    flush()
+
+    def is_sent():
+        try:
+            send("restart", 0, b"one")
+            flush()
+        except Exception as error:
+            # On a busy machine the producer may be too impatient.
+            print(error)
+            return False
+        return True
+
+    until("the first record", is_sent)
     process.terminate()
     process.wait()
     try:
@@ -363,11 +373,13 @@ def restart(broker):
 
 
 def free_port():
+    """A port that the system gives to no client, which could otherwise connect to itself."""
     import socket
 
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    for port in range(21_000, 30_000):
+        with socket.socket() as listener:
+            if listener.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def start(broker, address):

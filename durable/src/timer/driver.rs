@@ -87,6 +87,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Delay of a timeout that this process leaves to others.
 pub(super) const LEFT: Duration = Duration::from_secs(5);
 
+/// Most of the delays, which double, of a timeout whose time zone each worker leaves to others.
+const MAX_LEFT: Duration = Duration::from_secs(600);
+
+/// For how long a worker that left a cron timeout to others claims none from a shared store.
+const CRON_PAUSE: Duration = Duration::from_secs(1);
+
 /// Error of a timeout whose last attempt did not end. It stays after a requeue.
 const UNENDED: &str = "the last attempt did not end";
 
@@ -288,8 +294,8 @@ pub(crate) struct Driver {
     must_check: bool,
     /// The queue may have been paused.
     must_recall: bool,
-    /// This process cannot compute the times of a cron expression.
-    lacks_zone: bool,
+    /// Until then, others claim cron timeouts: this worker has left one to them.
+    cron_at: WallTime,
     /// After a failure: no call of the store before this.
     paused_until: Option<WallTime>,
     pause: Duration,
@@ -299,8 +305,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
-        let lacks_zone = !cfg!(feature = "cron");
-        Self { settings, handling: MOMENT, lacks_zone, ..Self::default() }
+        Self { settings, handling: MOMENT, ..Self::default() }
     }
 
     /// Numbers of records in the window, due, and being delivered.
@@ -736,7 +741,9 @@ impl Driver {
         if claim.request.lapse {
             self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
         }
-        self.recheck_at = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
+        let recheck = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
+        let cron = Some(self.cron_at).filter(|at| *at > turn.now);
+        self.recheck_at = recheck.into_iter().chain(cron).min();
         let has_more = batch.next.is_some_and(|next| next < claim.request.until);
         let floor = batch.next.unwrap_or(WallTime::MAX);
         let lane = self.lane(claim.lane);
@@ -773,7 +780,7 @@ impl Driver {
     fn request(&self, now: WallTime) -> ClaimRequest {
         ClaimRequest {
             max_bytes: self.settings.window_bytes.saturating_sub(self.held.size.bytes).max(1),
-            cron: !self.lacks_zone,
+            cron: cfg!(feature = "cron") && self.cron_at <= now,
             queue: self.settings.queue.name.clone(),
             busy: self.held.parked.keys().cloned().collect(),
             lapse: self.lapse_at.is_none(),
@@ -799,10 +806,6 @@ impl Driver {
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
         if record.state == State::Delivering {
             return self.deliver(record, None, turn);
-        }
-        if self.lacks_zone && lacks_zone(&record) {
-            // The claim was under way when this worker found that it does not know the zone.
-            return self.pass_to_others(&record, turn);
         }
         let backoff = self.settings.queue.backoff;
         if backoff.is_last(record.attempt) {
@@ -936,13 +939,14 @@ impl Driver {
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
     }
 
-    /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
-    /// timeouts from a shared store.
+    /// Leaves a timeout to workers that know its time zone, if there are any: for a longer time
+    /// each time.
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
         #[cfg(feature = "tracing")]
         tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
-        self.lacks_zone = true;
-        let at = turn.now.saturating_add(LEFT);
+        self.cron_at = turn.now.saturating_add(CRON_PAUSE);
+        self.recheck_at = self.recheck_at.into_iter().chain([self.cron_at]).min();
+        let at = turn.now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
         turn.step.settle(record.claim(), Settlement::Leave { at, error });
@@ -1306,6 +1310,30 @@ mod tests {
 
     fn ids(records: &[Record]) -> Vec<&str> {
         records.iter().map(|record| record.id.as_str()).collect()
+    }
+
+    /// Its zone has a typing error, so no worker knows it.
+    #[cfg(feature = "cron")]
+    #[test]
+    fn a_rule_that_no_worker_can_read_delays_no_other_rule_for_long() {
+        let mut bench = Bench::new(0);
+        bench.driver.settings.is_shared = true;
+        let rules = ["once cron Europe/Wien 0 9 * * *", "once cron UTC * * * * *"];
+        let [bad, good] = rules.map(|rule| Repeat::from_text(rule).expect("text"));
+        let new = |id, due| NewTimeout::new(id, due, b"").expect("valid");
+        bench.schedule([new("bad", bench.now).repeat(bad)]);
+        assert_eq!(bench.steps(5), []);
+        bench.schedule([new("good", bench.now).repeat(good)]);
+        bench.driver.notice(None, bench.now);
+        let (start, mut begun, mut left) = (bench.now, Vec::new(), Vec::new());
+        while bench.now < start.saturating_add(3_600 * SECOND) {
+            begun.extend(bench.deliver(5));
+            left.push(bench.store.records()[0].token);
+            bench.now = bench.driver.next_step().expect("one is pending").max(bench.now);
+        }
+        assert_eq!(ids(&begun), ["good"]);
+        left.dedup();
+        assert!(left.len() < 40, "left {} times in an hour", left.len());
     }
 
     #[test]

@@ -70,6 +70,9 @@ const AHEAD: usize = 64;
 /// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
+/// A worker of a shared store leaves due records to others if no handler was free for this time.
+const STALL: Duration = Duration::from_secs(1);
+
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
@@ -275,6 +278,8 @@ pub(crate) struct Driver {
     running: usize,
     /// Most deliveries that the claim under way begins.
     reserved: usize,
+    /// When due records go to others, unless a handler returns before that.
+    stalls_at: Option<WallTime>,
     /// Mean time of the latest handlers.
     handling: Duration,
     /// When deliveries under way exceed the limit, by token.
@@ -358,6 +363,7 @@ impl Driver {
             None => self.settings.threads.is_some(),
         };
         self.running = self.running.saturating_sub(usize::from(is_running));
+        self.stalls_at = None;
     }
 
     pub(crate) fn ended(&mut self, token: u64) {
@@ -410,6 +416,9 @@ impl Driver {
             }
         }
         self.settling.extend(turn.step.settling());
+        let stalls_at = now.saturating_add(STALL);
+        let stalls_at = self.stalls_at.map_or(stalls_at, |at| at.min(stalls_at));
+        self.stalls_at = (self.settings.is_shared && self.idle() == 0).then_some(stalls_at);
         turn.step
     }
 
@@ -431,7 +440,8 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let others = [limit, due, renew, self.held.next_expiration()];
+        let stalls_at = self.stalls_at.filter(|_| self.held.next_begin(self.last).is_some());
+        let others = [limit, due, renew, stalls_at, self.held.next_expiration()];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -529,6 +539,9 @@ impl Driver {
             self.claim_soon(turn.now);
         }
         self.held.expire(turn.now);
+        if self.is_stalled() {
+            turn.step.release(&self.held.take_lanes());
+        }
         if std::mem::take(&mut self.must_evict) && self.full_until.take().is_some() {
             turn.step.release(&self.held.evict());
         }
@@ -1140,7 +1153,13 @@ impl Driver {
     /// Returns whether the lanes may claim. Before the worker tells what it holds, claims under way
     /// have to end.
     fn may_claim(&self) -> bool {
-        !(self.is_closing || self.is_claiming() && self.must_reconcile())
+        let must_wait = self.is_claiming() && self.must_reconcile();
+        !(self.is_closing || must_wait || self.is_stalled())
+    }
+
+    /// Returns whether no handler was free for long, so that others must deliver what is due.
+    fn is_stalled(&self) -> bool {
+        self.idle() == 0 && self.stalls_at.is_some_and(|at| at <= self.last)
     }
 
     fn is_claiming(&self) -> bool {
@@ -1816,5 +1835,33 @@ mod tests {
         assert_eq!(ids(&begun), ["7"], "before the first one is settled");
         let pending = |record: &Record| record.attempt == 0;
         assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
+    }
+
+    #[test]
+    fn a_worker_whose_handlers_hang_leaves_due_timeouts_to_others() {
+        let mut stuck = Bench::new(0);
+        (stuck.driver.settings.is_shared, stuck.driver.settings.threads) = (true, Some(4));
+        let mut idle = Bench::on(&stuck.store, stuck.now);
+        idle.driver.settings = stuck.driver.settings.clone();
+        let now = stuck.now;
+        let new = |id: u32| NewTimeout::new(format!("{id}"), now, b"").expect("valid");
+        stuck.schedule((0..8).map(new));
+        let begun = stuck.steps(6);
+        assert_eq!((begun.len(), stuck.driver.held().1), (4, 4));
+        assert_eq!(idle.steps(6), []);
+        stuck.pass(SECOND);
+        assert_eq!(stuck.driver.next_step(), Some(stuck.now));
+        assert_eq!(stuck.steps(6), []);
+        assert_eq!(stuck.driver.held().1, 0);
+        idle.driver.notice(None, WallTime::MIN);
+        assert_eq!(idle.steps(6).len(), 4);
+        // It claims nothing before a handler returns.
+        let claims = stuck.counters.read().claims;
+        stuck.schedule([new(8)]);
+        stuck.driver.notice(None, stuck.now);
+        assert_eq!(stuck.steps(6), []);
+        assert_eq!(stuck.counters.read().claims, claims);
+        stuck.driver.returned(begun[0].token, None);
+        assert_eq!(ids(&stuck.steps(6)), ["8"]);
     }
 }

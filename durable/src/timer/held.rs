@@ -297,6 +297,17 @@ impl Held {
         evicted.map(|(_, _, waiting)| waiting.record).collect()
     }
 
+    /// Takes out the records that are due and wait for a handler or a last attempt.
+    pub(super) fn take_lanes(&mut self) -> Vec<Record> {
+        self.window.append(&mut self.behind_last);
+        let mut all = Vec::new();
+        while let Some(waiting) = self.pop() {
+            self.free(waiting.slot.as_ref());
+            all.push(waiting.record);
+        }
+        all
+    }
+
     /// Takes out all records. None counts as a delivery of its key any more.
     pub(super) fn take_all(&mut self) -> Vec<Record> {
         let (slots, last) = (mem::take(&mut self.slots), self.last);

@@ -73,6 +73,9 @@ const LOCKED: Duration = Duration::from_millis(10);
 /// A worker of a shared store leaves due records to others if no handler was free for this time.
 const STALL: Duration = Duration::from_secs(1);
 
+/// Least time between two times that a full window of due records makes room for others.
+const EVICT: Duration = Duration::from_millis(100);
+
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
@@ -291,10 +294,11 @@ pub(crate) struct Driver {
     recheck_at: Option<WallTime>,
     /// When to give back what only the store takes for held.
     reconcile_at: WallTime,
-    /// The window is full, up to this time: more is pending in it.
-    full_until: Option<WallTime>,
-    /// A record was noticed that is due before the end of a full window.
-    must_evict: bool,
+    /// The window is full, and more is pending in it.
+    is_full: bool,
+    /// When a record is due that was noticed while the window was full. Its priority may be high.
+    evict_at: Option<WallTime>,
+    evict_after: WallTime,
     /// Deliveries may have become void.
     must_check: bool,
     /// The queue may have been paused.
@@ -338,7 +342,9 @@ impl Driver {
             self.claim_soon(due);
             return;
         }
-        self.must_evict |= self.full_until.is_some_and(|until| due < until);
+        if self.is_full {
+            self.evict_at = self.evict_at.into_iter().chain([due.max(self.evict_after)]).min();
+        }
         self.window.floor = self.window.floor.min(due);
         self.backlog.floor = self.backlog.floor.min(due);
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
@@ -433,8 +439,12 @@ impl Driver {
         let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
+        let look_at = window_at.filter(|_| self.held.is_window_early());
+        let look_at = look_at.map(|at| at.max(self.window.floor));
+        let window_at = if self.has_room() { window_at } else { look_at };
         let claims = [
-            window_at.filter(|_| !self.window.is_claiming && self.has_room()),
+            window_at.filter(|_| !self.window.is_claiming),
+            self.evict_at.filter(|_| self.is_full),
             self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room().0 > 0),
             self.lapse_at,
             self.recheck_at,
@@ -535,15 +545,17 @@ impl Driver {
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
             self.recheck_at = None;
-            self.must_evict = true;
             self.claim_soon(turn.now);
         }
         self.held.expire(turn.now);
         if self.is_stalled() {
             turn.step.release(&self.held.take_lanes());
         }
-        if std::mem::take(&mut self.must_evict) && self.full_until.take().is_some() {
-            turn.step.release(&self.held.evict());
+        if self.evict_at.take_if(|at| *at <= turn.now).is_some() && self.is_full {
+            self.evict_after = turn.now.saturating_add(EVICT);
+            let evicted = self.held.evict();
+            self.is_full = evicted.is_empty();
+            turn.step.release(&evicted);
         }
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
@@ -702,7 +714,7 @@ impl Driver {
         self.lease.end();
         self.stop_deliveries();
         drop(self.held.take_all());
-        self.full_until = None;
+        self.is_full = false;
         self.claim_soon(now);
     }
 
@@ -774,19 +786,24 @@ impl Driver {
     fn claim_window(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let is_early =
             self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
-        if self.window.is_claiming || is_early || !self.has_room() {
+        let has_room = self.has_room();
+        // Beside a full window in which nothing is due, what is due in the store.
+        let looks = self.held.is_window_early() && self.window.floor <= turn.now;
+        if self.window.is_claiming || is_early || !(has_room || looks) {
             return Ok(());
         }
+        self.is_full &= !has_room;
         let boundary = *self.boundary.get_or_insert(turn.now);
         let from = self.start_of(boundary, self.window.floor);
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
-        let request = ClaimRequest {
-            from,
-            until: turn.now.max(from).saturating_add(window),
-            limit: self.capacity().saturating_sub(self.held.in_window()),
-            ..self.request(turn.now)
+        let (window, limit) = if has_room {
+            (window, self.capacity().saturating_sub(self.held.in_window()))
+        } else {
+            (Duration::from_micros(1), self.reach().min(BACKLOG))
         };
+        let until = turn.now.max(from).saturating_add(window);
+        let request = ClaimRequest { from, until, limit, ..self.request(turn.now) };
         self.claim(Lane::Window, request, turn)
     }
 
@@ -808,7 +825,7 @@ impl Driver {
         let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
         let bytes = bytes + self.held.size.bytes;
         let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
-        self.full_until = batch.next.filter(|_| has_more && is_full);
+        self.is_full = is_full && (has_more || self.is_full);
         self.window.after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
         self.window.at = self.window.at.into_iter().chain(next).min();
@@ -937,7 +954,7 @@ impl Driver {
                     turn.step.release(&[waiting.record]);
                     turn.step.release(&self.held.take_all());
                     self.must_recall = true;
-                    self.full_until = None;
+                    self.is_full = false;
                 }
             }
         }
@@ -1170,7 +1187,7 @@ impl Driver {
     fn has_room(&self) -> bool {
         let (held, bytes) = (self.held.in_window(), self.held.size.bytes);
         let (capacity, most) = (self.capacity(), self.settings.window_bytes);
-        if self.full_until.is_some() {
+        if self.is_full {
             held <= capacity / 2 && bytes <= most / 2
         } else {
             held < capacity && bytes < most
@@ -1221,7 +1238,7 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout, TimeoutId, timer::held::ALONE};
+    use crate::{Command, MemoryStore, NewTimeout, Priority, TimeoutId, timer::held::ALONE};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1863,5 +1880,58 @@ mod tests {
         assert_eq!(stuck.counters.read().claims, claims);
         stuck.driver.returned(begun[0].token, None);
         assert_eq!(ids(&stuck.steps(6)), ["8"]);
+    }
+
+    #[test]
+    fn a_timeout_of_high_priority_does_not_wait_for_a_full_window() {
+        let mut bench = Bench::new(0);
+        bench.driver.settings.window_capacity = 1_000;
+        assert_eq!(bench.steps(3), []);
+        bench.pass(SECOND);
+        let new = |id: String, now| NewTimeout::new(id, now, b"").expect("valid");
+        let low = |id: u32| new(format!("{id}"), bench.now).priority(Priority::Low);
+        bench.schedule((0..2_000).map(low));
+        bench.driver.notice(None, bench.now);
+        let running = bench.steps(4);
+        assert_eq!(running.len(), 8);
+        bench.pass(SECOND);
+        let claims = bench.counters.read().claims;
+        for _ in 0..50 {
+            bench.driver.notice(None, bench.now);
+            assert_eq!(bench.steps(1), []);
+        }
+        assert!(bench.counters.read().claims < claims + 5, "it claims rarely");
+        bench.pass(SECOND);
+        bench.schedule([new("high".to_owned(), bench.now).priority(Priority::High)]);
+        bench.driver.notice(None, bench.now);
+        running.iter().for_each(|record| bench.acknowledge(record));
+        assert!(ids(&bench.deliver(4)).contains(&"high"));
+    }
+
+    /// Other workers shut down, and have claimed some timeouts ahead of time.
+    #[test]
+    fn a_full_window_does_not_delay_timeouts_that_are_given_back() {
+        for is_shared in [false, true] {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.is_shared) = (100, is_shared);
+            let new = |name: &str, count: u32, due| {
+                let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
+                (0..count).map(|number| new(number).expect("valid")).collect::<Vec<_>>()
+            };
+            bench.schedule(new("far", 150, bench.now.saturating_add(40 * SECOND)));
+            assert_eq!(bench.deliver(5), []);
+            let soon = bench.now.saturating_add(5 * SECOND);
+            bench.schedule(new("due", 80, bench.now).into_iter().chain(new("soon", 80, soon)));
+            let mut other = Bench::on(&bench.store, bench.now);
+            other.driver.settings.queue.max_deliveries = 1;
+            assert_eq!(other.steps(3).len(), 1);
+            other.leave();
+            bench.driver.notice(None, WallTime::MIN);
+            assert_eq!(bench.deliver(99).len(), 80);
+            assert_eq!(bench.driver.next_step(), Some(soon));
+            bench.now = soon;
+            assert_eq!(bench.deliver(99).len(), 80);
+        }
     }
 }

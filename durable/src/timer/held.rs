@@ -17,7 +17,7 @@ use crate::{
     time::WallTime,
 };
 
-/// Records that go back to the store if a full window must take one that is due earlier.
+/// Most due records that go back to the store if a full window must take another one.
 const EVICTED: usize = 64;
 
 /// Most of the doubled times until the next try.
@@ -108,6 +108,11 @@ impl Held {
     /// Returns the number of records of the window that are not due or wait for a handler.
     pub(super) fn in_window(&self) -> usize {
         self.wheel.len() + self.window.len()
+    }
+
+    /// Returns whether no record of the window is due.
+    pub(super) fn is_window_early(&self) -> bool {
+        self.window.is_empty()
     }
 
     /// Returns the number of records that wait for a handler.
@@ -284,17 +289,12 @@ impl Held {
         }
     }
 
-    /// Takes out the records that are due last.
+    /// Takes out due records of the window that go last.
     pub(super) fn evict(&mut self) -> Vec<Record> {
-        let mut all: Vec<_> = self.wheel.drain().collect();
-        all.sort_unstable_by_key(|(_, due, _)| *due);
-        let kept = all.len() - EVICTED.min(all.len().div_ceil(2));
-        let evicted = all.split_off(kept).into_iter();
-        for (_, due, waiting) in all {
-            insert(&mut self.wheel, due, waiting);
-        }
-        let evicted = evicted.inspect(|(_, _, waiting)| self.size.subtract(waiting));
-        evicted.map(|(_, _, waiting)| waiting.record).collect()
+        let count = EVICTED.min(self.window.len().div_ceil(2));
+        let last = (0..count).filter_map(|_| self.window.pop_last()).map(|(_, waiting)| waiting);
+        let last: Vec<_> = last.inspect(|waiting| self.size.subtract(waiting)).collect();
+        last.into_iter().map(|waiting| self.free_of(waiting)).collect()
     }
 
     /// Takes out the records that are due and wait for a handler or a last attempt.
@@ -302,8 +302,7 @@ impl Held {
         self.window.append(&mut self.behind_last);
         let mut all = Vec::new();
         while let Some(waiting) = self.pop() {
-            self.free(waiting.slot.as_ref());
-            all.push(waiting.record);
+            all.push(self.free_of(waiting));
         }
         all
     }
@@ -315,11 +314,13 @@ impl Held {
         let timed = [&mut all.wheel, &mut all.tries].into_iter().flat_map(TimingWheel::drain);
         let lanes = [all.window, all.backlog, all.behind_last].into_iter();
         let due = lanes.chain(all.parked.into_values()).flat_map(Due::into_values);
-        let free = |waiting: Waiting| {
-            self.free(waiting.slot.as_ref());
-            waiting.record
-        };
-        timed.map(|(_, _, waiting)| waiting).chain(due).map(free).collect()
+        timed.map(|(_, _, waiting)| waiting).chain(due).map(|one| self.free_of(one)).collect()
+    }
+
+    /// Returns the record of one that was taken out, which is no delivery of its key any more.
+    fn free_of(&mut self, waiting: Waiting) -> Record {
+        self.free(waiting.slot.as_ref());
+        waiting.record
     }
 
     /// The clock has stepped back: records that were due may not be due any more.

@@ -851,14 +851,12 @@ impl Driver {
 
     /// Takes out at most so many due records that can begin.
     fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Waiting> {
-        let DriverSettings { queue, window_capacity, window_bytes, .. } = &self.settings;
-        // Half of the window is free for records of other keys.
-        let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
-        let (idle, key_limit, mut taken) = (self.idle(), queue.key_limit, Vec::new());
+        let key_limit = self.settings.queue.key_limit;
+        let (idle, mut taken) = (self.idle(), Vec::new());
         while taken.len() < count && (taken.len() < idle || !self.held.is_next_repeated()) {
             let Some(waiting) = self.held.pop() else { break };
             let Some(mut waiting) = self.held.admit(waiting, key_limit) else {
-                turn.step.release(&self.held.trim(most));
+                self.trim(turn);
                 continue;
             };
             let record = &waiting.record;
@@ -875,6 +873,7 @@ impl Driver {
             } else if is_last && self.held.has_last(turn.now) {
                 let slot = waiting.slot.take();
                 self.held.wait_for_last(waiting);
+                self.trim(turn);
                 slot
             } else {
                 if is_last {
@@ -886,6 +885,19 @@ impl Driver {
             self.free_slot(slot.as_ref());
         }
         taken
+    }
+
+    /// Keeps half of the window free of records behind deliveries. Last attempts are postponed, so
+    /// that claims bring others first.
+    fn trim(&mut self, turn: &mut Turn<'_>) {
+        let DriverSettings { window_capacity, window_bytes, .. } = self.settings;
+        let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
+        for record in self.held.trim(most) {
+            let (at, error) = (turn.now.saturating_add(LEFT), UNENDED.to_owned());
+            let is_last = self.is_last_attempt(&record);
+            let how = if is_last { Settlement::Retry { at, error } } else { Settlement::Release };
+            turn.step.settle(record.claim(), how);
+        }
     }
 
     /// Begins as many deliveries as handlers are free.
@@ -1106,9 +1118,6 @@ impl Driver {
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
-        if self.held.behind_last.len() > self.settings.window_capacity / 2 {
-            return (0, false);
-        }
         if self.may_begin_at_claim() {
             let most = self.most_of_backlog();
             let free = self.free_of(most).min(BACKLOG);
@@ -1932,6 +1941,39 @@ mod tests {
             assert_eq!(bench.driver.next_step(), Some(soon));
             bench.now = soon;
             assert_eq!(bench.deliver(99).len(), 80);
+        }
+    }
+
+    /// A process was killed beside so many deliveries that the window has no room for them.
+    #[test]
+    fn many_last_attempts_that_wait_do_not_stop_others() {
+        for (capacity, bytes) in [(16_384, 100), (4, 1 << 20)] {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.window_bytes) = (capacity, bytes);
+            settings.queue.backoff = Backoff::default().attempts(2);
+            settings.queue.max_deliveries = 64;
+            assert_eq!(bench.steps(3), []);
+            bench.pass(SECOND);
+            let new = |id: u32, due| NewTimeout::new(format!("{id}"), due, [0; 10]).expect("valid");
+            bench.schedule((0..40).map(|id| new(id, bench.now)));
+            let mut killed = Bench::on(&bench.store, bench.now);
+            killed.driver.settings.queue.max_deliveries = 64;
+            assert_eq!(killed.steps(4).len(), 40);
+            killed.leave();
+            bench.driver.notice(None, WallTime::MIN);
+            bench.pass(SECOND / 2);
+            assert_eq!(bench.steps(60).len(), 1, "one last attempt");
+            bench.schedule((40..43).map(|id| new(id, bench.now)));
+            bench.driver.notice(None, bench.now);
+            assert_eq!(ids(&bench.steps(60)), ["40", "41", "42"]);
+            // Each of the others has its turn.
+            let mut begun = 1;
+            for _ in 0..200 {
+                bench.pass(SECOND);
+                begun += bench.deliver(9).len();
+            }
+            assert_eq!(begun, 40);
         }
     }
 }

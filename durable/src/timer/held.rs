@@ -88,11 +88,12 @@ pub(super) struct Held {
     is_turn_of_window: bool,
     /// Behind deliveries of their key. Those for which there was no room wait in the store.
     pub(super) parked: FxHashMap<Name, Due>,
-    parked_size: Size,
     /// Numbers of deliveries by key.
     slots: FxHashMap<Name, usize>,
     /// Behind a last attempt.
-    pub(super) behind_last: Due,
+    behind_last: Due,
+    /// Of the records behind a delivery.
+    behind_size: Size,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
     /// Of all records.
@@ -217,7 +218,7 @@ impl Held {
             let taken = self.slots.entry(key.clone()).or_default();
             if *taken >= limit.get() {
                 self.size.add(&waiting);
-                self.parked_size.add(&waiting);
+                self.behind_size.add(&waiting);
                 let key = key.clone();
                 waiting.add_to(self.parked.entry(key).or_default());
                 return None;
@@ -240,20 +241,21 @@ impl Held {
         }
         let Some(parked) = self.parked.get_mut(key) else { return false };
         if let Some((_, waiting)) = parked.pop_first() {
-            self.parked_size.subtract(&waiting);
+            self.behind_size.subtract(&waiting);
             waiting.add_to(&mut self.window);
         }
         parked.is_empty() && self.parked.remove(key).is_some()
     }
 
-    /// Takes out parked records so that no more than `most` are left: each time one of the key with
-    /// most of them. Claims pass over that key still.
+    /// Takes out records behind deliveries so that no more than `most` are left: each time one of
+    /// the key with most of them, or of the last attempts. Claims pass over that key still.
     pub(super) fn trim(&mut self, most: Size) -> Vec<Record> {
         let mut trimmed = Vec::new();
-        while self.parked_size.count > most.count || self.parked_size.bytes > most.bytes {
-            let longest = self.parked.values_mut().max_by_key(|due| due.len());
+        while self.behind_size.count > most.count || self.behind_size.bytes > most.bytes {
+            let all = self.parked.values_mut().chain([&mut self.behind_last]);
+            let longest = all.max_by_key(|due| due.len());
             let Some((_, waiting)) = longest.and_then(Due::pop_last) else { break };
-            self.parked_size.subtract(&waiting);
+            self.behind_size.subtract(&waiting);
             self.size.subtract(&waiting);
             trimmed.push(waiting.record);
         }
@@ -276,6 +278,7 @@ impl Held {
     /// Adds a record whose last attempt waits for the one that runs.
     pub(super) fn wait_for_last(&mut self, waiting: Waiting) {
         self.size.add(&waiting);
+        self.behind_size.add(&waiting);
         waiting.add_to(&mut self.behind_last);
     }
 
@@ -285,6 +288,7 @@ impl Held {
         if !self.has_last(now)
             && let Some((_, waiting)) = self.behind_last.pop_first()
         {
+            self.behind_size.subtract(&waiting);
             waiting.add_to(&mut self.window);
         }
     }
@@ -299,6 +303,7 @@ impl Held {
 
     /// Takes out the records that are due and wait for a handler or a last attempt.
     pub(super) fn take_lanes(&mut self) -> Vec<Record> {
+        self.behind_last.values().for_each(|waiting| self.behind_size.subtract(waiting));
         self.window.append(&mut self.behind_last);
         let mut all = Vec::new();
         while let Some(waiting) = self.pop() {

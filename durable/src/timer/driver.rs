@@ -279,6 +279,8 @@ pub(crate) struct Driver {
     settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
+    /// Those of them that exceeded their limit.
+    exceeded: usize,
     /// Most deliveries that the claim under way begins.
     reserved: usize,
     /// When due records go to others, unless a handler returns before that.
@@ -365,8 +367,12 @@ impl Driver {
         }
         let is_running = match self.delivering.get_mut(&token) {
             Some(delivering) => std::mem::take(&mut delivering.is_running),
-            // It had exceeded its limit, and kept its thread.
-            None => self.settings.threads.is_some(),
+            // It had exceeded its limit.
+            None => {
+                let has_exceeded = self.exceeded > 0;
+                self.exceeded -= usize::from(has_exceeded);
+                has_exceeded
+            }
         };
         self.running = self.running.saturating_sub(usize::from(is_running));
         self.stalls_at = None;
@@ -514,8 +520,9 @@ impl Driver {
             run.stop();
             let Some(delivering) = self.delivering.remove(&token) else { continue };
             self.free_slot(delivering.slot.as_ref());
-            if delivering.is_running && self.settings.threads.is_none() {
-                self.running -= 1;
+            match self.settings.threads {
+                Some(_) => self.exceeded += usize::from(delivering.is_running),
+                None => self.running -= usize::from(delivering.is_running),
             }
             turn.counters.overruns.add(1);
             let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
@@ -1083,7 +1090,8 @@ impl Driver {
     /// Returns how many deliveries may wait for a handler or run.
     fn total(&self) -> usize {
         let has_threads = self.settings.threads.is_some() && !self.settings.is_virtual;
-        let ahead = if has_threads && self.may_begin_ahead() {
+        let all_hang = self.exceeded >= self.handlers();
+        let ahead = if has_threads && self.may_begin_ahead() && !all_hang {
             self.rounds(QUICK).clamp(1, AHEAD)
         } else {
             1
@@ -1975,5 +1983,24 @@ mod tests {
             }
             assert_eq!(begun, 40);
         }
+    }
+
+    /// All threads hang, and quick deliveries have begun ahead of them.
+    #[test]
+    fn nothing_begins_ahead_of_threads_that_exceed_their_limit() {
+        let mut bench = Bench::new(300).quick();
+        bench.driver.settings.queue.handler_limit = Some(SECOND);
+        let begun = bench.steps(4);
+        assert!(begun.len() > 100, "{} began ahead", begun.len());
+        for record in &begun[..4] {
+            assert!(bench.driver.delivering[&record.token].run.start(bench.now));
+        }
+        for _ in 0..9 {
+            bench.pass(SECOND);
+            assert_eq!(bench.steps(9), []);
+        }
+        assert_eq!(bench.counters.read().overruns, 4);
+        bench.driver.returned(begun[0].token, None);
+        assert!(!bench.steps(9).is_empty());
     }
 }

@@ -329,7 +329,7 @@ impl Driver {
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog.at.is_some() && !self.is_closing;
-        is_waiting && !has_backlog && self.held().1 + self.running == 0 && !self.is_busy()
+        is_waiting && !has_backlog && self.held().1 + self.busy() == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -520,10 +520,7 @@ impl Driver {
             run.stop();
             let Some(delivering) = self.delivering.remove(&token) else { continue };
             self.free_slot(delivering.slot.as_ref());
-            match self.settings.threads {
-                Some(_) => self.exceeded += usize::from(delivering.is_running),
-                None => self.running -= usize::from(delivering.is_running),
-            }
+            self.exceeded += usize::from(delivering.is_running);
             turn.counters.overruns.add(1);
             let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
             turn.step.fail(backoff, run.claim.clone(), delivering.attempt, error, turn.now);
@@ -1064,7 +1061,7 @@ impl Driver {
         let due = self.held.in_lanes();
         // Quick handlers begin in batches, as large as the threads have room for.
         let (total, handlers) = (self.total(), self.handlers());
-        let room = total.saturating_sub(self.running);
+        let room = total.saturating_sub(self.busy());
         let is_batch = self.settings.threads.is_none() || 2 * room > total - handlers;
         if is_batch || due <= free { free } else { 0 }
     }
@@ -1073,7 +1070,7 @@ impl Driver {
     /// will bring delay no others: they may exceed the number that waits for threads.
     fn free_of(&self, most: usize) -> usize {
         let permits = most.saturating_sub(self.delivering.len() + self.reserved);
-        self.total().saturating_sub(self.running).min(permits)
+        self.total().saturating_sub(self.busy()).min(permits)
     }
 
     /// Returns the number of handlers that can run at once.
@@ -1084,7 +1081,15 @@ impl Driver {
 
     /// Returns the number of handlers that are free.
     fn idle(&self) -> usize {
-        self.handlers().saturating_sub(self.running)
+        self.handlers().saturating_sub(self.busy())
+    }
+
+    /// Returns how many handlers keep others from starting. Tasks that exceeded their limit make
+    /// room for as many others as may run, and no more.
+    fn busy(&self) -> usize {
+        let QueueSettings { max_deliveries, .. } = self.settings.queue;
+        let are_tasks = self.settings.threads.is_none();
+        self.running - if are_tasks { self.exceeded.min(max_deliveries) } else { 0 }
     }
 
     /// Returns how many deliveries may wait for a handler or run.
@@ -2002,5 +2007,26 @@ mod tests {
         assert_eq!(bench.counters.read().overruns, 4);
         bench.driver.returned(begun[0].token, None);
         assert!(!bench.steps(9).is_empty());
+    }
+
+    #[test]
+    fn tasks_that_exceed_their_limit_make_room_for_as_many_others_at_most() {
+        let mut bench = Bench::new(9);
+        bench.driver.settings.queue.max_deliveries = 2;
+        bench.driver.settings.queue.handler_limit = Some(SECOND);
+        let mut begun = Vec::new();
+        for expected in [2, 4, 4, 4] {
+            begun.extend(bench.steps(9));
+            assert_eq!(begun.len(), expected);
+            for record in &begun {
+                if let Some(delivering) = bench.driver.delivering.get(&record.token) {
+                    delivering.run.start(bench.now);
+                }
+            }
+            bench.pass(SECOND);
+        }
+        assert_eq!(bench.counters.read().overruns, 4);
+        bench.driver.returned(begun[3].token, None);
+        assert_eq!(bench.steps(9).len(), 1);
     }
 }

@@ -844,7 +844,9 @@ impl Driver {
         let backoff = self.settings.queue.backoff;
         if backoff.is_last(record.attempt) {
             let claim = record.claim();
-            return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
+            // The limit may have been higher, and the error that of the last attempt.
+            let error = record.error.as_deref().unwrap_or(UNENDED);
+            return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.held.push(lane, Waiting::new(record));
@@ -2028,5 +2030,19 @@ mod tests {
         assert_eq!(bench.counters.read().overruns, 4);
         bench.driver.returned(begun[3].token, None);
         assert_eq!(bench.steps(9).len(), 1);
+    }
+
+    #[test]
+    fn a_lower_limit_of_attempts_keeps_the_error_of_the_last_one() {
+        let mut bench = Bench::new(1);
+        for _ in 0..3 {
+            let begun = bench.steps(4).remove(0);
+            let retry = Settlement::Retry { at: bench.now, error: "card declined".to_owned() };
+            bench.settle(begun.claim(), retry);
+        }
+        bench.driver.settings.queue.backoff = Backoff::default().attempts(3);
+        assert_eq!(bench.steps(4), []);
+        let dead = bench.store.records().remove(0);
+        assert_eq!((dead.state, dead.error.as_deref()), (State::Dead, Some("card declined")));
     }
 }

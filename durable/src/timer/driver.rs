@@ -328,8 +328,10 @@ impl Driver {
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
-        let has_backlog = self.backlog.at.is_some() && !self.is_closing;
-        is_waiting && !has_backlog && self.held().1 + self.busy() == 0 && !self.is_busy()
+        // Others may have locked what is due.
+        let has_due = self.backlog.at.is_some() || self.window.floor <= now;
+        let has_due = has_due && !self.is_closing;
+        is_waiting && !has_due && self.held().1 + self.busy() == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -366,7 +368,11 @@ impl Driver {
             self.handling = (self.handling * 7 + lasted) / 8;
         }
         let is_running = match self.delivering.get_mut(&token) {
-            Some(delivering) => std::mem::take(&mut delivering.is_running),
+            Some(delivering) => {
+                // Its settlement may wait for a locked row.
+                delivering.limit.take().and_then(|key| self.limits.cancel(key));
+                std::mem::take(&mut delivering.is_running)
+            }
             // It had exceeded its limit.
             None => {
                 let has_exceeded = self.exceeded > 0;
@@ -1543,6 +1549,9 @@ mod tests {
         assert_eq!(bench.claimed.len(), 2);
         let step = bench.step();
         assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
+        let backlog_at = bench.driver.backlog.at.take();
+        assert!(!bench.driver.is_idle(bench.now), "one is due that is not of the backlog");
+        bench.driver.backlog.at = backlog_at;
         bench.pass(LOCKED);
         assert_eq!(bench.driver.next_step(), Some(bench.now));
         assert_eq!(bench.step().claims.len(), 2);
@@ -2044,5 +2053,18 @@ mod tests {
         assert_eq!(bench.steps(4), []);
         let dead = bench.store.records().remove(0);
         assert_eq!((dead.state, dead.error.as_deref()), (State::Dead, Some("card declined")));
+    }
+
+    /// Another transaction has locked the row of the timeout.
+    #[test]
+    fn a_settlement_that_waits_does_not_exceed_the_limit_of_the_handler() {
+        let mut bench = Bench::new(1);
+        bench.driver.settings.queue.handler_limit = Some(SECOND);
+        let begun = bench.steps(4).remove(0);
+        assert!(bench.driver.delivering[&begun.token].run.start(bench.now));
+        bench.driver.returned(begun.token, None);
+        bench.pass(9 * SECOND);
+        assert!(bench.step().settlements.is_empty());
+        assert_eq!(bench.counters.read().overruns, 0);
     }
 }

@@ -143,6 +143,9 @@ impl Queue {
 
     /// Sets the most deliveries of one key under way, of all workers. Default: no limit.
     ///
+    /// A handler whose delivery is not [current](crate::Delivery::is_current) any more, such as one
+    /// whose timeout was cancelled or replaced, does not count, though it may still run.
+    ///
     /// All workers of the queue must have the same limit. A worker that could deliver a timeout,
     /// but for one that another worker delivers, tries again after 100 milliseconds, and then less
     /// often: each 2 seconds at least.

@@ -124,6 +124,9 @@ impl Queue {
 
     /// Sets the most deliveries of one key under way, of all workers. Default: no limit.
     ///
+    /// A handler whose delivery is not [current](crate::Delivery::is_current) any more, such as one
+    /// whose timeout was cancelled or replaced, does not count, though it may still run.
+    ///
     /// All workers of the queue must have the same limit. A worker that could deliver a timeout,
     /// but for one that another worker delivers, tries again after 100 milliseconds, and then less
     /// often: each 2 seconds at least.
@@ -180,7 +183,8 @@ macro_rules! queue_settings {
             /// that, the [`StopToken`](crate::StopToken) of the delivery says so. The timer does
             /// not interrupt the handler, and ignores its end. A blocking handler keeps its thread
             /// until then. If as many handlers as there are [`threads`](Self::threads) never
-            /// return, all deliveries stop.
+            /// return, all deliveries stop. A task makes room for another one, unless
+            /// [`max_deliveries`](Self::max_deliveries) tasks have exceeded the limit and still run.
             ///
             /// A delivery that waits this long for a thread or a task goes back to the store. It is
             /// no attempt.
@@ -303,7 +307,8 @@ impl DurableTimerBuilder {
     ///
     /// The timer calls `spawn` on a thread of its own, outside of the runtime, so give it a handle
     /// of the runtime. `handler` runs in the task. At most
-    /// [`max_deliveries`](Self::max_deliveries) tasks run at once.
+    /// [`max_deliveries`](Self::max_deliveries) tasks run at once, and as many that have exceeded
+    /// their [`handler_limit`](Self::handler_limit).
     ///
     /// `Ok` acknowledges the delivery. An error counts as a failed attempt, and so does a future
     /// that panics or is dropped after its first poll. A task that never ran is no attempt: if

@@ -770,4 +770,21 @@ mod tests {
             assert_eq!((stats.overruns, stats.fenced), (0, 0));
         }
     }
+
+    /// All threads hang, and a timeout is cancelled and scheduled again and again.
+    #[test]
+    fn deliveries_that_were_recalled_do_not_pile_up_before_threads() {
+        let (bench, delivery) = Bench::waiting(false, |_| ());
+        let (threads, _) = Threads::start(0, drop).expect("start");
+        threads.push(delivery);
+        for _ in 0..500 {
+            bench.cancel();
+            bench.turn();
+            bench.schedule(0, None);
+            bench.core.notice(None, bench.clock.now());
+            bench.turn();
+            threads.push(bench.deliveries.try_recv().expect("delivery"));
+        }
+        assert!(Arc::strong_count(&bench.core) < 100, "each delivery has the core");
+    }
 }

@@ -338,6 +338,11 @@ impl Delivery {
         self.end(Verdict::Settled);
     }
 
+    /// Returns whether the driver has given it back, so that it never starts.
+    pub(super) fn is_recalled(&self) -> bool {
+        self.run.started.load(SeqCst) == RECALLED
+    }
+
     fn end(mut self, verdict: Verdict) {
         if let Some(ends) = self.ends.take() {
             ends.end(self.record.clone(), &self.run, verdict);
@@ -352,7 +357,7 @@ impl Drop for Delivery {
             let verdict = match () {
                 () if self.run.recall() => Verdict::Released,
                 // The driver has given it back.
-                () if self.run.started.load(SeqCst) == RECALLED => return,
+                () if self.is_recalled() => return,
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };

@@ -70,6 +70,12 @@ const AHEAD: usize = 64;
 /// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
+/// A worker of a shared store leaves due records to others if no handler was free for this time.
+const STALL: Duration = Duration::from_secs(1);
+
+/// Least time between two times that a full window of due records makes room for others.
+const EVICT: Duration = Duration::from_millis(100);
+
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
@@ -86,6 +92,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Delay of a timeout that this process leaves to others.
 pub(super) const LEFT: Duration = Duration::from_secs(5);
+
+/// Most of the delays, which double, of a timeout whose time zone each worker leaves to others.
+const MAX_LEFT: Duration = Duration::from_secs(600);
+
+/// For how long a worker that left a cron timeout to others claims none from a shared store.
+const CRON_PAUSE: Duration = Duration::from_secs(1);
 
 /// Error of a timeout whose last attempt did not end. It stays after a requeue.
 const UNENDED: &str = "the last attempt did not end";
@@ -262,8 +274,12 @@ pub(crate) struct Driver {
     settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
+    /// Those of them that exceeded their limit.
+    exceeded: usize,
     /// Most deliveries that the claim under way begins.
     reserved: usize,
+    /// When due records go to others, unless a handler returns before that.
+    stalls_at: Option<WallTime>,
     /// Mean time of the latest handlers.
     handling: Duration,
     /// When deliveries under way exceed the limit, by token.
@@ -275,16 +291,17 @@ pub(crate) struct Driver {
     recheck_at: Option<WallTime>,
     /// When to give back what only the store takes for held.
     reconcile_at: WallTime,
-    /// The window is full, up to this time: more is pending in it.
-    full_until: Option<WallTime>,
-    /// A record was noticed that is due before the end of a full window.
-    must_evict: bool,
+    /// The window is full, and more is pending in it.
+    is_full: bool,
+    /// When a record is due that was noticed while the window was full. Its priority may be high.
+    evict_at: Option<WallTime>,
+    evict_after: WallTime,
     /// Deliveries may have become void.
     must_check: bool,
     /// The queue may have been paused.
     must_recall: bool,
-    /// This process cannot compute the times of a cron expression.
-    lacks_zone: bool,
+    /// Until then, others claim cron timeouts: this worker has left one to them.
+    cron_at: WallTime,
     /// After a failure: no call of the store before this.
     paused_until: Option<WallTime>,
     pause: Duration,
@@ -294,8 +311,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
-        let lacks_zone = !cfg!(feature = "cron");
-        let mut driver = Self { settings, handling: MOMENT, lacks_zone, ..Self::default() };
+        let mut driver = Self { settings, handling: MOMENT, ..Self::default() };
         driver.claim_soon(WallTime::MIN);
         driver
     }
@@ -309,8 +325,10 @@ impl Driver {
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
-        let has_backlog = self.backlog.at.is_some() && !self.is_closing;
-        is_waiting && !has_backlog && self.held().1 + self.running == 0 && !self.is_busy()
+        // Others may have locked what is due.
+        let has_due = self.backlog.at.is_some() || self.window.floor <= now;
+        let has_due = has_due && !self.is_closing;
+        is_waiting && !has_due && self.held().1 + self.busy() == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -325,7 +343,9 @@ impl Driver {
             self.claim_soon(due);
             return;
         }
-        self.must_evict |= self.full_until.is_some_and(|until| due < until);
+        if self.is_full {
+            self.evict_at = self.evict_at.into_iter().chain([due.max(self.evict_after)]).min();
+        }
         self.window.floor = self.window.floor.min(due);
         self.backlog.floor = self.backlog.floor.min(due);
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
@@ -345,11 +365,20 @@ impl Driver {
             self.handling = (self.handling * 7 + lasted) / 8;
         }
         let is_running = match self.delivering.get_mut(&token) {
-            Some(delivering) => std::mem::take(&mut delivering.is_running),
-            // It had exceeded its limit, and kept its thread.
-            None => self.settings.threads.is_some(),
+            Some(delivering) => {
+                // Its settlement may wait for a locked row.
+                delivering.limit.take().and_then(|key| self.limits.cancel(key));
+                std::mem::take(&mut delivering.is_running)
+            }
+            // It had exceeded its limit.
+            None => {
+                let has_exceeded = self.exceeded > 0;
+                self.exceeded -= usize::from(has_exceeded);
+                has_exceeded
+            }
         };
         self.running = self.running.saturating_sub(usize::from(is_running));
+        self.stalls_at = None;
     }
 
     pub(crate) fn ended(&mut self, token: u64) {
@@ -401,6 +430,9 @@ impl Driver {
             }
         }
         self.settling.extend(turn.step.settling());
+        let stalls_at = now.saturating_add(STALL);
+        let stalls_at = self.stalls_at.map_or(stalls_at, |at| at.min(stalls_at));
+        self.stalls_at = (self.settings.is_shared && self.idle() == 0).then_some(stalls_at);
         turn.step
     }
 
@@ -415,14 +447,19 @@ impl Driver {
         let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
+        let look_at = window_at.filter(|_| self.held.is_window_early());
+        let look_at = look_at.map(|at| at.max(self.window.floor));
+        let window_at = if self.has_room() { window_at } else { look_at };
         let claims = [
-            window_at.filter(|_| !self.window.is_claiming && self.has_room()),
+            window_at.filter(|_| !self.window.is_claiming),
+            self.evict_at.filter(|_| self.is_full),
             self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room().0 > 0),
             self.lapse_at,
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let others = [limit, due, renew, self.held.next_expiration()];
+        let stalls_at = self.stalls_at.filter(|_| self.held.next_begin(self.last).is_some());
+        let others = [limit, due, renew, stalls_at, self.held.next_expiration()];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -471,9 +508,7 @@ impl Driver {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
         for token in expired {
-            // One whose handler has returned in time only waits for its settlement.
-            let delivering = self.delivering.get(&token).filter(|delivering| delivering.is_running);
-            let Some(Delivering { run, .. }) = delivering else { continue };
+            let Some(Delivering { run, .. }) = self.delivering.get(&token) else { continue };
             let run = Arc::clone(run);
             if self.recall(&run, turn) {
                 continue;
@@ -487,9 +522,7 @@ impl Driver {
             run.stop();
             let Some(delivering) = self.delivering.remove(&token) else { continue };
             self.free_slot(delivering.slot.as_ref());
-            if self.settings.threads.is_none() {
-                self.running -= 1;
-            }
+            self.exceeded += usize::from(delivering.is_running);
             turn.counters.overruns.add(1);
             let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
             turn.step.fail(backoff, run.claim.clone(), delivering.attempt, error, turn.now);
@@ -518,12 +551,17 @@ impl Driver {
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
             self.recheck_at = None;
-            self.must_evict = true;
             self.claim_soon(turn.now);
         }
         self.held.expire(turn.now);
-        if std::mem::take(&mut self.must_evict) && self.full_until.take().is_some() {
-            turn.step.release(&self.held.evict());
+        if self.is_stalled() {
+            turn.step.release(&self.held.take_lanes());
+        }
+        if self.evict_at.take_if(|at| *at <= turn.now).is_some() && self.is_full {
+            self.evict_after = turn.now.saturating_add(EVICT);
+            let evicted = self.held.evict();
+            self.is_full = evicted.is_empty();
+            turn.step.release(&evicted);
         }
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
@@ -682,7 +720,7 @@ impl Driver {
         self.lease.end();
         self.stop_deliveries();
         drop(self.held.take_all());
-        self.full_until = None;
+        self.is_full = false;
         self.claim_soon(now);
     }
 
@@ -734,7 +772,9 @@ impl Driver {
         if claim.request.lapse {
             self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
         }
-        self.recheck_at = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
+        let recheck = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
+        let cron = Some(self.cron_at).filter(|at| *at > turn.now);
+        self.recheck_at = recheck.into_iter().chain(cron).min();
         let has_more = batch.next.is_some_and(|next| next < claim.request.until);
         let floor = batch.next.unwrap_or(WallTime::MAX);
         let lane = self.lane(claim.lane);
@@ -752,26 +792,31 @@ impl Driver {
     fn claim_window(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let is_early =
             self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
-        if self.window.is_claiming || is_early || !self.has_room() {
+        let has_room = self.has_room();
+        // Beside a full window in which nothing is due, what is due in the store.
+        let looks = self.held.is_window_early() && self.window.floor <= turn.now;
+        if self.window.is_claiming || is_early || !(has_room || looks) {
             return Ok(());
         }
+        self.is_full &= !has_room;
         let boundary = *self.boundary.get_or_insert(turn.now);
         let from = self.start_of(boundary, self.window.floor);
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
-        let request = ClaimRequest {
-            from,
-            until: turn.now.max(from).saturating_add(window),
-            limit: self.capacity().saturating_sub(self.held.in_window()),
-            ..self.request(turn.now)
+        let (window, limit) = if has_room {
+            (window, self.capacity().saturating_sub(self.held.in_window()))
+        } else {
+            (Duration::from_micros(1), self.reach().min(BACKLOG))
         };
+        let until = turn.now.max(from).saturating_add(window);
+        let request = ClaimRequest { from, until, limit, ..self.request(turn.now) };
         self.claim(Lane::Window, request, turn)
     }
 
     fn request(&self, now: WallTime) -> ClaimRequest {
         ClaimRequest {
             max_bytes: self.settings.window_bytes.saturating_sub(self.held.size.bytes).max(1),
-            cron: !self.lacks_zone,
+            cron: cfg!(feature = "cron") && self.cron_at <= now,
             queue: self.settings.queue.name.clone(),
             busy: self.held.parked_keys(),
             lapse: self.lapse_at.is_none(),
@@ -786,7 +831,7 @@ impl Driver {
         let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
         let bytes = bytes + self.held.size.bytes;
         let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
-        self.full_until = batch.next.filter(|_| has_more && is_full);
+        self.is_full = is_full && (has_more || self.is_full);
         self.window.after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
         self.window.at = self.window.at.into_iter().chain(next).min();
@@ -798,14 +843,12 @@ impl Driver {
         if record.state == State::Delivering {
             return self.deliver(record, None, turn);
         }
-        if self.lacks_zone && lacks_zone(&record) {
-            // The claim was under way when this worker found that it does not know the zone.
-            return self.pass_to_others(&record, turn);
-        }
         let backoff = self.settings.queue.backoff;
         if backoff.is_last(record.attempt) {
             let claim = record.claim();
-            return turn.step.fail(backoff, claim, record.attempt, UNENDED, turn.now);
+            // The limit may have been higher, and the error that of the last attempt.
+            let error = record.error.as_deref().unwrap_or(UNENDED);
+            return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.held.wait(Reason::Handler(lane), Waiting::new(record));
@@ -816,14 +859,12 @@ impl Driver {
 
     /// Takes out at most so many due records that can begin.
     fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Waiting> {
-        let DriverSettings { queue, window_capacity, window_bytes, .. } = &self.settings;
-        // Half of the window is free for records of other keys.
-        let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
-        let (idle, key_limit, mut taken) = (self.idle(), queue.key_limit, Vec::new());
+        let key_limit = self.settings.queue.key_limit;
+        let (idle, mut taken) = (self.idle(), Vec::new());
         while taken.len() < count && (taken.len() < idle || !self.held.is_next_repeated()) {
             let Some(waiting) = self.held.pop() else { break };
             let Some(mut waiting) = self.held.admit(waiting, key_limit) else {
-                turn.step.release(&self.held.trim(most));
+                self.trim(turn);
                 continue;
             };
             let record = &waiting.record;
@@ -840,6 +881,7 @@ impl Driver {
             } else if is_last && self.held.has_last(turn.now) {
                 let slot = waiting.slot.take();
                 self.held.wait(Reason::LastAttempt, waiting);
+                self.trim(turn);
                 slot
             } else {
                 if is_last {
@@ -851,6 +893,19 @@ impl Driver {
             self.free_slot(slot.as_ref());
         }
         taken
+    }
+
+    /// Keeps half of the window free of records behind deliveries. Last attempts are postponed, so
+    /// that claims bring others first.
+    fn trim(&mut self, turn: &mut Turn<'_>) {
+        let DriverSettings { window_capacity, window_bytes, .. } = self.settings;
+        let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
+        for record in self.held.trim(most) {
+            let (at, error) = (turn.now.saturating_add(LEFT), UNENDED.to_owned());
+            let is_last = self.is_last_attempt(&record);
+            let how = if is_last { Settlement::Retry { at, error } } else { Settlement::Release };
+            turn.step.settle(record.claim(), how);
+        }
     }
 
     /// Begins as many deliveries as handlers are free.
@@ -919,7 +974,7 @@ impl Driver {
                     turn.step.release(&[waiting.record]);
                     turn.step.release(&self.held.take_all());
                     self.must_recall = true;
-                    self.full_until = None;
+                    self.is_full = false;
                 }
             }
         }
@@ -934,13 +989,14 @@ impl Driver {
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
     }
 
-    /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
-    /// timeouts from a shared store.
+    /// Leaves a timeout to workers that know its time zone, if there are any: for a longer time
+    /// each time.
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
         #[cfg(feature = "tracing")]
         tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
-        self.lacks_zone = true;
-        let at = turn.now.saturating_add(LEFT);
+        self.cron_at = turn.now.saturating_add(CRON_PAUSE);
+        self.recheck_at = self.recheck_at.into_iter().chain([self.cron_at]).min();
+        let at = turn.now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
         turn.step.settle(record.claim(), Settlement::Leave { at, error });
@@ -1009,7 +1065,7 @@ impl Driver {
         let due = self.held.in_lanes();
         // Quick handlers begin in batches, as large as the threads have room for.
         let (total, handlers) = (self.total(), self.handlers());
-        let room = total.saturating_sub(self.running);
+        let room = total.saturating_sub(self.busy());
         let is_batch = self.settings.threads.is_none() || 2 * room > total - handlers;
         if is_batch || due <= free { free } else { 0 }
     }
@@ -1018,7 +1074,7 @@ impl Driver {
     /// will bring delay no others: they may exceed the number that waits for threads.
     fn free_of(&self, most: usize) -> usize {
         let permits = most.saturating_sub(self.delivering.len() + self.reserved);
-        self.total().saturating_sub(self.running).min(permits)
+        self.total().saturating_sub(self.busy()).min(permits)
     }
 
     /// Returns the number of handlers that can run at once.
@@ -1029,13 +1085,22 @@ impl Driver {
 
     /// Returns the number of handlers that are free.
     fn idle(&self) -> usize {
-        self.handlers().saturating_sub(self.running)
+        self.handlers().saturating_sub(self.busy())
+    }
+
+    /// Returns how many handlers keep others from starting. Tasks that exceeded their limit make
+    /// room for as many others as may run, and no more.
+    fn busy(&self) -> usize {
+        let QueueSettings { max_deliveries, .. } = self.settings.queue;
+        let are_tasks = self.settings.threads.is_none();
+        self.running - if are_tasks { self.exceeded.min(max_deliveries) } else { 0 }
     }
 
     /// Returns how many deliveries may wait for a handler or run.
     fn total(&self) -> usize {
         let has_threads = self.settings.threads.is_some() && !self.settings.is_virtual;
-        let ahead = if has_threads && self.may_begin_ahead() {
+        let all_hang = self.exceeded >= self.handlers();
+        let ahead = if has_threads && self.may_begin_ahead() && !all_hang {
             self.rounds(QUICK).clamp(1, AHEAD)
         } else {
             1
@@ -1070,9 +1135,6 @@ impl Driver {
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
-        if self.held.count(&Reason::LastAttempt) > self.settings.window_capacity / 2 {
-            return (0, false);
-        }
         if self.may_begin_at_claim() {
             let most = self.most_of_backlog();
             let free = self.free_of(most).min(BACKLOG);
@@ -1134,7 +1196,13 @@ impl Driver {
     /// Returns whether the lanes may claim. Before the worker tells what it holds, claims under way
     /// have to end.
     fn may_claim(&self) -> bool {
-        !(self.is_closing || self.is_claiming() && self.must_reconcile())
+        let must_wait = self.is_claiming() && self.must_reconcile();
+        !(self.is_closing || must_wait || self.is_stalled())
+    }
+
+    /// Returns whether no handler was free for long, so that others must deliver what is due.
+    fn is_stalled(&self) -> bool {
+        self.idle() == 0 && self.stalls_at.is_some_and(|at| at <= self.last)
     }
 
     fn is_claiming(&self) -> bool {
@@ -1145,7 +1213,7 @@ impl Driver {
     fn has_room(&self) -> bool {
         let (held, bytes) = (self.held.in_window(), self.held.size.bytes);
         let (capacity, most) = (self.capacity(), self.settings.window_bytes);
-        if self.full_until.is_some() {
+        if self.is_full {
             held <= capacity / 2 && bytes <= most / 2
         } else {
             held < capacity && bytes < most
@@ -1196,7 +1264,7 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout, TimeoutId, timer::held::ALONE};
+    use crate::{Command, MemoryStore, NewTimeout, Priority, TimeoutId, timer::held::ALONE};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1304,6 +1372,30 @@ mod tests {
 
     fn ids(records: &[Record]) -> Vec<&str> {
         records.iter().map(|record| record.id.as_str()).collect()
+    }
+
+    /// Its zone has a typing error, so no worker knows it.
+    #[cfg(feature = "cron")]
+    #[test]
+    fn a_rule_that_no_worker_can_read_delays_no_other_rule_for_long() {
+        let mut bench = Bench::new(0);
+        bench.driver.settings.is_shared = true;
+        let rules = ["once cron Europe/Wien 0 9 * * *", "once cron UTC * * * * *"];
+        let [bad, good] = rules.map(|rule| Repeat::from_text(rule).expect("text"));
+        let new = |id, due| NewTimeout::new(id, due, b"").expect("valid");
+        bench.schedule([new("bad", bench.now).repeat(bad)]);
+        assert_eq!(bench.steps(5), []);
+        bench.schedule([new("good", bench.now).repeat(good)]);
+        bench.driver.notice(None, bench.now);
+        let (start, mut begun, mut left) = (bench.now, Vec::new(), Vec::new());
+        while bench.now < start.saturating_add(3_600 * SECOND) {
+            begun.extend(bench.deliver(5));
+            left.push(bench.store.records()[0].token);
+            bench.now = bench.driver.next_step().expect("one is pending").max(bench.now);
+        }
+        assert_eq!(ids(&begun), ["good"]);
+        left.dedup();
+        assert!(left.len() < 40, "left {} times in an hour", left.len());
     }
 
     #[test]
@@ -1453,6 +1545,9 @@ mod tests {
         assert_eq!(bench.claimed.len(), 2);
         let step = bench.step();
         assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
+        let backlog_at = bench.driver.backlog.at.take();
+        assert!(!bench.driver.is_idle(bench.now), "one is due that is not of the backlog");
+        bench.driver.backlog.at = backlog_at;
         bench.pass(LOCKED);
         assert_eq!(bench.driver.next_step(), Some(bench.now));
         assert_eq!(bench.step().claims.len(), 2);
@@ -1786,5 +1881,186 @@ mod tests {
         assert_eq!(ids(&begun), ["7"], "before the first one is settled");
         let pending = |record: &Record| record.attempt == 0;
         assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
+    }
+
+    #[test]
+    fn a_worker_whose_handlers_hang_leaves_due_timeouts_to_others() {
+        let mut stuck = Bench::new(0);
+        (stuck.driver.settings.is_shared, stuck.driver.settings.threads) = (true, Some(4));
+        let mut idle = Bench::on(&stuck.store, stuck.now);
+        idle.driver.settings = stuck.driver.settings.clone();
+        let now = stuck.now;
+        let new = |id: u32| NewTimeout::new(format!("{id}"), now, b"").expect("valid");
+        stuck.schedule((0..8).map(new));
+        let begun = stuck.steps(6);
+        assert_eq!((begun.len(), stuck.driver.held().1), (4, 4));
+        assert_eq!(idle.steps(6), []);
+        stuck.pass(SECOND);
+        assert_eq!(stuck.driver.next_step(), Some(stuck.now));
+        assert_eq!(stuck.steps(6), []);
+        assert_eq!(stuck.driver.held().1, 0);
+        idle.driver.notice(None, WallTime::MIN);
+        assert_eq!(idle.steps(6).len(), 4);
+        // It claims nothing before a handler returns.
+        let claims = stuck.counters.read().claims;
+        stuck.schedule([new(8)]);
+        stuck.driver.notice(None, stuck.now);
+        assert_eq!(stuck.steps(6), []);
+        assert_eq!(stuck.counters.read().claims, claims);
+        stuck.driver.returned(begun[0].token, None);
+        assert_eq!(ids(&stuck.steps(6)), ["8"]);
+    }
+
+    #[test]
+    fn a_timeout_of_high_priority_does_not_wait_for_a_full_window() {
+        let mut bench = Bench::new(0);
+        bench.driver.settings.window_capacity = 1_000;
+        assert_eq!(bench.steps(3), []);
+        bench.pass(SECOND);
+        let new = |id: String, now| NewTimeout::new(id, now, b"").expect("valid");
+        let low = |id: u32| new(format!("{id}"), bench.now).priority(Priority::Low);
+        bench.schedule((0..2_000).map(low));
+        bench.driver.notice(None, bench.now);
+        let running = bench.steps(4);
+        assert_eq!(running.len(), 8);
+        bench.pass(SECOND);
+        let claims = bench.counters.read().claims;
+        for _ in 0..50 {
+            bench.driver.notice(None, bench.now);
+            assert_eq!(bench.steps(1), []);
+        }
+        assert!(bench.counters.read().claims < claims + 5, "it claims rarely");
+        bench.pass(SECOND);
+        bench.schedule([new("high".to_owned(), bench.now).priority(Priority::High)]);
+        bench.driver.notice(None, bench.now);
+        running.iter().for_each(|record| bench.acknowledge(record));
+        assert!(ids(&bench.deliver(4)).contains(&"high"));
+    }
+
+    /// Other workers shut down, and have claimed some timeouts ahead of time.
+    #[test]
+    fn a_full_window_does_not_delay_timeouts_that_are_given_back() {
+        for is_shared in [false, true] {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.is_shared) = (100, is_shared);
+            let new = |name: &str, count: u32, due| {
+                let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
+                (0..count).map(|number| new(number).expect("valid")).collect::<Vec<_>>()
+            };
+            bench.schedule(new("far", 150, bench.now.saturating_add(40 * SECOND)));
+            assert_eq!(bench.deliver(5), []);
+            let soon = bench.now.saturating_add(5 * SECOND);
+            bench.schedule(new("due", 80, bench.now).into_iter().chain(new("soon", 80, soon)));
+            let mut other = Bench::on(&bench.store, bench.now);
+            other.driver.settings.queue.max_deliveries = 1;
+            assert_eq!(other.steps(3).len(), 1);
+            other.leave();
+            bench.driver.notice(None, WallTime::MIN);
+            assert_eq!(bench.deliver(99).len(), 80);
+            assert_eq!(bench.driver.next_step(), Some(soon));
+            bench.now = soon;
+            assert_eq!(bench.deliver(99).len(), 80);
+        }
+    }
+
+    /// A process was killed beside so many deliveries that the window has no room for them.
+    #[test]
+    fn many_last_attempts_that_wait_do_not_stop_others() {
+        for (capacity, bytes) in [(16_384, 100), (4, 1 << 20)] {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.window_bytes) = (capacity, bytes);
+            settings.queue.backoff = Backoff::default().attempts(2);
+            settings.queue.max_deliveries = 64;
+            assert_eq!(bench.steps(3), []);
+            bench.pass(SECOND);
+            let new = |id: u32, due| NewTimeout::new(format!("{id}"), due, [0; 10]).expect("valid");
+            bench.schedule((0..40).map(|id| new(id, bench.now)));
+            let mut killed = Bench::on(&bench.store, bench.now);
+            killed.driver.settings.queue.max_deliveries = 64;
+            assert_eq!(killed.steps(4).len(), 40);
+            killed.leave();
+            bench.driver.notice(None, WallTime::MIN);
+            bench.pass(SECOND / 2);
+            assert_eq!(bench.steps(60).len(), 1, "one last attempt");
+            bench.schedule((40..43).map(|id| new(id, bench.now)));
+            bench.driver.notice(None, bench.now);
+            assert_eq!(ids(&bench.steps(60)), ["40", "41", "42"]);
+            // Each of the others has its turn.
+            let mut begun = 1;
+            for _ in 0..200 {
+                bench.pass(SECOND);
+                begun += bench.deliver(9).len();
+            }
+            assert_eq!(begun, 40);
+        }
+    }
+
+    /// All threads hang, and quick deliveries have begun ahead of them.
+    #[test]
+    fn nothing_begins_ahead_of_threads_that_exceed_their_limit() {
+        let mut bench = Bench::new(300).quick();
+        bench.driver.settings.queue.handler_limit = Some(SECOND);
+        let begun = bench.steps(4);
+        assert!(begun.len() > 100, "{} began ahead", begun.len());
+        for record in &begun[..4] {
+            assert!(bench.driver.delivering[&record.token].run.start(bench.now));
+        }
+        for _ in 0..9 {
+            bench.pass(SECOND);
+            assert_eq!(bench.steps(9), []);
+        }
+        assert_eq!(bench.counters.read().overruns, 4);
+        bench.driver.returned(begun[0].token, None);
+        assert!(!bench.steps(9).is_empty());
+    }
+
+    #[test]
+    fn tasks_that_exceed_their_limit_make_room_for_as_many_others_at_most() {
+        let mut bench = Bench::new(9);
+        bench.driver.settings.queue.max_deliveries = 2;
+        bench.driver.settings.queue.handler_limit = Some(SECOND);
+        let mut begun = Vec::new();
+        for expected in [2, 4, 4, 4] {
+            begun.extend(bench.steps(9));
+            assert_eq!(begun.len(), expected);
+            for record in &begun {
+                if let Some(delivering) = bench.driver.delivering.get(&record.token) {
+                    delivering.run.start(bench.now);
+                }
+            }
+            bench.pass(SECOND);
+        }
+        assert_eq!(bench.counters.read().overruns, 4);
+        bench.driver.returned(begun[3].token, None);
+        assert_eq!(bench.steps(9).len(), 1);
+    }
+
+    #[test]
+    fn a_lower_limit_of_attempts_keeps_the_error_of_the_last_one() {
+        let mut bench = Bench::new(1);
+        for _ in 0..3 {
+            let begun = bench.steps(4).remove(0);
+            let retry = Settlement::Retry { at: bench.now, error: "card declined".to_owned() };
+            bench.settle(begun.claim(), retry);
+        }
+        bench.driver.settings.queue.backoff = Backoff::default().attempts(3);
+        assert_eq!(bench.steps(4), []);
+        let dead = bench.store.records().remove(0);
+        assert_eq!((dead.state, dead.error.as_deref()), (State::Dead, Some("card declined")));
+    }
+
+    /// Another transaction has locked the row of the timeout.
+    #[test]
+    fn a_settlement_that_waits_does_not_exceed_the_limit_of_the_handler() {
+        let mut bench = Bench::new(1);
+        bench.driver.settings.queue.handler_limit = Some(SECOND);
+        let begun = bench.steps(4).remove(0);
+        assert!(bench.driver.delivering[&begun.token].run.start(bench.now));
+        bench.driver.returned(begun.token, None);
+        bench.pass(9 * SECOND);
+        assert!(bench.step().settlements.is_empty());
+        assert_eq!(bench.counters.read().overruns, 0);
     }
 }

@@ -30,6 +30,8 @@ struct Waiting {
 #[derive(Default)]
 struct Queue {
     deliveries: VecDeque<Delivery>,
+    /// At how many deliveries those that were recalled are dropped.
+    tidy_at: usize,
     is_closed: bool,
 }
 
@@ -69,6 +71,10 @@ impl Threads {
     pub(super) fn push(&self, delivery: Delivery) {
         let mut queue = self.0.queue.lock();
         if !queue.is_closed {
+            if queue.deliveries.len() >= queue.tidy_at {
+                queue.deliveries.retain(|delivery| !delivery.is_recalled());
+                queue.tidy_at = (2 * queue.deliveries.len()).max(64);
+            }
             queue.deliveries.push_back(delivery);
             drop(queue);
             self.0.changed.notify_one();

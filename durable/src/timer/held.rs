@@ -16,7 +16,7 @@ use crate::{
     time::WallTime,
 };
 
-/// Records that go back to the store if a full window must take one that is due earlier.
+/// Most due records that go back to the store if a full window must take another one.
 const EVICTED: usize = 64;
 
 /// Most of the doubled times until the next try.
@@ -41,6 +41,13 @@ pub(super) enum Reason {
     Key(Name),
     /// The end of another last attempt.
     LastAttempt,
+}
+
+impl Reason {
+    /// Returns whether records wait behind a delivery.
+    fn is_delivery(&self) -> bool {
+        !matches!(self, Self::Handler(_))
+    }
 }
 
 /// A record, and what its waiting has come to.
@@ -95,9 +102,9 @@ pub(super) struct Held {
     slots: FxHashMap<Name, usize>,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
-    /// Of all records, and of those that wait for a delivery of their key.
+    /// Of all records, and of those behind a delivery.
     pub(super) size: Size,
-    parked: Size,
+    behind: Size,
 }
 
 impl Held {
@@ -117,6 +124,11 @@ impl Held {
     /// Returns the number of records of the window that are not due or wait for a handler.
     pub(super) fn in_window(&self) -> usize {
         self.wheel.len() + self.in_lane(Lane::Window)
+    }
+
+    /// Returns whether no record of the window is due.
+    pub(super) fn is_window_early(&self) -> bool {
+        self.in_lane(Lane::Window) == 0
     }
 
     /// Returns the number of records that wait for a handler.
@@ -171,6 +183,9 @@ impl Held {
     /// Adds a record that is due.
     pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
         self.size.add(&waiting);
+        if reason.is_delivery() {
+            self.behind.add(&waiting);
+        }
         add(&mut self.waits, reason, waiting);
     }
 
@@ -184,12 +199,10 @@ impl Held {
         }
     }
 
-    /// Moves the first record that waits for a reason to the lane of the window.
+    /// Moves the first record behind a delivery to the lane of the window.
     fn resume(&mut self, reason: &Reason) -> Option<()> {
         let (_, waiting) = self.waits.get_mut(reason)?.pop_first()?;
-        if matches!(reason, Reason::Key(_)) {
-            self.parked.subtract(&waiting);
-        }
+        self.behind.subtract(&waiting);
         add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
         Some(())
     }
@@ -235,7 +248,6 @@ impl Held {
             let key = key.clone();
             let taken = self.slots.entry(key.clone()).or_default();
             if *taken >= limit.get() {
-                self.parked.add(&waiting);
                 self.wait(Reason::Key(key), waiting);
                 return None;
             }
@@ -260,15 +272,15 @@ impl Held {
         self.count(&reason) == 0 && self.waits.remove(&reason).is_some()
     }
 
-    /// Takes out records that wait for deliveries of their keys, so that no more than `most` do:
-    /// each time one of the key with most of them. Claims pass over that key still.
+    /// Takes out records behind deliveries so that no more than `most` are left: each time one of
+    /// the key with most of them, or of the last attempts. Claims pass over that key still.
     pub(super) fn trim(&mut self, most: Size) -> Vec<Record> {
         let mut trimmed = Vec::new();
-        while self.parked.count > most.count || self.parked.bytes > most.bytes {
-            let keys = self.waits.iter_mut().filter(|(reason, _)| matches!(reason, Reason::Key(_)));
-            let longest = keys.map(|(_, due)| due).max_by_key(|due| due.len());
+        while self.behind.count > most.count || self.behind.bytes > most.bytes {
+            let all = self.waits.iter_mut().filter(|(reason, _)| reason.is_delivery());
+            let longest = all.map(|(_, due)| due).max_by_key(|due| due.len());
             let Some((_, waiting)) = longest.and_then(Due::pop_last) else { break };
-            self.parked.subtract(&waiting);
+            self.behind.subtract(&waiting);
             self.size.subtract(&waiting);
             trimmed.push(waiting.record);
         }
@@ -296,17 +308,26 @@ impl Held {
         }
     }
 
-    /// Takes out the records that are due last.
+    fn window(&mut self) -> &mut Due {
+        self.waits.entry(Reason::Handler(Lane::Window)).or_default()
+    }
+
+    /// Takes out due records of the window that go last.
     pub(super) fn evict(&mut self) -> Vec<Record> {
-        let mut all: Vec<_> = self.wheel.drain().collect();
-        all.sort_unstable_by_key(|(_, due, _)| *due);
-        let kept = all.len() - EVICTED.min(all.len().div_ceil(2));
-        let evicted = all.split_off(kept).into_iter();
-        for (_, due, waiting) in all {
-            insert(&mut self.wheel, due, waiting);
+        let count = EVICTED.min(self.in_lane(Lane::Window).div_ceil(2));
+        let last: Vec<_> = (0..count).filter_map(|_| self.window().pop_last()).collect();
+        last.iter().for_each(|(_, waiting)| self.size.subtract(waiting));
+        last.into_iter().map(|(_, waiting)| self.free_of(waiting)).collect()
+    }
+
+    /// Takes out the records that are due and wait for a handler or a last attempt.
+    pub(super) fn take_lanes(&mut self) -> Vec<Record> {
+        while self.resume(&Reason::LastAttempt).is_some() {}
+        let mut all = Vec::new();
+        while let Some(waiting) = self.pop() {
+            all.push(self.free_of(waiting));
         }
-        let evicted = evicted.inspect(|(_, _, waiting)| self.size.subtract(waiting));
-        evicted.map(|(_, _, waiting)| waiting.record).collect()
+        all
     }
 
     /// Takes out all records. None counts as a delivery of its key any more.
@@ -315,11 +336,13 @@ impl Held {
         let mut all = mem::replace(self, Self { slots, last, ..Self::default() });
         let timed = [&mut all.wheel, &mut all.tries].into_iter().flat_map(TimingWheel::drain);
         let due = all.waits.into_values().flat_map(Due::into_values);
-        let free = |waiting: Waiting| {
-            self.free(waiting.slot.as_ref());
-            waiting.record
-        };
-        timed.map(|(_, _, waiting)| waiting).chain(due).map(free).collect()
+        timed.map(|(_, _, waiting)| waiting).chain(due).map(|one| self.free_of(one)).collect()
+    }
+
+    /// Returns the record of one that was taken out, which is no delivery of its key any more.
+    fn free_of(&mut self, waiting: Waiting) -> Record {
+        self.free(waiting.slot.as_ref());
+        waiting.record
     }
 
     /// The clock has stepped back: records that were due may not be due any more.

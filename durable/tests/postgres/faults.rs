@@ -215,6 +215,11 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     };
     assert!(record.error.is_some());
     assert_eq!(record.attempt, 0);
+    // This worker still delivers those whose zone it knows.
+    let repeat = Repeat::cron("0 9 * * *", "UTC").expect("rule");
+    let new = NewTimeout::new("c", now, b"").expect("valid").repeat(repeat);
+    timer.schedule_new(new).wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "c");
 }
 
 /// An operator sees it, and may schedule it with another rule.

@@ -273,8 +273,6 @@ impl PerKey {
 
     /// Locks the counts that have a key. The table there uses other bits of the hash.
     fn lock(&self, hash: u64) -> MutexGuard<'_, Counts> {
-        #[expect(clippy::cast_possible_truncation, reason = "any of the bits will do")]
-        let bits = (hash >> 32) as usize;
-        self.stripes[bits % STRIPES].lock()
+        self.stripes[(hash >> 32) as usize % STRIPES].lock()
     }
 }

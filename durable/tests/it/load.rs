@@ -5,7 +5,8 @@ use delaywheel_durable::{DurableError, SystemWallClock};
 use super::*;
 
 const MILLI: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(60);
+/// Limit of waits that end soon unless there is a fault.
+const LONG: Duration = Duration::from_secs(300);
 
 /// Writes timeouts that are due one microsecond apart, the last one now.
 fn fill(store: &MemoryStore, count: u32) {

@@ -15,6 +15,16 @@ async fn a_locked_row_delays_its_own_commands_only() {
     for id in ["x", "late"] {
         timer.schedule(id, 600 * SECOND, b"").wait().expect("schedule");
     }
+    let deliver_50 = |name: &str| {
+        let begin = Instant::now();
+        for number in 0..50 {
+            let id = format!("{name}/{number}");
+            timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+            deliveries.recv_timeout(LONG).expect("delivery").acknowledge();
+        }
+        begin.elapsed()
+    };
+    let alone = deliver_50("alone");
     let mut client = async_client(&server).await;
     let transaction = client.transaction().await.expect("begin");
     let id = |id| TimeoutId::new(id).expect("valid");
@@ -22,12 +32,9 @@ async fn a_locked_row_delays_its_own_commands_only() {
     store.cancel_in(&transaction, &id("late")).await.expect("cancel");
     let (first, second) = (timer.cancel("x"), timer.schedule("x", SECOND, b""));
     let refused = timer.cancel("late");
-    let begin = Instant::now();
-    for number in 0..50 {
-        timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
-        deliveries.recv_timeout(LONG).expect("delivery").acknowledge();
-    }
-    assert!(begin.elapsed() < 8 * SECOND, "{:?} for 50 others", begin.elapsed());
+    let beside = deliver_50("beside");
+    println!("{alone:?} alone, {beside:?} beside the lock");
+    assert!(beside < 3 * alone + 5 * SECOND, "{alone:?} alone, {beside:?} beside the lock");
     let delete = "DELETE FROM delaywheel.timeouts WHERE id = 'x'";
     transaction.execute(delete, &[]).await.expect("nothing");
     let DurableError::Store(error) = refused.wait().expect_err("locked") else { panic!() };
@@ -294,7 +301,8 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
         assert_eq!(timer.stats().acknowledged, 1);
     }
     assert!(!timer.finish(SECOND));
-    assert!(begin.elapsed() < 20 * SECOND, "{:?}", begin.elapsed());
+    // Otherwise they would wait without an end.
+    assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
     drop(waits);
 }
 

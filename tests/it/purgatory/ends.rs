@@ -13,7 +13,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    DelayedOperation, OperationKey, Purgatory, Timer, Watch,
+    DelayedOperation, OperationKey, Purgatory, Reaper, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, wait_until};
@@ -146,7 +146,9 @@ fn each_wait_of_very_many_is_measured() {
 
 #[test]
 fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
-    let purgatory = Purgatory::<u32, Op>::default();
+    let reaper = Reaper::new("ends");
+    let timer = || Timer::builder().reaper(&reaper);
+    let purgatory = Purgatory::<u32, Op>::builder().timer(timer()).build().unwrap();
     let (release, released) = mpsc::channel::<()>();
     let (send, ends) = mpsc::channel();
     let told = send.clone();
@@ -162,6 +164,10 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
         assert!(purgatory.watch(op, [1], MS).is_ok());
     }
     wait_until("all have expired", || purgatory.stats().expired == 10);
+    // The reaper runs this after it has handed all of them off.
+    let (other, (ran, runs)) = (timer().inline().build().unwrap(), mpsc::channel());
+    other.schedule(MS, move || ran.send(()).unwrap()).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
     assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (0, 0));
     let operations = purgatory.shutdown();
     let stats = purgatory.stats();

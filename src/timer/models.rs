@@ -4,6 +4,7 @@
 //! the real code, and the models must fail. Where a caller can break a protocol, a twin does so,
 //! and must fail.
 
+mod debounce;
 mod driver;
 mod finish;
 mod reaper;

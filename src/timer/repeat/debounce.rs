@@ -80,8 +80,12 @@ impl Debounce {
         let run = Arc::new(self.timer.schedule(self.quiet, move || callback())?);
         let other = self.run.lock().replace(Arc::clone(&run));
         // Another thread may have scheduled a run since, and its quiet period may end later.
-        if other.is_some_and(|other| other.cancel()) {
-            run.postpone(self.quiet);
+        if other.is_some_and(|other| other.cancel()) && !run.postpone(self.quiet) {
+            // The run of this call is over, unless a later call or cancel has taken it.
+            let run = self.run.lock().clone();
+            if run.is_some_and(|run| !run.is_pending()) {
+                return self.call();
+            }
         }
         Ok(())
     }

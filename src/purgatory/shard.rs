@@ -540,7 +540,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
     /// watchers have left as the hold has steps.
     fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<Due<K, O>>>) -> bool {
         let (before, watched) = (expired.len(), self.lists.watched);
-        let mut due = self.wheel.advance(read.now).limit(steps);
+        let mut due = self.wheel.advance(read.now).until(read.now).limit(steps);
         loop {
             let count = expired.len() - before;
             let is_late = (count as u64) < steps.saturating_sub(BATCH as u64);

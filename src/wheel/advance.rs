@@ -37,6 +37,8 @@ pub struct Expired<T> {
 #[must_use = "timeouts expire as this is iterated; the others stay due"]
 pub struct Advance<'a, T> {
     wheel: &'a mut TimingWheel<T>,
+    /// Timeouts with later deadlines stay.
+    until: Tick,
     /// Steps that may still be taken.
     steps: u64,
 }
@@ -44,7 +46,14 @@ pub struct Advance<'a, T> {
 impl<'a, T> Advance<'a, T> {
     #[inline]
     pub(super) fn new(wheel: &'a mut TimingWheel<T>) -> Self {
-        Self { wheel, steps: u64::MAX }
+        Self { until: wheel.now, wheel, steps: u64::MAX }
+    }
+
+    /// Leaves the timeouts after a tick, though the time of the wheel may be later.
+    #[cfg(feature = "std")]
+    pub(crate) fn until(mut self, tick: Tick) -> Self {
+        self.until = tick;
+        self
     }
 
     /// Ends the iteration after `steps` steps, even if more timeouts are due.
@@ -79,7 +88,7 @@ impl<'a, T> Advance<'a, T> {
     /// means that it ended at its limit: the last steps may have moved timeouts that are not due.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.wheel.next_expiration().is_none_or(|next| next > self.wheel.now())
+        self.wheel.next_expiration().is_none_or(|next| next > self.until)
     }
 }
 
@@ -88,17 +97,18 @@ impl<T> Iterator for Advance<'_, T> {
 
     #[inline]
     fn next(&mut self) -> Option<Expired<T>> {
-        self.wheel.expire_next(&mut self.steps)
+        self.wheel.expire_next(self.until, &mut self.steps)
     }
 }
 
 impl<T> FusedIterator for Advance<'_, T> {}
 
 impl<T> TimingWheel<T> {
-    /// Removes the next due timeout, in at most `steps` steps. Subtracts the steps that it used.
-    fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
+    /// Removes the next timeout that is due at `until`, in at most `steps` steps. Subtracts the
+    /// steps that it used.
+    fn expire_next(&mut self, until: Tick, steps: &mut u64) -> Option<Expired<T>> {
         while let Some((due, expiration)) = self.buckets.first_due(self.expired_to) {
-            if expiration > self.now {
+            if expiration > until {
                 break;
             }
             if matches!(due, Due::Bucket(_)) && self.buckets.end_kept() {
@@ -130,7 +140,7 @@ impl<T> TimingWheel<T> {
             }
             self.cascade(position);
         }
-        self.expired_to = self.now;
+        self.expired_to = self.expired_to.max(until);
         None
     }
 

@@ -1,4 +1,4 @@
-//! Two times of the wall clock beside a step back, and a turn.
+//! Times of the wall clock beside a step back, a turn and an insert.
 
 use std::{
     sync::{Arc, Weak},
@@ -8,7 +8,7 @@ use std::{
 
 use loom::thread;
 
-use super::{check, expire_due, shards_with};
+use super::{FAR, check, expire_due, shards_with};
 use crate::{
     clock::{Clock, StepListener},
     sync::{AtomicU64, Ordering, Parker},
@@ -72,5 +72,31 @@ fn a_time_is_not_early_though_the_clock_steps_back_while_it_is_scheduled() {
         scheduler.join().expect("no thread panics");
         steps.join().expect("no thread panics");
         turn();
+    });
+}
+
+#[test]
+fn a_time_is_not_early_though_an_insert_after_a_step_back_moves_the_wheel_on() {
+    check(|| {
+        let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
+        let clock = Stepped(Instant::now(), Arc::clone(&stage));
+        let shards = Arc::new(shards_with(1, None, clock, parker.unparker()));
+        let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
+        let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(now, tick, 1);
+        assert!(shards.put_at_time(0, now, time, insert).is_ok());
+        shards.lock(0).insert(now, now, 2).expect("the wheel has room");
+        let other = thread::spawn({
+            let shards = Arc::clone(&shards);
+            move || {
+                (1..=2).for_each(|next| stage.store(next, Ordering::SeqCst));
+                let read = shards.clock.read();
+                shards.lock(0).insert(read.now, FAR, 3).expect("the wheel has room");
+            }
+        });
+        let (read, mut expired) = (shards.clock.read(), Vec::new());
+        shards.follow_wall_clock(read.now);
+        expire_due(&shards, read, &mut expired);
+        assert!(expired.iter().all(|expired| expired.value != 1), "it is early by an hour");
+        other.join().expect("no thread panics");
     });
 }

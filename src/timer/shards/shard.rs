@@ -104,7 +104,7 @@ impl<T: Send + 'static> ShardState for TimingWheel<T> {
     }
 
     fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
-        let mut due = self.advance(read.now).limit(steps);
+        let mut due = self.advance(read.now).until(read.now).limit(steps);
         expired.extend(&mut due);
         due.is_drained()
     }
@@ -337,9 +337,9 @@ impl<S: ShardState> ShardGuard<'_, S> {
         let wheel = content.state.wheel();
         shard.published.set(wheel.next_expiration().unwrap_or(Tick::MAX));
         debug_assert!(!is_drained || shard.published.get() > read.now, "a due timeout is left");
-        // The wheel may be ahead of `now`: an insert may have read the clock later.
+        // Also if the wheel is ahead of `now`: an insert may have read the clock later.
         debug_assert!(
-            expired[before..].last().is_none_or(|last| last.deadline <= wheel.now()),
+            expired[before..].last().is_none_or(|last| last.deadline <= read.now),
             "a timeout expired early"
         );
         is_drained

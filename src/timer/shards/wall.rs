@@ -10,8 +10,9 @@
 //! A *look* reads the timer's clock, the wall clock, and the timer's clock again. So the offset is
 //! between `least = wall - after` and `most = wall - before`. The tick of a timeout follows from
 //! `least`, so the timeout is late by the duration of a look at most. A turn reads `now`, and then
-//! looks. If the offset in use is above `most`, the turn moves the timeouts. So a due timeout has a
-//! deadline of at most `now + most`. Since `now <= before`, the wall clock has shown the deadline.
+//! looks. If the offset in use is above `most`, the turn moves the timeouts. It expires those with
+//! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
+//! `now + most`. Since `now <= before`, the wall clock has shown the deadlines.
 //!
 //! # Why no step is missed
 //!

@@ -176,8 +176,11 @@ impl<K> fmt::Debug for Waiting<K> {
 ///
 /// # Cancel safety
 ///
-/// A dropped wait is cancelled and leaves the purgatory. This loses no event, because an event
-/// carries no message: the next wait checks its condition first.
+/// A dropped wait is cancelled and leaves the purgatory. With [`when`](Self::when), this loses no
+/// event, because an event carries no message: the next wait checks the condition first. In the
+/// same way, no value is lost with [`when_reached`](Self::when_reached). Without them, an event or
+/// a value that came before the drop is lost, and the next wait needs another one. So keep such a
+/// wait while other branches of a `select!` win, and poll it by reference.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Wait<K>
 where

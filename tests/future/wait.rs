@@ -61,6 +61,24 @@ fn a_wait_with_a_condition_ends_when_that_holds() {
 }
 
 #[test]
+fn a_dropped_wait_loses_no_event_if_the_next_one_checks_its_condition_first() {
+    let (purgatory, _clock) = purgatory();
+    let holds = Arc::new(AtomicBool::new(false));
+    let wait = || {
+        let condition = Arc::clone(&holds);
+        purgatory.wait([3], SECOND).when(move || condition.load(Ordering::Acquire))
+    };
+    let mut dropped = (wait(), purgatory.wait([3], SECOND));
+    assert_eq!((completion(&mut dropped.0), completion(&mut dropped.1)), (None, None));
+    holds.store(true, Ordering::Release);
+    assert_eq!(purgatory.check_and_complete(&3), 2);
+    drop(dropped);
+    assert_eq!(completion(&mut wait()), Some(Completion::Satisfied));
+    assert_eq!(completion(&mut purgatory.wait([3], SECOND)), None, "without one, it is lost");
+    assert_empty(&purgatory);
+}
+
+#[test]
 fn a_wait_expires_and_is_cancelled_and_the_task_is_woken() {
     let (purgatory, clock) = purgatory();
     let (woken, waker) = Wakes::new();

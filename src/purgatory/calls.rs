@@ -11,6 +11,8 @@
 //!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, put them back
 //!   unchecked, and push a closure onto the queue that checks them later. The thread runs the queue
 //!   when the outermost check has returned, and the thread has no operation out.
+//! - The checks of a `watch` decide its result, so none of them is deferred. Checks that call
+//!   `watch` nest as deep as they call it.
 
 use std::{
     boxed::Box,

@@ -34,7 +34,9 @@ pub trait DelayedOperation<K>: Send + 'static {
     /// that state before you call `check_and_complete`.
     ///
     /// A check may announce events. When checks have announced each other eight deep, the purgatory
-    /// makes the further checks after the outermost one has returned.
+    /// makes the further checks after the outermost one has returned. A check may also call
+    /// [`watch`](super::Purgatory::watch), whose checks run at once. So do not let each operation
+    /// add the next one from its check: a long chain would overflow the stack.
     ///
     /// Returns `false` by default, for operations that wait for thresholds only.
     fn try_complete(&mut self) -> bool {

@@ -18,7 +18,8 @@
 //!   and returns them, to be woken without the lock. A close removes all.
 //! - A woken task finds no value if another receiver was faster. It waits again with the same
 //!   ticket, so it stays ahead of tasks that began later.
-//! - A woken task that drops its receiver wakes the next task, if there is a value.
+//! - A woken task that drops its receiver wakes the next task, if there is a value. So does a
+//!   thread that has caught a panic of a waker.
 //!
 //! A waiting task takes one entry of a `BTreeMap`. So it allocates only if the map needs a further
 //! node, which has room for 11 entries.
@@ -40,8 +41,9 @@ use std::{
 };
 
 use crate::{
+    panics::catch,
     sync::{Condvar, Mutex},
-    waker::{poll_or_store, wake_all},
+    waker::poll_or_store,
     wheel::Expired,
 };
 
@@ -139,6 +141,28 @@ impl<T> Backlog<T> {
     /// Wakes threads that wait for a timeout.
     pub(crate) fn wake(&self, threads: usize) {
         (0..threads).for_each(|_| self.arrived.notify_one());
+    }
+
+    /// Wakes tasks by `wake`, which returns `false` if the waker panics. Then wakes another task,
+    /// if a value is left.
+    pub(crate) fn wake_tasks(
+        &self,
+        tasks: impl IntoIterator<Item = Waker>,
+        wake: impl Fn(Waker) -> bool,
+    ) {
+        for task in tasks {
+            let mut next = Some(task);
+            while let Some(task) = next {
+                next = if wake(task) { None } else { self.next_task() };
+            }
+        }
+    }
+
+    /// Removes the waker of the task that has waited longest, if there is a value.
+    fn next_task(&self) -> Option<Waker> {
+        let mut state = self.state.lock();
+        let is_due = state.waiting.len > 0;
+        state.receivers.pop_up_to(usize::from(is_due)).pop()
     }
 
     /// Takes the timeout that has waited longest.
@@ -271,13 +295,10 @@ impl<T> Drop for Receiver<T> {
         if self.ticket.is_none() {
             return;
         }
-        let mut state = self.backlog.state.lock();
-        let removed = state.receivers.remove(&mut self.ticket);
-        let is_woken = removed.is_none() && state.waiting.len > 0;
-        let next = state.receivers.pop_up_to(usize::from(is_woken));
-        drop(state);
-        drop(removed);
-        wake_all(next);
+        let removed = self.backlog.state.lock().receivers.remove(&mut self.ticket);
+        if removed.is_none() {
+            self.backlog.wake_tasks(self.backlog.next_task(), |task| catch(|| task.wake()).is_ok());
+        }
     }
 }
 

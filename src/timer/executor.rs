@@ -90,11 +90,13 @@ impl<T> Handler<T> {
         self.catch(|| (self.handle)(expired.value));
     }
 
-    /// Runs user code, and catches and counts its panic.
-    pub(super) fn catch(&self, user_code: impl FnOnce()) {
-        if let Err(panic) = catch(user_code) {
+    /// Runs user code, and catches and counts its panic. Returns whether it returned.
+    pub(super) fn catch(&self, user_code: impl FnOnce()) -> bool {
+        let panic = catch(user_code).err();
+        if let Some(panic) = &panic {
             self.panicked.fetch_add(1, Ordering::Relaxed);
-            self.events.panicked(&panic);
+            self.events.panicked(panic);
         }
+        panic.is_none()
     }
 }

@@ -145,9 +145,7 @@ impl<S: ShardState> Shared<S> {
         drop(shard.unlock_fairly());
         if let Some((backlog, (threads, tasks))) = receivers {
             backlog.wake(threads);
-            for task in tasks {
-                self.handler.catch(|| task.wake());
-            }
+            backlog.wake_tasks(tasks, |task| self.handler.catch(|| task.wake()));
         }
     }
 

@@ -149,6 +149,24 @@ fn a_waker_of_a_receiver_that_panics_stops_no_other() {
 }
 
 #[test]
+fn a_value_is_not_left_to_a_task_whose_waker_panics() {
+    let (queue, clock) = queue();
+    let (woken, good) = Wakes::new();
+    let bad = waker(|| panic_any("a waker panics"));
+    let [_first, second, _third, mut last] = [&bad, &good, &bad, &good].map(|waker| {
+        let mut receiver = queue.recv_async();
+        assert!(poll_with(&mut receiver, waker).is_pending());
+        receiver
+    });
+    queue.insert(SECOND, 1).expect("the queue is open");
+    clock.advance(SECOND);
+    assert_eq!((woken.count(), queue.timer().stats().panicked), (1, 1));
+    drop(second);
+    assert_eq!(woken.count(), 2, "the drop has woken no other");
+    assert_eq!(poll(&mut last), Poll::Ready(Ok(1)));
+}
+
+#[test]
 fn a_waker_of_a_receiver_may_use_its_queue() {
     let (queue, clock) = queue();
     let streams = Arc::new(Mutex::new(vec![queue.stream(), queue.stream()]));

@@ -42,6 +42,9 @@ pub enum Overload {
     /// The new operation waits before another one leaves, so a refused operation never displaces
     /// another. For this moment, each such call may exceed the limit by one.
     ///
+    /// If others overtake the new operation while it begins to wait, it may itself be the one that
+    /// has waited longest. Then the purgatory displaces it.
+    ///
     /// If the clock reads the same time for two operations, either may leave first. A search for
     /// the oldest operation takes the lock of each shard, one after the other.
     DisplaceOldest,

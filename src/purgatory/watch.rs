@@ -273,19 +273,23 @@ where
         }
     }
 
-    /// Displaces the operation of the least rank of all shards, except the newcomer, if a limit is
-    /// exceeded. Searches again if the operation found has already ended.
+    /// Displaces the operation of the least rank of all shards, if a limit is exceeded. That is the
+    /// newcomer only if it was registered before the other one. Searches again if the operation
+    /// found has already ended.
     fn displace(&self, limit: LimitOf, newcomer: (usize, Key), now: Nanos) {
         // One displacement at a time: two threads that see one excess would displace twice.
         let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
         let turn = displacing.lock();
         while limits.is_exceeded(limit) {
-            let oldest = (0..timer.shards.count()).filter_map(|shard| {
-                let newcomer = (shard == newcomer.0).then_some(newcomer.1);
-                let (rank, key) = timer.shards.lock(shard).state().oldest(limit, newcomer)?;
+            let oldest = |shard, except| {
+                let (rank, key) = timer.shards.lock(shard).state().oldest(limit, except)?;
                 Some((rank, shard, key))
-            });
-            let Some((_, shard, key)) = oldest.min() else { return };
+            };
+            let except = |shard| (shard == newcomer.0).then_some(newcomer.1);
+            let others = (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
+            let Some(other @ (rank @ (is_by_threshold, _), ..)) = others.min() else { return };
+            let own = oldest(newcomer.0, None).filter(|(own, ..)| !is_by_threshold && *own < rank);
+            let (_, shard, key) = own.unwrap_or(other);
             let mut shard = timer.shards.lock(shard);
             let claim = shard.state_mut().claim(key, Completion::Displaced, now);
             // The drop of keys is user code.

@@ -15,7 +15,7 @@ use delaywheel::{
     WatchErrorKind,
 };
 
-use super::support::{Builder, Cancel as _, HOUR, Op, World, must_return};
+use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, must_return};
 use crate::timer::support::HookedClock;
 
 #[test]
@@ -151,4 +151,39 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
         purgatory.check_invariants();
         assert_eq!(purgatory.delayed(), 1);
     });
+}
+
+#[test]
+fn the_oldest_is_displaced_also_if_it_begins_to_wait_last() {
+    for is_per_key in [false, true] {
+        let world = World::with(|builder| {
+            if is_per_key {
+                builder.max_delayed_per_key(1, Overload::DisplaceOldest)
+            } else {
+                builder.max_delayed(1, Overload::DisplaceOldest)
+            }
+        });
+        world.watch(1, [7]);
+        world.clock.advance(MS);
+        let (purgatory, clock) = (world.purgatory.clone(), world.clock.clone());
+        let (mut checks, mut younger) = (0, Some(world.op(3)));
+        let older = world.op(2).check(move || {
+            checks += 1;
+            match checks {
+                // Announced while it is out. So it is checked again after it was counted, and
+                // before it displaces another one.
+                2 => drop(purgatory.check_and_complete(&7)),
+                3 => {
+                    clock.advance(MS);
+                    let younger = younger.take().expect("it is added once");
+                    purgatory.watch(younger, [7], HOUR).expect("it displaces another");
+                }
+                _ => {}
+            }
+            false
+        });
+        world.purgatory.watch(older, [7], HOUR).expect("it waits");
+        assert_eq!(world.ended(), [(1, Completion::Displaced), (2, Completion::Displaced)]);
+        world.purgatory.check_invariants();
+    }
 }

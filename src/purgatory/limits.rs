@@ -8,16 +8,13 @@
 //! A key's limit counts an operation once for each of its watchers on that key. An operation leaves
 //! the counts under the lock of its shard, when it leaves the lists.
 
-use std::{
-    boxed::Box,
-    collections::{BTreeMap, HashMap, hash_map::Entry},
-};
+use std::{boxed::Box, collections::BTreeMap};
 
 use crossbeam::utils::CachePadded;
-use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use super::table::Table;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Policy when a limit is reached.
 ///
@@ -86,7 +83,8 @@ pub(super) struct PerKey {
     stripes: Box<[CachePadded<Mutex<Counts>>]>,
 }
 
-type Counts = HashMap<u64, u64, FixedState>;
+/// The count of each key.
+type Counts = Table<(), u64>;
 
 /// Number of locks for the counts.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };
@@ -97,7 +95,7 @@ impl Limits {
     pub(super) fn new(total: Option<u64>, per_key: Option<Limit>, max_keys: usize) -> Self {
         let total = total.map(|operations| Total { operations, count: AtomicU64::new(0) });
         let per_key = per_key.map(|limit| {
-            let stripe = |_| CachePadded::new(Mutex::new(Counts::default()));
+            let stripe = |_| CachePadded::new(Mutex::new(Counts::new()));
             PerKey { limit, stripes: (0..STRIPES).map(stripe).collect() }
         });
         let displace = total.is_some() || per_key.as_ref().is_some_and(PerKey::displaces);
@@ -164,8 +162,9 @@ impl Limits {
                 count.load(Ordering::Relaxed) > *operations
             }
             (Some(hash), _, Some(per_key)) => {
-                let counts = per_key.stripe(hash).lock();
-                counts.get(&hash).is_some_and(|count| *count > per_key.limit.operations)
+                let counts = per_key.lock(hash);
+                let index = counts.find(hash, |()| true);
+                index.is_some_and(|index| counts.at(index).list > per_key.limit.operations)
             }
             _ => false,
         }
@@ -200,8 +199,10 @@ impl Limits {
             assert!(count <= *operations, "{count} operations exceed {operations}");
         }
         let Some(per_key) = &self.per_key else { return };
-        let stripes = per_key.stripes.iter().map(|stripe| stripe.lock().clone());
-        let counts: BTreeMap<_, _> = stripes.flatten().collect();
+        let mut counts = BTreeMap::new();
+        for stripe in &per_key.stripes {
+            counts.extend(stripe.lock().iter().map(|(_, entry)| (entry.hash, entry.list)));
+        }
         assert_eq!(&counts, on_keys, "permits of keys and watchers differ");
         let most = counts.values().max().copied().unwrap_or(0);
         assert!(most <= per_key.limit.operations, "{most} operations on a key exceed its limit");
@@ -212,13 +213,13 @@ impl Limits {
     #[inline]
     pub(super) fn shrink(&self) {
         for stripe in self.per_key.iter().flat_map(|per_key| &per_key.stripes) {
-            stripe.lock().shrink_to_fit();
+            stripe.lock().shrink();
         }
     }
 }
 
 /// Keys that a stripe keeps memory for while it is empty.
-const KEPT: usize = 64;
+const KEPT: u32 = 64;
 
 impl PerKey {
     fn displaces(&self) -> bool {
@@ -229,41 +230,49 @@ impl PerKey {
     /// for a moment: another thread could be refused meanwhile.
     #[inline]
     fn take(&self, hash: u64) -> bool {
-        let mut counts = self.stripe(hash).lock();
-        let count = counts.entry(hash).or_insert(0);
-        let is_left = *count < self.limit.operations;
-        *count += u64::from(is_left);
-        is_left
+        self.count(hash, |count| {
+            let is_left = *count < self.limit.operations;
+            *count += u64::from(is_left);
+            is_left
+        })
     }
 
     /// Counts an operation on a key. Returns the count.
     #[inline]
     fn add(&self, hash: u64) -> u64 {
-        let mut counts = self.stripe(hash).lock();
-        let count = counts.entry(hash).or_insert(0);
-        *count += 1;
-        *count
+        self.count(hash, |count| {
+            *count += 1;
+            *count
+        })
+    }
+
+    /// Changes the count of a key, which begins with 0.
+    #[inline]
+    fn count<R>(&self, hash: u64, change: impl FnOnce(&mut u64) -> R) -> R {
+        let mut counts = self.lock(hash);
+        let index = counts.find(hash, |()| true).unwrap_or_else(|| counts.insert(hash, (), 0));
+        change(&mut counts.at_mut(index).list)
     }
 
     #[inline]
     fn release(&self, hash: u64) {
-        let mut counts = self.stripe(hash).lock();
-        let Entry::Occupied(mut entry) = counts.entry(hash) else {
+        let mut counts = self.lock(hash);
+        let Some(index) = counts.find(hash, |()| true) else {
             debug_assert!(false, "a permit of key {hash:x} was released twice");
             return;
         };
-        *entry.get_mut() -= 1;
-        if *entry.get() == 0 {
-            entry.remove();
-            if counts.is_empty() && counts.capacity() > KEPT {
-                *counts = Counts::default();
+        let count = &mut counts.at_mut(index).list;
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(index);
+            if counts.len() == 0 && counts.slots() > KEPT {
+                *counts = Counts::new();
             }
         }
     }
 
-    fn stripe(&self, hash: u64) -> &Mutex<Counts> {
-        #[expect(clippy::cast_possible_truncation, reason = "any of the bits will do")]
-        let bits = hash as usize;
-        &self.stripes[bits % STRIPES]
+    /// Locks the counts that have a key. The table there uses other bits of the hash.
+    fn lock(&self, hash: u64) -> MutexGuard<'_, Counts> {
+        self.stripes[(hash >> 32) as usize % STRIPES].lock()
     }
 }

@@ -1,5 +1,5 @@
-//! The keys that operations watch, with their watchers. A hash table that grows by one chain at a
-//! time, so that a hold of a lock is short.
+//! The keys that operations watch, with their watchers or their number. A hash table that grows by
+//! one chain at a time, so that a hold of a lock is short.
 //!
 //! A table that doubles moves all its entries at once. This one uses *linear hashing* (Litwin,
 //! 1980). There is about one chain for each entry, but at least a block of chains. An insertion
@@ -41,6 +41,11 @@ impl<K, L> Table<K, L> {
     /// Returns the number of keys.
     pub(super) const fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Returns the number of keys that it has memory for.
+    pub(super) fn slots(&self) -> u32 {
+        self.entries.slots()
     }
 
     pub(super) fn at(&self, index: u32) -> &Entry<K, L> {

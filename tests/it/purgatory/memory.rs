@@ -178,6 +178,21 @@ fn a_crowd_gives_back_the_counts_of_keys_as_well() {
     assert!(used.bytes_current <= 0, "{} bytes are kept", used.bytes_current);
 }
 
+/// A call adds a segment of slots to each of three tables at most.
+#[test]
+fn no_call_makes_room_for_a_number_of_keys_that_grows() {
+    let timer = Timer::builder().clock(ManualClock::new()).shards(2);
+    let builder = Purgatory::builder().timer(timer);
+    let builder = builder.max_delayed_per_key(9, Overload::DisplaceOldest);
+    let purgatory: Requests = builder.build().expect("the settings are in range");
+    let most = (0..MANY).map(|key| {
+        let request = Request(Box::new(0));
+        measure(|| assert!(purgatory.watch(request, [key], HOUR).is_ok())).bytes_max
+    });
+    let most = most.max().expect("there are keys");
+    assert!(most < 256 << 10, "{most} bytes in a call");
+}
+
 /// The future and the operation share one allocation. The keys and the purgatory are in the future.
 #[cfg(feature = "future")]
 #[test]

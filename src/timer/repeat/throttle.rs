@@ -95,7 +95,8 @@ impl Throttle {
     ///
     /// # Errors
     ///
-    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled. If another
+    /// call is about to schedule the run, only that call returns the error.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let Shared { timer, period, state } = &*self.shared;

@@ -181,7 +181,7 @@ impl Timer {
     /// # Complexity
     ///
     /// Takes *O*(1) time, amortized, one lock, and one allocation for a callback of more than 24
-    /// bytes. Wakes the reaper if it would wake up too late.
+    /// bytes, or 16 without a pointer. Wakes the reaper if it would wake up too late.
     pub fn schedule(
         &self,
         delay: Duration,

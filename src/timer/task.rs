@@ -23,7 +23,7 @@ const STORED: usize = 24;
 impl Task {
     #[inline]
     pub(super) fn new(callback: impl FnOnce() + Send + 'static) -> Self {
-        // Takes no more room than the callback if that has a pointer.
+        // Takes no more room than the callback if that has a pointer, and else one word more.
         let mut callback = Some(callback);
         Self(StackFuture::from_or_box(poll_fn(move |_| {
             if let Some(callback) = callback.take() {

@@ -21,7 +21,8 @@ use crate::wheel::TimingWheel;
 ///
 /// For programs with millions of timeouts, such as request ids. A timeout takes the size of its
 /// value and a few words, in memory that the timer reuses. [`Timer`](crate::Timer) is a
-/// `ValueTimer` of closures. Those of up to 24 bytes need no box.
+/// `ValueTimer` of closures. Those of up to 24 bytes need no box if they hold a pointer, such as
+/// an `Arc` or a sender. Others need none up to 16 bytes.
 ///
 /// The handler receives the value but not the [`TimeoutKey`]. If the handler has to distinguish an
 /// old timeout of a resource from a newer one, put a version into the value, as the

@@ -156,9 +156,12 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
 #[test]
 fn the_oldest_is_displaced_also_if_it_begins_to_wait_last() {
     for is_per_key in [false, true] {
-        let world = World::with(|builder| match is_per_key {
-            true => builder.max_delayed_per_key(1, Overload::DisplaceOldest),
-            false => builder.max_delayed(1, Overload::DisplaceOldest),
+        let world = World::with(|builder| {
+            if is_per_key {
+                builder.max_delayed_per_key(1, Overload::DisplaceOldest)
+            } else {
+                builder.max_delayed(1, Overload::DisplaceOldest)
+            }
         });
         world.watch(1, [7]);
         world.clock.advance(MS);

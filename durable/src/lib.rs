@@ -97,15 +97,14 @@
 //!
 //! # Queues
 //!
-//! A timeout belongs to a queue; the default one has the empty name. A timer claims only from
-//! queues that it serves: see [`Queue`]. For each of them it is a worker of its own. Those of other
-//! queues wait for another worker. A claim takes what is due in the order of priority and time.
-//! A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as may run
-//! at once on all workers together. Pauses are exact, and keys among deliveries that are current. A
-//! handler can still run, beside the next one of its key, after its timeout was cancelled or
-//! replaced, its limit was exceeded, or its lease has ended: [`Delivery::is_current`] tells it. A
-//! permit of a rate whose delivery does not begin after all goes to another one of this worker
-//! within a tenth of a second, or is lost.
+//! A timeout belongs to a queue; the default one has the empty name. For each [`Queue`] that a
+//! timer serves, it is a worker of its own. A claim takes what is due in the order of priority and
+//! time. A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as
+//! may run at once on all workers together. Pauses are exact, and keys among deliveries that are
+//! current. A handler can still run, beside the next one of its key, after its timeout was
+//! cancelled or replaced, its limit was exceeded, or its lease has ended:
+//! [`Delivery::is_current`] tells it. A permit of a rate whose delivery does not begin after all
+//! goes to another one of this worker within a tenth of a second, or is lost.
 //!
 //! # Waiting
 //!

@@ -1,6 +1,5 @@
-//! The page that shows a store to operators.
+//! The page that shows a store to operators: bounded queries, a few at a time.
 //!
-//! The server renders it, and it has no script. It reads with bounded queries, a few at a time.
 //! Without a token it answers only to names of this machine, so that no other site can read it
 //! through a name of its own (DNS rebinding).
 

@@ -25,26 +25,7 @@ use crate::{error::BuildError, record::Name, store::Store, time::WallClock};
 /// A future that a spawner runs to its end.
 pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Settings of a [`DurableTimer`].
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use delaywheel_durable::{Backoff, DurableTimer, MemoryStore};
-///
-/// let timer = DurableTimer::builder(MemoryStore::new())
-///     .backoff(Backoff::new(Duration::from_secs(5)).attempts(3))
-///     .threads(2)
-///     .build_blocking(|delivery| {
-///         println!("{}: {:?}", delivery.id(), delivery.payload());
-///         Ok(())
-///     })?;
-/// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind").wait()?;
-/// assert_eq!(timer.count()?.live, 1);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
-/// ```
+/// Settings of a [`DurableTimer`], which has an example.
 #[derive(Debug)]
 pub struct DurableTimerBuilder {
     store: Box<dyn Store>,

@@ -1,9 +1,9 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
 //! Locks: `drivers` is held while the store is called, except for claims, so only the thread of the
-//! driver waits for it without a limit. `inbox` and `phase` are held only for a moment. A thread
-//! that holds `drivers` may take `inbox`, `phase` and those of the store, and never the other way
-//! round. No lock is held while a handler runs.
+//! driver waits for it without a limit. `inbox`, `postponed` and `phase` are held only for a
+//! moment. A thread that holds `drivers` may take `inbox`, `phase` and those of the store, and
+//! never the other way round. No lock is held while a handler runs.
 
 use std::{
     fmt, mem,
@@ -55,8 +55,6 @@ struct Inbox {
     /// Earliest due times of queues; without a name, of any queue.
     due: FxHashMap<Option<Name>, WallTime>,
     claimed: Vec<(LaneClaim, Claimed)>,
-    /// Settlements to be tried again, in virtual time.
-    postponed: Vec<Job>,
 }
 
 impl Inbox {
@@ -82,6 +80,8 @@ pub(super) struct Core {
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
+    /// Settlements to be tried again, in virtual time.
+    postponed: Mutex<Vec<Job>>,
     phase: Mutex<Phase>,
     /// Threads that use the store.
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
@@ -105,6 +105,7 @@ impl Core {
             queues,
             drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
+            postponed: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             threads: Mutex::default(),
             itself: itself.clone(),
@@ -146,7 +147,7 @@ impl Core {
             self.commits.push(job);
         } else {
             let failed = self.write(vec![job]);
-            self.inbox.lock().postponed.extend(failed.again.into_iter().chain(failed.locked));
+            self.postponed.lock().extend(failed.again.into_iter().chain(failed.locked));
         }
     }
 
@@ -213,7 +214,7 @@ impl Core {
     ///
     /// `claim` carries out claims, or has another thread do it.
     fn run_turn(&self, claim: &dyn Fn(LaneClaim)) -> Option<WallTime> {
-        let postponed = mem::take(&mut self.inbox.lock().postponed);
+        let postponed = mem::take(&mut *self.postponed.lock());
         for job in postponed {
             self.commit(job);
         }
@@ -221,11 +222,8 @@ impl Core {
             let (steps, next) = {
                 let mut drivers = self.drivers.lock();
                 let is_closing = *self.phase.lock() >= Phase::Closing;
-                let Inbox { must_rest, returned, ended, due, claimed, .. } = {
-                    let mut inbox = self.inbox.lock();
-                    let postponed = mem::take(&mut inbox.postponed);
-                    mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
-                };
+                let news = mem::take(&mut *self.inbox.lock());
+                let Inbox { must_rest, returned, ended, due, claimed } = news;
                 for (driver, token, lasted) in returned {
                     drivers[driver].returned(token, lasted);
                 }
@@ -248,9 +246,7 @@ impl Core {
                         driver.rest(now);
                     }
                     let mut step = driver.step(&*self.store, now, &self.counters, claimed);
-                    for claim in held {
-                        step.settle(claim, Settlement::Release);
-                    }
+                    step.release(&held);
                     step
                 });
                 let steps: Vec<_> = steps.collect();
@@ -335,9 +331,9 @@ impl Core {
 
     /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
-        let claims: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        for claim in claims {
-            self.settle(claim, Settlement::Release, Counted::Released);
+        let held: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
+        for record in held {
+            self.settle(record.claim(), Settlement::Release, Counted::Released);
         }
         let mut drivers = self.drivers.lock();
         // A claim under way locks its worker.
@@ -726,9 +722,9 @@ mod tests {
             };
             bench.core.run_turn(&claim);
             if is_cancelled {
-                bench.cancel()
+                bench.cancel();
             } else {
-                bench.pause(true)
+                bench.pause(true);
             }
             bench.core.run_turn(&claim);
             let claimed = on_its_way.lock().take().expect("the backlog was claimed");

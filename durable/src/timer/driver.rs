@@ -40,7 +40,7 @@ use super::{
     commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
-    held::{Held, Lane, Size, Waiting, rank, tick, time},
+    held::{Held, Lane, Reason, Size, Waiting, rank, tick, time},
     policy::Backoff,
     stats::Counters,
 };
@@ -188,13 +188,15 @@ impl Step {
     }
 
     /// Adds a settlement that is not counted.
-    pub(super) fn settle(&mut self, claim: Claim, settlement: Settlement) {
+    fn settle(&mut self, claim: Claim, settlement: Settlement) {
         self.settlements.push((claim, settlement, Counted::Released));
     }
 
     /// Gives records back.
-    fn release(&mut self, records: &[Record]) {
-        records.iter().for_each(|record| self.settle(record.claim(), Settlement::Release));
+    pub(super) fn release(&mut self, records: &[Record]) {
+        for record in records {
+            self.settle(record.claim(), Settlement::Release);
+        }
     }
 
     /// An attempt failed without an answer of the handler.
@@ -227,7 +229,7 @@ struct Turn<'a> {
 }
 
 /// The claims of a lane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LaneState {
     is_claiming: bool,
     at: Option<WallTime>,
@@ -238,13 +240,6 @@ struct LaneState {
     /// from its start would read what was delivered long ago, as long as an old transaction keeps
     /// the server from removing it.
     floor: WallTime,
-}
-
-impl Default for LaneState {
-    fn default() -> Self {
-        let (at, after, floor) = (Some(WallTime::MIN), WallTime::MIN, WallTime::MIN);
-        Self { is_claiming: false, at, after, floor }
-    }
 }
 
 /// A delivery that the store has begun and not settled.
@@ -316,7 +311,9 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
-        Self { settings, handling: MOMENT, ..Self::default() }
+        let mut driver = Self { settings, handling: MOMENT, ..Self::default() };
+        driver.claim_soon(WallTime::MIN);
+        driver
     }
 
     /// Numbers of records in the window, due, and being delivered.
@@ -395,11 +392,10 @@ impl Driver {
         self.free_slot(delivering.slot.as_ref());
     }
 
-    /// Claims no more. Returns the claims of the held records that are not being delivered, to be
-    /// released.
-    pub(crate) fn close(&mut self) -> Vec<Claim> {
+    /// Claims no more. Returns the records whose deliveries have not begun, to be released.
+    pub(crate) fn close(&mut self) -> Vec<Record> {
         self.is_closing = true;
-        self.held.take_all().iter().map(Record::claim).collect()
+        self.held.take_all()
     }
 
     /// Returns the worker, to be removed from the store once no delivery is under way.
@@ -451,7 +447,7 @@ impl Driver {
         let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
-        let look_at = window_at.filter(|_| self.held.is_window_early());
+        let look_at = window_at.filter(|_| self.held.in_lane(Lane::Window) == 0);
         let look_at = look_at.map(|at| at.max(self.window.floor));
         let window_at = if self.has_room() { window_at } else { look_at };
         let claims = [
@@ -798,7 +794,7 @@ impl Driver {
             self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
         let has_room = self.has_room();
         // Beside a full window in which nothing is due, what is due in the store.
-        let looks = self.held.is_window_early() && self.window.floor <= turn.now;
+        let looks = self.held.in_lane(Lane::Window) == 0 && self.window.floor <= turn.now;
         if self.window.is_claiming || is_early || !(has_room || looks) {
             return Ok(());
         }
@@ -822,7 +818,7 @@ impl Driver {
             max_bytes: self.settings.window_bytes.saturating_sub(self.held.size.bytes).max(1),
             cron: cfg!(feature = "cron") && self.cron_at <= now,
             queue: self.settings.queue.name.clone(),
-            busy: self.held.parked.keys().cloned().collect(),
+            busy: self.held.parked_keys(),
             lapse: self.lapse_at.is_none(),
             ..ClaimRequest::new(now, WallTime::MAX)
         }
@@ -855,7 +851,7 @@ impl Driver {
             return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
-            self.held.push(lane, Waiting::new(record));
+            self.held.wait(Reason::Handler(lane), Waiting::new(record));
         } else {
             self.held.hold(record);
         }
@@ -884,7 +880,7 @@ impl Driver {
                 waiting.slot
             } else if is_last && self.held.has_last(turn.now) {
                 let slot = waiting.slot.take();
-                self.held.wait_for_last(waiting);
+                self.held.wait(Reason::LastAttempt, waiting);
                 self.trim(turn);
                 slot
             } else {
@@ -949,7 +945,7 @@ impl Driver {
                     self.held.end_last(waiting.record.token);
                     self.free_slot(waiting.slot.take().as_ref());
                     if !is_doubtful {
-                        self.held.push(Lane::Window, waiting);
+                        self.held.wait(Reason::Handler(Lane::Window), waiting);
                     }
                 }
                 return Err(error);
@@ -1152,7 +1148,7 @@ impl Driver {
         }
         let reach = if self.settings.is_shared { self.reach() } else { BACKLOG };
         let most = reach.min(BACKLOG);
-        let held = self.held.backlog.len();
+        let held = self.held.in_lane(Lane::Backlog);
         (if held <= most / 2 { most - held } else { 0 }, false)
     }
 
@@ -1170,7 +1166,7 @@ impl Driver {
         // Half of a batch is then free, even if no other handler returns.
         let has_room = threads.is_none_or(|threads| self.most_of_backlog() >= 2 * threads);
         // A repeated record that waits for a thread comes first.
-        let is_free = self.held.backlog.is_empty() && !self.held.is_next_repeated();
+        let is_free = self.held.in_lane(Lane::Backlog) == 0 && !self.held.is_next_repeated();
         is_quick && is_plain && has_room && is_free
     }
 

@@ -1,11 +1,10 @@
 //! The records that a worker has claimed and whose deliveries have not begun.
 //!
-//! Each waits in one of these places, which decide when its delivery may begin:
+//! Each waits in one place, which decides when its delivery may begin:
 //!
-//! - *A wheel.* Until it is due, or until its next try, if another transaction has locked it or
-//!   other workers deliver as many timeouts of its key as may run at once.
-//! - *A lane.* It is due, and waits for a handler or a permit.
-//! - *Behind* a delivery of this worker: of its key, or a last attempt. When that ends, it is due.
+//! - *In a wheel* until a time: until it is due, or until its next try, if another transaction has
+//!   locked it or other workers deliver as many timeouts of its key as may run at once.
+//! - *For a reason*, once it is due: a handler, a delivery of its key, or a last attempt.
 
 use std::{collections::BTreeMap, mem, num::NonZeroUsize, time::Duration};
 
@@ -27,10 +26,27 @@ const MAX_DELAY: Duration = Duration::from_secs(2);
 pub(super) const ALONE: Duration = Duration::from_secs(1);
 
 /// Which records a claim takes, and which of those that are due are delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     Window,
     Backlog,
+}
+
+/// What a due record waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Reason {
+    /// A handler, or a permit.
+    Handler(Lane),
+    /// The end of a delivery of this key. What has no room waits in the store.
+    Key(Name),
+    /// The end of another last attempt.
+    LastAttempt,
+}
+
+impl Reason {
+    fn is_delivery(&self) -> bool {
+        !matches!(self, Self::Handler(_))
+    }
 }
 
 /// A record, and what its waiting has come to.
@@ -46,10 +62,6 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn new(record: Record) -> Self {
         Self { record, slot: None, delay: Duration::ZERO }
-    }
-
-    fn add_to(self, due: &mut Due) {
-        due.insert(rank(&self.record), self);
     }
 }
 
@@ -82,22 +94,16 @@ pub(super) struct Held {
     wheel: TimingWheel<Waiting>,
     /// Due, and to be tried again later.
     tries: TimingWheel<Waiting>,
-    window: Due,
-    pub(super) backlog: Due,
+    waits: FxHashMap<Reason, Due>,
     /// The window lane begins next.
     is_turn_of_window: bool,
-    /// Behind deliveries of their key. Those for which there was no room wait in the store.
-    pub(super) parked: FxHashMap<Name, Due>,
     /// Numbers of deliveries by key.
     slots: FxHashMap<Name, usize>,
-    /// Behind a last attempt.
-    behind_last: Due,
-    /// Of the records behind a delivery.
-    behind_size: Size,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
-    /// Of all records.
+    /// Of all records, and of those that wait for a delivery.
     pub(super) size: Size,
+    parked: Size,
 }
 
 impl Held {
@@ -106,25 +112,36 @@ impl Held {
         (self.wheel.len(), self.size.count - self.wheel.len())
     }
 
-    /// Returns the number of records of the window that are not due or wait for a handler.
-    pub(super) fn in_window(&self) -> usize {
-        self.wheel.len() + self.window.len()
+    pub(super) fn count(&self, reason: &Reason) -> usize {
+        self.waits.get(reason).map_or(0, Due::len)
     }
 
-    /// Returns whether no record of the window is due.
-    pub(super) fn is_window_early(&self) -> bool {
-        self.window.is_empty()
+    pub(super) fn in_lane(&self, lane: Lane) -> usize {
+        self.count(&Reason::Handler(lane))
+    }
+
+    /// Returns the number of records of the window that are not due or wait for a handler.
+    pub(super) fn in_window(&self) -> usize {
+        self.wheel.len() + self.in_lane(Lane::Window)
     }
 
     /// Returns the number of records that wait for a handler.
     pub(super) fn in_lanes(&self) -> usize {
-        self.window.len() + self.backlog.len()
+        self.in_lane(Lane::Window) + self.in_lane(Lane::Backlog)
+    }
+
+    /// Returns the keys of which records wait for a delivery, or did until there was no room.
+    pub(super) fn parked_keys(&self) -> Vec<Name> {
+        let key = |reason: &Reason| match reason {
+            Reason::Key(key) => Some(key.clone()),
+            _ => None,
+        };
+        self.waits.keys().filter_map(key).collect()
     }
 
     pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
         let timed = [&self.wheel, &self.tries].into_iter().flatten();
-        let lanes = [&self.window, &self.backlog, &self.behind_last].into_iter();
-        let due = lanes.chain(self.parked.values()).flat_map(Due::values);
+        let due = self.waits.values().flat_map(Due::values);
         timed.map(|(_, _, waiting)| waiting).chain(due).map(|waiting| waiting.record.token)
     }
 
@@ -137,7 +154,7 @@ impl Held {
     /// Returns the first time from `now` on at which a record waits only for a handler.
     pub(super) fn next_begin(&self, now: WallTime) -> Option<WallTime> {
         let behind = self.last.map_or(now, |(_, until)| until.max(now));
-        let behind = (!self.behind_last.is_empty()).then_some(behind);
+        let behind = (self.count(&Reason::LastAttempt) > 0).then_some(behind);
         (self.in_lanes() > 0).then_some(now).or(behind)
     }
 
@@ -146,12 +163,6 @@ impl Held {
         let (until, waiting) = (record.next, Waiting::new(record));
         self.size.add(&waiting);
         insert(&mut self.wheel, tick(until), waiting);
-    }
-
-    /// Adds a record that is due.
-    pub(super) fn push(&mut self, lane: Lane, waiting: Waiting) {
-        self.size.add(&waiting);
-        waiting.add_to(self.lane(lane));
     }
 
     /// Adds a record that could not begin. The time until the next try is `least` at first, and
@@ -163,74 +174,85 @@ impl Held {
         insert(&mut self.tries, tick(until), waiting);
     }
 
+    /// Adds a record that is due.
+    pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
+        self.size.add(&waiting);
+        if reason.is_delivery() {
+            self.parked.add(&waiting);
+        }
+        add(&mut self.waits, reason, waiting);
+    }
+
     /// Moves the records whose time has come to the lane of the window.
     pub(super) fn expire(&mut self, now: WallTime) {
         for wheel in [&mut self.wheel, &mut self.tries] {
             for waiting in wheel.advance(tick(now)).map(|expired| expired.value) {
                 debug_assert!(waiting.record.next <= now, "a record is early");
-                waiting.add_to(&mut self.window);
+                add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
             }
         }
     }
 
-    fn lane(&mut self, lane: Lane) -> &mut Due {
-        match lane {
-            Lane::Window => &mut self.window,
-            Lane::Backlog => &mut self.backlog,
-        }
+    /// Moves the first record that waits for a delivery to the lane of the window.
+    fn resume(&mut self, reason: &Reason) -> Option<()> {
+        let (_, waiting) = self.waits.get_mut(reason)?.pop_first()?;
+        self.parked.subtract(&waiting);
+        add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
+        Some(())
     }
 
-    /// Returns the lane whose turn it is.
-    fn next_lane(&self) -> Lane {
-        let first = |due: &Due| due.first_key_value().map(|((priority, ..), _)| *priority);
-        let takes_backlog = match (first(&self.backlog), first(&self.window)) {
-            (Some(old), Some(new)) if old != new => old < new,
-            (Some(_), Some(_)) => !self.is_turn_of_window,
-            (old, _) => old.is_some(),
+    /// Returns the lane whose turn it is, and the next record of that.
+    fn next(&self) -> Option<(Lane, &Record)> {
+        let first = |lane| {
+            let (_, waiting) = self.waits.get(&Reason::Handler(lane))?.first_key_value()?;
+            Some((lane, &waiting.record))
         };
-        if takes_backlog { Lane::Backlog } else { Lane::Window }
+        match (first(Lane::Backlog), first(Lane::Window)) {
+            (Some(old), Some(new)) => {
+                let order = old.1.priority.cmp(&new.1.priority);
+                let takes_new = order.is_gt() || order.is_eq() && self.is_turn_of_window;
+                Some(if takes_new { new } else { old })
+            }
+            (old, new) => old.or(new),
+        }
     }
 
     /// Returns whether the next record that begins was attempted before.
     pub(super) fn is_next_repeated(&self) -> bool {
-        let is_of_backlog = self.next_lane() == Lane::Backlog;
-        let lane = if is_of_backlog { &self.backlog } else { &self.window };
-        lane.first_key_value().is_some_and(|(_, waiting)| waiting.record.attempt > 0)
+        self.next().is_some_and(|(_, record)| record.attempt > 0)
     }
 
     /// Takes out the oldest record of the lane whose turn it is.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
-        let lane = self.next_lane();
-        let (_, waiting) = self.lane(lane).pop_first()?;
+        let (lane, _) = self.next()?;
+        let (_, waiting) = self.waits.get_mut(&Reason::Handler(lane))?.pop_first()?;
         self.is_turn_of_window = lane == Lane::Backlog;
         self.size.subtract(&waiting);
         Some(waiting)
     }
 
-    /// Counts a record as a delivery of its key and returns it, or parks it if as many of these are
-    /// under way as may run at once.
+    /// Counts a record as a delivery of its key and returns it, or has it wait if as many of these
+    /// are under way as may run at once.
     pub(super) fn admit(
         &mut self,
         mut waiting: Waiting,
         limit: Option<NonZeroUsize>,
     ) -> Option<Waiting> {
         if let (None, Some(limit), Some(key)) = (&waiting.slot, limit, &waiting.record.key) {
+            let key = key.clone();
             let taken = self.slots.entry(key.clone()).or_default();
             if *taken >= limit.get() {
-                self.size.add(&waiting);
-                self.behind_size.add(&waiting);
-                let key = key.clone();
-                waiting.add_to(self.parked.entry(key).or_default());
+                self.wait(Reason::Key(key), waiting);
                 return None;
             }
             *taken += 1;
-            waiting.slot = Some(key.clone());
+            waiting.slot = Some(key);
         }
         Some(waiting)
     }
 
-    /// A record is no delivery of its key any more, so the next parked one is due. Returns whether
-    /// that was the last of the key: claims need not pass over it.
+    /// A record is no delivery of its key any more, so the next one of the key is due. Returns
+    /// whether none is left: claims need not pass over the key.
     pub(super) fn free(&mut self, slot: Option<&Name>) -> bool {
         let Some(key) = slot else { return false };
         if let Some(count) = self.slots.get_mut(key) {
@@ -239,23 +261,20 @@ impl Held {
                 self.slots.remove(key);
             }
         }
-        let Some(parked) = self.parked.get_mut(key) else { return false };
-        if let Some((_, waiting)) = parked.pop_first() {
-            self.behind_size.subtract(&waiting);
-            waiting.add_to(&mut self.window);
-        }
-        parked.is_empty() && self.parked.remove(key).is_some()
+        let reason = Reason::Key(key.clone());
+        self.resume(&reason);
+        self.count(&reason) == 0 && self.waits.remove(&reason).is_some()
     }
 
-    /// Takes out records behind deliveries so that no more than `most` are left: each time one of
+    /// Takes out records that wait for deliveries, so that no more than `most` do: each time one of
     /// the key with most of them, or of the last attempts. Claims pass over that key still.
     pub(super) fn trim(&mut self, most: Size) -> Vec<Record> {
         let mut trimmed = Vec::new();
-        while self.behind_size.count > most.count || self.behind_size.bytes > most.bytes {
-            let all = self.parked.values_mut().chain([&mut self.behind_last]);
-            let longest = all.max_by_key(|due| due.len());
+        while self.parked.count > most.count || self.parked.bytes > most.bytes {
+            let parked = self.waits.iter_mut().filter(|(reason, _)| reason.is_delivery());
+            let longest = parked.map(|(_, due)| due).max_by_key(|due| due.len());
             let Some((_, waiting)) = longest.and_then(Due::pop_last) else { break };
-            self.behind_size.subtract(&waiting);
+            self.parked.subtract(&waiting);
             self.size.subtract(&waiting);
             trimmed.push(waiting.record);
         }
@@ -275,36 +294,26 @@ impl Held {
         self.last.take_if(|(last, _)| *last == token);
     }
 
-    /// Adds a record whose last attempt waits for the one that runs.
-    pub(super) fn wait_for_last(&mut self, waiting: Waiting) {
-        self.size.add(&waiting);
-        self.behind_size.add(&waiting);
-        waiting.add_to(&mut self.behind_last);
-    }
-
     /// Makes the first record that waits for a last attempt due, if that runs no more or has run
     /// for long.
     pub(super) fn resume_last(&mut self, now: WallTime) {
-        if !self.has_last(now)
-            && let Some((_, waiting)) = self.behind_last.pop_first()
-        {
-            self.behind_size.subtract(&waiting);
-            waiting.add_to(&mut self.window);
+        if !self.has_last(now) {
+            self.resume(&Reason::LastAttempt);
         }
     }
 
     /// Takes out due records of the window that go last.
     pub(super) fn evict(&mut self) -> Vec<Record> {
-        let count = EVICTED.min(self.window.len().div_ceil(2));
-        let last = (0..count).filter_map(|_| self.window.pop_last()).map(|(_, waiting)| waiting);
-        let last: Vec<_> = last.inspect(|waiting| self.size.subtract(waiting)).collect();
-        last.into_iter().map(|waiting| self.free_of(waiting)).collect()
+        let count = EVICTED.min(self.in_lane(Lane::Window).div_ceil(2));
+        let lane = self.waits.entry(Reason::Handler(Lane::Window)).or_default();
+        let last: Vec<_> = (0..count).filter_map(|_| lane.pop_last()).collect();
+        last.iter().for_each(|(_, waiting)| self.size.subtract(waiting));
+        last.into_iter().map(|(_, waiting)| self.free_of(waiting)).collect()
     }
 
     /// Takes out the records that are due and wait for a handler or a last attempt.
     pub(super) fn take_lanes(&mut self) -> Vec<Record> {
-        self.behind_last.values().for_each(|waiting| self.behind_size.subtract(waiting));
-        self.window.append(&mut self.behind_last);
+        while self.resume(&Reason::LastAttempt).is_some() {}
         let mut all = Vec::new();
         while let Some(waiting) = self.pop() {
             all.push(self.free_of(waiting));
@@ -317,8 +326,7 @@ impl Held {
         let (slots, last) = (mem::take(&mut self.slots), self.last);
         let mut all = mem::replace(self, Self { slots, last, ..Self::default() });
         let timed = [&mut all.wheel, &mut all.tries].into_iter().flat_map(TimingWheel::drain);
-        let lanes = [all.window, all.backlog, all.behind_last].into_iter();
-        let due = lanes.chain(all.parked.into_values()).flat_map(Due::into_values);
+        let due = all.waits.into_values().flat_map(Due::into_values);
         timed.map(|(_, _, waiting)| waiting).chain(due).map(|one| self.free_of(one)).collect()
     }
 
@@ -333,6 +341,10 @@ impl Held {
         self.last = None;
         self.take_all().into_iter().for_each(|record| self.hold(record));
     }
+}
+
+fn add(waits: &mut FxHashMap<Reason, Due>, reason: Reason, waiting: Waiting) {
+    waits.entry(reason).or_default().insert(rank(&waiting.record), waiting);
 }
 
 fn insert(wheel: &mut TimingWheel<Waiting>, at: Tick, waiting: Waiting) {

@@ -46,12 +46,15 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel_durable::{Cancelled, DurableTimer, ManualWallClock, MemoryStore, Scheduled};
+/// use delaywheel_durable::{
+///     Backoff, Cancelled, DurableTimer, ManualWallClock, MemoryStore, Scheduled,
+/// };
 ///
 /// let clock = ManualWallClock::new();
 /// let (sender, received) = std::sync::mpsc::channel();
 /// let timer = DurableTimer::builder(MemoryStore::new())
 ///     .clock(clock.clone())
+///     .backoff(Backoff::new(Duration::from_secs(5)).attempts(3))
 ///     .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))?;
 ///
 /// let month = Duration::from_secs(30 * 86_400);

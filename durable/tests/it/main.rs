@@ -40,6 +40,12 @@ use delaywheel_durable::{
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// Starts a timer that acknowledges everything.
+fn acknowledging(store: impl Store, clock: &ManualWallClock) -> DurableTimer {
+    let builder = DurableTimer::builder(store).clock(clock.clone());
+    builder.build_blocking(|_| Ok(())).expect("start")
+}
+
 /// Ends an attempt of each timeout of the default queue that is due before a time.
 fn settle_all(store: &dyn Store, now: WallTime, until: WallTime, settlement: &Settlement) {
     let worker = store.enter(now, Duration::MAX, None).expect("enter");

@@ -54,14 +54,9 @@ impl Recorder for Seen {
     }
 }
 
-fn start(clock: &ManualWallClock) -> DurableTimer {
-    let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
-    builder.build_blocking(|_| Ok(())).expect("start")
-}
-
 fn names() -> BTreeSet<String> {
     let seen = Seen::default();
-    let timer = start(&ManualWallClock::new());
+    let timer = acknowledging(MemoryStore::new(), &ManualWallClock::new());
     with_local_recorder(&seen, || timer.publish_metrics());
     seen.0.into_inner().into_keys().collect()
 }
@@ -69,7 +64,7 @@ fn names() -> BTreeSet<String> {
 #[test]
 fn each_duration_is_published_once_as_a_value_of_a_histogram() {
     let (clock, seen) = (ManualWallClock::new(), Seen::default());
-    let timer = start(&clock);
+    let timer = acknowledging(MemoryStore::new(), &clock);
     let publish = || with_local_recorder(&seen, || timer.publish_metrics());
     let lateness = || seen.values("delaywheel_durable_lateness_seconds");
     for (id, delay) in [("a", 10), ("b", 13), ("c", 13)] {

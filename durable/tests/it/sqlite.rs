@@ -248,13 +248,9 @@ fn payload(number: u32) -> Vec<u8> {
 #[cfg(feature = "tracing")]
 #[test]
 fn a_failed_commit_is_a_warning() {
-    use delaywheel_durable::{DurableTimer, ManualWallClock};
-
     let (_folder, path) = file();
-    let timer = DurableTimer::builder(SqliteStore::open(&path).expect("open"))
-        .clock(ManualWallClock::new())
-        .build_blocking(|_| Ok(()))
-        .expect("start");
+    let store = SqliteStore::open(&path).expect("open");
+    let timer = acknowledging(store, &ManualWallClock::new());
     let other = Connection::open(&path).expect("open");
     other.execute_batch("DROP TABLE records").expect("another program changes the file");
     let warnings = crate::timer::warnings(|| {

@@ -5,10 +5,7 @@ use super::*;
 /// Half a window before the timeout is due, the timer takes it into memory.
 fn waits_without_a_turn(store: impl Store) {
     let clock = ManualWallClock::new();
-    let timer = DurableTimer::builder(store)
-        .clock(clock.clone())
-        .build_blocking(|_| Ok(()))
-        .expect("start");
+    let timer = acknowledging(store, &clock);
     timer.schedule("far", 300 * DAY, b"").wait().expect("schedule");
     clock.advance(Duration::ZERO);
     let due = clock.now().saturating_add(300 * DAY);
@@ -56,10 +53,7 @@ fn a_timestamp_of_jiff_is_a_due_time() {
 
     let now: jiff::Timestamp = "2026-03-01T00:00:00Z".parse().expect("time");
     let clock = ManualWallClock::at(WallTime::try_from(now).expect("in range"));
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .clock(clock.clone())
-        .build_blocking(|_| Ok(()))
-        .expect("start");
+    let timer = acknowledging(MemoryStore::new(), &clock);
     let due: jiff::Timestamp = "2026-03-01T12:30:00.000000001Z".parse().expect("time");
     timer.schedule("a", due, b"").wait().expect("schedule");
     let record = timer.get("a").expect("get").expect("pending");

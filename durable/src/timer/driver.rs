@@ -364,18 +364,14 @@ impl Driver {
         if let Some(lasted) = lasted {
             self.handling = (self.handling * 7 + lasted) / 8;
         }
-        let is_running = match self.delivering.get_mut(&token) {
-            Some(delivering) => {
-                // Its settlement may wait for a locked row.
-                delivering.limit.take().and_then(|key| self.limits.cancel(key));
-                std::mem::take(&mut delivering.is_running)
-            }
-            // It had exceeded its limit.
-            None => {
-                let has_exceeded = self.exceeded > 0;
-                self.exceeded -= usize::from(has_exceeded);
-                has_exceeded
-            }
+        let is_running = if let Some(delivering) = self.delivering.get_mut(&token) {
+            // Its settlement may wait for a locked row.
+            delivering.limit.take().and_then(|key| self.limits.cancel(key));
+            std::mem::take(&mut delivering.is_running)
+        } else {
+            let has_exceeded = self.exceeded > 0;
+            self.exceeded -= usize::from(has_exceeded);
+            has_exceeded
         };
         self.running = self.running.saturating_sub(usize::from(is_running));
         self.stalls_at = None;
@@ -1933,7 +1929,9 @@ mod tests {
         bench.pass(SECOND);
         bench.schedule([new("high".to_owned(), bench.now).priority(Priority::High)]);
         bench.driver.notice(None, bench.now);
-        running.iter().for_each(|record| bench.acknowledge(record));
+        for record in &running {
+            bench.acknowledge(record);
+        }
         assert!(ids(&bench.deliver(4)).contains(&"high"));
     }
 

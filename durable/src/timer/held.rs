@@ -307,8 +307,11 @@ impl Held {
         let count = EVICTED.min(self.in_lane(Lane::Window).div_ceil(2));
         let lane = self.waits.entry(Reason::Handler(Lane::Window)).or_default();
         let last: Vec<_> = (0..count).filter_map(|_| lane.pop_last()).collect();
-        last.iter().for_each(|(_, waiting)| self.size.subtract(waiting));
-        last.into_iter().map(|(_, waiting)| self.free_of(waiting)).collect()
+        let taken = last.into_iter().map(|(_, waiting)| {
+            self.size.subtract(&waiting);
+            self.free_of(waiting)
+        });
+        taken.collect()
     }
 
     /// Takes out the records that are due and wait for a handler or a last attempt.

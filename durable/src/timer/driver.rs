@@ -14,7 +14,8 @@
 //! handlers take only a moment, more begin at once, and the claims of the backlog lane begin them
 //! as well. These begin *ahead*: a kill may count an attempt that no handler has seen. So only a
 //! first attempt begins ahead, and only if others may follow it. On a store that other processes
-//! share, a worker holds only as many records as its handlers complete in a moment.
+//! share, a worker holds only as many records as its handlers complete in a moment. It gives those
+//! back that are due, and claims none, if no handler was free for a second.
 //!
 //! A driver serves one queue, as a worker of its own. Its records wait in [`Held`]. Those of a key
 //! that has as many deliveries as may run at once are *parked* there, and claims pass over further
@@ -328,7 +329,7 @@ impl Driver {
         // Others may have locked what is due.
         let has_due = self.backlog.at.is_some() || self.window.floor <= now;
         let has_due = has_due && !self.is_closing;
-        is_waiting && !has_due && self.held().1 + self.busy() == 0 && !self.is_busy()
+        is_waiting && !has_due && self.held().1 + self.occupied() == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -1061,7 +1062,7 @@ impl Driver {
         let due = self.held.in_lanes();
         // Quick handlers begin in batches, as large as the threads have room for.
         let (total, handlers) = (self.total(), self.handlers());
-        let room = total.saturating_sub(self.busy());
+        let room = total.saturating_sub(self.occupied());
         let is_batch = self.settings.threads.is_none() || 2 * room > total - handlers;
         if is_batch || due <= free { free } else { 0 }
     }
@@ -1070,7 +1071,7 @@ impl Driver {
     /// will bring delay no others: they may exceed the number that waits for threads.
     fn free_of(&self, most: usize) -> usize {
         let permits = most.saturating_sub(self.delivering.len() + self.reserved);
-        self.total().saturating_sub(self.busy()).min(permits)
+        self.total().saturating_sub(self.occupied()).min(permits)
     }
 
     /// Returns the number of handlers that can run at once.
@@ -1081,12 +1082,12 @@ impl Driver {
 
     /// Returns the number of handlers that are free.
     fn idle(&self) -> usize {
-        self.handlers().saturating_sub(self.busy())
+        self.handlers().saturating_sub(self.occupied())
     }
 
     /// Returns how many handlers keep others from starting. Tasks that exceeded their limit make
     /// room for as many others as may run, and no more.
-    fn busy(&self) -> usize {
+    fn occupied(&self) -> usize {
         let QueueSettings { max_deliveries, .. } = self.settings.queue;
         let are_tasks = self.settings.threads.is_none();
         self.running - if are_tasks { self.exceeded.min(max_deliveries) } else { 0 }

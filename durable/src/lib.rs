@@ -62,7 +62,8 @@
 //!
 //! 1. *Claim.* The worker claims the earliest pending records of its window, in batches, before
 //!    they are due. A claim gives the record a new *token*, which no claim had before. On a shared
-//!    store it claims only what it can deliver in a moment, so that workers share.
+//!    store it claims only what it can deliver in a moment, and gives back what is due if no
+//!    handler was free for a second, so that workers share.
 //! 2. *Begin.* When a record is due and a handler can run it, the worker asks the store to begin
 //!    the delivery, which counts an attempt. The store refuses if the token is another one by now:
 //!    the record was cancelled, moved or replaced, or it belongs to another worker. So the answer

@@ -183,8 +183,8 @@ macro_rules! queue_settings {
             /// that, the [`StopToken`](crate::StopToken) of the delivery says so. The timer does
             /// not interrupt the handler, and ignores its end. A blocking handler keeps its thread
             /// until then. If as many handlers as there are [`threads`](Self::threads) never
-            /// return, all deliveries stop. A task makes room for another one, unless
-            /// [`max_deliveries`](Self::max_deliveries) tasks have exceeded the limit and still run.
+            /// return, all deliveries stop. A task makes room for another one, unless as many as
+            /// [`max_deliveries`](Self::max_deliveries) have exceeded the limit and still run.
             ///
             /// A delivery that waits this long for a thread or a task goes back to the store. It is
             /// no attempt.

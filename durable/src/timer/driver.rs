@@ -14,7 +14,8 @@
 //! handlers take only a moment, more begin at once, and the claims of the backlog lane begin them
 //! as well. These begin *ahead*: a kill may count an attempt that no handler has seen. So only a
 //! first attempt begins ahead, and only if others may follow it. On a store that other processes
-//! share, a worker holds only as many records as its handlers complete in a moment.
+//! share, a worker holds only as many records as its handlers complete in a moment. It gives those
+//! back that are due, and claims none, if no handler was free for a second.
 //!
 //! A driver serves one queue, as a worker of its own. Its records wait in [`Held`]. Those of a key
 //! that has as many deliveries as may run at once are *parked* there, and claims pass over further
@@ -328,7 +329,7 @@ impl Driver {
         // Others may have locked what is due.
         let has_due = self.backlog.at.is_some() || self.window.floor <= now;
         let has_due = has_due && !self.is_closing;
-        is_waiting && !has_due && self.held().1 + self.busy() == 0 && !self.is_busy()
+        is_waiting && !has_due && self.held().1 + self.occupied() == 0 && !self.is_busy()
     }
 
     /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
@@ -364,18 +365,14 @@ impl Driver {
         if let Some(lasted) = lasted {
             self.handling = (self.handling * 7 + lasted) / 8;
         }
-        let is_running = match self.delivering.get_mut(&token) {
-            Some(delivering) => {
-                // Its settlement may wait for a locked row.
-                delivering.limit.take().and_then(|key| self.limits.cancel(key));
-                std::mem::take(&mut delivering.is_running)
-            }
-            // It had exceeded its limit.
-            None => {
-                let has_exceeded = self.exceeded > 0;
-                self.exceeded -= usize::from(has_exceeded);
-                has_exceeded
-            }
+        let is_running = if let Some(delivering) = self.delivering.get_mut(&token) {
+            // Its settlement may wait for a locked row.
+            delivering.limit.take().and_then(|key| self.limits.cancel(key));
+            std::mem::take(&mut delivering.is_running)
+        } else {
+            let has_exceeded = self.exceeded > 0;
+            self.exceeded -= usize::from(has_exceeded);
+            has_exceeded
         };
         self.running = self.running.saturating_sub(usize::from(is_running));
         self.stalls_at = None;
@@ -447,7 +444,7 @@ impl Driver {
         let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window.at.map(|at| at.max(self.window.after));
-        let look_at = window_at.filter(|_| self.held.is_window_early());
+        let look_at = window_at.filter(|_| self.held.in_lane(Lane::Window) == 0);
         let look_at = look_at.map(|at| at.max(self.window.floor));
         let window_at = if self.has_room() { window_at } else { look_at };
         let claims = [
@@ -794,7 +791,7 @@ impl Driver {
             self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
         let has_room = self.has_room();
         // Beside a full window in which nothing is due, what is due in the store.
-        let looks = self.held.is_window_early() && self.window.floor <= turn.now;
+        let looks = self.held.in_lane(Lane::Window) == 0 && self.window.floor <= turn.now;
         if self.window.is_claiming || is_early || !(has_room || looks) {
             return Ok(());
         }
@@ -1065,7 +1062,7 @@ impl Driver {
         let due = self.held.in_lanes();
         // Quick handlers begin in batches, as large as the threads have room for.
         let (total, handlers) = (self.total(), self.handlers());
-        let room = total.saturating_sub(self.busy());
+        let room = total.saturating_sub(self.occupied());
         let is_batch = self.settings.threads.is_none() || 2 * room > total - handlers;
         if is_batch || due <= free { free } else { 0 }
     }
@@ -1074,7 +1071,7 @@ impl Driver {
     /// will bring delay no others: they may exceed the number that waits for threads.
     fn free_of(&self, most: usize) -> usize {
         let permits = most.saturating_sub(self.delivering.len() + self.reserved);
-        self.total().saturating_sub(self.busy()).min(permits)
+        self.total().saturating_sub(self.occupied()).min(permits)
     }
 
     /// Returns the number of handlers that can run at once.
@@ -1085,12 +1082,12 @@ impl Driver {
 
     /// Returns the number of handlers that are free.
     fn idle(&self) -> usize {
-        self.handlers().saturating_sub(self.busy())
+        self.handlers().saturating_sub(self.occupied())
     }
 
     /// Returns how many handlers keep others from starting. Tasks that exceeded their limit make
     /// room for as many others as may run, and no more.
-    fn busy(&self) -> usize {
+    fn occupied(&self) -> usize {
         let QueueSettings { max_deliveries, .. } = self.settings.queue;
         let are_tasks = self.settings.threads.is_none();
         self.running - if are_tasks { self.exceeded.min(max_deliveries) } else { 0 }
@@ -1933,7 +1930,9 @@ mod tests {
         bench.pass(SECOND);
         bench.schedule([new("high".to_owned(), bench.now).priority(Priority::High)]);
         bench.driver.notice(None, bench.now);
-        running.iter().for_each(|record| bench.acknowledge(record));
+        for record in &running {
+            bench.acknowledge(record);
+        }
         assert!(ids(&bench.deliver(4)).contains(&"high"));
     }
 

@@ -44,7 +44,6 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// Returns whether records wait behind a delivery.
     fn is_delivery(&self) -> bool {
         !matches!(self, Self::Handler(_))
     }
@@ -102,9 +101,9 @@ pub(super) struct Held {
     slots: FxHashMap<Name, usize>,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
-    /// Of all records, and of those behind a delivery.
+    /// Of all records, and of those that wait for a delivery.
     pub(super) size: Size,
-    behind: Size,
+    parked: Size,
 }
 
 impl Held {
@@ -124,11 +123,6 @@ impl Held {
     /// Returns the number of records of the window that are not due or wait for a handler.
     pub(super) fn in_window(&self) -> usize {
         self.wheel.len() + self.in_lane(Lane::Window)
-    }
-
-    /// Returns whether no record of the window is due.
-    pub(super) fn is_window_early(&self) -> bool {
-        self.in_lane(Lane::Window) == 0
     }
 
     /// Returns the number of records that wait for a handler.
@@ -184,7 +178,7 @@ impl Held {
     pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
         self.size.add(&waiting);
         if reason.is_delivery() {
-            self.behind.add(&waiting);
+            self.parked.add(&waiting);
         }
         add(&mut self.waits, reason, waiting);
     }
@@ -199,10 +193,10 @@ impl Held {
         }
     }
 
-    /// Moves the first record behind a delivery to the lane of the window.
+    /// Moves the first record that waits for a delivery to the lane of the window.
     fn resume(&mut self, reason: &Reason) -> Option<()> {
         let (_, waiting) = self.waits.get_mut(reason)?.pop_first()?;
-        self.behind.subtract(&waiting);
+        self.parked.subtract(&waiting);
         add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
         Some(())
     }
@@ -272,15 +266,15 @@ impl Held {
         self.count(&reason) == 0 && self.waits.remove(&reason).is_some()
     }
 
-    /// Takes out records behind deliveries so that no more than `most` are left: each time one of
+    /// Takes out records that wait for deliveries, so that no more than `most` do: each time one of
     /// the key with most of them, or of the last attempts. Claims pass over that key still.
     pub(super) fn trim(&mut self, most: Size) -> Vec<Record> {
         let mut trimmed = Vec::new();
-        while self.behind.count > most.count || self.behind.bytes > most.bytes {
-            let all = self.waits.iter_mut().filter(|(reason, _)| reason.is_delivery());
-            let longest = all.map(|(_, due)| due).max_by_key(|due| due.len());
+        while self.parked.count > most.count || self.parked.bytes > most.bytes {
+            let parked = self.waits.iter_mut().filter(|(reason, _)| reason.is_delivery());
+            let longest = parked.map(|(_, due)| due).max_by_key(|due| due.len());
             let Some((_, waiting)) = longest.and_then(Due::pop_last) else { break };
-            self.behind.subtract(&waiting);
+            self.parked.subtract(&waiting);
             self.size.subtract(&waiting);
             trimmed.push(waiting.record);
         }
@@ -308,16 +302,16 @@ impl Held {
         }
     }
 
-    fn window(&mut self) -> &mut Due {
-        self.waits.entry(Reason::Handler(Lane::Window)).or_default()
-    }
-
     /// Takes out due records of the window that go last.
     pub(super) fn evict(&mut self) -> Vec<Record> {
         let count = EVICTED.min(self.in_lane(Lane::Window).div_ceil(2));
-        let last: Vec<_> = (0..count).filter_map(|_| self.window().pop_last()).collect();
-        last.iter().for_each(|(_, waiting)| self.size.subtract(waiting));
-        last.into_iter().map(|(_, waiting)| self.free_of(waiting)).collect()
+        let lane = self.waits.entry(Reason::Handler(Lane::Window)).or_default();
+        let last: Vec<_> = (0..count).filter_map(|_| lane.pop_last()).collect();
+        let taken = last.into_iter().map(|(_, waiting)| {
+            self.size.subtract(&waiting);
+            self.free_of(waiting)
+        });
+        taken.collect()
     }
 
     /// Takes out the records that are due and wait for a handler or a last attempt.

@@ -53,8 +53,9 @@ impl Backoff {
     /// more begin than handlers are free. Of asynchronous handlers, `max_deliveries` are free at
     /// first, so a kill counts an attempt of each delivery under way, run or not.
     ///
-    /// A timeout that has failed so often under a higher limit is dead once a worker with this limit
-    /// comes to it. It keeps its error, and the history has its last attempt once more, as dead.
+    /// A timeout that has failed so often under a higher limit is dead once a worker with this
+    /// limit comes to it. It keeps its error, and the history has its last attempt once more, as
+    /// dead.
     ///
     /// If a handler ends its process each time, all deliveries beside it come to their last attempt
     /// together. So with a limit of two or more, a timer that has begun the last attempt of a

@@ -370,7 +370,7 @@ fn rows_of_ids_are_cleaned_beside_old_timeouts() {
         let new = |number: u64| {
             let due = if number == 0 { at(0) } else { now };
             // In another order than their times.
-            let id = format!("{:08x}", (round * 20 + number).wrapping_mul(0x9e37_79b1) as u32);
+            let id = format!("{:08x}", (round * 20 + number).wrapping_mul(0x9e37_79b1) % (1 << 32));
             Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
         };
         store.write(now, &(0..20).map(new).collect::<Vec<_>>()).expect("write");

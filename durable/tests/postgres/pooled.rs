@@ -35,12 +35,11 @@ impl PgBouncer {
         let place = folder.path().display();
         let text = format!(
             "[databases]\n\
-             postgres = host=127.0.0.1 port={} user=postgres\n\
+             postgres = host=127.0.0.1 port={server_port} user=postgres\n\
              [pgbouncer]\n\
              listen_addr =\nlisten_port = 6432\nunix_socket_dir = {place}\n\
              auth_type = any\npool_mode = transaction\nmin_pool_size = 3\n\
-             default_pool_size = 8\nserver_round_robin = 1\n{settings}\n",
-            server_port
+             default_pool_size = 8\nserver_round_robin = 1\n{settings}\n"
         );
         let parameters = format!("host={place} port=6432 user=postgres dbname=postgres");
         let file = folder.path().join("pgbouncer.ini");

@@ -57,7 +57,7 @@ use crate::{
 const BATCH: usize = 1_024;
 
 /// Most records of a claim of the backlog lane, which keep the processor from other deliveries.
-const BACKLOG: usize = 256;
+const BACKLOG: usize = 144;
 
 /// A worker on a shared store holds as many records as its handlers complete in this time.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 const QUICK: Duration = Duration::from_millis(5);
 
 /// Most deliveries for each thread that begin at once.
-const AHEAD: usize = 64;
+const AHEAD: usize = 128;
 
 /// Least time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
@@ -1804,13 +1804,13 @@ mod tests {
     #[test]
     fn a_claim_starts_where_the_last_one_of_its_lane_ended_or_at_what_was_noticed() {
         let mut bench = Bench::new(300).quick();
-        bench.driver.settings.is_shared = true;
+        (bench.driver.settings.is_shared, bench.driver.settings.threads) = (true, Some(1));
         let claims = bench.step().claims;
         assert_eq!([bench.now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
         bench.carry_out(claims);
         let batch = bench.claimed[1].1.as_ref().expect("claim").as_ref().expect("lease");
         let next = batch.next.expect("more are pending");
-        assert_eq!(next, bench.now.saturating_sub(43 * SECOND), "256 of 299 were claimed");
+        assert_eq!(next, bench.now.saturating_sub(171 * SECOND), "128 of 299 were claimed");
         let begun = bench.step().begun;
         let (earlier, earliest) = (next.saturating_sub(SECOND), next.saturating_sub(2 * SECOND));
         for expected in [next, earlier, earliest, WallTime::MIN] {

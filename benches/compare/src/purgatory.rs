@@ -76,12 +76,8 @@ impl Requests {
         let requests = self.0.shutdown();
         assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
         requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
-        assert_eq!(
-            (self.0.stats().delayed, self.0.stats().watched),
-            (0, 0),
-            "requests that still wait"
-        );
         let stats = self.0.stats();
+        assert_eq!((stats.delayed, stats.watched), (0, 0), "requests that still wait");
         assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
         assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
         assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));

@@ -41,8 +41,8 @@ use crate::{
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId, fnv},
     repeat::Repeat,
     store::{
-        Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
-        QueueState, Settlement, Store, WorkerId, WorkerLease,
+        Answer, Begun, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
+        NewTimeout, Notice, Query, QueueState, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
     transition::{Change, apply, ended},
@@ -720,11 +720,12 @@ impl Effects {
             return self.remove_held(claim, writer);
         }
         let old = match (find(writer, id, self.holds.get(id)), command) {
-            (Err(error), Command::Cancel(_) | Command::Schedule(_) | Command::Settle(..))
-                if is_damaged(&error) =>
-            {
-                find_place(writer, id)?
-            }
+            (
+                Err(error),
+                Command::Cancel(_)
+                | Command::Schedule(NewTimeout { conflict: Conflict::Replace, .. })
+                | Command::Settle(..),
+            ) if is_damaged(&error) => find_place(writer, id)?,
             (found, _) => found?,
         };
         let (change, answer) = apply(old.clone(), command, self.token);
@@ -1009,7 +1010,7 @@ impl Held {
             let start = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
             let mut rows = statement.query(start)?;
             while has_room && let Some(row) = rows.next()? {
-                if self.is_held(row.get_ref(2)?.as_str()?) {
+                if row.get_ref(2)?.as_str().is_ok_and(|id| self.is_held(id)) {
                     frontier.to = place(row)?;
                     continue;
                 }
@@ -1473,7 +1474,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::NewTimeout;
 
     fn open() -> (TempDir, SqliteStore) {
         let folder = tempfile::tempdir().expect("folder");

@@ -106,17 +106,18 @@ impl Command {
     }
 }
 
-/// Returns the earliest time at which commands make a record due, and the queue if all are of one;
-/// `None` if they make none due.
-pub(crate) fn news(commands: &[Command]) -> Option<(Option<&Name>, WallTime)> {
-    let mut dues = commands.iter().filter_map(|command| match command {
+/// Returns the earliest time at which commands make a record due, and the queue if all are of one:
+/// first of those that do not tell the time, then of others.
+pub(crate) fn news(commands: &[Command]) -> impl Iterator<Item = (Option<&Name>, WallTime)> {
+    let dues = commands.iter().filter_map(|command| match command {
         Command::Schedule(new) => Some((Some(&new.queue), new.due)),
         _ => Some((None, command.due()?)),
     });
-    let first = dues.next()?;
-    Some(dues.fold(first, |(queue, due), (other, time)| {
-        (queue.filter(|_| queue == other), due.min(time))
-    }))
+    let (unknown, known): (Vec<_>, Vec<_>) = dues.partition(|(_, due)| *due == WallTime::MIN);
+    [unknown, known].into_iter().filter_map(|dues| {
+        dues.into_iter()
+            .reduce(|(queue, due), (other, time)| (queue.filter(|_| queue == other), due.min(time)))
+    })
 }
 
 /// How a delivery ended.
@@ -433,8 +434,8 @@ impl Listeners {
     pub(crate) fn tell_of(&self, commands: &[Command], answers: &[Answer]) {
         if answers.iter().copied().any(Answer::stops) {
             self.tell_all();
-        } else if let Some((queue, due)) = news(commands) {
-            self.tell(queue, due);
+        } else {
+            news(commands).for_each(|(queue, due)| self.tell(queue, due));
         }
     }
 }

@@ -400,7 +400,7 @@ impl PostgresStore {
 
     /// Returns the notification of commands, if other processes need one.
     fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
-        let (queue, due) = news(commands)?;
+        let (queue, due) = news(commands).next()?;
         let is_near = due <= now.saturating_add(NOTICE);
         is_near.then(|| self.notice(queue, due))
     }
@@ -490,10 +490,12 @@ impl Store for PostgresStore {
                 return Ok(answers);
             }
             session.transaction(|session| {
-                groups.iter().enumerate().try_for_each(|(number, group)| {
-                    let told = told.filter(|_| number == 0);
-                    write_group(group, session, told, &extra, &mut answers)
-                })
+                groups.iter().try_for_each(|group| {
+                    write_group(group, session, None, &extra, &mut answers)
+                })?;
+                let told =
+                    told.map_or(Ok(()), |told| session.query(sql::NOTIFY, &[&told]).map(drop));
+                told.and_then(|()| session.execute("SET LOCAL lock_timeout = '10s'"))
             })?;
             Ok(answers)
         });

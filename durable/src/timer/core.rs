@@ -53,7 +53,7 @@ struct Inbox {
     returned: Vec<(usize, u64, Option<Duration>)>,
     ended: Vec<u64>,
     /// Earliest due times of queues; without a name, of any queue.
-    due: FxHashMap<Option<Name>, WallTime>,
+    due: FxHashMap<(Option<Name>, bool), WallTime>,
     claimed: Vec<(LaneClaim, Claimed)>,
 }
 
@@ -187,7 +187,8 @@ impl Core {
         self.tell_driver(|inbox| {
             inbox.ended.extend(outcome.ended);
             for (queue, due) in outcome.due {
-                let earliest = inbox.due.entry(queue).or_insert(due);
+                let is_known = due > WallTime::MIN;
+                let earliest = inbox.due.entry((queue, is_known)).or_insert(due);
                 *earliest = due.min(*earliest);
             }
         });
@@ -243,7 +244,7 @@ impl Core {
                     for &token in &ended {
                         driver.ended(token);
                     }
-                    for (queue, due) in &due {
+                    for ((queue, _), due) in &due {
                         driver.notice(queue.as_ref(), *due);
                     }
                     let now = self.clock.now();

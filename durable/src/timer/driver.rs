@@ -465,6 +465,7 @@ impl Driver {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
+            (self.cron_at, self.evict_at, self.evict_after) = Default::default();
             self.held.step_back();
             let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
             self.limits = TimingWheel::new(tick(now));
@@ -770,7 +771,7 @@ impl Driver {
             self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
         }
         let recheck = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
-        let cron = Some(self.cron_at).filter(|at| *at > turn.now);
+        let cron = (!claim.request.cron).then_some(self.cron_at);
         self.recheck_at = recheck.into_iter().chain(cron).min();
         let has_more = batch.next.is_some_and(|next| next < claim.request.until);
         let floor = batch.next.unwrap_or(WallTime::MAX);

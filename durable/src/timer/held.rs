@@ -261,6 +261,10 @@ impl Held {
                 self.slots.remove(key);
             }
         }
+        self.resume_key(key)
+    }
+
+    fn resume_key(&mut self, key: &Name) -> bool {
         let reason = Reason::Key(key.clone());
         self.resume(&reason);
         self.count(&reason) == 0 && self.waits.remove(&reason).is_some()
@@ -335,7 +339,13 @@ impl Held {
 
     /// Returns the record of one that was taken out, which is no delivery of its key any more.
     fn free_of(&mut self, waiting: Waiting) -> Record {
-        self.free(waiting.slot.as_ref());
+        if !self.free(waiting.slot.as_ref())
+            && let Some(key) = &waiting.record.key
+            && !self.slots.contains_key(key)
+        {
+            // It was the next one of its key, and no delivery will resume those behind it.
+            self.resume_key(key);
+        }
         waiting.record
     }
 
@@ -369,4 +379,27 @@ pub(super) fn tick(time: WallTime) -> Tick {
 
 pub(super) fn time(tick: Tick) -> WallTime {
     WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{store::NewTimeout, transition::pending_record};
+
+    #[test]
+    fn the_next_record_of_a_key_leaves_none_behind_that_no_delivery_resumes() {
+        for (evicts, expected) in [(false, (2, 0)), (true, (1, 1))] {
+            let mut held = Held::default();
+            let [first, second, third] = [1, 2, 3].map(|token| {
+                let new = NewTimeout::new(format!("{token}"), WallTime::MIN, b"");
+                let new = new.and_then(|new| new.key("key")).expect("valid");
+                held.admit(Waiting::new(pending_record(&new, token)), NonZeroUsize::new(1))
+            });
+            assert!(second.is_none() && third.is_none(), "they wait for the first");
+            held.free(first.expect("no other runs").slot.as_ref());
+            let taken = if evicts { held.evict() } else { held.take_lanes() };
+            assert_eq!((taken.len(), held.in_lane(Lane::Window)), expected);
+            assert_eq!(held.parked_keys(), []);
+        }
+    }
 }

@@ -31,10 +31,10 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Attempt, Backoff, Begun, BuildError, Cancelled, Claim, ClaimRequest, ClaimedBatch,
-    Command, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder, ManualWallClock,
-    MemoryStore, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState, Record, Repeat,
-    Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, StoreResult,
-    TimeoutId, WallClock, WallTime, WorkerId,
+    Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
+    ManualWallClock, MemoryStore, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState,
+    Record, Repeat, Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason,
+    StoreResult, TimeoutId, WallClock, WallTime, WorkerId,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

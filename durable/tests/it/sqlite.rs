@@ -352,6 +352,8 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
         .expect("start");
     assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), "good");
     timer.get("bad").expect_err("it is damaged");
+    let kept = NewTimeout::new("bad", at(0), b"").expect("valid").conflict(Conflict::Keep);
+    timer.schedule_new(kept).wait().expect_err("it would never be delivered");
     let moved = timer.reschedule("bad", DAY);
     timer.schedule("other", DAY, b"").wait().expect("it is not damaged");
     moved.wait().expect_err("it is damaged");

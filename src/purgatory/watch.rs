@@ -103,6 +103,7 @@ where
             let mut shard = timer.shards.lock(timer.shards.current());
             shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
             release(shard);
+            conditions.clear(|key| calls.catch(|| drop(key)));
             calls.complete(operation, Completion::Cancelled);
             panic.resume();
         }
@@ -229,6 +230,7 @@ where
             limits.give_back(&conditions.hashes());
             conditions.clear(|key| calls.catch(|| drop(key)));
             calls.complete(operation, Completion::Cancelled);
+            run_checks();
             panic.resume();
         }
         release(shard);

@@ -310,7 +310,8 @@ impl<S: ShardState> Client for TimerClient<S> {
         let clock = &shards.clock;
         let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
         let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
-        let until = shards.fall_asleep(self.now, latest)?;
+        // If the clock has stepped back, what other threads saw before that is due.
+        let until = shards.fall_asleep(self.now.max(clock.latest()), latest)?;
         debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);
         self.slept_until = Some(until);
         Some(self.lead.shorten(clock.pause_until(until), clock.ticks.tick()))

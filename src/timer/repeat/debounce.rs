@@ -83,8 +83,11 @@ impl Debounce {
         if other.is_some_and(|other| other.cancel()) && !run.postpone(self.quiet) {
             // The run of this call is over, unless a later call or cancel has taken it.
             let run = self.run.lock().clone();
-            if run.is_some_and(|run| !run.is_pending()) {
-                return self.call();
+            if let Some(run) = run {
+                if !run.is_pending() {
+                    return self.call();
+                }
+                run.postpone(self.quiet);
             }
         }
         Ok(())

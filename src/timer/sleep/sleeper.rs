@@ -288,8 +288,9 @@ impl Sleep {
         let inserted = guard.insert(now, due, waker);
         guard.unlock();
         let elapsed = shards.clock.ticks.until_start(now);
+        let polled = self.end_insert(shard, due, id, inserted);
         self.handle.shared().help_if_late(Reading { elapsed, now });
-        self.end_insert(shard, due, id, inserted)
+        polled
     }
 
     /// Stores the waker under the key of a sleep, or inserts it again if the key is dead, in one

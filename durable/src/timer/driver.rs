@@ -771,7 +771,8 @@ impl Driver {
             self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
         }
         let recheck = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
-        let cron = (!claim.request.cron).then_some(self.cron_at);
+        let leaves_cron = cfg!(feature = "cron") && !claim.request.cron;
+        let cron = leaves_cron.then_some(self.cron_at);
         self.recheck_at = recheck.into_iter().chain(cron).min();
         let has_more = batch.next.is_some_and(|next| next < claim.request.until);
         let floor = batch.next.unwrap_or(WallTime::MAX);

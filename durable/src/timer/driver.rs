@@ -57,7 +57,7 @@ use crate::{
 const BATCH: usize = 1_024;
 
 /// Most records of a claim of the backlog lane, which keep the processor from other deliveries.
-const BACKLOG: usize = 144;
+const BACKLOG: usize = 256;
 
 /// A worker on a shared store holds as many records as its handlers complete in this time.
 const MOMENT: Duration = Duration::from_millis(50);

@@ -19,7 +19,7 @@ use super::{
     shard::{Claim, release},
 };
 use crate::{
-    panics,
+    panics::{self, Panic},
     sync::{Ordering, fence},
     ticks::Nanos,
     timer::{Refused, ScheduleErrorKind},
@@ -99,15 +99,23 @@ where
     ) -> Result<Watched, WatchError<O>> {
         let mut conditions = Conditions::new();
         if let Err(panic) = panics::catch(|| self.collect(watches, &mut conditions)) {
-            let SharedPurgatory { timer, calls, .. } = &*self.shared;
-            let mut shard = timer.shards.lock(timer.shards.current());
+            let shards = &self.shared.timer.shards;
+            let mut shard = shards.lock(shards.current());
             shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
             release(shard);
-            conditions.clear(|key| calls.catch(|| drop(key)));
-            calls.complete(operation, Completion::Cancelled);
-            panic.resume();
+            self.give_up(operation, &mut conditions, panic);
         }
         self.watch_conditions(operation, &mut conditions, delay)
+    }
+
+    /// Ends a watch in which a key has panicked, and continues the panic.
+    #[cold]
+    fn give_up(&self, operation: O, conditions: &mut Conditions<K>, panic: Panic) -> ! {
+        let calls = &self.shared.calls;
+        conditions.clear(|key| calls.catch(|| drop(key)));
+        calls.complete(operation, Completion::Cancelled);
+        run_checks();
+        panic.resume()
     }
 
     /// Collects the conditions of an operation that is about to wait.
@@ -201,7 +209,7 @@ where
         conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let SharedPurgatory { timer, limits, calls, max_delay, number, .. } = &*self.shared;
+        let SharedPurgatory { timer, limits, max_delay, number, .. } = &*self.shared;
         let shards = &timer.shards;
         let read = shards.clock.read();
         let deadline = shards.clock.deadline(read, delay.min(*max_delay));
@@ -228,10 +236,7 @@ where
             shard.state_mut().end(key, Completion::Cancelled, read.elapsed);
             release(shard);
             limits.give_back(&conditions.hashes());
-            conditions.clear(|key| calls.catch(|| drop(key)));
-            calls.complete(operation, Completion::Cancelled);
-            run_checks();
-            panic.resume();
+            self.give_up(operation, conditions, panic);
         }
         release(shard);
         timer.help_if_late(read);

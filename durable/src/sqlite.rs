@@ -45,7 +45,7 @@ use crate::{
         NewTimeout, Notice, Query, QueueState, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
-    transition::{Change, apply, ended},
+    transition::{Change, apply, ended, pending_record},
     workers::{Queues, Workers},
 };
 
@@ -1272,23 +1272,9 @@ fn find_place(writer: &Connection, id: &TimeoutId) -> rusqlite::Result<Option<Re
         let queue = Name::new(row.get_ref(3)?.as_str()?).map_err(damaged)?;
         let priority = Priority::ALL.get(row.get::<_, usize>(4)?).copied().unwrap_or_default();
         let state = if row.get(0)? { State::Dead } else { State::Pending };
-        let (payload, repeat, key, error) = (Arc::default(), None, None, None);
-        let (attempt, token) = (0, 0);
-        let due = next;
-        Ok(Record {
-            id,
-            due,
-            next,
-            payload,
-            repeat,
-            queue,
-            priority,
-            key,
-            attempt,
-            state,
-            token,
-            error,
-        })
+        let new = NewTimeout::new(id, next, b"").map_err(damaged)?;
+        let new = NewTimeout { queue, priority, ..new };
+        Ok(Record { state, ..pending_record(&new, 0) })
     };
     writer.prepare_cached(sql)?.query_row([id.as_str()], read).optional()
 }

@@ -113,9 +113,9 @@ pub(crate) fn news(commands: &[Command]) -> impl Iterator<Item = (Option<&Name>,
         Command::Schedule(new) => Some((Some(&new.queue), new.due)),
         _ => Some((None, command.due()?)),
     });
-    let (unknown, known): (Vec<_>, Vec<_>) = dues.partition(|(_, due)| *due == WallTime::MIN);
-    [unknown, known].into_iter().filter_map(|dues| {
-        dues.into_iter()
+    [false, true].into_iter().filter_map(move |is_known| {
+        dues.clone()
+            .filter(|(_, due)| (*due > WallTime::MIN) == is_known)
             .reduce(|(queue, due), (other, time)| (queue.filter(|_| queue == other), due.min(time)))
     })
 }

@@ -493,9 +493,11 @@ impl Store for PostgresStore {
                 groups.iter().try_for_each(|group| {
                     write_group(group, session, None, &extra, &mut answers)
                 })?;
-                let told =
-                    told.map_or(Ok(()), |told| session.query(sql::NOTIFY, &[&told]).map(drop));
-                told.and_then(|()| session.execute("SET LOCAL lock_timeout = '10s'"))
+                match told {
+                    Some(told) => session.query(sql::NOTIFY, &[&told]).map(drop),
+                    // A command may have stopped a delivery, which is a notification as well.
+                    None => session.execute("SET LOCAL lock_timeout = '10s'"),
+                }
             })?;
             Ok(answers)
         });

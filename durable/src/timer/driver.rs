@@ -899,10 +899,13 @@ impl Driver {
     fn trim(&mut self, turn: &mut Turn<'_>) {
         let DriverSettings { window_capacity, window_bytes, .. } = self.settings;
         let most = Size { count: window_capacity / 2, bytes: window_bytes / 2 };
+        let at = turn.now.saturating_add(LEFT);
         for record in self.held.trim(most) {
-            let (at, error) = (turn.now.saturating_add(LEFT), UNENDED.to_owned());
-            let is_last = self.is_last_attempt(&record);
-            let how = if is_last { Settlement::Retry { at, error } } else { Settlement::Release };
+            let how = if self.is_last_attempt(&record) {
+                Settlement::Retry { at, error: UNENDED.to_owned() }
+            } else {
+                Settlement::Release
+            };
             turn.step.settle(record.claim(), how);
         }
     }
@@ -1459,6 +1462,11 @@ mod tests {
         assert_eq!(bench.driver.next_step(), Some(bench.now));
     }
 
+    fn several(name: &str, count: u32, due: WallTime) -> impl Iterator<Item = NewTimeout> {
+        let new = move |number| NewTimeout::new(format!("{name}{number}"), due, b"");
+        (0..count).map(move |number| new(number).expect("valid"))
+    }
+
     /// Records that are due much later fill the window.
     #[test]
     fn a_full_window_does_not_delay_a_burst() {
@@ -1466,13 +1474,9 @@ mod tests {
             let mut bench = Bench::new(0);
             let settings = &mut bench.driver.settings;
             (settings.window_capacity, settings.is_shared) = (100, is_shared);
-            let new = |name: &str, count: u32, due| {
-                let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
-                (0..count).map(|number| new(number).expect("valid")).collect::<Vec<_>>()
-            };
-            bench.schedule(new("far", far + 50, bench.now.saturating_add(40 * SECOND)));
+            bench.schedule(several("far", far + 50, bench.now.saturating_add(40 * SECOND)));
             assert_eq!(bench.deliver(5), []);
-            bench.schedule(new("burst", 10, bench.now));
+            bench.schedule(several("burst", 10, bench.now));
             bench.driver.notice(None, bench.now);
             assert_eq!(bench.deliver(30).len(), 10, "the others wait for room");
         }
@@ -1945,14 +1949,10 @@ mod tests {
             let mut bench = Bench::new(0);
             let settings = &mut bench.driver.settings;
             (settings.window_capacity, settings.is_shared) = (100, is_shared);
-            let new = |name: &str, count: u32, due| {
-                let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
-                (0..count).map(|number| new(number).expect("valid")).collect::<Vec<_>>()
-            };
-            bench.schedule(new("far", 150, bench.now.saturating_add(40 * SECOND)));
+            bench.schedule(several("far", 150, bench.now.saturating_add(40 * SECOND)));
             assert_eq!(bench.deliver(5), []);
             let soon = bench.now.saturating_add(5 * SECOND);
-            bench.schedule(new("due", 80, bench.now).into_iter().chain(new("soon", 80, soon)));
+            bench.schedule(several("due", 80, bench.now).chain(several("soon", 80, soon)));
             let mut other = Bench::on(&bench.store, bench.now);
             other.driver.settings.queue.max_deliveries = 1;
             assert_eq!(other.steps(3).len(), 1);

@@ -339,13 +339,11 @@ impl Held {
 
     /// Returns the record of one that was taken out, which is no delivery of its key any more.
     fn free_of(&mut self, waiting: Waiting) -> Record {
-        if !self.free(waiting.slot.as_ref())
-            && let Some(key) = &waiting.record.key
-            && !self.slots.contains_key(key)
-        {
+        match (&waiting.slot, &waiting.record.key) {
             // It was the next one of its key, and no delivery will resume those behind it.
-            self.resume_key(key);
-        }
+            (None, Some(key)) if !self.slots.contains_key(key) => self.resume_key(key),
+            (slot, _) => self.free(slot.as_ref()),
+        };
         waiting.record
     }
 

@@ -1,6 +1,9 @@
 //! Settings of a wheel.
 
-use super::{TimingWheel, buckets::Buckets, geometry::Geometry};
+use super::{
+    TimingWheel,
+    buckets::{Buckets, Geometry},
+};
 use crate::{error::BuildError, slab::Slab, tick::Tick};
 
 /// Default number of buckets of a level. Decision 0014 has measurements.

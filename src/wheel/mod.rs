@@ -28,7 +28,7 @@
 //! # Implementation
 //!
 //! A value lives in a slot of the slab and keeps it. Its *record*, deadline and slot, is in
-//! the bucket of the deadline. `geometry` computes that bucket: to *place* a timeout is to write
+//! the bucket of the deadline. `Geometry` computes that bucket: to *place* a timeout is to write
 //! its record there. A free position in the *root*, the bucket above all levels, comes first, which
 //! spares few timeouts the work on buckets. `buckets` owns root and levels. Its `queue` holds the
 //! levels with occupied buckets, the first bucket of each standing for its level, and takes due
@@ -45,7 +45,6 @@
 mod advance;
 mod buckets;
 mod builder;
-mod geometry;
 mod invariants;
 mod iter;
 mod occupied;

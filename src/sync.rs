@@ -22,13 +22,10 @@ pub(crate) fn spawn(name: String, run: Box<dyn FnOnce() + Send>) -> io::Result<T
     thread::Builder::new().name(name).spawn(run).map(|handle| handle.thread().id())
 }
 
-/// Parks one thread, until another thread unparks it. A wake-up that comes earlier is kept.
-#[derive(Debug)]
-pub(crate) struct Parker(Unparker);
-
-/// Unparks the thread of a [`Parker`].
+/// Parks one thread, until another thread unparks it through a clone. A wake-up that comes earlier
+/// is kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Unparker(Arc<Token>);
+pub(crate) struct Parker(Arc<Token>);
 
 #[derive(Debug)]
 struct Token {
@@ -38,15 +35,14 @@ struct Token {
 
 impl Parker {
     pub(crate) fn new() -> Self {
-        Self(Unparker(Arc::new(Token { is_there: Mutex::new(false), arrived: Condvar::new() })))
+        Self(Arc::new(Token { is_there: Mutex::new(false), arrived: Condvar::new() }))
     }
 
     /// Parks this thread for at most this time. It may return earlier without a wake-up.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
-        let token = &self.0.0;
-        let mut is_there = token.is_there.lock();
+        let mut is_there = self.0.is_there.lock();
         if !*is_there {
-            is_there = token.arrived.wait_for(is_there, timeout);
+            is_there = self.0.arrived.wait_for(is_there, timeout);
         }
         *is_there = false;
     }
@@ -56,12 +52,6 @@ impl Parker {
         self.park_timeout(Duration::MAX);
     }
 
-    pub(crate) fn unparker(&self) -> &Unparker {
-        &self.0
-    }
-}
-
-impl Unparker {
     pub(crate) fn unpark(&self) {
         *self.0.is_there.lock() = true;
         self.0.arrived.notify_one();

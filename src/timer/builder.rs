@@ -225,9 +225,8 @@ impl TimerBuilder {
         let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");
         let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));
         let clock = TickClock::new(self.clock, self.tick);
-        let unparker = reaper.unparker().clone();
         let states = (0..count).map(|index| state(wheel(), index, count));
-        let shards = Shards::new(states, clock, unparker, max_pending);
+        let shards = Shards::new(states, clock, reaper.parker().clone(), max_pending);
         let events = Events::new(self.name, self.warn_if_later_than);
         let starter = Starter { reaper, executors };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))

@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    sync::{AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
+    sync::{AtomicU64, Mutex, Ordering, Parker, explore},
     tick::Tick,
     ticks::Nanos,
     wheel::{Expired, TimingWheel, WheelBuilder},
@@ -52,7 +52,7 @@ const DUE: Tick = Tick::ZERO;
 const FAR: Tick = Tick::new(100);
 
 /// Wakes the thread of a task.
-struct UnparkWaker(Unparker);
+struct UnparkWaker(Parker);
 
 impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
@@ -62,7 +62,7 @@ impl Wake for UnparkWaker {
 
 /// Makes a waker that unparks the thread of a task.
 pub(crate) fn waker(task: &Parker) -> Waker {
-    Waker::from(Arc::new(UnparkWaker(task.unparker().clone())))
+    Waker::from(Arc::new(UnparkWaker(task.clone())))
 }
 
 /// A clock that stands still at the start of tick 0.
@@ -89,7 +89,7 @@ fn check_of_three(model: impl Fn() + Sync + Send + 'static) {
 /// Returns empty shards, and the parker of their reaper.
 fn new_shards(count: usize, max_pending: Option<u64>) -> (Arc<Shards<TimingWheel<u32>>>, Parker) {
     let parker = Parker::new();
-    let shards = shards_with(count, max_pending, stopped(), parker.unparker());
+    let shards = shards_with(count, max_pending, stopped(), &parker);
     (Arc::new(shards), parker)
 }
 
@@ -101,7 +101,7 @@ fn shards_with<V: Send + 'static>(
     count: usize,
     max_pending: Option<u64>,
     clock: impl Clock,
-    reaper: &Unparker,
+    reaper: &Parker,
 ) -> Shards<TimingWheel<V>> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
@@ -221,7 +221,7 @@ fn timer_with<V: Send + 'static>(
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
 ) -> Arc<Shared<TimingWheel<V>>> {
-    let shards = shards_with(1, None, stopped(), reaper.unparker());
+    let shards = shards_with(1, None, stopped(), reaper.parker());
     timer_of_shards(reaper, shards, delivery, handle)
 }
 

@@ -48,7 +48,7 @@ fn a_time_is_not_early_though_the_clock_steps_back_while_it_is_scheduled() {
     check(|| {
         let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
         let clock = Stepped(Instant::now(), Arc::clone(&stage));
-        let shards = Arc::new(shards_with(1, None, clock, parker.unparker()));
+        let shards = Arc::new(shards_with(1, None, clock, &parker));
         let schedule = |shards: &Arc<Shards<_>>| {
             let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
             let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(now, tick, 1);
@@ -80,7 +80,7 @@ fn a_time_is_not_early_though_an_insert_after_a_step_back_moves_the_wheel_on() {
     check(|| {
         let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
         let clock = Stepped(Instant::now(), Arc::clone(&stage));
-        let shards = Arc::new(shards_with(1, None, clock, parker.unparker()));
+        let shards = Arc::new(shards_with(1, None, clock, &parker));
         let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
         let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(now, tick, 1);
         assert!(shards.put_at_time(0, now, time, insert).is_ok());

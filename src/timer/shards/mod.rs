@@ -30,7 +30,7 @@ use super::{
     stats::TimerStats,
     tick_clock::{Reading, TickClock},
 };
-use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
+use crate::{clock::StepListener, sync::Parker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -46,7 +46,7 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn new(
         states: impl Iterator<Item = S>,
         clock: TickClock,
-        reaper: Unparker,
+        reaper: Parker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
         let permits = Permits::new(max_pending);
@@ -386,7 +386,6 @@ mod tests {
     use super::*;
     use crate::{
         clock::ManualClock,
-        sync::Parker,
         timer::ScheduleErrorKind,
         wheel::{TimingWheel, WheelBuilder},
     };
@@ -396,7 +395,7 @@ mod tests {
         max_pending: Option<NonZeroU64>,
     ) -> Shards<TimingWheel<T>> {
         let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
-        let reaper = Parker::new().unparker().clone();
+        let reaper = Parker::new();
         Shards::new(wheels.into_iter(), clock, reaper, max_pending)
     }
 

@@ -73,7 +73,7 @@
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
 
 use crate::{
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Unparker, fence},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, fence},
     tick::Tick,
     waker::{poll_or_store, wake_all},
 };
@@ -104,14 +104,14 @@ impl Published {
 }
 
 /// What a reaper shares with the threads that may have to wake it: the tick until which it sleeps,
-/// and its unparker.
+/// and its parker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
     /// The tick after the one in which the next turn of the reaper has to begin.
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
     pub(super) is_waiting: AtomicBool,
-    reaper: Unparker,
+    reaper: Parker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     driver: OnceLock<Mutex<Option<Waker>>>,
 }
@@ -121,7 +121,7 @@ const AWAKE: u64 = 0;
 
 impl Wakeup {
     /// For a reaper that is awake, or has not been started.
-    pub(super) fn new(reaper: Unparker) -> Self {
+    pub(super) fn new(reaper: Parker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
             late_from: AtomicU64::new(u64::MAX),
@@ -218,11 +218,10 @@ impl Wakeup {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sync::Parker;
 
     #[test]
     fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_a_thread_wakes_it() {
-        let wakeup = Wakeup::new(Parker::new().unparker().clone());
+        let wakeup = Wakeup::new(Parker::new());
         wakeup.announce(Tick::new(5));
         assert!(!wakeup.is_late(Tick::new(6)) && wakeup.is_late(Tick::new(7)));
         wakeup.wake_if_needed(Tick::new(4), Some(Tick::new(5)));

@@ -16,7 +16,8 @@
 //! | starter | a thread starts the reaper and the executors |
 //! | joining | a timer joins its reaper |
 //! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
-//! | callback threads, reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
+//! | callback threads | a few fields change, or an executor thread starts |
+//! | reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
 
 #![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
 #![cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps and streams"))]

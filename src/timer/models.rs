@@ -31,7 +31,7 @@ use super::{
     reaper::{Reaper, Turn},
     shards::{
         Shards, TimeoutKey,
-        shard::{Permits, ShardState},
+        shard::Permits,
     },
     shared::{Owner, Shared, Starter},
     tick_clock::{Reading, TickClock},
@@ -138,16 +138,6 @@ fn expire_due<V: Send + 'static>(
 ) {
     for index in shards.due(read.now) {
         shards.lock(index).expire(read, 64, expired);
-    }
-}
-
-impl<S: ShardState> Shared<S> {
-    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
-    pub(crate) fn run_executor(&self) {
-        let backlog = self.delivery.backlog().expect("the timer has executor threads");
-        while let Some(expired) = backlog.take() {
-            self.handler.call(expired);
-        }
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     clock::Driven,
-    sync::{AtomicBool, Mutex, Ordering, spawn, this_thread},
+    sync::{AtomicBool, Mutex, Ordering, spawn},
     tick::Tick,
     ticks::Nanos,
     waker::wake_all,
@@ -48,7 +48,7 @@ pub(crate) struct Shared<S: ShardState> {
     /// Whether the reaper has panicked, or that of the other half of a [`Timer`](crate::Timer).
     /// Only the user's clock can cause it.
     pub(crate) is_reaper_dead: AtomicBool,
-    pub(crate) callback_threads: Arc<CallbackThreads>,
+    pub(crate) callback_threads: CallbackThreads,
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
     /// Called when the reaper panics: makes the other half of a [`Timer`](crate::Timer) refuse too.
@@ -147,16 +147,9 @@ impl<S: ShardState> Shared<S> {
         };
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
         while let Some(index) = parts.executors.checked_sub(1) {
-            let Delivery::Backlog(backlog) = &self.delivery else { break };
-            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
-            let thread = self.callback_threads.register();
-            let run = move || {
-                thread.begin(this_thread());
-                while let Some(expired) = backlog.take() {
-                    handler.call(expired);
-                }
-            };
-            spawn(format!("{}-{index}", self.handler.events.name), Box::new(run))?;
+            let (shared, name) = (Arc::clone(self), &self.handler.events.name);
+            let run = Box::new(move || shared.run_executor());
+            self.callback_threads.add(|| spawn(format!("{name}-{index}"), run))?;
             parts.executors = index;
         }
         parts.reaper.serve(self.client())?;
@@ -165,6 +158,14 @@ impl<S: ShardState> Shared<S> {
         drop(starter);
         self.handler.events.started();
         Ok(())
+    }
+
+    /// Runs callbacks on this thread until the backlog is closed and empty.
+    pub(crate) fn run_executor(&self) {
+        while let Some(expired) = self.delivery.backlog().and_then(Backlog::take) {
+            self.handler.call(expired);
+        }
+        self.callback_threads.leave();
     }
 
     /// Returns where expired timeouts go. A clock that drives the timer runs its callbacks.
@@ -229,7 +230,6 @@ impl<S: ShardState> Shared<S> {
     /// may run.
     pub(crate) fn check_invariants(&self) {
         self.shards.check_invariants();
-        self.callback_threads.check_invariants();
         let (counts, is_shut_down) = (self.shards.counts(), self.shards.is_shut_down());
         let lateness = self.reaper_stats.lock().lateness.count();
         // A sleep that was moved later has one for each wake-up before its deadline as well.

@@ -11,7 +11,6 @@ use std::{
 
 use super::{
     executor::Delivery,
-    lifecycle::CallbackThread,
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
     shared::Shared,
@@ -198,19 +197,15 @@ impl<S: ShardState> Shared<S> {
         Some(greatest)
     }
 
-    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
-    /// it. A pool may run them there.
+    /// Returns the client that a reaper serves.
     pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
-        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
-        Box::new(TimerClient { thread, ..TimerClient::new(self) })
+        Box::new(TimerClient::new(self))
     }
 }
 
 /// What a reaper or a driver keeps for a timer.
 pub(crate) struct TimerClient<S: ShardState> {
-    /// Deregistered before the reference to the timer is dropped.
-    thread: Option<CallbackThread>,
     pub(crate) shared: Arc<Shared<S>>,
     batch: Vec<Expired<S::Due>>,
     /// Lateness of the latest timeouts that expired; zero once no due timeout is left.
@@ -227,7 +222,6 @@ pub(crate) struct TimerClient<S: ShardState> {
 impl<S: ShardState> TimerClient<S> {
     pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
         Self {
-            thread: None,
             shared: Arc::clone(shared),
             batch: Vec::new(),
             lateness: Duration::ZERO,
@@ -282,8 +276,9 @@ impl<S: ShardState> Driven for Shared<S> {
 
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
-        self.shared.callback_threads.set_reaper(thread);
-        self.thread.iter().for_each(|callbacks| callbacks.begin(thread));
+        // Callbacks run on it, or a pool may run them there.
+        let is_callback_thread = !self.shared.delivery.has_executors();
+        self.shared.callback_threads.set_reaper(thread, is_callback_thread);
     }
 
     fn turn(&mut self) -> Turn {
@@ -329,6 +324,12 @@ impl<S: ShardState> Client for TimerClient<S> {
 
     fn end_after_panic(&mut self) {
         self.shared.end_after_panic();
+    }
+}
+
+impl<S: ShardState> Drop for TimerClient<S> {
+    fn drop(&mut self) {
+        self.shared.callback_threads.leave();
     }
 }
 
@@ -507,11 +508,11 @@ mod tests {
         let read = timer.shared().shards.clock.read();
         let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
         wakeup.expect_at(Tick::new(1));
-        shared.callback_threads.set_reaper(crate::sync::this_thread());
+        shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
         shared.help_if_late(read);
         assert_eq!(are_late(), [true; 3], "a callback makes way for its own thread");
         let other = std::thread::spawn(crate::sync::this_thread).join();
-        shared.callback_threads.set_reaper(other.expect("the thread returns its id"));
+        shared.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
         shared.help_if_late(read);
         assert_eq!(are_late(), [false, false, true]);
         assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");

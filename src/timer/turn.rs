@@ -3,7 +3,6 @@
 
 use std::{
     boxed::Box,
-    mem,
     sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
@@ -82,39 +81,43 @@ impl Lead {
     }
 }
 
-/// The work of the reaper in at most one hold of each shard.
-struct Holds {
-    now: Tick,
-    /// The greatest lateness; `None` if no timeout expired.
+/// Timeouts on their way out of the wheels.
+struct Batch<T> {
+    /// Empty between two rounds.
+    expired: Vec<Expired<T>>,
+    /// The greatest lateness in the latest round that expired a timeout; `None` before that.
     lateness: Option<Duration>,
-    /// Whether no due timeout is left.
-    is_drained: bool,
+}
+
+impl<T> Batch<T> {
+    const fn new() -> Self {
+        Self { expired: Vec::new(), lateness: None }
+    }
 }
 
 impl<S: ShardState> Shared<S> {
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
-    /// lateness of the timeouts before. `batch` is empty, before and after.
-    fn expire_some(&self, batch: &mut Vec<Expired<S::Due>>, lateness: Duration) -> Holds {
-        let read @ Reading { now, .. } = self.shards.clock.read();
-        self.shards.follow_wall_clock(now);
-        let steps = steps_per_hold(lateness);
-        let mut holds = Holds { now, lateness: None, is_drained: true };
-        let mut locked = None;
-        for index in self.shards.due(now) {
+    /// lateness of the timeouts before. Returns whether no due timeout is left.
+    fn expire_some(&self, batch: &mut Batch<S::Due>) -> bool {
+        let read = self.shards.clock.read();
+        self.shards.follow_wall_clock(read.now);
+        let before = batch.lateness.take();
+        let steps = steps_per_hold(before.unwrap_or_default());
+        let (mut is_drained, mut locked) = (true, None);
+        for index in self.shards.due(read.now) {
             match self.shards.try_lock(index) {
-                Some(shard) => self.expire_shard(shard, read, steps, batch, &mut holds),
+                Some(shard) => is_drained &= self.expire_shard(shard, read, steps, batch),
                 None => locked = Some(index),
             }
         }
         if let Some(index) = locked {
-            if holds.lateness.is_none() {
-                let shard = self.shards.wait_for(index);
-                self.expire_shard(shard, read, steps, batch, &mut holds);
+            if batch.lateness.is_none() {
+                self.expire_shard(self.shards.wait_for(index), read, steps, batch);
             }
-            holds.is_drained = false;
+            is_drained = false;
         }
-        for expired in batch.drain(..) {
+        for expired in batch.expired.drain(..) {
             match self.delivery() {
                 Delivery::Pool(pool) => {
                     let handler = Arc::clone(&self.handler);
@@ -123,29 +126,30 @@ impl<S: ShardState> Shared<S> {
                 Delivery::Inline | Delivery::Backlog(_) => self.handler.call(expired),
             }
         }
-        holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
-        holds
+        batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
+        batch.lateness = batch.lateness.or(before);
+        is_drained
     }
 
     /// Expires due timeouts of a shard, in one hold. Puts them into the backlog if there is one,
-    /// else into `batch`.
+    /// else into `batch`. Returns whether no due timeout is left.
     fn expire_shard(
         &self,
         mut shard: ShardGuard<'_, S>,
         read: Reading,
         steps: u64,
-        batch: &mut Vec<Expired<S::Due>>,
-        holds: &mut Holds,
-    ) {
-        let before = batch.len();
-        holds.is_drained &= shard.expire(read, steps, batch);
-        holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
-        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(batch)));
+        Batch { expired, lateness }: &mut Batch<S::Due>,
+    ) -> bool {
+        let before = expired.len();
+        let is_drained = shard.expire(read, steps, expired);
+        *lateness = self.record_lateness(read.elapsed, &expired[before..]).max(*lateness);
+        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(expired)));
         drop(shard.unlock_fairly());
         if let Some((backlog, (threads, tasks))) = receivers {
             backlog.wake(threads);
             backlog.wake_tasks(tasks, |task| self.handler.catch(|| task.wake()));
         }
+        is_drained
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
@@ -164,9 +168,9 @@ impl<S: ShardState> Shared<S> {
             // A closed shard is left to the reaper: the backlog may be closed as well.
             let mut free = due.filter_map(|index| self.shards.try_lock(index));
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {
-                let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-                self.expire_shard(shard, read, HELP_STEPS, &mut Vec::new(), &mut holds);
-                holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
+                let mut batch = Batch::new();
+                self.expire_shard(shard, read, HELP_STEPS, &mut batch);
+                batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
         } else {
             self.shards.wakeup.expect_at(read.now);
@@ -207,13 +211,8 @@ impl<S: ShardState> Shared<S> {
 /// What a reaper or a driver keeps for a timer.
 pub(crate) struct TimerClient<S: ShardState> {
     pub(crate) shared: Arc<Shared<S>>,
-    batch: Vec<Expired<S::Due>>,
-    /// Lateness of the latest timeouts that expired; zero once no due timeout is left.
-    lateness: Duration,
-    /// Whether a timeout has expired since the last sleep.
-    has_expired: bool,
-    /// The tick of the latest turn.
-    now: Tick,
+    /// Has no lateness once no due timeout is left.
+    batch: Batch<S::Due>,
     /// The announced end of the last sleep.
     slept_until: Option<Tick>,
     lead: Lead,
@@ -221,30 +220,18 @@ pub(crate) struct TimerClient<S: ShardState> {
 
 impl<S: ShardState> TimerClient<S> {
     pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            batch: Vec::new(),
-            lateness: Duration::ZERO,
-            has_expired: false,
-            now: Tick::ZERO,
-            slept_until: None,
-            lead: Lead::default(),
-        }
+        let (shared, batch) = (Arc::clone(shared), Batch::new());
+        Self { shared, batch, slept_until: None, lead: Lead::default() }
     }
 
     /// Expires due timeouts, in one hold of each shard. Returns whether no due timeout is left.
     pub(crate) fn expire(&mut self) -> bool {
-        let Holds { now, lateness, is_drained } =
-            self.shared.expire_some(&mut self.batch, self.lateness);
-        self.lateness = lateness.unwrap_or(self.lateness);
-        self.has_expired |= lateness.is_some();
+        let is_drained = self.shared.expire_some(&mut self.batch);
         if is_drained {
-            self.now = now;
-            self.lateness = Duration::ZERO;
-            let has_expired = mem::take(&mut self.has_expired);
+            let clock = &self.shared.shards.clock;
+            let has_expired = self.batch.lateness.take().is_some();
             // A reaper that rechecks the clock must not do so for cancelled timeouts.
-            let rechecks = self.shared.shards.clock.recheck().is_some();
-            let has_woken = |until| until <= now || rechecks;
+            let has_woken = |until| until <= clock.latest() || clock.recheck().is_some();
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
                 self.shared.shards.lock_each().for_each(|shard| shard.raise_published());
             }
@@ -255,14 +242,8 @@ impl<S: ShardState> TimerClient<S> {
 
 impl<S: ShardState> Driven for Shared<S> {
     fn turn(&self) {
-        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
-        while !self.shards.is_shut_down() {
-            let holds = self.expire_some(&mut batch, lateness);
-            lateness = holds.lateness.unwrap_or(lateness);
-            if holds.is_drained {
-                return;
-            }
-        }
+        let mut batch = Batch::new();
+        while !self.shards.is_shut_down() && !self.expire_some(&mut batch) {}
     }
 
     fn next_turn(&self) -> Option<Instant> {
@@ -306,8 +287,7 @@ impl<S: ShardState> Client for TimerClient<S> {
         let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
         let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
         // If the clock has stepped back, what other threads saw before that is due.
-        let until = shards.fall_asleep(self.now.max(clock.latest()), latest)?;
-        debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);
+        let until = shards.fall_asleep(clock.latest(), latest)?;
         self.slept_until = Some(until);
         Some(self.lead.shorten(clock.pause_until(until), clock.ticks.tick()))
     }

@@ -199,18 +199,6 @@ impl TimerBuilder {
         })
     }
 
-    /// Returns where the callbacks run, and the number of executor threads.
-    fn delivery<T>(&self) -> (Delivery<T>, usize) {
-        let threads = match &self.execution {
-            Some(Execution::Inline) => return (Delivery::Inline, 0),
-            Some(Execution::Pool(pool)) => return (Delivery::Pool(Arc::clone(pool)), 0),
-            Some(Execution::Queue) => return (Delivery::Backlog(Arc::new(Backlog::new(true))), 0),
-            Some(Execution::Threads(threads)) => *threads,
-            None => 1,
-        };
-        (Delivery::Backlog(Arc::new(Backlog::new(false))), threads)
-    }
-
     /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
     /// shard, from its wheel, its index and the number of shards.
     pub(crate) fn build_with_state<S: ShardState>(
@@ -219,7 +207,13 @@ impl TimerBuilder {
         handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
         let max_pending = self.check()?;
-        let (delivery, executors) = self.delivery();
+        let backlog = |is_queue| Delivery::Backlog(Arc::new(Backlog::new(is_queue)));
+        let (delivery, executors) = match self.execution.unwrap_or(Execution::Threads(1)) {
+            Execution::Inline => (Delivery::Inline, 0),
+            Execution::Threads(threads) => (backlog(false), threads),
+            Execution::Pool(pool) => (Delivery::Pool(pool), 0),
+            Execution::Queue => (backlog(true), 0),
+        };
         let wheel = self.wheel;
         let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
         let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");

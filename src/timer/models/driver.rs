@@ -10,7 +10,7 @@ use crate::{
     timer::{
         executor::Delivery,
         reaper::Reaper,
-        sleep::driver::{DriverTurn, Turns},
+        sleep::driver::Turns,
     },
 };
 
@@ -33,9 +33,9 @@ fn a_driver_that_falls_asleep_notices_a_sleep_and_the_end() {
         let task_waker = waker(&task);
         loop {
             match turns.turn(&task_waker) {
-                DriverTurn::Sleep(_) => task.park(),
-                DriverTurn::Again => (),
-                DriverTurn::Ended => break,
+                Some(pause) if pause.is_zero() => (),
+                Some(_) => task.park(),
+                None => break,
             }
         }
         user.join().expect("no thread panics");

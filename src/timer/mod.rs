@@ -73,7 +73,6 @@ pub(crate) use self::{
     shared::Shared,
     tick_clock::{Reading, TickClock},
 };
-use crate::tick::Tick;
 
 /// Runs callbacks after a delay.
 ///
@@ -188,7 +187,7 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.insert(|clock, read| clock.deadline(read, delay), callback)
+        self.handle(self.values.schedule(delay, Task::new(callback)))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -201,7 +200,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.insert(|clock, read| clock.at(read, instant), callback)
+        self.handle(self.values.schedule_at(instant, Task::new(callback)))
     }
 
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
@@ -253,8 +252,7 @@ impl Timer {
         time: impl Into<SystemTime>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let key = self.values.schedule_at_time(time, Task::new(callback))?;
-        Ok(TimeoutHandle::new(self.values.shared(), key))
+        self.handle(self.values.schedule_at_time(time, Task::new(callback)))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -297,19 +295,12 @@ impl Timer {
         window: RangeInclusive<Duration>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.insert(|clock, read| clock.within(read, &window), callback)
+        self.handle(self.values.schedule_within(window, Task::new(callback)))
     }
 
     #[inline]
-    fn insert(
-        &self,
-        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
-        callback: impl FnOnce() + Send + 'static,
-    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let (shared, clock) = (self.values.shared(), self.clock());
-        let read = clock.read();
-        let key = shared.insert(read, deadline(clock, read), Task::new(callback))?;
-        Ok(TimeoutHandle::new(shared, key))
+    fn handle<E>(&self, scheduled: Result<TimeoutKey, E>) -> Result<TimeoutHandle, E> {
+        scheduled.map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the

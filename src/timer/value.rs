@@ -166,38 +166,38 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes no thread.
     #[inline]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
-        self.shared().shards.cancel(key.shard, key.key)
+        self.shared().shards.cancel(key)
     }
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.shared().shards.reset(key.shard, key.key, |clock, read| clock.deadline(read, delay))
+        self.shared().shards.reset(key, |clock, read| clock.deadline(read, delay))
     }
 
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.shared().shards.reset(key.shard, key.key, |clock, read| clock.at(read, instant))
+        self.shared().shards.reset(key, |clock, read| clock.at(read, instant))
     }
 
     /// Moves the deadline of a timeout to a time of the wall clock. Returns whether it was pending.
     pub fn reset_at_time(&self, key: TimeoutKey, time: impl Into<SystemTime>) -> bool {
-        self.shared().shards.reset_at_time(key.shard, key.key, time.into())
+        self.shared().shards.reset_at_time(key, time.into())
     }
 
     /// Returns whether a timeout has not ended.
     #[must_use]
     pub fn is_pending(&self, key: TimeoutKey) -> bool {
-        self.shared().shards.deadline(key.shard, key.key).is_some()
+        self.shared().shards.deadline(key).is_some()
     }
 
     /// Returns the instant at which a timeout expires, the start of its tick; `None` if it has
     /// ended, or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
-        let tick = self.shared().shards.deadline(key.shard, key.key)?;
-        self.shared().shards.clock.instant(tick)
+        let shards = &self.shared().shards;
+        shards.clock.instant(shards.deadline(key)?)
     }
 
     /// Returns the time until a timeout expires, on the timer's clock; zero if it is due, `None` if
@@ -221,7 +221,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        self.shared().shards.remaining(key.shard, key.key)
+        self.shared().shards.remaining(key)
     }
 
     /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped

@@ -45,7 +45,7 @@ fn a_finish_ends_when_the_last_timeout_is_cancelled() {
         let (timer, reaper, log) = started();
         let key = insert(&timer.shards, 0, FAR, 7);
         let canceller = Arc::clone(&timer);
-        let canceller = thread::spawn(move || canceller.shards.cancel(key.shard, key.key));
+        let canceller = thread::spawn(move || canceller.shards.cancel(key));
         assert_eq!(finish(&timer), []);
         assert_eq!(canceller.join().expect("no thread panics"), Some(7));
         assert_eq!(*log.lock(), []);

@@ -62,7 +62,7 @@ fn a_reaper_that_falls_asleep_notices_a_reset_to_an_earlier_deadline() {
         let key = insert(&shards, 0, FAR, 1);
         let resetter = Arc::clone(&shards);
         let resetter =
-            thread::spawn(move || assert!(resetter.reset(key.shard, key.key, |_, read| read.now)));
+            thread::spawn(move || assert!(resetter.reset(key, |_, read| read.now)));
         assert_eq!(reap(&shards, &parker, 1), [1]);
         resetter.join().expect("no thread panics");
     });
@@ -136,7 +136,7 @@ fn raise_against_insert(raise: fn(&Shards<TimingWheel<u32>>)) {
     check(move || {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
-        shards.cancel(key.shard, key.key);
+        shards.cancel(key);
         let inserter = Arc::clone(&shards);
         let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
         raise(&shards);

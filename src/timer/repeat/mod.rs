@@ -360,7 +360,7 @@ impl Repeating {
     /// Cancels the timeout of an occurrence. Returns its task.
     #[inline]
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
-        self.0.timer.upgrade()?.shards.cancel(scheduled.shard, scheduled.key)
+        self.0.timer.upgrade()?.shards.cancel(scheduled)
     }
 
     /// Returns the task of the next occurrence.

@@ -92,8 +92,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
     #[inline]
-    fn lock_of(&self, shard: usize) -> Option<ShardGuard<'_, S>> {
-        (shard < self.count()).then(|| self.lock(shard))
+    fn lock_of(&self, key: TimeoutKey) -> Option<ShardGuard<'_, S>> {
+        (key.shard < self.count()).then(|| self.lock(key.shard))
     }
 
     /// Locks one shard after the other.
@@ -103,9 +103,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
-    pub(super) fn cancel(&self, shard: usize, key: Key) -> Option<S::Value> {
-        let mut shard = self.lock_of(shard)?;
-        let value = shard.state_mut().wheel_mut().cancel(key);
+    pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
+        let mut shard = self.lock_of(key)?;
+        let value = shard.state_mut().wheel_mut().cancel(key.key);
         shard.unlock();
         value
     }
@@ -113,14 +113,13 @@ impl<S: ShardState> Shards<S> {
     /// Moves a timeout. A reading of the clock gives its deadline. Returns whether it was pending.
     pub(super) fn reset(
         &self,
-        shard: usize,
-        key: Key,
+        key: TimeoutKey,
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
     ) -> bool {
         let read = self.clock.read();
         let deadline = deadline(&self.clock, read);
-        let Some(mut shard) = self.lock_of(shard) else { return false };
-        let is_pending = shard.reset(key, read.now, deadline);
+        let Some(mut shard) = self.lock_of(key) else { return false };
+        let is_pending = shard.reset(key.key, read.now, deadline);
         shard.unlock();
         is_pending
     }
@@ -140,13 +139,13 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
-    pub(super) fn postpone(&self, shard: usize, key: Key, delay: Duration) -> bool {
+    pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
         let read = self.clock.read();
         let deadline = self.clock.deadline(read, delay);
-        let mut shard = self.lock(shard);
-        let before = shard.deadline(key);
+        let mut shard = self.lock(key.shard);
+        let before = shard.deadline(key.key);
         if before.is_some_and(|before| before < deadline) {
-            shard.reset(key, read.now, deadline);
+            shard.reset(key.key, read.now, deadline);
         }
         before.is_some()
     }
@@ -164,13 +163,13 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
-    pub(super) fn deadline(&self, shard: usize, key: Key) -> Option<Tick> {
-        self.lock_of(shard)?.deadline(key)
+    pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
+        self.lock_of(key)?.deadline(key.key)
     }
 
     /// Returns the time until a timeout expires; `None` if it has ended.
-    pub(super) fn remaining(&self, shard: usize, key: Key) -> Option<Duration> {
-        let deadline = self.clock.ticks.start(self.deadline(shard, key)?);
+    pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
+        let deadline = self.clock.ticks.start(self.deadline(key)?);
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
@@ -286,13 +285,8 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
-    pub(super) fn reset_at_time(
-        self: &Arc<Self>,
-        shard: usize,
-        key: Key,
-        time: SystemTime,
-    ) -> bool {
-        let now = self.clock.latest();
+    pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool {
+        let (now, TimeoutKey { shard, key }) = (self.clock.latest(), key);
         let put = |shard: &mut ShardGuard<'_, S>, tick| {
             shard.reset(key, now, tick).then_some(key).ok_or(())
         };
@@ -440,7 +434,7 @@ mod tests {
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset(0, key, |_, _| deadline));
+                assert!(shards.reset(TimeoutKey { shard: 0, key }, |_, _| deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

@@ -62,7 +62,7 @@ impl TimeSleep {
 
     fn cancel(&mut self) {
         if let Some(key) = self.key.take() {
-            drop(self.handle.shared().shards.cancel(key.shard, key.key));
+            drop(self.handle.shared().shards.cancel(key));
         }
     }
 }

@@ -161,6 +161,6 @@ fn a_reaper_that_raises_the_published_expirations_notices_an_insert() {
 fn broken_an_expiration_that_is_raised_without_the_lock_hides_an_insert() {
     raise_against_insert(|shards| {
         let next = shards.lock(0).state().next_expiration();
-        shards.all[0].published.set(next.unwrap_or(Tick::MAX));
+        shards.all[0].publish(next.unwrap_or(Tick::MAX));
     });
 }

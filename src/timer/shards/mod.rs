@@ -159,7 +159,7 @@ impl<S: ShardState> Shards<S> {
     #[inline]
     pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
         let due = due.max(self.clock.latest());
-        self.all[shard].published.get() > due
+        self.all[shard].published() > due
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
@@ -175,7 +175,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the indices of the shards that have due timeouts.
     pub(super) fn due(&self, now: Tick) -> impl Iterator<Item = usize> {
-        (0..self.count()).filter(move |index| self.all[*index].published.get() <= now)
+        (0..self.count()).filter(move |index| self.all[*index].published() <= now)
     }
 
     /// Locks a shard for the reaper, if its lock is free.
@@ -194,7 +194,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
     pub(super) fn next_expiration(&self) -> Tick {
-        self.all.iter().map(|shard| shard.published.get()).min().unwrap_or(Tick::MAX)
+        self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
     }
 
     /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.

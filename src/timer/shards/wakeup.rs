@@ -2,9 +2,9 @@
 //!
 //! One reaper sleeps on behalf of many shards. It may serve several timers, each with a clock and a
 //! [`Wakeup`] of its own; [`reaper`](crate::timer::reaper) describes that. This module describes
-//! one timer. Each shard publishes in [`Published`] the least tick at which the reaper has work
-//! there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The protocol takes no
-//! lock but that of the inserter's shard.
+//! one timer. Each shard [publishes](super::shard::Shard::published()) the least tick at which the
+//! reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The
+//! protocol takes no lock but that of the inserter's shard.
 //!
 //! # Protocol
 //!
@@ -81,27 +81,6 @@ use crate::{
 /// The expiration that an operation published; `None` if the shard had already published one as
 /// early.
 pub(super) type Earlier = Option<Tick>;
-
-/// The least tick at which the reaper has work in a shard. Written under the shard's lock.
-pub(in crate::timer) struct Published(AtomicU64);
-
-impl Published {
-    /// For a shard without timeouts.
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
-
-    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
-    #[inline]
-    pub(super) fn get(&self) -> Tick {
-        Tick::new(self.0.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(in crate::timer) fn set(&self, expiration: Tick) {
-        self.0.store(expiration.get(), Ordering::Relaxed);
-    }
-}
 
 /// What a reaper shares with the threads that may have to wake it: the tick until which it sleeps,
 /// and its parker.

@@ -86,8 +86,9 @@ mod real {
             guard
         }
 
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
+        /// Returns whether a thread was waiting.
+        pub(crate) fn notify_one(&self) -> bool {
+            self.0.notify_one()
         }
 
         pub(crate) fn notify_all(&self) {
@@ -159,8 +160,9 @@ mod model {
             self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
         }
 
-        pub(crate) fn notify_one(&self) {
+        pub(crate) fn notify_one(&self) -> bool {
             self.0.notify_one();
+            true
         }
 
         pub(crate) fn notify_all(&self) {

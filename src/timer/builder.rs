@@ -4,9 +4,8 @@ use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duratio
 
 use super::{
     Timer,
-    backlog::Backlog,
+    delivery::{Backlog, Delivery, Executor, Handler},
     error::TimerBuildError,
-    executor::{Delivery, Executor, Handler},
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
     shared::{Shared, Starter},

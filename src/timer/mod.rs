@@ -22,11 +22,10 @@
 #![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
 #![cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps and streams"))]
 
-mod backlog;
 mod builder;
 mod delay_queue;
+mod delivery;
 mod error;
-mod executor;
 mod handle;
 mod lifecycle;
 #[cfg(all(test, loom, feature = "future"))]
@@ -54,12 +53,12 @@ use std::{
 #[cfg(feature = "future")]
 pub use self::sleep::{SleepError, driver::Driver, sleeper::Sleep, until_time::TimeSleep};
 #[cfg(feature = "future")]
-pub(crate) use self::{backlog::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
+pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub use self::{
     builder::TimerBuilder,
     delay_queue::DelayQueue,
+    delivery::Executor,
     error::{Refused, ScheduleError, ScheduleErrorKind, TimerBuildError},
-    executor::Executor,
     handle::{TimeoutGuard, TimeoutHandle},
     reaper::Reaper,
     repeat::{RepeatBuilder, Repeating, debounce::Debounce, grid::MissedTicks, throttle::Throttle},

@@ -25,9 +25,8 @@ use std::{
 use loom::thread;
 
 use super::{
-    backlog::Backlog,
+    delivery::{Backlog, Delivery, Handler},
     error::{ScheduleError, ScheduleErrorKind},
-    executor::{Delivery, Handler},
     reaper::{Reaper, Turn},
     shards::{
         Shards, TimeoutKey,

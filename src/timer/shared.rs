@@ -12,9 +12,8 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use super::{
-    backlog::Backlog,
+    delivery::{Backlog, Delivery, Handler},
     error::ScheduleError,
-    executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
     shards::{ShardParts, ShardRef, Shards, TimeoutKey, shard::ShardState},

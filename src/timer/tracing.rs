@@ -13,21 +13,15 @@ use std::{
 
 use crate::panics::Panic;
 
-/// Emits an event. A subscriber that panics stops nothing.
-#[cfg(feature = "tracing")]
+/// Emits an event, if the feature is on. A subscriber that panics stops nothing.
 macro_rules! emit {
-    ($level:ident, $events:expr, $($fields:tt)*) => {
+    ($level:ident, $events:expr, $($field:ident = $value:expr,)* $text:literal) => {
+        #[cfg(feature = "tracing")]
         drop(crate::panics::catch(|| {
-            tracing::$level!(target: "delaywheel", timer = $events.name, $($fields)*);
-        }))
-    };
-}
-
-/// Emits nothing, but compiles the values of the fields.
-#[cfg(not(feature = "tracing"))]
-macro_rules! emit {
-    ($level:ident, $events:expr, $($field:ident = $(?)? $value:expr,)* $text:literal) => {
-        _ = (&$events.name, $(&$value,)*)
+            tracing::$level!(target: "delaywheel", timer = $events.name, $($field = $value,)* $text);
+        }));
+        #[cfg(not(feature = "tracing"))]
+        let _ = (&$events.name, $(&$value,)*);
     };
 }
 
@@ -54,12 +48,8 @@ impl Events {
     }
 
     pub(super) fn panicked(&self, panic: &Panic) {
-        emit!(
-            error,
-            self,
-            payload = panic.message().unwrap_or("not a text"),
-            "a callback panicked"
-        );
+        let payload = panic.message().unwrap_or("not a text");
+        emit!(error, self, payload = payload, "a callback panicked");
     }
 
     /// A batch was handed off with this lateness, at most.
@@ -69,7 +59,7 @@ impl Events {
             return;
         }
         if is_late {
-            emit!(warn, self, latest_by = ?lateness, "timeouts are late");
+            emit!(warn, self, latest_by = format_args!("{lateness:?}"), "timeouts are late");
         } else {
             emit!(debug, self, "timeouts are on time again");
         }

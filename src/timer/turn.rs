@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    executor::Delivery,
+    delivery::Delivery,
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
     shared::Shared,

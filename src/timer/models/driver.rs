@@ -8,7 +8,7 @@ use super::{DUE, check, timer_with, try_insert, waker};
 use crate::{
     sync::Parker,
     timer::{
-        executor::Delivery,
+        delivery::Delivery,
         reaper::Reaper,
         sleep::driver::Turns,
     },

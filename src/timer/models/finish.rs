@@ -18,9 +18,8 @@ use super::{
 };
 use crate::{
     timer::{
-        backlog::Backlog,
+        delivery::{Backlog, Delivery, Handler},
         error::ScheduleError,
-        executor::{Delivery, Handler},
         lifecycle::CallbackThreads,
         shared::Shared,
     },

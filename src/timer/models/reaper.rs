@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     timer::{
-        executor::Delivery,
+        delivery::Delivery,
         reaper::{Clients, Reaper, round, sleep},
         shared::Shared,
         turn::TimerClient,

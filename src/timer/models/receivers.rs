@@ -10,7 +10,7 @@ use loom::thread;
 use super::{check, expired, waker};
 use crate::{
     sync::Parker,
-    timer::backlog::{Backlog, Receiver},
+    timer::delivery::{Backlog, Receiver},
 };
 
 /// As the reaper does it.

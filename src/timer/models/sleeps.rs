@@ -16,7 +16,7 @@ use crate::{
     sync::{AtomicBool, AtomicU64, Ordering, Parker},
     tick::Tick,
     timer::{
-        executor::Delivery,
+        delivery::Delivery,
         reaper::Reaper,
         shards::Shards,
         shared::Shared,

@@ -3,14 +3,14 @@
 use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration};
 
 use super::{
-    Timer,
+    Task, Timer,
     delivery::{Backlog, Delivery, Executor, Handler},
     error::TimerBuildError,
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
-    shared::{Shared, Starter},
     tick_clock::TickClock,
     tracing::Events,
+    value::{Shared, Starter, ValueTimer},
 };
 use crate::{
     clock::Clock,
@@ -190,12 +190,25 @@ impl TimerBuilder {
             let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
             settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?
         };
-        let values = this.build_with(super::Task::run)?;
+        let values = this.build_with(Task::run)?;
         Ok(Timer {
             #[cfg(feature = "future")]
             sleeps: Arc::new(super::sleep::Sleeps::new(wakers, values.shared())),
             values,
         })
+    }
+
+    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_with<T: Send + 'static>(
+        self,
+        handler: impl Fn(T) + Send + Sync + 'static,
+    ) -> Result<ValueTimer<T>, TimerBuildError> {
+        self.build_with_state(|wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
     }
 
     /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Task,
     shards::{ShardRef, TimeoutKey},
-    shared::Shared,
+    value::Shared,
 };
 use crate::wheel::{Key, TimingWheel};
 

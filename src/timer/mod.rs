@@ -33,11 +33,9 @@ pub(crate) mod models;
 mod reaper;
 mod repeat;
 mod shards;
-mod shared;
 #[cfg(feature = "future")]
 mod sleep;
 mod stats;
-mod task;
 mod tick_clock;
 mod tracing;
 mod turn;
@@ -45,15 +43,18 @@ mod value;
 
 use std::{
     fmt,
+    future::{Future, poll_fn},
     ops::RangeInclusive,
+    pin::pin,
+    task::{Context, Poll, Waker},
     time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
+use stackfuture::StackFuture;
+
 #[cfg(feature = "future")]
 pub use self::sleep::{SleepError, driver::Driver, sleeper::Sleep, until_time::TimeSleep};
-#[cfg(feature = "future")]
-pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub use self::{
     builder::TimerBuilder,
     delay_queue::DelayQueue,
@@ -64,13 +65,14 @@ pub use self::{
     repeat::{RepeatBuilder, Repeating, debounce::Debounce, grid::MissedTicks, throttle::Throttle},
     shards::TimeoutKey,
     stats::TimerStats,
-    task::Task,
     value::ValueTimer,
 };
+#[cfg(feature = "future")]
+pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
-    shared::Shared,
     tick_clock::{Reading, TickClock},
+    value::Shared,
 };
 
 /// Runs callbacks after a delay.
@@ -520,5 +522,46 @@ impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pending = self.stats().pending;
         f.debug_struct("Timer").field("pending", &pending).finish_non_exhaustive()
+    }
+}
+
+/// A callback that a timer handed back; from [`Timer::shutdown`](crate::Timer::shutdown) or an
+/// error.
+pub struct Task(
+    /// A future that is ready at the first poll. It has a stable way to store a value of any type
+    /// without a box, which functions lack.
+    StackFuture<'static, (), STORED>,
+);
+
+/// A larger callback goes to a box.
+const STORED: usize = 24;
+
+impl Task {
+    #[inline]
+    fn new(callback: impl FnOnce() + Send + 'static) -> Self {
+        // Takes no more room than the callback if that has a pointer, and else one word more.
+        let mut callback = Some(callback);
+        Self(StackFuture::from_or_box(poll_fn(move |_| {
+            if let Some(callback) = callback.take() {
+                callback();
+            }
+            Poll::Ready(())
+        })))
+    }
+
+    /// Runs it now.
+    pub fn run(self) {
+        let poll = pin!(self.0).poll(&mut Context::from_waker(Waker::noop()));
+        debug_assert!(poll.is_ready(), "a callback is no future of the user");
+    }
+}
+
+// A callback does not refer to itself, and it is pinned only while it runs.
+impl Unpin for Task {}
+
+impl fmt::Debug for Task {
+    #[inline]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task(..)")
     }
 }

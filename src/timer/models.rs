@@ -28,13 +28,10 @@ use super::{
     delivery::{Backlog, Delivery, Handler},
     error::{ScheduleError, ScheduleErrorKind},
     reaper::{Reaper, Turn},
-    shards::{
-        Shards, TimeoutKey,
-        shard::Permits,
-    },
-    shared::{Owner, Shared, Starter},
+    shards::{Shards, TimeoutKey, shard::Permits},
     tick_clock::{Reading, TickClock},
     tracing::Events,
+    value::{Owner, Shared, Starter},
 };
 use crate::{
     clock::Clock,

@@ -12,8 +12,8 @@ use super::{
     delivery::Delivery,
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
-    shared::Shared,
     tick_clock::Reading,
+    value::Shared,
 };
 use crate::{clock::Driven, sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
 

@@ -7,11 +7,7 @@ use loom::thread;
 use super::{DUE, check, timer_with, try_insert, waker};
 use crate::{
     sync::Parker,
-    timer::{
-        delivery::Delivery,
-        reaper::Reaper,
-        sleep::driver::Turns,
-    },
+    timer::{delivery::Delivery, reaper::Reaper, sleep::driver::Turns},
 };
 
 #[test]

@@ -21,7 +21,7 @@ use crate::{
         delivery::{Backlog, Delivery, Handler},
         error::ScheduleError,
         lifecycle::CallbackThreads,
-        shared::Shared,
+        value::Shared,
     },
     wheel::TimingWheel,
 };

@@ -11,8 +11,8 @@ use crate::{
     timer::{
         delivery::Delivery,
         reaper::{Clients, Reaper, round, sleep},
-        shared::Shared,
         turn::TimerClient,
+        value::Shared,
     },
     wheel::TimingWheel,
 };

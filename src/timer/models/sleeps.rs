@@ -19,11 +19,11 @@ use crate::{
         delivery::Delivery,
         reaper::Reaper,
         shards::Shards,
-        shared::Shared,
         sleep::{
             sleeper::{Sleep, SleepHandle},
             wake_each,
         },
+        value::Shared,
     },
     wheel::TimingWheel,
 };

@@ -61,8 +61,7 @@ fn a_reaper_that_falls_asleep_notices_a_reset_to_an_earlier_deadline() {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
         let resetter = Arc::clone(&shards);
-        let resetter =
-            thread::spawn(move || assert!(resetter.reset(key, |_, read| read.now)));
+        let resetter = thread::spawn(move || assert!(resetter.reset(key, |_, read| read.now)));
         assert_eq!(reap(&shards, &parker, 1), [1]);
         resetter.join().expect("no thread panics");
     });

@@ -23,7 +23,7 @@ use std::{
 use foldhash::quality::FixedState;
 
 use self::grid::{Grid, MissedTicks};
-use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, shared::Shared};
+use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, value::Shared};
 use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 
 /// Handle of a repeated callback; from [`Timer::repeat`].

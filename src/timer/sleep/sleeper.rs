@@ -60,8 +60,8 @@ use crate::{
     timer::{
         error::ScheduleError,
         shards::Shards,
-        shared::Shared,
         tick_clock::{Reading, TickClock},
+        value::Shared,
     },
     wheel::{Key, TimingWheel},
 };

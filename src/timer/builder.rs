@@ -8,8 +8,8 @@ use super::{
     error::TimerBuildError,
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
+    stats::Events,
     tick_clock::TickClock,
-    tracing::Events,
     value::{Shared, Starter, ValueTimer},
 };
 use crate::{

@@ -42,7 +42,7 @@ use std::{
     vec::Vec,
 };
 
-use super::tracing::Events;
+use super::stats::Events;
 use crate::{
     panics::catch,
     sync::{AtomicU64, Condvar, Mutex, Ordering},

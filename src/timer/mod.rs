@@ -37,7 +37,6 @@ mod shards;
 mod sleep;
 mod stats;
 mod tick_clock;
-mod tracing;
 mod turn;
 mod value;
 

@@ -29,8 +29,8 @@ use super::{
     error::{ScheduleError, ScheduleErrorKind},
     reaper::{Reaper, Turn},
     shards::{Shards, TimeoutKey, shard::Permits},
+    stats::Events,
     tick_clock::{Reading, TickClock},
-    tracing::Events,
     value::{Owner, Shared, Starter},
 };
 use crate::{

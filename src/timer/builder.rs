@@ -218,22 +218,22 @@ impl TimerBuilder {
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
-        let max_pending = self.check()?;
+        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        let max_pending = this.check()?;
         let backlog = |is_queue| Delivery::Backlog(Arc::new(Backlog::new(is_queue)));
-        let (delivery, executors) = match self.execution.unwrap_or(Execution::Threads(1)) {
+        let (delivery, executors) = match this.execution.unwrap_or(Execution::Threads(1)) {
             Execution::Inline => (Delivery::Inline, 0),
             Execution::Threads(threads) => (backlog(false), threads),
             Execution::Pool(pool) => (Delivery::Pool(pool), 0),
             Execution::Queue => (backlog(true), 0),
         };
-        let wheel = self.wheel;
-        let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
-        let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");
-        let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));
-        let clock = TickClock::new(self.clock, self.tick);
+        let reaper = this.reaper.unwrap_or_else(|| Reaper::new(&*this.name));
+        let clock = TickClock::new(this.clock, this.tick);
+        let count = this.shards.expect("it has a default");
+        let wheel = || this.wheel.clone().build().expect("the size of the wheels is in range");
         let states = (0..count).map(|index| state(wheel(), index, count));
         let shards = Shards::new(states, clock, reaper.parker().clone(), max_pending);
-        let events = Events::new(self.name, self.warn_if_later_than);
+        let events = Events::new(this.name, this.warn_if_later_than);
         let starter = Starter { reaper, executors };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
@@ -241,7 +241,8 @@ impl TimerBuilder {
     /// Sets another default of the number of shards: so many for each thread that the machine runs
     /// at once, and at most `most`.
     pub(crate) fn shards_per_thread(mut self, shards: usize, most: usize) -> Self {
-        self.shards.get_or_insert_with(|| default_shards(shards, most));
+        let threads = || thread::available_parallelism().map_or(1, usize::from);
+        self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(most));
         self
     }
 
@@ -260,11 +261,6 @@ impl TimerBuilder {
         let limit = |timeouts| NonZeroU64::new(timeouts).ok_or(TimerBuildError::NothingPending);
         self.max_pending.map(limit).transpose()
     }
-}
-
-fn default_shards(per_thread: usize, most: usize) -> usize {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    threads.saturating_mul(per_thread).min(most)
 }
 
 impl Default for TimerBuilder {

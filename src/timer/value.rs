@@ -259,7 +259,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// `shutdown` hands back those that are pending.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
-        self.shared().is_reaper_dead()
+        self.shared().is_reaper_dead.load(Ordering::Acquire)
     }
 
     /// Shuts the timer down at once and returns the values that the handler never got, in any
@@ -414,18 +414,14 @@ impl<S: ShardState> Shared<S> {
             reaper_stats: Mutex::new(TimerStats::default()),
             on_panic: OnceLock::new(),
         });
-        shared.offer_to_clock();
-        shared
-    }
-
-    /// Lets a clock that drives timers adopt this one. Then no thread is started.
-    fn offer_to_clock(self: &Arc<Self>) {
-        let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
-        if self.shards.clock.source.adopt(driven) {
+        let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(&shared);
+        // If the clock drives the timer, no thread is started.
+        if shared.shards.clock.source.adopt(driven) {
             // The clock may already advance on another thread.
-            self.is_driven.store(true, Ordering::Release);
-            drop(self.take_starter());
+            shared.is_driven.store(true, Ordering::Release);
+            drop(shared.take_starter());
         }
+        shared
     }
 
     /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
@@ -449,7 +445,7 @@ impl<S: ShardState> Shared<S> {
     /// returns the value of the caller.
     #[inline]
     pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
-        if self.is_started.load(Ordering::Acquire) {
+        if self.is_started() {
             return Ok(value);
         }
         match self.start() {
@@ -540,10 +536,6 @@ impl<S: ShardState> Shared<S> {
 
     pub(crate) fn is_driven(&self) -> bool {
         self.is_driven.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_reaper_dead(&self) -> bool {
-        self.is_reaper_dead.load(Ordering::Acquire)
     }
 
     /// Returns the number of timeouts that are pending or in the backlog.

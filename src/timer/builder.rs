@@ -9,11 +9,10 @@ use super::{
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
     stats::Events,
-    tick_clock::TickClock,
     value::{Shared, Starter, ValueTimer},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, TickClock},
     wheel::{TimingWheel, WheelBuilder},
 };
 

@@ -36,7 +36,6 @@ mod shards;
 #[cfg(feature = "future")]
 mod sleep;
 mod stats;
-mod tick_clock;
 mod turn;
 mod value;
 
@@ -70,9 +69,9 @@ pub use self::{
 pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
-    tick_clock::{Reading, TickClock},
     value::Shared,
 };
+use crate::clock::TickClock;
 
 /// Runs callbacks after a delay.
 ///

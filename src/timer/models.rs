@@ -30,11 +30,10 @@ use super::{
     reaper::{Reaper, Turn},
     shards::{Shards, TimeoutKey, shard::Permits},
     stats::Events,
-    tick_clock::{Reading, TickClock},
     value::{Owner, Shared, Starter},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Reading, TickClock},
     sync::{AtomicU64, Mutex, Ordering, Parker, explore},
     tick::Tick,
     ticks::Nanos,

@@ -12,10 +12,15 @@ use super::{
     delivery::Delivery,
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
-    tick_clock::Reading,
     value::Shared,
 };
-use crate::{clock::Driven, sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
+use crate::{
+    clock::{Driven, Reading},
+    sync::ThreadId,
+    tick::Tick,
+    ticks::Nanos,
+    wheel::Expired,
+};
 
 /// Steps of one hold of a shard's lock if the reaper is on time. So many take less time than the
 /// sleep and the wake-up of a thread that waits for the lock.

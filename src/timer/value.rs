@@ -26,10 +26,9 @@ use super::{
         shard::{ShardGuard, ShardState},
     },
     stats::TimerStats,
-    tick_clock::Reading,
 };
 use crate::{
-    clock::Driven,
+    clock::{Driven, Reading},
     sync::{AtomicBool, Mutex, Ordering, spawn},
     tick::Tick,
     ticks::Nanos,

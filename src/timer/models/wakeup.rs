@@ -6,10 +6,11 @@ use loom::thread;
 
 use super::{DUE, FAR, check, expire_due, insert, new_shards, try_insert, values};
 use crate::{
+    clock::Reading,
     sync::{Mutex, Parker},
     tick::Tick,
     ticks::Nanos,
-    timer::{shards::Shards, tick_clock::Reading},
+    timer::shards::Shards,
     wheel::TimingWheel,
 };
 

@@ -28,9 +28,13 @@ use self::{
 use super::{
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
-    tick_clock::{Reading, TickClock},
 };
-use crate::{clock::StepListener, sync::Parker, tick::Tick, wheel::Key};
+use crate::{
+    clock::{Reading, StepListener, TickClock},
+    sync::Parker,
+    tick::Tick,
+    wheel::Key,
+};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {

@@ -50,9 +50,10 @@ use super::{
     wall::WallDeadlines,
 };
 use crate::{
+    clock::Reading,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread, unlock_fair},
     tick::Tick,
-    timer::{ScheduleError, ScheduleErrorKind, TimerStats, tick_clock::Reading},
+    timer::{ScheduleError, ScheduleErrorKind, TimerStats},
     wheel::{Expired, Key, TimingWheel},
 };
 

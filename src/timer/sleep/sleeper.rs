@@ -55,14 +55,10 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use crate::{
+    clock::{Reading, TickClock},
     tick::Tick,
     ticks::Nanos,
-    timer::{
-        error::ScheduleError,
-        shards::Shards,
-        tick_clock::{Reading, TickClock},
-        value::Shared,
-    },
+    timer::{error::ScheduleError, shards::Shards, value::Shared},
     wheel::{Key, TimingWheel},
 };
 

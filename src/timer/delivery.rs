@@ -209,31 +209,23 @@ impl<T> Backlog<T> {
         (len, state.receivers.pop_up_to(len))
     }
 
-    /// Wakes threads that wait for a timeout, at most so many.
-    pub(crate) fn wake(&self, most: usize) {
+    /// Wakes threads that wait for a timeout, at most so many. Wakes tasks by `wake`, which returns
+    /// `false` if the waker panics. Then wakes another task, if a value is left.
+    pub(crate) fn wake(&self, most: usize, tasks: Vec<Waker>, wake: impl Fn(Waker) -> bool) {
         _ = (0..most).all(|_| self.arrived.notify_one());
-    }
-
-    /// Wakes tasks by `wake`, which returns `false` if the waker panics. Then wakes another task,
-    /// if a value is left.
-    pub(crate) fn wake_tasks(
-        &self,
-        tasks: impl IntoIterator<Item = Waker>,
-        wake: impl Fn(Waker) -> bool,
-    ) {
         for task in tasks {
             let mut next = Some(task);
             while let Some(task) = next {
-                next = if wake(task) { None } else { self.next_task() };
+                next = if wake(task) { None } else { self.next_task().pop() };
             }
         }
     }
 
     /// Removes the waker of the task that has waited longest, if there is a value.
-    fn next_task(&self) -> Option<Waker> {
+    fn next_task(&self) -> Vec<Waker> {
         let mut state = self.state.lock();
         let is_due = state.chunks.front().is_some_and(|first| !first.is_empty());
-        state.receivers.pop_up_to(usize::from(is_due)).pop()
+        state.receivers.pop_up_to(usize::from(is_due))
     }
 
     /// Takes the timeout that has waited longest.
@@ -366,7 +358,8 @@ impl<T> Drop for Receiver<T> {
         }
         let removed = self.backlog.state.lock().receivers.remove(&mut self.ticket);
         if removed.is_none() {
-            self.backlog.wake_tasks(self.backlog.next_task(), |task| catch(|| task.wake()).is_ok());
+            let next = self.backlog.next_task();
+            self.backlog.wake(0, next, |task| catch(|| task.wake()).is_ok());
         }
     }
 }

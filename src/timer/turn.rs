@@ -151,8 +151,7 @@ impl<S: ShardState> Shared<S> {
         let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(expired)));
         drop(shard.unlock_fairly());
         if let Some((backlog, (threads, tasks))) = receivers {
-            backlog.wake(threads);
-            backlog.wake_tasks(tasks, |task| self.handler.catch(|| task.wake()));
+            backlog.wake(threads, tasks, |task| self.handler.catch(|| task.wake()));
         }
         is_drained
     }
@@ -427,8 +426,8 @@ mod tests {
         let mut clients = Clients::from([client]);
         let put = |shard, hour: u64| {
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * hour);
-            let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(Tick::ZERO, tick, 0);
-            let put = timer.shared().shards.put_at_time(shard, Tick::ZERO, time, insert);
+            let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 0);
+            let put = timer.shared().shards.put_at_time(shard, time, insert);
             assert!(put.is_ok());
         };
         put(0, 1);

@@ -154,10 +154,10 @@ impl<T: Send + 'static> ValueTimer<T> {
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.shared().ensure_started(value)?;
-        let (shards, read) = (&self.shared().shards, self.shared().shards.clock.read());
-        let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(read.now, tick, value);
-        let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
-        self.shared().help_if_late(read);
+        let shards = &self.shared().shards;
+        let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, value);
+        let inserted = shards.put_at_time(shards.current(), time.into(), insert);
+        self.shared().help_if_late(shards.clock.read());
         inserted
     }
 

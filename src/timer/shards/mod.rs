@@ -214,7 +214,6 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn fall_asleep(&self, now: Tick, latest: Tick) -> Option<Tick> {
         let until = self.next_expiration().min(latest);
         if until > now {
-            debug_assert!(until > Tick::ZERO, "it stands for a reaper that is awake");
             self.wakeup.announce(until);
             if self.next_expiration() >= until {
                 return Some(until);
@@ -290,28 +289,28 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
     pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool {
-        let (now, TimeoutKey { shard, key }) = (self.clock.latest(), key);
-        let put = |shard: &mut ShardGuard<'_, S>, tick| {
+        let TimeoutKey { shard, key } = key;
+        let put = |shard: &mut ShardGuard<'_, S>, now, tick| {
             shard.reset(key, now, tick).then_some(key).ok_or(())
         };
-        shard < self.count() && self.put_at_time(shard, now, time, put).is_ok()
+        shard < self.count() && self.put_at_time(shard, time, put).is_ok()
     }
 
-    /// Lets `put` insert a timeout into a shard, or move one, at the tick of a deadline by the wall
-    /// clock. From then on the timeout follows that clock.
+    /// Lets `put` insert a timeout into a shard, or move one, by the present tick and that of a
+    /// deadline by the wall clock. From then on the timeout follows that clock.
     pub(super) fn put_at_time<E>(
         self: &Arc<Self>,
         shard: usize,
-        now: Tick,
         time: SystemTime,
-        put: impl FnOnce(&mut ShardGuard<'_, S>, Tick) -> Result<Key, E>,
+        put: impl FnOnce(&mut ShardGuard<'_, S>, Tick, Tick) -> Result<Key, E>,
     ) -> Result<TimeoutKey, E> {
         if self.clock.watch(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
+        let now = self.clock.read().now;
         self.look_at_wall_clock(now);
         let (deadline, mut guard) = (since_1970(time), self.lock(shard));
-        let key = put(&mut guard, self.wall.tick_of(&self.clock, deadline))?;
+        let key = put(&mut guard, now, self.wall.tick_of(&self.clock, deadline))?;
         guard.follow_wall_clock(key, deadline);
         Ok(TimeoutKey { shard, key })
     }

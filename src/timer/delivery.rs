@@ -45,7 +45,7 @@ use std::{
 use super::stats::Events;
 use crate::{
     panics::catch,
-    sync::{AtomicU64, Condvar, Mutex, Ordering},
+    sync::{Condvar, Mutex},
     waker::poll_or_store,
     wheel::Expired,
 };
@@ -118,13 +118,12 @@ impl<T> Delivery<T> {
 /// Runs the user's handler, and catches and counts its panics.
 pub(crate) struct Handler<T> {
     handle: Box<dyn Fn(T) + Send + Sync>,
-    pub(super) panicked: AtomicU64,
     pub(super) events: Events,
 }
 
 impl<T> Handler<T> {
     pub(super) fn new(events: Events, handle: impl Fn(T) + Send + Sync + 'static) -> Self {
-        Self { handle: Box::new(handle), panicked: AtomicU64::new(0), events }
+        Self { handle: Box::new(handle), events }
     }
 
     pub(crate) fn call(&self, expired: Expired<T>) {
@@ -133,12 +132,7 @@ impl<T> Handler<T> {
 
     /// Runs user code, and catches and counts its panic. Returns whether it returned.
     pub(super) fn catch(&self, user_code: impl FnOnce()) -> bool {
-        let panic = catch(user_code).err();
-        if let Some(panic) = &panic {
-            self.panicked.fetch_add(1, Ordering::Relaxed);
-            self.events.panicked(panic);
-        }
-        panic.is_none()
+        catch(user_code).map_err(|panic| self.events.panicked(&panic)).is_ok()
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::{
     string::String,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -103,17 +103,20 @@ macro_rules! emit {
     };
 }
 
-/// Emits the events of one timer.
+/// Emits the events of one timer, and counts panics.
 pub(super) struct Events {
     pub(super) name: String,
     warn_if_later_than: Duration,
     /// Whether the latest batch was late. An event is emitted when this changes.
     is_late: AtomicBool,
+    /// Number of panics of user code.
+    pub(super) panics: AtomicU64,
 }
 
 impl Events {
     pub(super) fn new(name: String, warn_if_later_than: Duration) -> Self {
-        Self { name, warn_if_later_than, is_late: AtomicBool::new(false) }
+        let (is_late, panics) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { name, warn_if_later_than, is_late, panics }
     }
 
     pub(super) fn started(&self) {
@@ -125,7 +128,9 @@ impl Events {
         emit!(debug, self, returned = returned, "shut down");
     }
 
+    /// Counts a panic of user code.
     pub(super) fn panicked(&self, panic: &Panic) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
         let payload = panic.message().unwrap_or("not a text");
         emit!(error, self, payload = payload, "a callback panicked");
     }

@@ -286,12 +286,11 @@ impl<S: ShardState> Client for TimerClient<S> {
     }
 
     fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
-        let shards = &*self.shared.shards;
-        let clock = &shards.clock;
-        let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
-        let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
+        let clock = &self.shared.shards.clock;
+        let after = || clock.ticks.ceil(clock.elapsed_after(within));
+        let latest = if within == Duration::MAX { Tick::MAX } else { after() };
         // If the clock has stepped back, what other threads saw before that is due.
-        let until = shards.fall_asleep(clock.latest(), latest)?;
+        let until = self.shared.shards.fall_asleep(clock.latest(), latest)?;
         self.slept_until = Some(until);
         Some(self.lead.shorten(clock.pause_until(until), clock.ticks.tick()))
     }

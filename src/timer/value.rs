@@ -295,8 +295,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn finish(&self, within: Duration) -> Vec<T> {
-        let shared = self.shared();
-        shared.finish_by(shared.shards.clock.elapsed_after(within))
+        self.shared().finish_by(self.shared().shards.clock.elapsed_after(within))
     }
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
@@ -562,7 +561,7 @@ impl<S: ShardState> Shared<S> {
     pub(crate) fn stats(&self) -> TimerStats {
         let mut stats = self.shards.counts();
         stats.add(&self.reaper_stats.lock());
-        stats.panicked = self.handler.panicked.load(Ordering::Relaxed);
+        stats.panicked = self.handler.events.panics.load(Ordering::Relaxed);
         stats
     }
 

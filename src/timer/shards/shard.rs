@@ -45,10 +45,7 @@
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
-use super::{
-    wakeup::{Earlier, Wakeup},
-    wall::WallDeadlines,
-};
+use super::{wakeup::Wakeup, wall::WallDeadlines};
 use crate::{
     clock::Reading,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread, unlock_fair},
@@ -182,8 +179,8 @@ pub(crate) struct ShardGuard<'a, S: ShardState> {
     reaper: &'a Wakeup,
     /// `None` once the lock is released.
     content: Option<MutexGuard<'a, Content<S>>>,
-    /// The least expiration that an operation has published.
-    earlier: Earlier,
+    /// The least expiration that an operation has published, if it was below the one before.
+    earlier: Option<Tick>,
     /// The time of the latest operation.
     now: Tick,
 }
@@ -453,7 +450,7 @@ fn release_in_drop<S: ShardState>(
     permits: &Permits,
     reaper: &Wakeup,
     now: Tick,
-    earlier: Earlier,
+    earlier: Option<Tick>,
 ) {
     drop(release(content, permits, reaper, now, earlier, drop));
 }
@@ -466,7 +463,7 @@ fn release<'a, S: ShardState>(
     permits: &Permits,
     reaper: &Wakeup,
     now: Tick,
-    earlier: Earlier,
+    earlier: Option<Tick>,
     unlock: impl FnOnce(MutexGuard<'a, Content<S>>),
 ) -> S::Dropped {
     let is_emptied = content.must_settle && settle(&mut content, permits);

@@ -78,10 +78,6 @@ use crate::{
     waker::{poll_or_store, wake_all},
 };
 
-/// The expiration that an operation published; `None` if the shard had already published one as
-/// early.
-pub(super) type Earlier = Option<Tick>;
-
 /// What a reaper shares with the threads that may have to wake it: the tick until which it sleeps,
 /// and its parker.
 pub(crate) struct Wakeup {
@@ -122,7 +118,7 @@ impl Wakeup {
     /// Wakes the reaper if it sleeps past an expiration that this thread has published, or past
     /// `now`.
     #[inline]
-    pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
+    pub(super) fn wake_if_needed(&self, now: Tick, earlier: Option<Tick>) {
         let sleeps_past = earlier.is_some_and(|expiration| {
             // What has just come makes no reaper late, however long ago it was due.
             let due = expiration.max(now);

@@ -14,9 +14,8 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use super::{
-    occupied::Occupied,
     opened::Opened,
-    queue::BucketQueue,
+    queue::{BucketQueue, Occupied},
     records::{BucketId, CHUNK, NIL, Record, Records},
 };
 use crate::{error::BuildError, tick::Tick};

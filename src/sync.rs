@@ -27,7 +27,7 @@ pub(crate) fn spawn(name: String, run: Box<dyn FnOnce() + Send>) -> io::Result<T
 #[derive(Debug, Clone)]
 pub(crate) struct Parker(Arc<Token>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Token {
     is_there: Mutex<bool>,
     arrived: Condvar,
@@ -35,7 +35,7 @@ struct Token {
 
 impl Parker {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Token { is_there: Mutex::new(false), arrived: Condvar::new() }))
+        Self(Arc::default())
     }
 
     /// Parks this thread for at most this time. It may return earlier without a wake-up.
@@ -68,14 +68,10 @@ mod real {
 
     pub(crate) use parking_lot::{Mutex, MutexGuard};
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub(crate) struct Condvar(parking_lot::Condvar);
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(parking_lot::Condvar::new())
-        }
-
         /// Unlocks while it waits for a notification, at most for `timeout`.
         pub(crate) fn wait_for<'a, T>(
             &self,
@@ -123,7 +119,7 @@ mod model {
         thread::{self, ThreadId},
     };
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -144,14 +140,10 @@ mod model {
         }
     }
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub(crate) struct Condvar(loom::sync::Condvar);
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(loom::sync::Condvar::new())
-        }
-
         pub(crate) fn wait_for<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,

@@ -186,7 +186,7 @@ impl<T> Backlog<T> {
     pub(crate) fn new(is_queue: bool) -> Self {
         let (chunks, receivers) = (VecDeque::new(), Receivers::default());
         let state = State { chunks, taken: 0, is_closed: false, receivers };
-        Self { is_queue, state: Mutex::new(state), arrived: Condvar::new() }
+        Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
     /// Adds a batch, which it leaves empty with its memory. Returns its length and the wakers of

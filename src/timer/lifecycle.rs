@@ -72,14 +72,11 @@ pub(super) enum Phase {
     ShutDown,
 }
 
-/// The phase that a timer has reached.
+/// The phase that a timer has reached, at first `Running`.
+#[derive(Default)]
 pub(super) struct Lifecycle(AtomicU64);
 
 impl Lifecycle {
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(Phase::Running as u64))
-    }
-
     /// Enters a phase, unless a later one has begun. Returns whether this call entered it.
     pub(super) fn enter(&self, phase: Phase) -> bool {
         self.0.fetch_max(phase as u64, Ordering::AcqRel) < phase as u64
@@ -98,6 +95,7 @@ impl Lifecycle {
 }
 
 /// The callback threads of a timer, and which of them wait for the end of the others.
+#[derive(Default)]
 pub(crate) struct CallbackThreads {
     state: Mutex<State>,
     changed: Condvar,
@@ -113,10 +111,6 @@ struct State {
 }
 
 impl CallbackThreads {
-    pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State::default()), changed: Condvar::new() }
-    }
-
     /// Adds the thread that `spawn` starts. It cannot [leave](Self::leave) before that.
     pub(crate) fn add(&self, spawn: impl FnOnce() -> io::Result<ThreadId>) -> io::Result<()> {
         let mut state = self.state.lock();
@@ -187,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_callback_thread_that_has_waited_or_ended_does_not_count_as_waiting() {
-        let threads = CallbackThreads::new();
+        let threads = CallbackThreads::default();
         threads.add(|| Ok(this_thread())).expect("no thread is started");
         for _ in 0..2 {
             threads.wait_for_end(|| Duration::ZERO);

@@ -408,7 +408,7 @@ impl<S: ShardState> Shared<S> {
             is_started: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
-            callback_threads: CallbackThreads::new(),
+            callback_threads: CallbackThreads::default(),
             reaper_stats: Mutex::new(TimerStats::default()),
             on_panic: OnceLock::new(),
         });

@@ -114,7 +114,7 @@ fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread:
 #[test]
 fn a_finish_waits_for_all_executors() {
     check(|| {
-        let threads = Arc::new(CallbackThreads::new());
+        let threads = Arc::<CallbackThreads>::default();
         let executors = executors(&threads, [false, false]);
         threads.wait_for_end(|| Duration::MAX);
         for executor in executors {
@@ -127,7 +127,7 @@ fn a_finish_waits_for_all_executors() {
 fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_other() {
     for finishes in [[true, false], [true, true]] {
         check(move || {
-            for executor in executors(&Arc::new(CallbackThreads::new()), finishes) {
+            for executor in executors(&Arc::<CallbackThreads>::default(), finishes) {
                 executor.join().expect("no thread panics");
             }
         });

@@ -57,7 +57,7 @@ impl<S: ShardState> Shards<S> {
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Box<[_]> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
-        let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::new(), Wall::new());
+        let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::default(), Wall::new());
         Self { all, clock, wakeup, permits, lifecycle, wall }
     }
 

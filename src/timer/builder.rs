@@ -16,7 +16,7 @@ use crate::{
     wheel::{TimingWheel, WheelBuilder},
 };
 
-/// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
+/// Settings of a new [`Timer`], [`ValueTimer`] or
 /// [`DelayQueue`](crate::DelayQueue); from [`Timer::builder`].
 ///
 /// # Examples

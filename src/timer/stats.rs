@@ -93,10 +93,10 @@ impl TimerStats {
 
 /// Emits an event, if the feature is on. A subscriber that panics stops nothing.
 macro_rules! emit {
-    ($level:ident, $events:expr, $($field:ident = $value:expr,)* $text:literal) => {
+    ($level:ident, $events:expr, $($name:ident = $value:expr,)* $text:literal) => {
         #[cfg(feature = "tracing")]
         drop(crate::panics::catch(|| {
-            tracing::$level!(target: "delaywheel", timer = $events.name, $($field = $value,)* $text);
+            tracing::$level!(target: "delaywheel", timer = $events.name, $($name = $value,)* $text);
         }));
         #[cfg(not(feature = "tracing"))]
         let _ = (&$events.name, $(&$value,)*);

@@ -39,9 +39,9 @@ use crate::{
 /// A timer that passes plain values to one handler.
 ///
 /// For programs with millions of timeouts, such as request ids. A timeout takes the size of its
-/// value and a few words, in memory that the timer reuses. [`Timer`](crate::Timer) is a
-/// `ValueTimer` of closures. Those of up to 24 bytes need no box if they hold a pointer, such as
-/// an `Arc` or a sender. Others need none up to 16 bytes.
+/// value and a few words, in memory that the timer reuses. [`Timer`] is a `ValueTimer` of closures.
+/// Those of up to 24 bytes need no box if they hold a pointer, such as an `Arc` or a sender. Others
+/// need none up to 16 bytes.
 ///
 /// The handler receives the value but not the [`TimeoutKey`]. If the handler has to distinguish an
 /// old timeout of a resource from a newer one, put a version into the value, as the
@@ -143,7 +143,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as
-    /// [`Timer::schedule_at_time`](crate::Timer::schedule_at_time) does.
+    /// [`Timer::schedule_at_time`] does.
     ///
     /// # Errors
     ///
@@ -161,8 +161,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         inserted
     }
 
-    /// Passes `value` to the handler within a window of delays, as
-    /// [`Timer::schedule_within`](crate::Timer::schedule_within) does.
+    /// Passes `value` to the handler within a window of delays, as [`Timer::schedule_within`] does.
     ///
     /// # Errors
     ///
@@ -246,7 +245,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped
     /// ahead.
     ///
-    /// [`Timer::wake`](crate::Timer::wake) has the details.
+    /// [`Timer::wake`] has the details.
     pub fn wake(&self) {
         self.shared().shards.wakeup.wake();
     }
@@ -266,8 +265,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// From then on, the timer refuses new values. This does not wait for a running handler, and
     /// the handler may call it. Values that the timer has handed to a pool still reach the handler,
-    /// and so do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second
-    /// call returns nothing.
+    /// and so do those of the current turn of an [`inline`](crate::TimerBuilder::inline) timer. A
+    /// second call returns nothing.
     pub fn shutdown(&self) -> Vec<T> {
         self.shared().shut_down()
     }
@@ -275,7 +274,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Refuses new values, handles those that become due `within` this time, then shuts down.
     /// Returns the values that the handler never got.
     ///
-    /// [`Timer::finish`](crate::Timer::finish) has the details.
+    /// [`Timer::finish`] has the details.
     ///
     /// # Examples
     ///
@@ -371,13 +370,13 @@ pub(crate) struct Shared<S: ShardState> {
     is_started: AtomicBool,
     /// Whether the clock or a task of the user runs the timer, so that there are no threads.
     is_driven: AtomicBool,
-    /// Whether the reaper has panicked, or that of the other half of a [`Timer`](crate::Timer).
-    /// Only the user's clock can cause it.
+    /// Whether the reaper has panicked, or that of the other half of a [`Timer`]. Only the user's
+    /// clock can cause it.
     pub(crate) is_reaper_dead: AtomicBool,
     pub(crate) callback_threads: CallbackThreads,
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics: makes the other half of a [`Timer`](crate::Timer) refuse too.
+    /// Called when the reaper panics: makes the other half of a [`Timer`] refuse too.
     pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 

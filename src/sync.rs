@@ -22,15 +22,12 @@ pub(crate) fn spawn(name: String, run: Box<dyn FnOnce() + Send>) -> io::Result<T
     thread::Builder::new().name(name).spawn(run).map(|handle| handle.thread().id())
 }
 
-/// Parks one thread, until another thread unparks it. A wake-up that comes earlier is kept.
-#[derive(Debug)]
-pub(crate) struct Parker(Unparker);
-
-/// Unparks the thread of a [`Parker`].
+/// Parks one thread, until another thread unparks it through a clone. A wake-up that comes earlier
+/// is kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Unparker(Arc<Token>);
+pub(crate) struct Parker(Arc<Token>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Token {
     is_there: Mutex<bool>,
     arrived: Condvar,
@@ -38,15 +35,14 @@ struct Token {
 
 impl Parker {
     pub(crate) fn new() -> Self {
-        Self(Unparker(Arc::new(Token { is_there: Mutex::new(false), arrived: Condvar::new() })))
+        Self(Arc::default())
     }
 
     /// Parks this thread for at most this time. It may return earlier without a wake-up.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
-        let token = &self.0.0;
-        let mut is_there = token.is_there.lock();
+        let mut is_there = self.0.is_there.lock();
         if !*is_there {
-            is_there = token.arrived.wait_for(is_there, timeout);
+            is_there = self.0.arrived.wait_for(is_there, timeout);
         }
         *is_there = false;
     }
@@ -56,12 +52,6 @@ impl Parker {
         self.park_timeout(Duration::MAX);
     }
 
-    pub(crate) fn unparker(&self) -> &Unparker {
-        &self.0
-    }
-}
-
-impl Unparker {
     pub(crate) fn unpark(&self) {
         *self.0.is_there.lock() = true;
         self.0.arrived.notify_one();
@@ -78,14 +68,10 @@ mod real {
 
     pub(crate) use parking_lot::{Mutex, MutexGuard};
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub(crate) struct Condvar(parking_lot::Condvar);
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(parking_lot::Condvar::new())
-        }
-
         /// Unlocks while it waits for a notification, at most for `timeout`.
         pub(crate) fn wait_for<'a, T>(
             &self,
@@ -96,8 +82,9 @@ mod real {
             guard
         }
 
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
+        /// Returns whether a thread was waiting.
+        pub(crate) fn notify_one(&self) -> bool {
+            self.0.notify_one()
         }
 
         pub(crate) fn notify_all(&self) {
@@ -132,7 +119,7 @@ mod model {
         thread::{self, ThreadId},
     };
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -153,14 +140,10 @@ mod model {
         }
     }
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub(crate) struct Condvar(loom::sync::Condvar);
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(loom::sync::Condvar::new())
-        }
-
         pub(crate) fn wait_for<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,
@@ -169,8 +152,9 @@ mod model {
             self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
         }
 
-        pub(crate) fn notify_one(&self) {
+        pub(crate) fn notify_one(&self) -> bool {
             self.0.notify_one();
+            true
         }
 
         pub(crate) fn notify_all(&self) {

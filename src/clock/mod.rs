@@ -7,6 +7,8 @@
 
 mod boot;
 mod steps;
+#[cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps"))]
+mod tick_clock;
 
 use std::{
     fmt,
@@ -18,6 +20,7 @@ use std::{
 use parking_lot::Mutex;
 
 use self::steps::Listeners;
+pub(crate) use self::tick_clock::{Reading, TickClock};
 pub use self::{
     boot::BootClock,
     steps::{StepListener, watch_steps},

@@ -50,7 +50,7 @@ pub struct Interval {
 
 impl Interval {
     fn new(sleep: Sleep, next: Option<Instant>, period: Duration, missed: MissedTicks) -> Self {
-        let grid = Grid::new(next, period, sleep.tick());
+        let grid = Grid::new(next, period, sleep.clock().ticks.tick());
         Self { sleep, grid, missed, has_failed: false }
     }
 
@@ -76,7 +76,7 @@ impl Interval {
         ready!(Pin::new(&mut self.sleep).poll(cx))?;
         let Some(tick) = self.grid.next else { unreachable!("a sleep without end elapses") };
         // The clock may have stepped back within its tick since the poll read it.
-        let now = self.sleep.now().max(tick);
+        let now = self.sleep.clock().instant_now().max(tick);
         self.grid.advance(now, Duration::ZERO, self.missed);
         match self.grid.next {
             Some(next) => self.sleep.reset_at(next),

@@ -41,8 +41,9 @@ use super::{
     place::{Back, Out, Place},
 };
 use crate::{
+    clock::Reading,
     ticks::Nanos,
-    timer::{Reading, ShardGuard, ShardState},
+    timer::{ShardGuard, ShardState},
     wheel::{Expired, Key, TimingWheel},
 };
 

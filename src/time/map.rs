@@ -16,9 +16,10 @@ use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::{
+    clock::TickClock,
     error::InsertError,
     tick::Tick,
-    timer::{TickClock, Timer},
+    timer::Timer,
     wheel::{Expired, Key, TimingWheel},
 };
 

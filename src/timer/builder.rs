@@ -3,22 +3,20 @@
 use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration};
 
 use super::{
-    Timer,
-    backlog::Backlog,
+    Task, Timer,
+    delivery::{Backlog, Delivery, Executor, Handler},
     error::TimerBuildError,
-    executor::{Delivery, Executor, Handler},
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
-    shared::{Shared, Starter},
-    tick_clock::TickClock,
-    tracing::Events,
+    stats::Events,
+    value::{Shared, Starter, ValueTimer},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, TickClock},
     wheel::{TimingWheel, WheelBuilder},
 };
 
-/// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
+/// Settings of a new [`Timer`], [`ValueTimer`] or
 /// [`DelayQueue`](crate::DelayQueue); from [`Timer::builder`].
 ///
 /// # Examples
@@ -191,7 +189,7 @@ impl TimerBuilder {
             let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
             settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?
         };
-        let values = this.build_with(super::Task::run)?;
+        let values = this.build_with(Task::run)?;
         Ok(Timer {
             #[cfg(feature = "future")]
             sleeps: Arc::new(super::sleep::Sleeps::new(wakers, values.shared())),
@@ -199,16 +197,17 @@ impl TimerBuilder {
         })
     }
 
-    /// Returns where the callbacks run, and the number of executor threads.
-    fn delivery<T>(&self) -> (Delivery<T>, usize) {
-        let threads = match &self.execution {
-            Some(Execution::Inline) => return (Delivery::Inline, 0),
-            Some(Execution::Pool(pool)) => return (Delivery::Pool(Arc::clone(pool)), 0),
-            Some(Execution::Queue) => return (Delivery::Backlog(Arc::new(Backlog::new(true))), 0),
-            Some(Execution::Threads(threads)) => *threads,
-            None => 1,
-        };
-        (Delivery::Backlog(Arc::new(Backlog::new(false))), threads)
+    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_with<T: Send + 'static>(
+        self,
+        handler: impl Fn(T) + Send + Sync + 'static,
+    ) -> Result<ValueTimer<T>, TimerBuildError> {
+        self.build_with_state(|wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
     }
 
     /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
@@ -218,17 +217,22 @@ impl TimerBuilder {
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
-        let max_pending = self.check()?;
-        let (delivery, executors) = self.delivery();
-        let wheel = self.wheel;
-        let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
-        let wheel = move || wheel.clone().build().expect("the size of the wheels is in range");
-        let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));
-        let clock = TickClock::new(self.clock, self.tick);
-        let unparker = reaper.unparker().clone();
+        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        let max_pending = this.check()?;
+        let backlog = |is_queue| Delivery::Backlog(Arc::new(Backlog::new(is_queue)));
+        let (delivery, executors) = match this.execution.unwrap_or(Execution::Threads(1)) {
+            Execution::Inline => (Delivery::Inline, 0),
+            Execution::Threads(threads) => (backlog(false), threads),
+            Execution::Pool(pool) => (Delivery::Pool(pool), 0),
+            Execution::Queue => (backlog(true), 0),
+        };
+        let reaper = this.reaper.unwrap_or_else(|| Reaper::new(&*this.name));
+        let clock = TickClock::new(this.clock, this.tick);
+        let count = this.shards.expect("it has a default");
+        let wheel = || this.wheel.clone().build().expect("the size of the wheels is in range");
         let states = (0..count).map(|index| state(wheel(), index, count));
-        let shards = Shards::new(states, clock, unparker, max_pending);
-        let events = Events::new(self.name, self.warn_if_later_than);
+        let shards = Shards::new(states, clock, reaper.parker().clone(), max_pending);
+        let events = Events::new(this.name, this.warn_if_later_than);
         let starter = Starter { reaper, executors };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
@@ -236,7 +240,8 @@ impl TimerBuilder {
     /// Sets another default of the number of shards: so many for each thread that the machine runs
     /// at once, and at most `most`.
     pub(crate) fn shards_per_thread(mut self, shards: usize, most: usize) -> Self {
-        self.shards.get_or_insert_with(|| default_shards(shards, most));
+        let threads = || thread::available_parallelism().map_or(1, usize::from);
+        self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(most));
         self
     }
 
@@ -255,11 +260,6 @@ impl TimerBuilder {
         let limit = |timeouts| NonZeroU64::new(timeouts).ok_or(TimerBuildError::NothingPending);
         self.max_pending.map(limit).transpose()
     }
-}
-
-fn default_shards(per_thread: usize, most: usize) -> usize {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    threads.saturating_mul(per_thread).min(most)
 }
 
 impl Default for TimerBuilder {

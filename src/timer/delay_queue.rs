@@ -15,10 +15,9 @@ use std::{
 };
 
 use super::{
-    backlog::Backlog,
     builder::{Execution, TimerBuilder},
+    delivery::{Backlog, Delivery, Receiver},
     error::{ScheduleError, TimerBuildError},
-    executor::Delivery,
     shards::TimeoutKey,
     value::ValueTimer,
 };
@@ -71,8 +70,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     }
 
     /// Returns a receiver for a task.
-    pub(crate) fn receiver(&self) -> super::backlog::Receiver<T> {
-        super::backlog::Receiver::new(Arc::clone(&self.due))
+    pub(crate) fn receiver(&self) -> Receiver<T> {
+        Receiver::new(Arc::clone(&self.due))
     }
 
     /// Adds a value that can be received when `delay` is over.

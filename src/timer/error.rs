@@ -51,9 +51,8 @@ pub enum ScheduleErrorKind {
 }
 
 impl<T> ScheduleError<T> {
-    pub(super) const fn no_thread(cause: io::Error, value: T) -> Self {
-        let kind = ScheduleErrorKind::NoThread;
-        Self { kind, cause: Some(cause), value: Exclusive::new(value) }
+    pub(super) fn no_thread(cause: io::Error, value: T) -> Self {
+        Self { cause: Some(cause), ..Self::new(ScheduleErrorKind::NoThread, value) }
     }
 }
 

@@ -8,8 +8,8 @@ use std::{
 
 use super::{
     Task,
-    shards::{ShardParts, ShardRef, TimeoutKey},
-    shared::Shared,
+    shards::{ShardRef, TimeoutKey},
+    value::Shared,
 };
 use crate::wheel::{Key, TimingWheel};
 
@@ -45,6 +45,11 @@ impl TimeoutHandle {
         Self { shard: timer.references[key.shard].clone(), key: key.key }
     }
 
+    #[inline]
+    fn key(&self) -> TimeoutKey {
+        TimeoutKey { shard: self.shard.index, key: self.key }
+    }
+
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
     /// dropped here.
     ///
@@ -52,15 +57,14 @@ impl TimeoutHandle {
     /// returns `false` if the timeout was cancelled, or returned by a shutdown.
     #[inline]
     pub fn cancel(&self) -> bool {
-        self.shard.shards.cancel(self.shard.index, self.key).is_some()
+        self.shard.shards.cancel(self.key()).is_some()
     }
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
     /// this does not schedule the callback again.
     #[inline]
     pub fn reset(&self, delay: Duration) -> bool {
-        let ShardParts { shards, index } = &**self.shard;
-        shards.reset(*index, self.key, |clock, read| clock.deadline(read, delay))
+        self.shard.shards.reset(self.key(), |clock, read| clock.deadline(read, delay))
     }
 
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
@@ -68,15 +72,14 @@ impl TimeoutHandle {
     /// A timeout whose new deadline has passed is due at once.
     #[inline]
     pub fn reset_at(&self, instant: Instant) -> bool {
-        let ShardParts { shards, index } = &**self.shard;
-        shards.reset(*index, self.key, |clock, read| clock.at(read, instant))
+        self.shard.shards.reset(self.key(), |clock, read| clock.at(read, instant))
     }
 
     /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
     ///
     /// The timeout then follows that clock, until a `reset` gives it another deadline.
     pub fn reset_at_time(&self, time: impl Into<SystemTime>) -> bool {
-        self.shard.shards.reset_at_time(self.shard.index, self.key, time.into())
+        self.shard.shards.reset_at_time(self.key(), time.into())
     }
 
     /// Moves the deadline to `delay` from now, unless it is later. Returns whether the timeout was
@@ -101,14 +104,14 @@ impl TimeoutHandle {
     /// ```
     #[inline]
     pub fn postpone(&self, delay: Duration) -> bool {
-        self.shard.shards.postpone(self.shard.index, self.key, delay)
+        self.shard.shards.postpone(self.key(), delay)
     }
 
     /// Returns whether the timeout has not ended.
     #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.shard.shards.deadline(self.shard.index, self.key).is_some()
+        self.shard.shards.deadline(self.key()).is_some()
     }
 
     /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
@@ -116,8 +119,8 @@ impl TimeoutHandle {
     #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let deadline = self.shard.shards.deadline(self.shard.index, self.key)?;
-        self.shard.shards.clock.instant(deadline)
+        let shards = &self.shard.shards;
+        shards.clock.instant(shards.deadline(self.key())?)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
@@ -142,7 +145,7 @@ impl TimeoutHandle {
     #[inline]
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.shard.shards.remaining(self.shard.index, self.key)
+        self.shard.shards.remaining(self.key())
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.

@@ -56,9 +56,12 @@
 //! its own timer is on such a thread, which cannot end meanwhile. So a finish is over when all
 //! remaining callback threads wait in a finish themselves.
 
-use std::{sync::Arc, time::Duration, vec::Vec};
+use std::{io, time::Duration, vec::Vec};
 
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, this_thread};
+use crate::{
+    panics::catch,
+    sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, this_thread},
+};
 
 /// A phase of a timer.
 #[derive(Debug, Clone, Copy)]
@@ -69,14 +72,11 @@ pub(super) enum Phase {
     ShutDown,
 }
 
-/// The phase that a timer has reached.
+/// The phase that a timer has reached, at first `Running`.
+#[derive(Default)]
 pub(super) struct Lifecycle(AtomicU64);
 
 impl Lifecycle {
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(Phase::Running as u64))
-    }
-
     /// Enters a phase, unless a later one has begun. Returns whether this call entered it.
     pub(super) fn enter(&self, phase: Phase) -> bool {
         self.0.fetch_max(phase as u64, Ordering::AcqRel) < phase as u64
@@ -94,45 +94,46 @@ impl Lifecycle {
     }
 }
 
-/// The callback threads of a timer, and the threads that wait for their end.
+/// The callback threads of a timer, and which of them wait for the end of the others.
+#[derive(Default)]
 pub(crate) struct CallbackThreads {
     state: Mutex<State>,
     changed: Condvar,
 }
 
+#[derive(Default)]
 struct State {
-    /// Callback threads that are registered and have not ended.
-    count: usize,
-    /// The ids of those that have begun.
-    ids: Vec<ThreadId>,
-    /// How many of them wait in a finish.
-    waiting: usize,
+    /// The threads that have not ended, and whether each waits in a finish.
+    threads: Vec<(ThreadId, bool)>,
     /// The thread of the reaper. It may run callbacks of other timers, which may finish this one.
     reaper: Option<ThreadId>,
     is_shut_down: bool,
 }
 
 impl CallbackThreads {
-    pub(crate) fn new() -> Arc<Self> {
-        let state =
-            State { count: 0, ids: Vec::new(), waiting: 0, reaper: None, is_shut_down: false };
-        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    /// Adds the thread that `spawn` starts. It cannot [leave](Self::leave) before that.
+    pub(crate) fn add(&self, spawn: impl FnOnce() -> io::Result<ThreadId>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.threads.push((spawn()?, false));
+        Ok(())
     }
 
-    /// Registers a callback thread, before it begins, until the result is dropped.
-    pub(crate) fn register(self: &Arc<Self>) -> CallbackThread {
-        self.state.lock().count += 1;
-        CallbackThread { threads: Arc::clone(self) }
-    }
-
-    /// Registers a thread as the reaper.
-    pub(crate) fn set_reaper(&self, thread: ThreadId) {
-        self.state.lock().reaper = Some(thread);
+    /// Stores the thread of the reaper, and adds it if it runs callbacks.
+    pub(crate) fn set_reaper(&self, thread: ThreadId, is_callback_thread: bool) {
+        let mut state = self.state.lock();
+        state.reaper = Some(thread);
+        state.threads.extend(is_callback_thread.then_some((thread, false)));
     }
 
     /// Returns whether this thread is the reaper.
     pub(crate) fn is_reaper(&self) -> bool {
         self.state.lock().reaper == Some(this_thread())
+    }
+
+    /// Removes this thread, if it is a callback thread.
+    pub(crate) fn leave(&self) {
+        self.state.lock().threads.retain(|thread| thread.0 != this_thread());
+        self.changed.notify_all();
     }
 
     /// Ends the wait of every finish.
@@ -147,78 +148,30 @@ impl CallbackThreads {
         if self.is_reaper() {
             return;
         }
-        let _waiting = self.begin_to_wait();
-        loop {
-            // This may call a clock of the user, which may panic, so no lock is held.
-            let remaining = remaining();
-            let state = self.state.lock();
-            if remaining.is_zero() || state.is_over() {
-                break;
+        self.set_waiting(true);
+        let waited = catch(|| {
+            loop {
+                // This may call a clock of the user, which may panic, so no lock is held.
+                let remaining = remaining();
+                let state = self.state.lock();
+                let is_over = state.is_shut_down || state.threads.iter().all(|thread| thread.1);
+                if is_over || remaining.is_zero() {
+                    break;
+                }
+                drop(self.changed.wait_for(state, remaining));
             }
-            drop(self.changed.wait_for(state, remaining));
-        }
+        });
+        self.set_waiting(false);
+        waited.unwrap_or_else(|panic| panic.resume());
     }
 
-    pub(crate) fn check_invariants(&self) {
-        let state = self.state.lock();
-        assert!(state.ids.len() <= state.count, "a thread began without registration");
-        assert!(state.waiting <= state.ids.len(), "a thread waits that has not begun");
-    }
-
-    /// Counts this thread as waiting, if it is a callback thread, until the result is dropped.
-    fn begin_to_wait(&self) -> Waiting<'_> {
+    /// Sets whether this thread waits in a finish, if it is a callback thread.
+    fn set_waiting(&self, is_waiting: bool) {
         let mut state = self.state.lock();
-        let is_counted = state.ids.contains(&this_thread());
-        state.waiting += usize::from(is_counted);
-        debug_assert!(state.waiting <= state.count, "more threads wait than exist");
+        let this = state.threads.iter_mut().filter(|thread| thread.0 == this_thread());
+        this.for_each(|thread| thread.1 = is_waiting);
         drop(state);
         self.changed.notify_all();
-        Waiting { threads: self, is_counted }
-    }
-}
-
-impl State {
-    fn is_over(&self) -> bool {
-        self.is_shut_down || self.count == self.waiting
-    }
-}
-
-/// A thread that waits in a finish.
-struct Waiting<'a> {
-    threads: &'a CallbackThreads,
-    is_counted: bool,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut state = self.threads.state.lock();
-        debug_assert!(state.waiting >= usize::from(self.is_counted), "a thread waits no more");
-        state.waiting -= usize::from(self.is_counted);
-    }
-}
-
-/// The registration of a callback thread.
-pub(crate) struct CallbackThread {
-    threads: Arc<CallbackThreads>,
-}
-
-impl CallbackThread {
-    /// Stores the id of the registered thread.
-    pub(crate) fn begin(&self, thread: ThreadId) {
-        let mut state = self.threads.state.lock();
-        state.ids.push(thread);
-        debug_assert!(state.ids.len() <= state.count, "a thread began without registration");
-    }
-}
-
-impl Drop for CallbackThread {
-    fn drop(&mut self) {
-        let mut state = self.threads.state.lock();
-        debug_assert!(state.count > 0, "a thread ended twice");
-        state.count -= 1;
-        state.ids.retain(|thread| *thread != this_thread());
-        drop(state);
-        self.threads.changed.notify_all();
     }
 }
 
@@ -228,14 +181,13 @@ mod tests {
 
     #[test]
     fn a_callback_thread_that_has_waited_or_ended_does_not_count_as_waiting() {
-        let threads = CallbackThreads::new();
-        let this = threads.register();
-        this.begin(this_thread());
+        let threads = CallbackThreads::default();
+        threads.add(|| Ok(this_thread())).expect("no thread is started");
         for _ in 0..2 {
             threads.wait_for_end(|| Duration::ZERO);
-            assert_eq!(threads.state.lock().waiting, 0);
+            assert_eq!(threads.state.lock().threads, [(this_thread(), false)]);
         }
-        drop(this);
-        assert!(threads.state.lock().ids.is_empty());
+        threads.leave();
+        assert!(threads.state.lock().threads.is_empty());
     }
 }

@@ -16,16 +16,16 @@
 //! | starter | a thread starts the reaper and the executors |
 //! | joining | a timer joins its reaper |
 //! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
-//! | callback threads, reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
+//! | callback threads | a few fields change, or an executor thread starts |
+//! | reaper's counts, backlog, offset of the wall clock | a few fields change; no lock is taken within |
 
 #![expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
 #![cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps and streams"))]
 
-mod backlog;
 mod builder;
 mod delay_queue;
+mod delivery;
 mod error;
-mod executor;
 mod handle;
 mod lifecycle;
 #[cfg(all(test, loom, feature = "future"))]
@@ -33,46 +33,45 @@ pub(crate) mod models;
 mod reaper;
 mod repeat;
 mod shards;
-mod shared;
 #[cfg(feature = "future")]
 mod sleep;
 mod stats;
-mod task;
-mod tick_clock;
-mod tracing;
 mod turn;
 mod value;
 
 use std::{
     fmt,
+    future::{Future, poll_fn},
     ops::RangeInclusive,
+    pin::pin,
+    task::{Context, Poll, Waker},
     time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
 
+use stackfuture::StackFuture;
+
 #[cfg(feature = "future")]
 pub use self::sleep::{SleepError, driver::Driver, sleeper::Sleep, until_time::TimeSleep};
-#[cfg(feature = "future")]
-pub(crate) use self::{backlog::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub use self::{
     builder::TimerBuilder,
     delay_queue::DelayQueue,
+    delivery::Executor,
     error::{Refused, ScheduleError, ScheduleErrorKind, TimerBuildError},
-    executor::Executor,
     handle::{TimeoutGuard, TimeoutHandle},
     reaper::Reaper,
     repeat::{RepeatBuilder, Repeating, debounce::Debounce, grid::MissedTicks, throttle::Throttle},
     shards::TimeoutKey,
     stats::TimerStats,
-    task::Task,
     value::ValueTimer,
 };
+#[cfg(feature = "future")]
+pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
-    shared::Shared,
-    tick_clock::{Reading, TickClock},
+    value::Shared,
 };
-use crate::tick::Tick;
+use crate::clock::TickClock;
 
 /// Runs callbacks after a delay.
 ///
@@ -187,7 +186,7 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.insert(|clock, read| clock.deadline(read, delay), callback)
+        self.handle(self.values.schedule(delay, Task::new(callback)))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -200,7 +199,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.insert(|clock, read| clock.at(read, instant), callback)
+        self.handle(self.values.schedule_at(instant, Task::new(callback)))
     }
 
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
@@ -252,8 +251,7 @@ impl Timer {
         time: impl Into<SystemTime>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let key = self.values.schedule_at_time(time, Task::new(callback))?;
-        Ok(TimeoutHandle::new(self.values.shared(), key))
+        self.handle(self.values.schedule_at_time(time, Task::new(callback)))
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
@@ -296,19 +294,12 @@ impl Timer {
         window: RangeInclusive<Duration>,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        self.insert(|clock, read| clock.within(read, &window), callback)
+        self.handle(self.values.schedule_within(window, Task::new(callback)))
     }
 
     #[inline]
-    fn insert(
-        &self,
-        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
-        callback: impl FnOnce() + Send + 'static,
-    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
-        let (shared, clock) = (self.values.shared(), self.clock());
-        let read = clock.read();
-        let key = shared.insert(read, deadline(clock, read), Task::new(callback))?;
-        Ok(TimeoutHandle::new(shared, key))
+    fn handle<E>(&self, scheduled: Result<TimeoutKey, E>) -> Result<TimeoutHandle, E> {
+        scheduled.map(|key| TimeoutHandle::new(self.values.shared(), key))
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
@@ -529,5 +520,46 @@ impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pending = self.stats().pending;
         f.debug_struct("Timer").field("pending", &pending).finish_non_exhaustive()
+    }
+}
+
+/// A callback that a timer handed back; from [`Timer::shutdown`](crate::Timer::shutdown) or an
+/// error.
+pub struct Task(
+    /// A future that is ready at the first poll. It has a stable way to store a value of any type
+    /// without a box, which functions lack.
+    StackFuture<'static, (), STORED>,
+);
+
+/// A larger callback goes to a box.
+const STORED: usize = 24;
+
+impl Task {
+    #[inline]
+    fn new(callback: impl FnOnce() + Send + 'static) -> Self {
+        // Takes no more room than the callback if that has a pointer, and else one word more.
+        let mut callback = Some(callback);
+        Self(StackFuture::from_or_box(poll_fn(move |_| {
+            if let Some(callback) = callback.take() {
+                callback();
+            }
+            Poll::Ready(())
+        })))
+    }
+
+    /// Runs it now.
+    pub fn run(self) {
+        let poll = pin!(self.0).poll(&mut Context::from_waker(Waker::noop()));
+        debug_assert!(poll.is_ready(), "a callback is no future of the user");
+    }
+}
+
+// A callback does not refer to itself, and it is pinned only while it runs.
+impl Unpin for Task {}
+
+impl fmt::Debug for Task {
+    #[inline]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task(..)")
     }
 }

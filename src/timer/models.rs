@@ -25,21 +25,16 @@ use std::{
 use loom::thread;
 
 use super::{
-    backlog::Backlog,
+    delivery::{Backlog, Delivery, Handler},
     error::{ScheduleError, ScheduleErrorKind},
-    executor::{Delivery, Handler},
     reaper::{Reaper, Turn},
-    shards::{
-        Shards, TimeoutKey,
-        shard::{Permits, ShardState},
-    },
-    shared::{Owner, Shared, Starter},
-    tick_clock::{Reading, TickClock},
-    tracing::Events,
+    shards::{Shards, TimeoutKey, shard::Permits},
+    stats::Events,
+    value::{Owner, Shared, Starter},
 };
 use crate::{
-    clock::Clock,
-    sync::{AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
+    clock::{Clock, Reading, TickClock},
+    sync::{AtomicU64, Mutex, Ordering, Parker, explore},
     tick::Tick,
     ticks::Nanos,
     wheel::{Expired, TimingWheel, WheelBuilder},
@@ -52,7 +47,7 @@ const DUE: Tick = Tick::ZERO;
 const FAR: Tick = Tick::new(100);
 
 /// Wakes the thread of a task.
-struct UnparkWaker(Unparker);
+struct UnparkWaker(Parker);
 
 impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
@@ -62,7 +57,7 @@ impl Wake for UnparkWaker {
 
 /// Makes a waker that unparks the thread of a task.
 pub(crate) fn waker(task: &Parker) -> Waker {
-    Waker::from(Arc::new(UnparkWaker(task.unparker().clone())))
+    Waker::from(Arc::new(UnparkWaker(task.clone())))
 }
 
 /// A clock that stands still at the start of tick 0.
@@ -89,7 +84,7 @@ fn check_of_three(model: impl Fn() + Sync + Send + 'static) {
 /// Returns empty shards, and the parker of their reaper.
 fn new_shards(count: usize, max_pending: Option<u64>) -> (Arc<Shards<TimingWheel<u32>>>, Parker) {
     let parker = Parker::new();
-    let shards = shards_with(count, max_pending, stopped(), parker.unparker());
+    let shards = shards_with(count, max_pending, stopped(), &parker);
     (Arc::new(shards), parker)
 }
 
@@ -101,7 +96,7 @@ fn shards_with<V: Send + 'static>(
     count: usize,
     max_pending: Option<u64>,
     clock: impl Clock,
-    reaper: &Unparker,
+    reaper: &Parker,
 ) -> Shards<TimingWheel<V>> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
@@ -138,16 +133,6 @@ fn expire_due<V: Send + 'static>(
 ) {
     for index in shards.due(read.now) {
         shards.lock(index).expire(read, 64, expired);
-    }
-}
-
-impl<S: ShardState> Shared<S> {
-    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
-    pub(crate) fn run_executor(&self) {
-        let backlog = self.delivery.backlog().expect("the timer has executor threads");
-        while let Some(expired) = backlog.take() {
-            self.handler.call(expired);
-        }
     }
 }
 
@@ -221,7 +206,7 @@ fn timer_with<V: Send + 'static>(
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
 ) -> Arc<Shared<TimingWheel<V>>> {
-    let shards = shards_with(1, None, stopped(), reaper.unparker());
+    let shards = shards_with(1, None, stopped(), reaper.parker());
     timer_of_shards(reaper, shards, delivery, handle)
 }
 

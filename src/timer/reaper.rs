@@ -52,7 +52,7 @@ use std::{
 
 use crate::{
     panics::catch,
-    sync::{Mutex, Parker, ThreadId, Unparker, spawn},
+    sync::{Mutex, Parker, ThreadId, spawn},
 };
 
 /// One thread that expires the timeouts of many timers.
@@ -118,9 +118,8 @@ pub struct Reaper(Arc<Service>);
 struct Service {
     /// Prefix of the name of the thread.
     name: String,
-    unparker: Unparker,
-    /// Locked by the thread as long as it runs.
-    parker: Mutex<Parker>,
+    /// Parks the thread.
+    parker: Parker,
     joining: Mutex<Joining>,
 }
 
@@ -171,24 +170,16 @@ impl Reaper {
     /// name of the thread; NUL characters are left out.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        let parker = Parker::new();
         Self(Arc::new(Service {
             name: name.into().replace('\0', ""),
-            unparker: parker.unparker().clone(),
-            parker: Mutex::new(parker),
+            parker: Parker::new(),
             joining: Mutex::new(Joining { clients: Vec::new(), thread: None }),
         }))
     }
 
-    /// Returns the unparker of the thread.
-    pub(super) fn unparker(&self) -> &Unparker {
-        &self.0.unparker
-    }
-
-    /// Locks the parker of the thread, in place of the thread.
-    #[cfg(all(test, loom))]
-    pub(super) fn parker(&self) -> crate::sync::MutexGuard<'_, Parker> {
-        self.0.parker.lock()
+    /// Returns the parker of the thread.
+    pub(super) fn parker(&self) -> &Parker {
+        &self.0.parker
     }
 
     /// Serves another timer. Starts the thread unless it runs. If that fails, the timer is not
@@ -220,19 +211,17 @@ impl Reaper {
         joining.thread = Some(thread);
         drop(joining);
         if running.is_some() {
-            self.0.unparker.unpark();
+            self.0.parker.unpark();
         }
         Ok(())
     }
 
     /// The loop of the thread, which ends with the last timer.
     pub(super) fn run(&self) {
-        // A thread that has decided to end may still hold it for a moment.
-        let parker = self.0.parker.lock();
         let mut clients = Vec::new();
         while self.take_in(&mut clients) {
             if round(&mut clients) {
-                sleep(&parker, &mut clients);
+                sleep(&self.0.parker, &mut clients);
             }
         }
     }

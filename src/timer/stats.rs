@@ -1,9 +1,20 @@
-//! The counts of a timer.
+//! What a timer tells of itself: its counts, and events for `tracing` if that feature is on.
 //!
 //! Each shard counts under its own lock, which the operation holds anyway. The reaper counts its
 //! wake-ups and the lateness in a [`TimerStats`] of its own.
+//!
+//! A subscriber is user code. The timer calls it without a lock and catches its panics, so that
+//! none ends a thread of the timer. Cancelling emits no events, and there are no spans. Scheduling
+//! emits them in two cases: the first timeout starts the threads, and a thread that hands off
+//! timeouts of a late reaper says when lateness begins or ends.
 
-use crate::histogram::Histogram;
+use std::{
+    string::String,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{histogram::Histogram, panics::Panic};
 
 /// Counts of a timer; from [`Timer::stats`](crate::Timer::stats).
 ///
@@ -77,5 +88,63 @@ impl TimerStats {
         self.panicked += other.panicked;
         self.wakeups += other.wakeups;
         self.lateness.add(&other.lateness);
+    }
+}
+
+/// Emits an event, if the feature is on. A subscriber that panics stops nothing.
+macro_rules! emit {
+    ($level:ident, $events:expr, $($name:ident = $value:expr,)* $text:literal) => {
+        #[cfg(feature = "tracing")]
+        drop(crate::panics::catch(|| {
+            tracing::$level!(target: "delaywheel", timer = $events.name, $($name = $value,)* $text);
+        }));
+        #[cfg(not(feature = "tracing"))]
+        let _ = (&$events.name, $(&$value,)*);
+    };
+}
+
+/// Emits the events of one timer, and counts panics.
+pub(super) struct Events {
+    pub(super) name: String,
+    warn_if_later_than: Duration,
+    /// Whether the latest batch was late. An event is emitted when this changes.
+    is_late: AtomicBool,
+    /// Number of panics of user code.
+    pub(super) panics: AtomicU64,
+}
+
+impl Events {
+    pub(super) fn new(name: String, warn_if_later_than: Duration) -> Self {
+        let (is_late, panics) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { name, warn_if_later_than, is_late, panics }
+    }
+
+    pub(super) fn started(&self) {
+        emit!(debug, self, "threads started");
+    }
+
+    /// The timer was shut down, which returned this number of timeouts.
+    pub(super) fn shut_down(&self, returned: usize) {
+        emit!(debug, self, returned = returned, "shut down");
+    }
+
+    /// Counts a panic of user code.
+    pub(super) fn panicked(&self, panic: &Panic) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        let payload = panic.message().unwrap_or("not a text");
+        emit!(error, self, payload = payload, "a callback panicked");
+    }
+
+    /// A batch was handed off with this lateness, at most.
+    pub(super) fn expired(&self, lateness: Duration) {
+        let is_late = lateness > self.warn_if_later_than;
+        if self.is_late.swap(is_late, Ordering::Relaxed) == is_late {
+            return;
+        }
+        if is_late {
+            emit!(warn, self, latest_by = format_args!("{lateness:?}"), "timeouts are late");
+        } else {
+            emit!(debug, self, "timeouts are on time again");
+        }
     }
 }

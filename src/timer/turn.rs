@@ -3,21 +3,24 @@
 
 use std::{
     boxed::Box,
-    mem,
     sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
 };
 
 use super::{
-    executor::Delivery,
-    lifecycle::CallbackThread,
+    delivery::Delivery,
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
-    shared::Shared,
-    tick_clock::Reading,
+    value::Shared,
 };
-use crate::{clock::Driven, sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
+use crate::{
+    clock::{Driven, Reading},
+    sync::ThreadId,
+    tick::Tick,
+    ticks::Nanos,
+    wheel::Expired,
+};
 
 /// Steps of one hold of a shard's lock if the reaper is on time. So many take less time than the
 /// sleep and the wake-up of a thread that waits for the lock.
@@ -83,39 +86,43 @@ impl Lead {
     }
 }
 
-/// The work of the reaper in at most one hold of each shard.
-struct Holds {
-    now: Tick,
-    /// The greatest lateness; `None` if no timeout expired.
+/// Timeouts on their way out of the wheels.
+struct Batch<T> {
+    /// Empty between two rounds.
+    expired: Vec<Expired<T>>,
+    /// The greatest lateness in the latest round that expired a timeout; `None` before that.
     lateness: Option<Duration>,
-    /// Whether no due timeout is left.
-    is_drained: bool,
+}
+
+impl<T> Batch<T> {
+    const fn new() -> Self {
+        Self { expired: Vec::new(), lateness: None }
+    }
 }
 
 impl<S: ShardState> Shared<S> {
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
-    /// lateness of the timeouts before. `batch` is empty, before and after.
-    fn expire_some(&self, batch: &mut Vec<Expired<S::Due>>, lateness: Duration) -> Holds {
-        let read @ Reading { now, .. } = self.shards.clock.read();
-        self.shards.follow_wall_clock(now);
-        let steps = steps_per_hold(lateness);
-        let mut holds = Holds { now, lateness: None, is_drained: true };
-        let mut locked = None;
-        for index in self.shards.due(now) {
+    /// lateness of the timeouts before. Returns whether no due timeout is left.
+    fn expire_some(&self, batch: &mut Batch<S::Due>) -> bool {
+        let read = self.shards.clock.read();
+        self.shards.follow_wall_clock(read.now);
+        let before = batch.lateness.take();
+        let steps = steps_per_hold(before.unwrap_or_default());
+        let (mut is_drained, mut locked) = (true, None);
+        for index in self.shards.due(read.now) {
             match self.shards.try_lock(index) {
-                Some(shard) => self.expire_shard(shard, read, steps, batch, &mut holds),
+                Some(shard) => is_drained &= self.expire_shard(shard, read, steps, batch),
                 None => locked = Some(index),
             }
         }
         if let Some(index) = locked {
-            if holds.lateness.is_none() {
-                let shard = self.shards.wait_for(index);
-                self.expire_shard(shard, read, steps, batch, &mut holds);
+            if batch.lateness.is_none() {
+                self.expire_shard(self.shards.wait_for(index), read, steps, batch);
             }
-            holds.is_drained = false;
+            is_drained = false;
         }
-        for expired in batch.drain(..) {
+        for expired in batch.expired.drain(..) {
             match self.delivery() {
                 Delivery::Pool(pool) => {
                     let handler = Arc::clone(&self.handler);
@@ -124,29 +131,29 @@ impl<S: ShardState> Shared<S> {
                 Delivery::Inline | Delivery::Backlog(_) => self.handler.call(expired),
             }
         }
-        holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
-        holds
+        batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
+        batch.lateness = batch.lateness.or(before);
+        is_drained
     }
 
     /// Expires due timeouts of a shard, in one hold. Puts them into the backlog if there is one,
-    /// else into `batch`.
+    /// else into `batch`. Returns whether no due timeout is left.
     fn expire_shard(
         &self,
         mut shard: ShardGuard<'_, S>,
         read: Reading,
         steps: u64,
-        batch: &mut Vec<Expired<S::Due>>,
-        holds: &mut Holds,
-    ) {
-        let before = batch.len();
-        holds.is_drained &= shard.expire(read, steps, batch);
-        holds.lateness = holds.lateness.max(self.record_lateness(read.elapsed, &batch[before..]));
-        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(batch)));
+        Batch { expired, lateness }: &mut Batch<S::Due>,
+    ) -> bool {
+        let before = expired.len();
+        let is_drained = shard.expire(read, steps, expired);
+        *lateness = self.record_lateness(read.elapsed, &expired[before..]).max(*lateness);
+        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(expired)));
         drop(shard.unlock_fairly());
         if let Some((backlog, (threads, tasks))) = receivers {
-            backlog.wake(threads);
-            backlog.wake_tasks(tasks, |task| self.handler.catch(|| task.wake()));
+            backlog.wake(threads, tasks, |task| self.handler.catch(|| task.wake()));
         }
+        is_drained
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
@@ -165,9 +172,9 @@ impl<S: ShardState> Shared<S> {
             // A closed shard is left to the reaper: the backlog may be closed as well.
             let mut free = due.filter_map(|index| self.shards.try_lock(index));
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {
-                let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
-                self.expire_shard(shard, read, HELP_STEPS, &mut Vec::new(), &mut holds);
-                holds.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
+                let mut batch = Batch::new();
+                self.expire_shard(shard, read, HELP_STEPS, &mut batch);
+                batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
         } else {
             self.shards.wakeup.expect_at(read.now);
@@ -198,27 +205,18 @@ impl<S: ShardState> Shared<S> {
         Some(greatest)
     }
 
-    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
-    /// it. A pool may run them there.
+    /// Returns the client that a reaper serves.
     pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
-        let thread = (!self.delivery.has_executors()).then(|| self.callback_threads.register());
-        Box::new(TimerClient { thread, ..TimerClient::new(self) })
+        Box::new(TimerClient::new(self))
     }
 }
 
 /// What a reaper or a driver keeps for a timer.
 pub(crate) struct TimerClient<S: ShardState> {
-    /// Deregistered before the reference to the timer is dropped.
-    thread: Option<CallbackThread>,
     pub(crate) shared: Arc<Shared<S>>,
-    batch: Vec<Expired<S::Due>>,
-    /// Lateness of the latest timeouts that expired; zero once no due timeout is left.
-    lateness: Duration,
-    /// Whether a timeout has expired since the last sleep.
-    has_expired: bool,
-    /// The tick of the latest turn.
-    now: Tick,
+    /// Has no lateness once no due timeout is left.
+    batch: Batch<S::Due>,
     /// The announced end of the last sleep.
     slept_until: Option<Tick>,
     lead: Lead,
@@ -226,31 +224,18 @@ pub(crate) struct TimerClient<S: ShardState> {
 
 impl<S: ShardState> TimerClient<S> {
     pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
-        Self {
-            thread: None,
-            shared: Arc::clone(shared),
-            batch: Vec::new(),
-            lateness: Duration::ZERO,
-            has_expired: false,
-            now: Tick::ZERO,
-            slept_until: None,
-            lead: Lead::default(),
-        }
+        let (shared, batch) = (Arc::clone(shared), Batch::new());
+        Self { shared, batch, slept_until: None, lead: Lead::default() }
     }
 
     /// Expires due timeouts, in one hold of each shard. Returns whether no due timeout is left.
     pub(crate) fn expire(&mut self) -> bool {
-        let Holds { now, lateness, is_drained } =
-            self.shared.expire_some(&mut self.batch, self.lateness);
-        self.lateness = lateness.unwrap_or(self.lateness);
-        self.has_expired |= lateness.is_some();
+        let is_drained = self.shared.expire_some(&mut self.batch);
         if is_drained {
-            self.now = now;
-            self.lateness = Duration::ZERO;
-            let has_expired = mem::take(&mut self.has_expired);
+            let clock = &self.shared.shards.clock;
+            let has_expired = self.batch.lateness.take().is_some();
             // A reaper that rechecks the clock must not do so for cancelled timeouts.
-            let rechecks = self.shared.shards.clock.recheck().is_some();
-            let has_woken = |until| until <= now || rechecks;
+            let has_woken = |until| until <= clock.latest() || clock.recheck().is_some();
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
                 self.shared.shards.lock_each().for_each(|shard| shard.raise_published());
             }
@@ -261,14 +246,8 @@ impl<S: ShardState> TimerClient<S> {
 
 impl<S: ShardState> Driven for Shared<S> {
     fn turn(&self) {
-        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
-        while !self.shards.is_shut_down() {
-            let holds = self.expire_some(&mut batch, lateness);
-            lateness = holds.lateness.unwrap_or(lateness);
-            if holds.is_drained {
-                return;
-            }
-        }
+        let mut batch = Batch::new();
+        while !self.shards.is_shut_down() && !self.expire_some(&mut batch) {}
     }
 
     fn next_turn(&self) -> Option<Instant> {
@@ -282,8 +261,9 @@ impl<S: ShardState> Driven for Shared<S> {
 
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
-        self.shared.callback_threads.set_reaper(thread);
-        self.thread.iter().for_each(|callbacks| callbacks.begin(thread));
+        // Callbacks run on it, or a pool may run them there.
+        let is_callback_thread = !self.shared.delivery.has_executors();
+        self.shared.callback_threads.set_reaper(thread, is_callback_thread);
     }
 
     fn turn(&mut self) -> Turn {
@@ -306,13 +286,11 @@ impl<S: ShardState> Client for TimerClient<S> {
     }
 
     fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
-        let shards = &*self.shared.shards;
-        let clock = &shards.clock;
-        let after = |span: Duration| clock.ticks.ceil(clock.elapsed().saturating_add(span.into()));
-        let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
+        let clock = &self.shared.shards.clock;
+        let after = || clock.ticks.ceil(clock.elapsed_after(within));
+        let latest = if within == Duration::MAX { Tick::MAX } else { after() };
         // If the clock has stepped back, what other threads saw before that is due.
-        let until = shards.fall_asleep(self.now.max(clock.latest()), latest)?;
-        debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);
+        let until = self.shared.shards.fall_asleep(clock.latest(), latest)?;
         self.slept_until = Some(until);
         Some(self.lead.shorten(clock.pause_until(until), clock.ticks.tick()))
     }
@@ -329,6 +307,12 @@ impl<S: ShardState> Client for TimerClient<S> {
 
     fn end_after_panic(&mut self) {
         self.shared.end_after_panic();
+    }
+}
+
+impl<S: ShardState> Drop for TimerClient<S> {
+    fn drop(&mut self) {
+        self.shared.callback_threads.leave();
     }
 }
 
@@ -441,8 +425,8 @@ mod tests {
         let mut clients = Clients::from([client]);
         let put = |shard, hour: u64| {
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * hour);
-            let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(Tick::ZERO, tick, 0);
-            let put = timer.shared().shards.put_at_time(shard, Tick::ZERO, time, insert);
+            let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 0);
+            let put = timer.shared().shards.put_at_time(shard, time, insert);
             assert!(put.is_ok());
         };
         put(0, 1);
@@ -507,11 +491,11 @@ mod tests {
         let read = timer.shared().shards.clock.read();
         let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
         wakeup.expect_at(Tick::new(1));
-        shared.callback_threads.set_reaper(crate::sync::this_thread());
+        shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
         shared.help_if_late(read);
         assert_eq!(are_late(), [true; 3], "a callback makes way for its own thread");
         let other = std::thread::spawn(crate::sync::this_thread).join();
-        shared.callback_threads.set_reaper(other.expect("the thread returns its id"));
+        shared.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
         shared.help_if_late(read);
         assert_eq!(are_late(), [false, false, true]);
         assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");

@@ -2,7 +2,7 @@
 
 use core::iter::FusedIterator;
 
-use super::{Key, TimingWheel, buckets::Due, geometry::BucketId};
+use super::{Key, TimingWheel, buckets::Due, records::BucketId};
 use crate::tick::Tick;
 
 /// An expired timeout, with its value.

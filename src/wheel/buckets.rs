@@ -1,4 +1,8 @@
-//! The buckets of all levels, and when each is due.
+//! The buckets of all levels: which one a deadline belongs to, and when each is due.
+//!
+//! Read ticks as numbers in base `size`. A deadline belongs to the level of the highest digit in
+//! which it differs from the tick up to which timeouts have expired. That digit of the deadline is
+//! its bucket. So one exclusive or gives level and bucket.
 //!
 //! A bucket is due at its *expiration*:
 //!
@@ -10,13 +14,11 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use super::{
-    geometry::{BucketId, Geometry},
-    occupied::Occupied,
     opened::Opened,
-    queue::BucketQueue,
-    records::{CHUNK, NIL, Record, Records},
+    queue::{BucketQueue, Occupied},
+    records::{BucketId, CHUNK, NIL, Record, Records},
 };
-use crate::tick::Tick;
+use crate::{error::BuildError, tick::Tick};
 
 /// Buckets that are allocated together: 512 bytes.
 const BLOCK: usize = 32;
@@ -26,6 +28,88 @@ const OPENED: usize = 256;
 
 /// The chunk of the root.
 const ROOT: u32 = 0;
+
+/// The widths of all levels. A level has `2^bits` buckets, 2 to 65536.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Geometry {
+    /// Logarithm of the size, 1..=16.
+    bits: u32,
+    /// The size, less one.
+    mask: u32,
+    /// Indexed by the logarithm of a difference: the number of the level's first bucket, and in the
+    /// lowest byte the shift of its digit.
+    levels: [u32; u64::BITS as usize],
+}
+
+impl Geometry {
+    /// Makes levels with at least `size` buckets, rounded up to a power of two.
+    pub(super) fn new(size: usize) -> Result<Self, BuildError> {
+        if !(2..=1 << 16).contains(&size) {
+            return Err(BuildError::SizeOutOfRange { size });
+        }
+        let bits = size.next_power_of_two().ilog2();
+        let mut levels = [0; u64::BITS as usize];
+        for (msb, entry) in (0..).zip(&mut levels) {
+            let level = msb / bits;
+            *entry = level << bits << 8 | (level * bits);
+        }
+        Ok(Self { bits, mask: (1 << bits) - 1, levels })
+    }
+
+    /// Returns the number of buckets of a level.
+    pub(super) fn size(&self) -> usize {
+        1 << self.bits
+    }
+
+    /// Returns the bucket of a timeout with this deadline once timeouts have expired up to
+    /// `expired_to`.
+    #[inline]
+    pub(super) fn bucket(&self, expired_to: Tick, deadline: Tick) -> BucketId {
+        debug_assert!(expired_to <= deadline, "{deadline:?} has passed at {expired_to:?}");
+        let difference = (expired_to.get() ^ deadline.get()) | 1;
+        let level = self.levels[difference.ilog2() as usize];
+        // The shift looks only at the lowest six bits of its operand.
+        #[expect(clippy::cast_possible_truncation, reason = "the mask takes the lowest digit")]
+        let index = deadline.get().wrapping_shr(level) as u32 & self.mask;
+        BucketId(level >> 8 | index)
+    }
+
+    /// Returns the level of a bucket.
+    #[inline]
+    pub(super) fn level(&self, id: BucketId) -> u32 {
+        id.0 >> self.bits
+    }
+
+    /// Returns the level of a bucket and its index there.
+    #[inline]
+    pub(super) fn split(&self, id: BucketId) -> (u32, usize) {
+        (self.level(id), id.number() & self.mask as usize)
+    }
+
+    /// Returns the bucket with this index.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a level has at most 65536 buckets")]
+    pub(super) fn id(&self, level: u32, index: usize) -> BucketId {
+        BucketId(level << self.bits | index as u32)
+    }
+
+    /// Returns the first tick of the range of a bucket, which contains `tick`.
+    #[inline]
+    pub(super) fn start(&self, id: BucketId, tick: Tick) -> Tick {
+        let shift = self.level(id) * self.bits;
+        Tick::new(tick.get().checked_shr(shift).map_or(0, |digits| digits << shift))
+    }
+
+    /// Returns whether a tick is in the range of a bucket, once timeouts have expired up to
+    /// `expired_to`.
+    pub(super) fn is_in_lap(&self, id: BucketId, tick: Tick, expired_to: Tick) -> bool {
+        let (level, index) = self.split(id);
+        let shift = level * self.bits;
+        let above = |tick: Tick| tick.get() >> shift >> self.bits;
+        let digit = tick.get() >> shift & u64::from(self.mask);
+        digit == index as u64 && above(tick) == above(expired_to)
+    }
+}
 
 /// Timeouts of one level whose deadlines fall into one range of ticks.
 #[derive(Debug, Clone, Copy)]
@@ -425,7 +509,7 @@ impl Buckets {
         let buckets = blocks
             .flat_map(|(first, block)| (first..).zip(block.iter().flat_map(|block| block.iter())));
         let occupied = buckets.filter(|(_, bucket)| !bucket.is_empty());
-        occupied.map(|(number, _)| BucketId::new(number))
+        occupied.map(|(number, _)| BucketId(number))
     }
 
     /// Returns whether a chunk stays although it is without live records.

@@ -2,7 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::{Key, TimingWheel, geometry::BucketId, records::CHUNK};
+use super::{
+    Key, TimingWheel,
+    records::{BucketId, CHUNK},
+};
 use crate::tick::Tick;
 
 impl<T> TimingWheel<T> {

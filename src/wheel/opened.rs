@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::{
-    occupied::Occupied,
+    queue::Occupied,
     records::{NIL, Records},
 };
 use crate::tick::{Tick, TickSpan};

@@ -9,9 +9,8 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::mem;
 
-use super::geometry::BucketId;
 use crate::{
-    slab::{Key, Slab},
+    slab::{self, Key, Slab},
     tick::Tick,
 };
 
@@ -32,6 +31,32 @@ pub(super) const NIL: u32 = u32::MAX;
 
 /// Owner of a chunk that is in no list.
 const DETACHED: u32 = NIL;
+
+/// A bucket: its level, and its index there, as one number below 2^18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct BucketId(pub(super) u32);
+
+impl BucketId {
+    /// The root, which is above all levels.
+    pub(super) const ROOT: Self = Self(1 << 18);
+
+    #[inline]
+    pub(super) const fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Returns the number by which the newest chunk of this bucket names it. No chunk has it.
+    #[inline]
+    pub(super) const fn link(self) -> u32 {
+        slab::END + self.0
+    }
+
+    /// Returns the bucket that a link names; `None` if the link is a chunk.
+    #[inline]
+    pub(super) fn of_link(link: u32) -> Option<Self> {
+        link.checked_sub(slab::END).map(Self)
+    }
+}
 
 /// Deadline and slot of a timeout, in 12 bytes.
 #[derive(Debug, Clone, Copy, Default)]

@@ -16,8 +16,8 @@ use crate::sources::{sources_in, tokens};
 const LAYERS: [&[&str]; 7] = [
     &["error", "slab", "tick"],
     &["ticks", "wheel"],
-    &["clock", "histogram", "panics", "sync"],
-    &["waker"],
+    &["histogram", "panics", "sync"],
+    &["clock", "waker"],
     &["timer"],
     &["guide", "purgatory", "time"],
     &["future"],

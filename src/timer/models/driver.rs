@@ -7,11 +7,7 @@ use loom::thread;
 use super::{DUE, check, timer_with, try_insert, waker};
 use crate::{
     sync::Parker,
-    timer::{
-        executor::Delivery,
-        reaper::Reaper,
-        sleep::driver::{DriverTurn, Turns},
-    },
+    timer::{delivery::Delivery, reaper::Reaper, sleep::driver::Turns},
 };
 
 #[test]
@@ -33,9 +29,9 @@ fn a_driver_that_falls_asleep_notices_a_sleep_and_the_end() {
         let task_waker = waker(&task);
         loop {
             match turns.turn(&task_waker) {
-                DriverTurn::Sleep(_) => task.park(),
-                DriverTurn::Again => (),
-                DriverTurn::Ended => break,
+                Some(pause) if pause.is_zero() => (),
+                Some(_) => task.park(),
+                None => break,
             }
         }
         user.join().expect("no thread panics");

@@ -17,13 +17,11 @@ use super::{
     try_insert,
 };
 use crate::{
-    sync::this_thread,
     timer::{
-        backlog::Backlog,
+        delivery::{Backlog, Delivery, Handler},
         error::ScheduleError,
-        executor::{Delivery, Handler},
         lifecycle::CallbackThreads,
-        shared::Shared,
+        value::Shared,
     },
     wheel::TimingWheel,
 };
@@ -46,7 +44,7 @@ fn a_finish_ends_when_the_last_timeout_is_cancelled() {
         let (timer, reaper, log) = started();
         let key = insert(&timer.shards, 0, FAR, 7);
         let canceller = Arc::clone(&timer);
-        let canceller = thread::spawn(move || canceller.shards.cancel(key.shard, key.key));
+        let canceller = thread::spawn(move || canceller.shards.cancel(key));
         assert_eq!(finish(&timer), []);
         assert_eq!(canceller.join().expect("no thread panics"), Some(7));
         assert_eq!(*log.lock(), []);
@@ -91,16 +89,24 @@ fn a_timeout_inserted_when_a_finish_begins_is_refused_or_run() {
 /// `finishes` says so.
 fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread::JoinHandle<()>> {
     let executor = |finishes| {
-        let (threads, this) = (Arc::clone(threads), threads.register());
-        thread::spawn(move || {
-            this.begin(this_thread());
-            let handler = Handler::new(silent(), move |_| {
-                if finishes {
-                    threads.wait_for_end(|| Duration::MAX);
-                }
+        let waiting = Arc::clone(threads);
+        let handler = Handler::new(silent(), move |_| {
+            if finishes {
+                waiting.wait_for_end(|| Duration::MAX);
+            }
+        });
+        let (ending, mut started) = (Arc::clone(threads), None);
+        let spawn = || {
+            let thread = thread::spawn(move || {
+                expired([0]).into_iter().for_each(|expired| handler.call(expired));
+                ending.leave();
             });
-            expired([0]).into_iter().for_each(|expired| handler.call(expired));
-        })
+            let id = thread.thread().id();
+            started = Some(thread);
+            Ok(id)
+        };
+        threads.add(spawn).expect("the thread starts");
+        started.expect("the thread has started")
     };
     finishes.map(executor).into()
 }
@@ -108,7 +114,7 @@ fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread:
 #[test]
 fn a_finish_waits_for_all_executors() {
     check(|| {
-        let threads = CallbackThreads::new();
+        let threads = Arc::<CallbackThreads>::default();
         let executors = executors(&threads, [false, false]);
         threads.wait_for_end(|| Duration::MAX);
         for executor in executors {
@@ -121,7 +127,7 @@ fn a_finish_waits_for_all_executors() {
 fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_other() {
     for finishes in [[true, false], [true, true]] {
         check(move || {
-            for executor in executors(&CallbackThreads::new(), finishes) {
+            for executor in executors(&Arc::<CallbackThreads>::default(), finishes) {
                 executor.join().expect("no thread panics");
             }
         });

@@ -9,10 +9,10 @@ use super::{
 };
 use crate::{
     timer::{
-        executor::Delivery,
+        delivery::Delivery,
         reaper::{Clients, Reaper, round, sleep},
-        shared::Shared,
         turn::TimerClient,
+        value::Shared,
     },
     wheel::TimingWheel,
 };
@@ -38,7 +38,7 @@ fn a_reaper_that_falls_asleep_notices_an_insert_into_either_of_two_timers() {
             let timer = Arc::clone(&timers[early].0);
             let inserter = thread::spawn(move || insert(&timer.shards, 0, DUE, 2));
             while round(&mut clients) && timers[early].1.lock().is_empty() {
-                sleep(&parker, &mut clients);
+                sleep(parker, &mut clients);
             }
             inserter.join().expect("no thread panics");
             assert_eq!(*timers[early].1.lock(), [2]);

@@ -3,6 +3,7 @@
 use std::{
     sync::{Arc, mpsc::TryRecvError},
     task::{Context, Poll, Waker},
+    vec::Vec,
 };
 
 use loom::thread;
@@ -10,14 +11,21 @@ use loom::thread;
 use super::{check, expired, waker};
 use crate::{
     sync::Parker,
-    timer::backlog::{Backlog, Receiver},
+    timer::delivery::{Backlog, Receiver},
+    wheel::Expired,
 };
 
 /// As the reaper does it.
+fn put_all(backlog: &Backlog<u32>, mut batch: Vec<Expired<u32>>) {
+    let (threads, tasks) = backlog.put(&mut batch);
+    backlog.wake(threads, tasks, |task| {
+        task.wake();
+        true
+    });
+}
+
 fn put(backlog: &Backlog<u32>, value: u32) {
-    let (threads, tasks) = backlog.put(&mut expired([value]));
-    backlog.wake(threads);
-    tasks.into_iter().for_each(Waker::wake);
+    put_all(backlog, expired([value]));
 }
 
 fn close(backlog: &Backlog<u32>) {
@@ -70,7 +78,7 @@ fn put_two(backlog: &Backlog<u32>) {
 /// No later batch comes that could wake an executor.
 #[test]
 fn each_timeout_of_a_batch_wakes_an_executor() {
-    let put_batch = |backlog: &Backlog<u32>| backlog.wake(backlog.put(&mut expired([1, 2])).0);
+    let put_batch = |backlog: &Backlog<u32>| put_all(backlog, expired([1, 2]));
     two(false, [take, take], put_batch, [Some(1), Some(2)]);
 }
 

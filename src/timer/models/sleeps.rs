@@ -16,14 +16,14 @@ use crate::{
     sync::{AtomicBool, AtomicU64, Ordering, Parker},
     tick::Tick,
     timer::{
-        executor::Delivery,
+        delivery::Delivery,
         reaper::Reaper,
         shards::Shards,
-        shared::Shared,
         sleep::{
             sleeper::{Sleep, SleepHandle},
             wake_each,
         },
+        value::Shared,
     },
     wheel::TimingWheel,
 };
@@ -65,7 +65,7 @@ impl World {
     fn new() -> Self {
         let parker = Parker::new();
         let clock = Set(Instant::now(), Arc::new(AtomicU64::new(0)));
-        let shards = shards_with(1, None, clock.clone(), parker.unparker());
+        let shards = shards_with(1, None, clock.clone(), &parker);
         let timer = timer_of_shards(&Reaper::new(""), shards, Delivery::Inline, Waker::wake);
         Self { timer, clock, parker, is_done: Arc::new(AtomicBool::new(false)) }
     }

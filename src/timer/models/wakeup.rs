@@ -6,10 +6,11 @@ use loom::thread;
 
 use super::{DUE, FAR, check, expire_due, insert, new_shards, try_insert, values};
 use crate::{
+    clock::Reading,
     sync::{Mutex, Parker},
     tick::Tick,
     ticks::Nanos,
-    timer::{shards::Shards, tick_clock::Reading},
+    timer::shards::Shards,
     wheel::TimingWheel,
 };
 
@@ -61,8 +62,7 @@ fn a_reaper_that_falls_asleep_notices_a_reset_to_an_earlier_deadline() {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
         let resetter = Arc::clone(&shards);
-        let resetter =
-            thread::spawn(move || assert!(resetter.reset(key.shard, key.key, |_, read| read.now)));
+        let resetter = thread::spawn(move || assert!(resetter.reset(key, |_, read| read.now)));
         assert_eq!(reap(&shards, &parker, 1), [1]);
         resetter.join().expect("no thread panics");
     });
@@ -136,7 +136,7 @@ fn raise_against_insert(raise: fn(&Shards<TimingWheel<u32>>)) {
     check(move || {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
-        shards.cancel(key.shard, key.key);
+        shards.cancel(key);
         let inserter = Arc::clone(&shards);
         let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
         raise(&shards);
@@ -161,6 +161,6 @@ fn a_reaper_that_raises_the_published_expirations_notices_an_insert() {
 fn broken_an_expiration_that_is_raised_without_the_lock_hides_an_insert() {
     raise_against_insert(|shards| {
         let next = shards.lock(0).state().next_expiration();
-        shards.all[0].published.set(next.unwrap_or(Tick::MAX));
+        shards.all[0].publish(next.unwrap_or(Tick::MAX));
     });
 }

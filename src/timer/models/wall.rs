@@ -48,11 +48,11 @@ fn a_time_is_not_early_though_the_clock_steps_back_while_it_is_scheduled() {
     check(|| {
         let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
         let clock = Stepped(Instant::now(), Arc::clone(&stage));
-        let shards = Arc::new(shards_with(1, None, clock, parker.unparker()));
+        let shards = Arc::new(shards_with(1, None, clock, &parker));
         let schedule = |shards: &Arc<Shards<_>>| {
-            let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
-            let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(now, tick, 1);
-            assert!(shards.put_at_time(0, now, time, insert).is_ok());
+            let time = UNIX_EPOCH + HOUR + Duration::from_millis(1);
+            let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 1);
+            assert!(shards.put_at_time(0, time, insert).is_ok());
         };
         // One that has its place already. The model checker does not know a lock of the first use.
         schedule(&shards);
@@ -80,10 +80,10 @@ fn a_time_is_not_early_though_an_insert_after_a_step_back_moves_the_wheel_on() {
     check(|| {
         let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
         let clock = Stepped(Instant::now(), Arc::clone(&stage));
-        let shards = Arc::new(shards_with(1, None, clock, parker.unparker()));
+        let shards = Arc::new(shards_with(1, None, clock, &parker));
         let (now, time) = (Tick::ZERO, UNIX_EPOCH + HOUR + Duration::from_millis(1));
-        let insert = |shard: &mut ShardGuard<'_, _>, tick| shard.insert(now, tick, 1);
-        assert!(shards.put_at_time(0, now, time, insert).is_ok());
+        let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 1);
+        assert!(shards.put_at_time(0, time, insert).is_ok());
         shards.lock(0).insert(now, now, 2).expect("the wheel has room");
         let other = thread::spawn({
             let shards = Arc::clone(&shards);

@@ -23,7 +23,7 @@ use std::{
 use foldhash::quality::FixedState;
 
 use self::grid::{Grid, MissedTicks};
-use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, shared::Shared};
+use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, value::Shared};
 use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 
 /// Handle of a repeated callback; from [`Timer::repeat`].
@@ -360,7 +360,7 @@ impl Repeating {
     /// Cancels the timeout of an occurrence. Returns its task.
     #[inline]
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
-        self.0.timer.upgrade()?.shards.cancel(scheduled.shard, scheduled.key)
+        self.0.timer.upgrade()?.shards.cancel(scheduled)
     }
 
     /// Returns the task of the next occurrence.

@@ -28,9 +28,13 @@ use self::{
 use super::{
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
-    tick_clock::{Reading, TickClock},
 };
-use crate::{clock::StepListener, sync::Unparker, tick::Tick, wheel::Key};
+use crate::{
+    clock::{Reading, StepListener, TickClock},
+    sync::Parker,
+    tick::Tick,
+    wheel::Key,
+};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -46,14 +50,14 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn new(
         states: impl Iterator<Item = S>,
         clock: TickClock,
-        reaper: Unparker,
+        reaper: Parker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
         let permits = Permits::new(max_pending);
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Box<[_]> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
-        let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::new(), Wall::new());
+        let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::default(), Wall::new());
         Self { all, clock, wakeup, permits, lifecycle, wall }
     }
 
@@ -92,8 +96,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
     #[inline]
-    fn lock_of(&self, shard: usize) -> Option<ShardGuard<'_, S>> {
-        (shard < self.count()).then(|| self.lock(shard))
+    fn lock_of(&self, key: TimeoutKey) -> Option<ShardGuard<'_, S>> {
+        (key.shard < self.count()).then(|| self.lock(key.shard))
     }
 
     /// Locks one shard after the other.
@@ -103,9 +107,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
-    pub(super) fn cancel(&self, shard: usize, key: Key) -> Option<S::Value> {
-        let mut shard = self.lock_of(shard)?;
-        let value = shard.state_mut().wheel_mut().cancel(key);
+    pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
+        let mut shard = self.lock_of(key)?;
+        let value = shard.state_mut().wheel_mut().cancel(key.key);
         shard.unlock();
         value
     }
@@ -113,14 +117,13 @@ impl<S: ShardState> Shards<S> {
     /// Moves a timeout. A reading of the clock gives its deadline. Returns whether it was pending.
     pub(super) fn reset(
         &self,
-        shard: usize,
-        key: Key,
+        key: TimeoutKey,
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
     ) -> bool {
         let read = self.clock.read();
         let deadline = deadline(&self.clock, read);
-        let Some(mut shard) = self.lock_of(shard) else { return false };
-        let is_pending = shard.reset(key, read.now, deadline);
+        let Some(mut shard) = self.lock_of(key) else { return false };
+        let is_pending = shard.reset(key.key, read.now, deadline);
         shard.unlock();
         is_pending
     }
@@ -140,13 +143,13 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
-    pub(super) fn postpone(&self, shard: usize, key: Key, delay: Duration) -> bool {
+    pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
         let read = self.clock.read();
         let deadline = self.clock.deadline(read, delay);
-        let mut shard = self.lock(shard);
-        let before = shard.deadline(key);
+        let mut shard = self.lock(key.shard);
+        let before = shard.deadline(key.key);
         if before.is_some_and(|before| before < deadline) {
-            shard.reset(key, read.now, deadline);
+            shard.reset(key.key, read.now, deadline);
         }
         before.is_some()
     }
@@ -160,23 +163,23 @@ impl<S: ShardState> Shards<S> {
     #[inline]
     pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
         let due = due.max(self.clock.latest());
-        self.all[shard].published.get() > due
+        self.all[shard].published() > due
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
-    pub(super) fn deadline(&self, shard: usize, key: Key) -> Option<Tick> {
-        self.lock_of(shard)?.deadline(key)
+    pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
+        self.lock_of(key)?.deadline(key.key)
     }
 
     /// Returns the time until a timeout expires; `None` if it has ended.
-    pub(super) fn remaining(&self, shard: usize, key: Key) -> Option<Duration> {
-        let deadline = self.clock.ticks.start(self.deadline(shard, key)?);
+    pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
+        let deadline = self.clock.ticks.start(self.deadline(key)?);
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
     /// Returns the indices of the shards that have due timeouts.
     pub(super) fn due(&self, now: Tick) -> impl Iterator<Item = usize> {
-        (0..self.count()).filter(move |index| self.all[*index].published.get() <= now)
+        (0..self.count()).filter(move |index| self.all[*index].published() <= now)
     }
 
     /// Locks a shard for the reaper, if its lock is free.
@@ -195,7 +198,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
     pub(super) fn next_expiration(&self) -> Tick {
-        self.all.iter().map(|shard| shard.published.get()).min().unwrap_or(Tick::MAX)
+        self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
     }
 
     /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
@@ -211,7 +214,6 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn fall_asleep(&self, now: Tick, latest: Tick) -> Option<Tick> {
         let until = self.next_expiration().min(latest);
         if until > now {
-            debug_assert!(until > Tick::ZERO, "it stands for a reaper that is awake");
             self.wakeup.announce(until);
             if self.next_expiration() >= until {
                 return Some(until);
@@ -286,34 +288,29 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
-    pub(super) fn reset_at_time(
-        self: &Arc<Self>,
-        shard: usize,
-        key: Key,
-        time: SystemTime,
-    ) -> bool {
-        let now = self.clock.latest();
-        let put = |shard: &mut ShardGuard<'_, S>, tick| {
+    pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool {
+        let TimeoutKey { shard, key } = key;
+        let put = |shard: &mut ShardGuard<'_, S>, now, tick| {
             shard.reset(key, now, tick).then_some(key).ok_or(())
         };
-        shard < self.count() && self.put_at_time(shard, now, time, put).is_ok()
+        shard < self.count() && self.put_at_time(shard, time, put).is_ok()
     }
 
-    /// Lets `put` insert a timeout into a shard, or move one, at the tick of a deadline by the wall
-    /// clock. From then on the timeout follows that clock.
+    /// Lets `put` insert a timeout into a shard, or move one, by the present tick and that of a
+    /// deadline by the wall clock. From then on the timeout follows that clock.
     pub(super) fn put_at_time<E>(
         self: &Arc<Self>,
         shard: usize,
-        now: Tick,
         time: SystemTime,
-        put: impl FnOnce(&mut ShardGuard<'_, S>, Tick) -> Result<Key, E>,
+        put: impl FnOnce(&mut ShardGuard<'_, S>, Tick, Tick) -> Result<Key, E>,
     ) -> Result<TimeoutKey, E> {
         if self.clock.watch(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
+        let now = self.clock.read().now;
         self.look_at_wall_clock(now);
         let (deadline, mut guard) = (since_1970(time), self.lock(shard));
-        let key = put(&mut guard, self.wall.tick_of(&self.clock, deadline))?;
+        let key = put(&mut guard, now, self.wall.tick_of(&self.clock, deadline))?;
         guard.follow_wall_clock(key, deadline);
         Ok(TimeoutKey { shard, key })
     }
@@ -386,7 +383,6 @@ mod tests {
     use super::*;
     use crate::{
         clock::ManualClock,
-        sync::Parker,
         timer::ScheduleErrorKind,
         wheel::{TimingWheel, WheelBuilder},
     };
@@ -396,7 +392,7 @@ mod tests {
         max_pending: Option<NonZeroU64>,
     ) -> Shards<TimingWheel<T>> {
         let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
-        let reaper = Parker::new().unparker().clone();
+        let reaper = Parker::new();
         Shards::new(wheels.into_iter(), clock, reaper, max_pending)
     }
 
@@ -441,7 +437,7 @@ mod tests {
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset(0, key, |_, _| deadline));
+                assert!(shards.reset(TimeoutKey { shard: 0, key }, |_, _| deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

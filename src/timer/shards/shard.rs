@@ -45,14 +45,12 @@
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
-use super::{
-    wakeup::{Earlier, Published, Wakeup},
-    wall::WallDeadlines,
-};
+use super::{wakeup::Wakeup, wall::WallDeadlines};
 use crate::{
+    clock::Reading,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread, unlock_fair},
     tick::Tick,
-    timer::{ScheduleError, ScheduleErrorKind, TimerStats, tick_clock::Reading},
+    timer::{ScheduleError, ScheduleErrorKind, TimerStats},
     wheel::{Expired, Key, TimingWheel},
 };
 
@@ -115,7 +113,8 @@ impl<T: Send + 'static> ShardState for TimingWheel<T> {
 /// A state behind a lock, and the expiration that the shard publishes to the reaper.
 pub(crate) struct Shard<S> {
     pub(super) content: Mutex<Content<S>>,
-    pub(in crate::timer) published: Published,
+    /// The least tick at which the reaper has work here. Written under the lock.
+    published: AtomicU64,
 }
 
 pub(super) struct Content<S> {
@@ -135,20 +134,6 @@ pub(super) struct Content<S> {
     wall_deadlines: WallDeadlines,
 }
 
-impl<S: ShardState> Content<S> {
-    /// Returns the expiration to publish after a timeout was placed.
-    #[inline]
-    fn expiration(&mut self, deadline: Tick) -> Tick {
-        self.unchecked += 1;
-        if self.unchecked < MOVES_PER_CHECK {
-            return deadline;
-        }
-        self.unchecked = 0;
-        let next = self.state.wheel().next_expiration();
-        next.map_or(deadline, |expiration| expiration.min(deadline))
-    }
-}
-
 impl<S: ShardState> Shard<S> {
     pub(super) fn new(state: S, has_limit: bool) -> Self {
         let (is_closed, must_settle) = (false, has_limit);
@@ -156,7 +141,18 @@ impl<S: ShardState> Shard<S> {
         let (unsettled, unchecked) = (0, 0);
         let content =
             Content { state, is_closed, must_settle, unsettled, unchecked, counts, wall_deadlines };
-        Self { content: Mutex::new(content), published: Published::new() }
+        Self { content: Mutex::new(content), published: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
+    #[inline]
+    pub(super) fn published(&self) -> Tick {
+        Tick::new(self.published.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(in crate::timer) fn publish(&self, expiration: Tick) {
+        self.published.store(expiration.get(), Ordering::Relaxed);
     }
 
     /// Returns a guard of the locked shard.
@@ -183,8 +179,8 @@ pub(crate) struct ShardGuard<'a, S: ShardState> {
     reaper: &'a Wakeup,
     /// `None` once the lock is released.
     content: Option<MutexGuard<'a, Content<S>>>,
-    /// The least expiration that an operation has published.
-    earlier: Earlier,
+    /// The least expiration that an operation has published, if it was below the one before.
+    earlier: Option<Tick>,
     /// The time of the latest operation.
     now: Tick,
 }
@@ -219,14 +215,12 @@ impl<S: ShardState> ShardGuard<'_, S> {
         value: S::Value,
     ) -> Result<Key, ScheduleError<S::Value>> {
         let permits = self.permits;
-        let content = self.content_mut();
-        let Content { state, is_closed, must_settle, unsettled, counts, .. } = &mut *content;
+        let Content { state, is_closed, must_settle, unsettled, counts, .. } = self.content_mut();
         if *must_settle {
-            let is_full = || (!permits.acquire()).then_some(ScheduleErrorKind::Full);
-            let refusal = if *is_closed { Some(ScheduleErrorKind::ShutDown) } else { is_full() };
-            if let Some(kind) = refusal {
+            if *is_closed || !permits.acquire() {
                 counts.refused += 1;
-                return Err(ScheduleError::new(kind, value));
+                let closed = is_closed.then_some(ScheduleErrorKind::ShutDown);
+                return Err(ScheduleError::new(closed.unwrap_or(ScheduleErrorKind::Full), value));
             }
             *unsettled += 1;
         }
@@ -235,8 +229,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
         match wheel.insert(deadline, value) {
             Ok(key) => {
                 counts.scheduled += 1;
-                let next = content.expiration(deadline);
-                self.publish(now, next);
+                self.placed(now, deadline);
                 Ok(key)
             }
             Err(refused) => {
@@ -272,12 +265,10 @@ impl<S: ShardState> ShardGuard<'_, S> {
         wheel.observe(now);
         let is_pending = wheel.reset(key, deadline).is_some();
         if is_pending {
-            let content = self.content_mut();
-            if !content.wall_deadlines.is_empty() {
-                content.wall_deadlines.remove(&key);
+            if !self.wall_deadlines().is_empty() {
+                self.wall_deadlines().remove(&key);
             }
-            let next = content.expiration(deadline);
-            self.publish(now, next);
+            self.placed(now, deadline);
         }
         is_pending
     }
@@ -335,8 +326,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
         let is_drained = content.state.expire(read, steps, expired);
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
-        shard.published.set(wheel.next_expiration().unwrap_or(Tick::MAX));
-        debug_assert!(!is_drained || shard.published.get() > read.now, "a due timeout is left");
+        shard.publish(wheel.next_expiration().unwrap_or(Tick::MAX));
+        debug_assert!(!is_drained || shard.published() > read.now, "a due timeout is left");
         // Also if the wheel is ahead of `now`: an insert may have read the clock later.
         debug_assert!(
             expired[before..].last().is_none_or(|last| last.deadline <= read.now),
@@ -349,7 +340,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
     /// early. Only the thread that takes the turns calls this.
     pub(in crate::timer) fn raise_published(&self) {
         let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
-        self.shard.published.set(next.max(self.shard.published.get()));
+        self.shard.publish(next.max(self.shard.published()));
     }
 
     /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
@@ -357,7 +348,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
     /// Unlike the published expiration, a cancelled timeout does not make it too early.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         // The wheel may want to split a crowded bucket earlier than the shard has published.
-        self.state().wheel().next_expiration().map(|next| next.max(self.shard.published.get()))
+        self.state().wheel().next_expiration().map(|next| next.max(self.shard.published()))
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
@@ -380,7 +371,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
         *wall_deadlines = WallDeadlines::default();
         let wheel = mem::take(state.wheel_mut());
         counts.returned += wheel.len() as u64;
-        self.shard.published.set(Tick::MAX);
+        self.shard.publish(Tick::MAX);
         wheel
     }
 
@@ -398,7 +389,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
         let Content { state, is_closed, counts, .. } = self.content();
         let wheel = state.wheel();
         wheel.check_invariants();
-        let published = self.shard.published.get();
+        let published = self.shard.published();
         for (_, deadline, _) in wheel {
             assert!(published <= deadline, "published {published}, but one is due at {deadline}");
         }
@@ -410,14 +401,22 @@ impl<S: ShardState> ShardGuard<'_, S> {
         pending
     }
 
+    /// Publishes the expiration after a timeout was placed.
     #[inline]
-    fn publish(&mut self, now: Tick, expiration: Tick) {
+    fn placed(&mut self, now: Tick, deadline: Tick) {
+        let (content, mut expiration) = (self.content_mut(), deadline);
+        content.unchecked += 1;
+        if content.unchecked == MOVES_PER_CHECK {
+            content.unchecked = 0;
+            let next = content.state.wheel().next_expiration();
+            expiration = next.map_or(deadline, |next| next.min(deadline));
+        }
         self.now = now;
-        if expiration < self.shard.published.get() {
-            self.shard.published.set(expiration);
+        if expiration < self.shard.published() {
+            self.shard.publish(expiration);
             self.earlier = Some(expiration);
         }
-        debug_assert!(self.shard.published.get() <= expiration, "the reaper would sleep too long");
+        debug_assert!(self.shard.published() <= expiration, "the reaper would sleep too long");
     }
 
     /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.
@@ -451,7 +450,7 @@ fn release_in_drop<S: ShardState>(
     permits: &Permits,
     reaper: &Wakeup,
     now: Tick,
-    earlier: Earlier,
+    earlier: Option<Tick>,
 ) {
     drop(release(content, permits, reaper, now, earlier, drop));
 }
@@ -464,7 +463,7 @@ fn release<'a, S: ShardState>(
     permits: &Permits,
     reaper: &Wakeup,
     now: Tick,
-    earlier: Earlier,
+    earlier: Option<Tick>,
     unlock: impl FnOnce(MutexGuard<'a, Content<S>>),
 ) -> S::Dropped {
     let is_emptied = content.must_settle && settle(&mut content, permits);

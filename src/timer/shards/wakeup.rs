@@ -2,9 +2,9 @@
 //!
 //! One reaper sleeps on behalf of many shards. It may serve several timers, each with a clock and a
 //! [`Wakeup`] of its own; [`reaper`](crate::timer::reaper) describes that. This module describes
-//! one timer. Each shard publishes in [`Published`] the least tick at which the reaper has work
-//! there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The protocol takes no
-//! lock but that of the inserter's shard.
+//! one timer. Each shard [publishes](super::shard::Shard::published()) the least tick at which the
+//! reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The
+//! protocol takes no lock but that of the inserter's shard.
 //!
 //! # Protocol
 //!
@@ -73,45 +73,20 @@
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
 
 use crate::{
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Unparker, fence},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, fence},
     tick::Tick,
     waker::{poll_or_store, wake_all},
 };
 
-/// The expiration that an operation published; `None` if the shard had already published one as
-/// early.
-pub(super) type Earlier = Option<Tick>;
-
-/// The least tick at which the reaper has work in a shard. Written under the shard's lock.
-pub(in crate::timer) struct Published(AtomicU64);
-
-impl Published {
-    /// For a shard without timeouts.
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
-
-    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
-    #[inline]
-    pub(super) fn get(&self) -> Tick {
-        Tick::new(self.0.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(in crate::timer) fn set(&self, expiration: Tick) {
-        self.0.store(expiration.get(), Ordering::Relaxed);
-    }
-}
-
 /// What a reaper shares with the threads that may have to wake it: the tick until which it sleeps,
-/// and its unparker.
+/// and its parker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
     /// The tick after the one in which the next turn of the reaper has to begin.
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
     pub(super) is_waiting: AtomicBool,
-    reaper: Unparker,
+    reaper: Parker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     driver: OnceLock<Mutex<Option<Waker>>>,
 }
@@ -121,7 +96,7 @@ const AWAKE: u64 = 0;
 
 impl Wakeup {
     /// For a reaper that is awake, or has not been started.
-    pub(super) fn new(reaper: Unparker) -> Self {
+    pub(super) fn new(reaper: Parker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
             late_from: AtomicU64::new(u64::MAX),
@@ -143,7 +118,7 @@ impl Wakeup {
     /// Wakes the reaper if it sleeps past an expiration that this thread has published, or past
     /// `now`.
     #[inline]
-    pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
+    pub(super) fn wake_if_needed(&self, now: Tick, earlier: Option<Tick>) {
         let sleeps_past = earlier.is_some_and(|expiration| {
             // What has just come makes no reaper late, however long ago it was due.
             let due = expiration.max(now);
@@ -218,11 +193,10 @@ impl Wakeup {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sync::Parker;
 
     #[test]
     fn a_reaper_that_sleeps_too_long_is_late_after_a_tick_and_a_thread_wakes_it() {
-        let wakeup = Wakeup::new(Parker::new().unparker().clone());
+        let wakeup = Wakeup::new(Parker::new());
         wakeup.announce(Tick::new(5));
         assert!(!wakeup.is_late(Tick::new(6)) && wakeup.is_late(Tick::new(7)));
         wakeup.wake_if_needed(Tick::new(4), Some(Tick::new(5)));

@@ -37,10 +37,10 @@ use std::{
 use foldhash::quality::FixedState;
 
 use crate::{
+    clock::TickClock,
     sync::{AtomicU64, Mutex, Ordering},
     tick::Tick,
     ticks::Nanos,
-    timer::tick_clock::TickClock,
     wheel::Key,
 };
 

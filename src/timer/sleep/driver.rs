@@ -78,16 +78,12 @@ impl<F: FnMut(Duration) -> S, S: Future> Future for Driver<F, S> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        let delay = match this.turns.turn(cx.waker()) {
-            DriverTurn::Ended => return Poll::Ready(()),
-            DriverTurn::Again => Some(Duration::ZERO),
-            DriverTurn::Sleep(delay) => delay,
-        };
-        let nonzero = delay.filter(|delay| !delay.is_zero());
-        this.sleep.set(nonzero.map(this.make_sleep));
-        debug_assert!(this.sleep.is_none() || delay.is_some(), "it wakes without a deadline");
+        let Some(delay) = this.turns.turn(cx.waker()) else { return Poll::Ready(()) };
+        let has_end = delay < Duration::MAX;
+        let sleeps = has_end && !delay.is_zero();
+        this.sleep.set(sleeps.then(|| (this.make_sleep)(delay)));
         let is_over = this.sleep.as_pin_mut().is_none_or(|sleep| sleep.poll(cx).is_ready());
-        if is_over && delay.is_some() {
+        if is_over && has_end {
             // Other tasks of the worker run before the next turn.
             cx.waker().wake_by_ref();
         }
@@ -161,18 +157,6 @@ pub(crate) struct Turns {
     is_asleep: bool,
 }
 
-/// The result of a turn.
-#[derive(Debug, PartialEq)]
-pub(crate) enum DriverTurn {
-    /// The next sleep is due after this time; `None` if there is no sleep, or its time never comes.
-    /// Another thread wakes the task if it registers an earlier sleep, or if the timer ends.
-    Sleep(Option<Duration>),
-    /// The task must take another turn, after other tasks of its worker.
-    Again,
-    /// The timer has ended.
-    Ended,
-}
-
 impl Turns {
     /// Takes over the sleeps of a timer that has started no thread.
     pub(crate) fn new(shared: &Arc<Wakers>) -> Self {
@@ -180,22 +164,25 @@ impl Turns {
         Self { client: TimerClient::new(shared), is_asleep: false }
     }
 
-    /// Expires due sleeps, in one hold of each shard. The result tells when to turn again.
-    pub(crate) fn turn(&mut self, waker: &Waker) -> DriverTurn {
+    /// Expires due sleeps, in one hold of each shard. Returns the time until the next turn, and
+    /// `None` if the timer has ended.
+    ///
+    /// The time is zero if other tasks of the worker must run before, and [`Duration::MAX`] if no
+    /// sleep ends. Another thread wakes the task if it registers an earlier sleep, or if the timer
+    /// ends.
+    pub(crate) fn turn(&mut self, waker: &Waker) -> Option<Duration> {
         debug_assert!(self.client.shared.is_driven(), "the timer has a reaper as well");
         if mem::take(&mut self.is_asleep) {
             self.client.wake_up(true);
         }
         self.client.shared.shards.wakeup.store_driver_waker(waker);
         if self.client.shared.shards.is_shut_down() {
-            return DriverTurn::Ended;
+            return None;
         }
-        if !self.client.expire() {
-            return DriverTurn::Again;
-        }
-        let Some(pause) = self.client.fall_asleep(Duration::MAX) else { return DriverTurn::Again };
-        self.is_asleep = true;
-        DriverTurn::Sleep((pause < Duration::MAX).then_some(pause))
+        let is_drained = self.client.expire();
+        let pause = is_drained.then(|| self.client.fall_asleep(Duration::MAX)).flatten();
+        self.is_asleep = pause.is_some();
+        Some(pause.unwrap_or_default())
     }
 }
 

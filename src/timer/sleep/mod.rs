@@ -23,7 +23,7 @@ use self::{
     sleeper::{Sleep, SleepHandle},
     until_time::TimeSleep,
 };
-use super::{Task, Timer, error::ScheduleError, shards::Shards, shared::Shared};
+use super::{Task, Timer, error::ScheduleError, shards::Shards, value::Shared};
 use crate::{sync::Ordering, ticks::Nanos, waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.

@@ -55,14 +55,10 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use crate::{
+    clock::{Reading, TickClock},
     tick::Tick,
     ticks::Nanos,
-    timer::{
-        error::ScheduleError,
-        shards::Shards,
-        shared::Shared,
-        tick_clock::{Reading, TickClock},
-    },
+    timer::{error::ScheduleError, shards::Shards, value::Shared},
     wheel::{Key, TimingWheel},
 };
 
@@ -173,15 +169,6 @@ pub(crate) struct WakerId {
     vtable: usize,
 }
 
-impl Stage {
-    #[inline]
-    fn of(shard: usize, key: Key, due: Tick, id: WakerId) -> Self {
-        debug_assert!(shard < 1 << 16, "the builder allows 2^16 shards");
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        Self::In { shard: shard as u32, key, due, id }
-    }
-}
-
 impl WakerId {
     #[inline]
     fn of(waker: &Waker) -> Self {
@@ -239,16 +226,6 @@ impl Sleep {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.clock().instant_at(self.deadline)
-    }
-
-    /// Returns the length of a tick of the timer.
-    pub(crate) fn tick(&self) -> Duration {
-        self.clock().ticks.tick()
-    }
-
-    /// Returns the time of the timer's clock.
-    pub(crate) fn now(&self) -> Instant {
-        self.clock().instant_now()
     }
 
     /// Returns whether the deadline has passed, on the timer's clock. A poll sees that up to a tick
@@ -330,7 +307,9 @@ impl Sleep {
     ) -> Polled {
         match inserted {
             Ok(key) => {
-                self.stage = Stage::of(shard, key, due, id);
+                #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16")]
+                let shard = shard as u32;
+                self.stage = Stage::In { shard, key, due, id };
                 Poll::Pending
             }
             Err(_) if self.is_elapsed() => self.end(Ok(())),

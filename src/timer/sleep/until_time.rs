@@ -62,7 +62,7 @@ impl TimeSleep {
 
     fn cancel(&mut self) {
         if let Some(key) = self.key.take() {
-            drop(self.handle.shared().shards.cancel(key.shard, key.key));
+            drop(self.handle.shared().shards.cancel(key));
         }
     }
 }
@@ -80,9 +80,8 @@ impl Future for TimeSleep {
         wakers.ensure_started(())?;
         // Cloning and dropping wakers is user code, so both happen without a lock.
         let mut waker = cx.waker().clone();
-        let now = shards.clock.read().now;
         let index = self.key.map_or_else(|| shards.current(), |key| key.shard);
-        let put = shards.put_at_time(index, now, self.time, |shard, tick| {
+        let put = shards.put_at_time(index, self.time, |shard, now, tick| {
             if let Some(TimeoutKey { key, .. }) = self.key {
                 if let Some(held) = shard.state_mut().get_mut(key) {
                     mem::swap(held, &mut waker);

@@ -1,4 +1,4 @@
-//! The clock of a timer, divided into ticks; [`Ticks`] has the rounding rules.
+//! The clock of a timer or a map, divided into ticks; [`Ticks`] has the rounding rules.
 //!
 //! If the user's clock steps back, this clock stays at the start of the latest tick that it has
 //! seen.
@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::{Clock, ManualClock, StepListener, SystemClock};
 use crate::{
-    clock::{Clock, ManualClock, StepListener, SystemClock},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -19,7 +19,7 @@ use crate::{
 /// A clock divided into ticks.
 #[derive(Debug)]
 pub(crate) struct TickClock {
-    pub(super) source: Arc<dyn Clock>,
+    pub(crate) source: Arc<dyn Clock>,
     /// Whether the builder set no clock. Then the timer reads the system's clock directly.
     pub(crate) is_system: bool,
     /// Start of tick 0. Set lazily with a [`ManualClock`], whose target may have no [`Instant`].
@@ -121,14 +121,14 @@ impl TickClock {
     /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It
     /// returns whether the clock has to be read again and again, also by a reaper that sleeps
     /// already. So does a call at the same time.
-    pub(super) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
+    pub(crate) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
         let is_first = self.recheck.get().is_none();
         let recheck = self.recheck.get_or_init(|| self.source.watch(listener));
         is_first && recheck.is_some()
     }
 
     /// Returns the time from the start of tick 0 until `span` from now.
-    pub(super) fn elapsed_after(&self, span: Duration) -> Nanos {
+    pub(crate) fn elapsed_after(&self, span: Duration) -> Nanos {
         self.elapsed().saturating_add(span.into())
     }
 
@@ -157,7 +157,7 @@ impl TickClock {
     /// Returns whether a thread has seen a tick that began at `elapsed` or later, without reading
     /// the clock. So if it returns `true`, that time has passed.
     #[inline]
-    pub(super) fn has_passed(&self, elapsed: Nanos) -> bool {
+    pub(crate) fn has_passed(&self, elapsed: Nanos) -> bool {
         self.ticks.until_start(self.latest()) >= elapsed
     }
 
@@ -209,13 +209,11 @@ impl TickClock {
     /// Returns the tick at which a delay that begins with a reading is over.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        let deadline = self.due(read, read.elapsed.saturating_add(delay.into()));
-        debug_assert!(read.now <= deadline, "a deadline lies before the call");
-        deadline
+        self.due(read, read.elapsed.saturating_add(delay.into()))
     }
 
     /// Returns the tick within a window of delays that others share most often.
-    pub(super) fn within(&self, read: Reading, window: &RangeInclusive<Duration>) -> Tick {
+    pub(crate) fn within(&self, read: Reading, window: &RangeInclusive<Duration>) -> Tick {
         let at = |delay: &Duration| read.elapsed.saturating_add((*delay).into());
         self.ticks.roundest(at(window.start()), at(window.end()))
     }
@@ -226,7 +224,7 @@ impl TickClock {
     }
 
     /// Returns the tick at which an instant has passed; [`Tick::MAX`] for `None`.
-    pub(super) fn at_or_never(&self, read: Reading, instant: Option<Instant>) -> Tick {
+    pub(crate) fn at_or_never(&self, read: Reading, instant: Option<Instant>) -> Tick {
         instant.map_or(Tick::MAX, |instant| self.at(read, instant))
     }
 
@@ -240,13 +238,13 @@ impl TickClock {
 
     /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.
     #[inline]
-    pub(super) fn elapsed_at(&self, instant: Instant) -> Nanos {
+    pub(crate) fn elapsed_at(&self, instant: Instant) -> Nanos {
         instant.saturating_duration_since(self.origin()).into()
     }
 
     /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
     /// represent it.
-    pub(super) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
+    pub(crate) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
         // First, so that a time that never comes needs no origin.
         let elapsed = elapsed.finite()?;
         self.origin().checked_add(elapsed)
@@ -260,7 +258,7 @@ impl TickClock {
 
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
     /// The wait is at most the period of [`recheck`](Self::recheck).
-    pub(super) fn pause_until(&self, tick: Tick) -> Duration {
+    pub(crate) fn pause_until(&self, tick: Tick) -> Duration {
         let Some(start) = self.instant(tick) else { return Duration::MAX };
         let pause = start.saturating_duration_since(self.source.now());
         pause.min(self.recheck().unwrap_or(Duration::MAX))
@@ -268,13 +266,13 @@ impl TickClock {
 
     /// Returns the period at which to read the clock while timeouts are pending, because it may
     /// jump.
-    pub(super) fn recheck(&self) -> Option<Duration> {
+    pub(crate) fn recheck(&self) -> Option<Duration> {
         self.recheck.get().copied().flatten()
     }
 
     /// Returns the time from the start of a [`ManualClock`] to that of a tick; `None` on another
     /// clock, or if the tick never comes.
-    pub(super) fn since_manual(&self, tick: Tick) -> Option<Duration> {
+    pub(crate) fn since_manual(&self, tick: Tick) -> Option<Duration> {
         self.source.as_manual()?;
         self.manual_start.checked_add(self.ticks.until_start(tick).finite()?)
     }

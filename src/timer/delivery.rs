@@ -1,4 +1,5 @@
-//! Expired timeouts that wait for an executor thread or a receiver.
+//! Where expired timeouts go: to callbacks on the reaper or on a pool, or to the backlog, from
+//! which executor threads or receivers take them.
 //!
 //! The reaper adds a batch at a time, and wakes no more threads than sleep and are needed. A thread
 //! takes one timeout at a time, so a slow callback delays no timeout that another thread can take.
@@ -28,6 +29,7 @@
 //! polled yet. That task takes the value, or passes the wake-up to the next task.
 
 use std::{
+    boxed::Box,
     collections::{BTreeMap, VecDeque},
     iter, mem,
     panic::RefUnwindSafe,
@@ -40,12 +42,99 @@ use std::{
     vec::Vec,
 };
 
+use super::stats::Events;
 use crate::{
     panics::catch,
     sync::{Condvar, Mutex},
     waker::poll_or_store,
     wheel::Expired,
 };
+
+/// A pool of threads that runs callbacks for a timer.
+///
+/// Any function that takes a boxed closure is an executor, so most pools need one line:
+///
+/// ```ignore
+/// Timer::builder().executor(|task| rayon::spawn(task))
+/// Timer::builder().executor(move |task: Box<_>| drop(handle.spawn_blocking(task)))
+/// ```
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, thread, time::Duration};
+///
+/// use delaywheel::Timer;
+///
+/// let timer = Timer::builder().executor(|task| drop(thread::spawn(task))).build()?;
+/// let (ran, events) = mpsc::channel();
+/// timer.schedule(Duration::ZERO, move || ran.send(()).unwrap())?;
+/// events.recv()?;
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub trait Executor: Send + Sync + 'static {
+    /// Passes a task to a thread that runs it. The reaper calls this. While the call blocks, no
+    /// other timeout of this reaper's timers expires.
+    ///
+    /// The timer catches and counts a panic of this call or of the task. A task that is dropped
+    /// without a run still counts as expired.
+    fn execute(&self, task: Box<dyn FnOnce() + Send>);
+}
+
+impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync + 'static> Executor for F {
+    fn execute(&self, task: Box<dyn FnOnce() + Send>) {
+        self(task);
+    }
+}
+
+/// Where expired timeouts go.
+pub(crate) enum Delivery<T> {
+    /// The handler runs on the thread of the reaper, or of the clock.
+    Inline,
+    /// Executor threads of the timer, or threads and tasks of the user, take the timeouts from the
+    /// backlog.
+    Backlog(Arc<Backlog<T>>),
+    /// A pool of the user runs the handler.
+    Pool(Arc<dyn Executor>),
+}
+
+impl<T> Delivery<T> {
+    /// Returns the backlog, if there is one.
+    pub(super) fn backlog(&self) -> Option<&Backlog<T>> {
+        if let Self::Backlog(backlog) = self { Some(backlog) } else { None }
+    }
+
+    /// Returns whether the user receives the timeouts.
+    pub(super) fn is_queue(&self) -> bool {
+        self.backlog().is_some_and(|backlog| backlog.is_queue)
+    }
+
+    /// Returns whether threads of the timer take the timeouts.
+    pub(super) fn has_executors(&self) -> bool {
+        self.backlog().is_some_and(|backlog| !backlog.is_queue)
+    }
+}
+
+/// Runs the user's handler, and catches and counts its panics.
+pub(crate) struct Handler<T> {
+    handle: Box<dyn Fn(T) + Send + Sync>,
+    pub(super) events: Events,
+}
+
+impl<T> Handler<T> {
+    pub(super) fn new(events: Events, handle: impl Fn(T) + Send + Sync + 'static) -> Self {
+        Self { handle: Box::new(handle), events }
+    }
+
+    pub(crate) fn call(&self, expired: Expired<T>) {
+        self.catch(|| (self.handle)(expired.value));
+    }
+
+    /// Runs user code, and catches and counts its panic. Returns whether it returned.
+    pub(super) fn catch(&self, user_code: impl FnOnce()) -> bool {
+        catch(user_code).map_err(|panic| self.events.panicked(&panic)).is_ok()
+    }
+}
 
 /// A queue from the reaper to the executor threads or receivers.
 pub(crate) struct Backlog<T> {
@@ -56,113 +145,81 @@ pub(crate) struct Backlog<T> {
 }
 
 pub(super) struct State<T> {
-    waiting: Chunks<T>,
-    /// Threads that wait for a timeout. Some of them may have been woken already.
-    sleepers: usize,
+    /// Timeouts in chunks, so that no insert copies them under the lock. One chunk is kept.
+    chunks: VecDeque<VecDeque<Expired<T>>>,
+    /// Number of timeouts that were taken.
+    taken: u64,
     /// Whether the backlog is closed: no timeout follows.
     pub(super) is_closed: bool,
     /// Tasks that wait for a timeout.
     pub(super) receivers: Receivers,
 }
 
-/// A queue that grows by chunks, so that no insert copies it under the lock. It keeps one chunk.
-struct Chunks<T> {
-    queues: VecDeque<VecDeque<Expired<T>>>,
-    len: usize,
-    /// Number of timeouts that were taken.
-    taken: u64,
-}
-
-impl<T> Chunks<T> {
-    /// Timeouts in a chunk.
-    const CHUNK: usize = 1024;
-
-    fn new() -> Self {
-        Self { queues: VecDeque::new(), len: 0, taken: 0 }
-    }
-
-    fn push(&mut self, expired: Expired<T>) {
-        self.len += 1;
-        if self.queues.back().is_none_or(|last| last.len() == Self::CHUNK) {
-            self.queues.push_back(VecDeque::with_capacity(Self::CHUNK));
-        }
-        self.queues.back_mut().expect("there is a chunk").push_back(expired);
-    }
-
-    fn pop(&mut self) -> Option<Expired<T>> {
-        let first = self.queues.front_mut()?;
-        let expired = first.pop_front()?;
-        (self.len, self.taken) = (self.len - 1, self.taken + 1);
-        if first.is_empty() && self.queues.len() > 1 {
-            self.queues.pop_front();
-        }
-        Some(expired)
-    }
-}
-
 // As the shards of the timer.
 impl<T> RefUnwindSafe for Backlog<T> {}
 
+/// Timeouts in a chunk.
+const CHUNK: usize = 1024;
+
 impl<T> State<T> {
+    fn push(&mut self, expired: Expired<T>) {
+        if self.chunks.back().is_none_or(|last| last.len() == CHUNK) {
+            self.chunks.push_back(VecDeque::with_capacity(CHUNK));
+        }
+        self.chunks.back_mut().expect("there is a chunk").push_back(expired);
+    }
+
     fn take(&mut self) -> Result<Expired<T>, TryRecvError> {
         let none = if self.is_closed { TryRecvError::Disconnected } else { TryRecvError::Empty };
-        self.waiting.pop().ok_or(none)
+        let first = self.chunks.front_mut().ok_or(none)?;
+        let expired = first.pop_front().ok_or(none)?;
+        self.taken += 1;
+        if first.is_empty() && self.chunks.len() > 1 {
+            self.chunks.pop_front();
+        }
+        Ok(expired)
     }
 }
 
 impl<T> Backlog<T> {
     /// `is_queue` tells whether the user receives the timeouts.
     pub(crate) fn new(is_queue: bool) -> Self {
-        let state = State {
-            waiting: Chunks::new(),
-            sleepers: 0,
-            is_closed: false,
-            receivers: Receivers::default(),
-        };
-        Self { is_queue, state: Mutex::new(state), arrived: Condvar::new() }
+        let (chunks, receivers) = (VecDeque::new(), Receivers::default());
+        let state = State { chunks, taken: 0, is_closed: false, receivers };
+        Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
-    /// Adds a batch, which it leaves empty with its memory. Returns how many threads to
-    /// [wake](Self::wake), and the wakers of tasks: at most one of each for a timeout. The caller
-    /// holds the lock of the shard.
+    /// Adds a batch, which it leaves empty with its memory. Returns its length and the wakers of
+    /// tasks: at most one for a timeout. The caller holds the lock of the shard.
     #[must_use]
     pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> (usize, Vec<Waker>) {
-        if batch.is_empty() {
+        let len = batch.len();
+        if len == 0 {
             return (0, Vec::new());
         }
         let mut state = self.state.lock();
         debug_assert!(!state.is_closed, "a timeout expired after the end");
-        let threads = state.sleepers.min(batch.len());
-        let tasks = state.receivers.pop_up_to(batch.len());
-        batch.drain(..).for_each(|expired| state.waiting.push(expired));
-        (threads, tasks)
+        batch.drain(..).for_each(|expired| state.push(expired));
+        (len, state.receivers.pop_up_to(len))
     }
 
-    /// Wakes threads that wait for a timeout.
-    pub(crate) fn wake(&self, threads: usize) {
-        (0..threads).for_each(|_| self.arrived.notify_one());
-    }
-
-    /// Wakes tasks by `wake`, which returns `false` if the waker panics. Then wakes another task,
-    /// if a value is left.
-    pub(crate) fn wake_tasks(
-        &self,
-        tasks: impl IntoIterator<Item = Waker>,
-        wake: impl Fn(Waker) -> bool,
-    ) {
+    /// Wakes threads that wait for a timeout, at most so many. Wakes tasks by `wake`, which returns
+    /// `false` if the waker panics. Then wakes another task, if a value is left.
+    pub(crate) fn wake(&self, most: usize, tasks: Vec<Waker>, wake: impl Fn(Waker) -> bool) {
+        _ = (0..most).all(|_| self.arrived.notify_one());
         for task in tasks {
             let mut next = Some(task);
             while let Some(task) = next {
-                next = if wake(task) { None } else { self.next_task() };
+                next = if wake(task) { None } else { self.next_task().pop() };
             }
         }
     }
 
     /// Removes the waker of the task that has waited longest, if there is a value.
-    fn next_task(&self) -> Option<Waker> {
+    fn next_task(&self) -> Vec<Waker> {
         let mut state = self.state.lock();
-        let is_due = state.waiting.len > 0;
-        state.receivers.pop_up_to(usize::from(is_due)).pop()
+        let is_due = state.chunks.front().is_some_and(|first| !first.is_empty());
+        state.receivers.pop_up_to(usize::from(is_due))
     }
 
     /// Takes the timeout that has waited longest.
@@ -190,9 +247,7 @@ impl<T> Backlog<T> {
             if remaining.is_zero() {
                 return taken;
             }
-            state.sleepers += 1;
             state = self.arrived.wait_for(state, remaining);
-            state.sleepers -= 1;
         }
     }
 
@@ -211,15 +266,15 @@ impl<T> Backlog<T> {
     /// Takes all timeouts.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Expired<T>> {
         let mut state = self.state.lock();
-        state.waiting.taken += state.waiting.len as u64;
-        let rest = Chunks { taken: state.waiting.taken, ..Chunks::new() };
         debug_assert!(state.is_closed, "a timeout may come after all were taken");
-        mem::replace(&mut state.waiting, rest).queues.into_iter().flatten()
+        let rest = mem::take(&mut state.chunks);
+        state.taken += rest.iter().map(VecDeque::len).sum::<usize>() as u64;
+        rest.into_iter().flatten()
     }
 
     /// Returns the number of timeouts that were taken.
     pub(crate) fn taken(&self) -> u64 {
-        self.state.lock().waiting.taken
+        self.state.lock().taken
     }
 }
 
@@ -297,7 +352,8 @@ impl<T> Drop for Receiver<T> {
         }
         let removed = self.backlog.state.lock().receivers.remove(&mut self.ticket);
         if removed.is_none() {
-            self.backlog.wake_tasks(self.backlog.next_task(), |task| catch(|| task.wake()).is_ok());
+            let next = self.backlog.next_task();
+            self.backlog.wake(0, next, |task| catch(|| task.wake()).is_ok());
         }
     }
 }
@@ -314,12 +370,5 @@ mod tests {
         *receivers.slot(&mut second) = Some(Waker::noop().clone());
         assert_eq!(receivers.pop_up_to(1).len(), 1);
         assert!(receivers.remove(&mut second).is_none(), "the second task was not woken");
-    }
-
-    #[test]
-    fn a_thread_that_has_waited_in_vain_is_not_woken() {
-        let backlog = Backlog::<()>::new(true);
-        assert!(backlog.take_by(Some(Instant::now() + Duration::from_millis(1))).is_err());
-        assert_eq!(backlog.state.lock().sleepers, 0);
     }
 }

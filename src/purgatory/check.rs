@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
-    mem,
+    iter, mem,
     sync::Arc,
     vec::Vec,
 };
@@ -55,27 +55,17 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             timer.shards.lock(shard).state_mut().begin_pass(&mut walk);
             others.push((shard, walk));
         }
-        let mut completed = self.check_walk(first, walk());
-        for (shard, walk) in others {
-            // The checks before may have ended all operations there.
-            if filters.may_have(hash, shard) {
-                completed += self.check_walk(shard, walk);
-            }
-        }
-        completed
-    }
-
-    /// Checks the operations on a key in a shard.
-    #[inline]
-    fn check_walk(&self, shard: usize, mut walk: Walk<impl Fn(&K) -> bool>) -> usize {
         let (mut batch, mut completed) = (Batch::new(), 0);
-        while !walk.is_done() {
-            let mut guard = self.shared.timer.shards.lock(shard);
-            guard.state_mut().take_out(&mut walk, &mut batch);
-            release(guard);
-            if !batch.is_empty() {
-                completed += self.check_or_defer(shard, &mut batch);
-                batch.clear();
+        for (shard, mut walk) in iter::once((first, walk())).chain(others) {
+            // The checks before may have ended all operations there.
+            while walk.next.is_some() && filters.may_have(hash, shard) {
+                let mut guard = timer.shards.lock(shard);
+                guard.state_mut().take_out(&mut walk, &mut batch);
+                release(guard);
+                if !batch.is_empty() {
+                    completed += self.check_or_defer(shard, &mut batch);
+                    batch.clear();
+                }
             }
         }
         completed

@@ -58,7 +58,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             for shard in shards {
                 let is_key = |other: &K| other.borrow() == key;
                 let mut walk = Walk::new(hash, is_key, Next::THRESHOLDS);
-                while !walk.is_done() {
+                while walk.next.is_some() {
                     let mut guard = self.shared.timer.shards.lock(shard);
                     let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
                     completed += state.reach(&mut walk, value, now, &mut satisfied, check);
@@ -228,8 +228,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let is_key = |other: &K| other.borrow() == key;
                 let mut walk = Walk::new(hash, is_key, Next::EVENTS);
                 for part in [Next::EVENTS, Next::THRESHOLDS] {
-                    walk.next = part;
-                    while !walk.is_done() {
+                    walk.next = Some(part);
+                    while walk.next.is_some() {
                         let mut guard = timer.shards.lock(shard);
                         guard.state_mut().cancel(&mut walk, now, &mut cancelled);
                     }

@@ -183,8 +183,10 @@ impl<K, L> Table<K, L> {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the lower bits serve as well as all")]
     const fn chain(&self, hash: u64) -> usize {
-        let chain = hash as u32 & self.mask;
-        (if chain < self.chains { chain } else { chain & (self.mask >> 1) }) as usize
+        (match hash as u32 & self.mask {
+            chain if chain < self.chains => chain,
+            beyond => beyond & (self.mask >> 1),
+        }) as usize
     }
 
     #[cold]

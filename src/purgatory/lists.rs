@@ -114,10 +114,10 @@ impl<K> Lists<K> {
         if self.limits.per_key.is_some() {
             self.release_permit(spot.key(&self.chunks), is_counted);
         }
-        if spot.is_in_chunk() {
-            return self.remove_from_chunk(spot);
+        let (is_in_chunk, key, index) = spot.split();
+        if is_in_chunk {
+            return self.remove_from_chunk(key, index);
         }
-        let (key, index) = spot.split();
         let list = &mut self.keys.at_mut(key).list;
         debug_assert_ne!(list.few[index], END, "a watcher leaves twice");
         list.few[index] = END;
@@ -128,8 +128,7 @@ impl<K> Lists<K> {
 
     /// Removes a watcher of events from its chunk, and the chunk after its last watcher.
     #[inline(never)]
-    fn remove_from_chunk(&mut self, spot: Spot) {
-        let (number, index) = spot.split();
+    fn remove_from_chunk(&mut self, number: u32, index: usize) {
         let slots = &mut self.chunks.at_mut(number).slots;
         debug_assert_ne!(slots[index], END, "a watcher leaves twice");
         slots[index] = END;
@@ -250,21 +249,17 @@ impl Spot {
 
     /// Returns the key in the table.
     pub(super) fn key(self, chunks: &Slab<Chunk>) -> u32 {
-        let (number, _) = self.split();
-        if self.is_in_chunk() { chunks.at(number).key } else { number }
+        let (is_in_chunk, number, _) = self.split();
+        if is_in_chunk { chunks.at(number).key } else { number }
     }
 
+    /// Returns whether it is in a chunk, the number of the chunk or of the key, and the index
+    /// there.
     #[inline]
-    const fn is_in_chunk(self) -> bool {
-        self.0 & IN_CHUNK != 0
-    }
-
-    /// Returns the number of the key or of the chunk, and the index there.
-    #[inline]
-    const fn split(self) -> (u32, usize) {
-        let spot = self.0 & !IN_CHUNK;
-        let size = if self.is_in_chunk() { CHUNK } else { FEW };
-        (spot / size, (spot % size) as usize)
+    const fn split(self) -> (bool, u32, usize) {
+        let (is_in_chunk, spot) = (self.0 & IN_CHUNK != 0, self.0 & !IN_CHUNK);
+        let size = if is_in_chunk { CHUNK } else { FEW };
+        (is_in_chunk, spot / size, (spot % size) as usize)
     }
 }
 

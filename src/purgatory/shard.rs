@@ -78,7 +78,8 @@ pub(super) struct Walk<F> {
     is_key: F,
     /// The number of the pass, in the order of registrations; 0 if it has not begun.
     pass: u64,
-    pub(super) next: Next,
+    /// Where it goes on; `None` if it is done.
+    pub(super) next: Option<Next>,
 }
 
 /// Where a walk goes on.
@@ -87,7 +88,6 @@ pub(super) enum Next {
     Events(u64, usize),
     /// The last threshold that was visited.
     Thresholds(Threshold),
-    End,
 }
 
 impl Next {
@@ -98,11 +98,7 @@ impl Next {
 impl<F> Walk<F> {
     /// Makes a walk along the watchers of one kind.
     pub(super) const fn new(hash: u64, is_key: F, next: Next) -> Self {
-        Self { hash, is_key, pass: 0, next }
-    }
-
-    pub(super) const fn is_done(&self) -> bool {
-        matches!(self.next, Next::End)
+        Self { hash, is_key, pass: 0, next: Some(next) }
     }
 }
 
@@ -197,7 +193,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         walk: &mut Walk<impl Fn(&K) -> bool>,
         mut visit: impl FnMut(Key, &mut Place<O>),
     ) {
-        let Next::Events(from, skipped) = mem::replace(&mut walk.next, Next::End) else { return };
+        let Some(Next::Events(from, skipped)) = walk.next.take() else { return };
         let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
         let Some(key) = keys.find(walk.hash, &walk.is_key) else { return };
         let mut visits = 0;
@@ -210,7 +206,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                     return;
                 }
                 if visits == BATCH {
-                    walk.next = Next::Events(first, index);
+                    walk.next = Some(Next::Events(first, index));
                     return;
                 }
                 visits += 1;
@@ -228,7 +224,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         value: u64,
     ) -> SmallVec<[(Threshold, u32); BATCH]> {
         let mut found = SmallVec::new();
-        let Next::Thresholds(last) = mem::replace(&mut walk.next, Next::End) else { return found };
+        let Some(Next::Thresholds(last)) = walk.next.take() else { return found };
         let keys = &self.lists.keys;
         let Some(key) = keys.find(walk.hash, &walk.is_key) else { return found };
         let mut visits = 0;
@@ -241,7 +237,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             }
             visits += 1;
             if visits == BATCH {
-                walk.next = Next::Thresholds(threshold);
+                walk.next = Some(Next::Thresholds(threshold));
                 break;
             }
         }
@@ -331,7 +327,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     ) {
         let mut found = SmallVec::<[Key; BATCH]>::new();
         self.begin_pass(walk);
-        if let Next::Events(..) = walk.next {
+        if let Some(Next::Events(..)) = walk.next {
             self.visit(walk, |key, _| found.push(key));
         } else {
             let slots = self.thresholds(walk, u64::MAX);

@@ -173,6 +173,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 return Err(WatchError::new(WatchErrorKind::KeyFull, ()));
             }
         }
+        // The first hold adds its timeout, and its watchers. It is out until the second hold.
         let index = shards.unlocked();
         let mut shard = shards.lock(index);
         let place = Place::new(read.elapsed, new.conditions.rule);

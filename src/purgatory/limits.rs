@@ -270,3 +270,19 @@ impl PerKey {
         self.stripes[(hash >> 32) as usize % STRIPES].lock()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_permit_of_a_stripe_returns_its_memory() {
+        let limit = Limit { operations: 1, overload: Overload::Refuse };
+        let limits = Limits::new(None, Some(limit), 1);
+        let hashes: Box<[u64]> = (0..1000).collect();
+        assert!(limits.admit(&hashes) && !limits.admit(&[7]));
+        let (last, others) = hashes.split_last().expect("there are some");
+        assert!(others.iter().all(|hash| limits.release_key(*hash).is_none()));
+        assert!(limits.release_key(*last).is_some());
+    }
+}

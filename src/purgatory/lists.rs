@@ -258,8 +258,12 @@ impl Spot {
     #[inline]
     const fn split(self) -> (bool, u32, usize) {
         let (is_in_chunk, spot) = (self.0 & IN_CHUNK != 0, self.0 & !IN_CHUNK);
-        let size = if is_in_chunk { CHUNK } else { FEW };
-        (is_in_chunk, spot / size, (spot % size) as usize)
+        // Two branches, so that each divides by a power of two that the compiler knows.
+        if is_in_chunk {
+            (true, spot / CHUNK, (spot % CHUNK) as usize)
+        } else {
+            (false, spot / FEW, (spot % FEW) as usize)
+        }
     }
 }
 

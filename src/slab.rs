@@ -338,9 +338,8 @@ impl<V> Slab<V> {
 
     #[inline]
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<V>> {
-        let Self { segments, elsewhere, .. } = self;
-        match segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT) {
-            None if Self::PACKS => elsewhere.slot_mut(index),
+        match self.segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT) {
+            None if Self::PACKS => self.elsewhere.slot_mut(index),
             slot => slot,
         }
     }

@@ -24,7 +24,7 @@ use core::{
     num::{NonZeroU32, NonZeroU64},
 };
 
-use self::segments::{Elsewhere, Packed, SEGMENT, Segments, Slot, here, here_mut};
+use self::segments::{Elsewhere, Packed, SEGMENT, Segments, Slot, here};
 
 /// Key of one timeout in one wheel.
 ///
@@ -256,18 +256,18 @@ impl<V> Slab<V> {
     /// Returns the value of a slot, which must be occupied.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &V {
-        match here(&self.segments, index) {
+        match self.slot(index) {
             Some(Slot::Occupied { value, .. }) => value,
-            _ => self.elsewhere.occupied(index).1,
+            _ => no_value(index),
         }
     }
 
     /// Returns the value of a slot, which must be occupied.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut V {
-        match here_mut(&mut self.segments, index) {
+        match self.slot_mut(index) {
             Some(Slot::Occupied { value, .. }) => value,
-            _ => self.elsewhere.occupied_mut(index).1,
+            _ => no_value(index),
         }
     }
 
@@ -285,18 +285,18 @@ impl<V> Slab<V> {
     /// Returns the tag of the value in a slot, which must be occupied.
     #[inline]
     pub(crate) fn tag_at(&self, index: u32) -> u32 {
-        match here(&self.segments, index) {
+        match self.slot(index) {
             Some(&Slot::Occupied { tag, .. }) => tag,
-            _ => self.elsewhere.occupied(index).0,
+            _ => no_value(index),
         }
     }
 
     /// Sets the tag of the value in a slot, which must be occupied.
     #[inline]
     pub(crate) fn set_tag(&mut self, index: u32, new: u32) {
-        match here_mut(&mut self.segments, index) {
+        match self.slot_mut(index) {
             Some(Slot::Occupied { tag, .. }) => *tag = new,
-            _ => *self.elsewhere.occupied_mut(index).0 = new,
+            _ => no_value(index),
         }
     }
 
@@ -338,9 +338,8 @@ impl<V> Slab<V> {
 
     #[inline]
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<V>> {
-        let Self { segments, elsewhere, .. } = self;
-        match segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT) {
-            None if Self::PACKS => elsewhere.slot_mut(index),
+        match self.segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT) {
+            None if Self::PACKS => self.elsewhere.slot_mut(index),
             slot => slot,
         }
     }
@@ -520,6 +519,11 @@ impl<V> Slab<V> {
             assert!(packed.is_none() || segment.is_empty(), "segment {number} is packed and not");
         }
     }
+}
+
+#[cold]
+fn no_value(index: u32) -> ! {
+    unreachable!("slot {index} is vacant")
 }
 
 /// Returns whether at most half of all generations are used up.

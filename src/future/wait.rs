@@ -130,10 +130,7 @@ impl Shared {
     }
 }
 
-impl<K> DelayedOperation<K> for Waiting<K>
-where
-    K: 'static,
-{
+impl<K: 'static> DelayedOperation<K> for Waiting<K> {
     fn try_complete(&mut self) -> bool {
         // Without a condition, each check follows an event.
         self.when.as_mut().is_none_or(|when| when())
@@ -182,17 +179,11 @@ impl<K> fmt::Debug for Waiting<K> {
 /// a value that came before the drop is lost, and the next wait needs another one. So keep such a
 /// wait while other branches of a `select!` win, and poll it by reference.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Wait<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+pub struct Wait<K: Hash + Eq + Send + 'static> {
     state: State<K>,
 }
 
-enum State<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+enum State<K: Hash + Eq + Send + 'static> {
     New(New<K>),
     /// The guard cancels the operation when it is dropped. `None` if the operation has ended, or
     /// ends when the completion in progress on the thread of the first poll has returned.
@@ -201,10 +192,7 @@ where
 }
 
 /// A wait that has not been polled.
-struct New<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+struct New<K: Hash + Eq + Send + 'static> {
     purgatory: AsyncPurgatory<K>,
     conditions: Conditions<K>,
     delay: Duration,
@@ -212,10 +200,7 @@ where
     reached: Option<Reached<K>>,
 }
 
-impl<K> New<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static> New<K> {
     fn register(mut self) -> Result<State<K>, WatchError<Waiting<K>>> {
         if self.when.is_none() {
             self.conditions.need_event();
@@ -223,17 +208,14 @@ where
         let shared = Arc::new(Shared::new());
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
-        let added = self.purgatory.watch_conditions(operation, &mut self.conditions, self.delay)?;
+        let added = self.purgatory.register(operation, self.delay, |new| *new = self.conditions)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
         debug_assert!(!shared.has_waker(), "an end within this poll would wake the task");
         Ok(State::Waiting(shared, guard))
     }
 }
 
-impl<K> Wait<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static> Wait<K> {
     /// Sets the condition, which the purgatory checks at the first poll and after each event on a
     /// key. Without it, an event on a key after the first poll ends the wait. A wait for
     /// [all](crate::purgatory::Watch::all) conditions then needs that event and each threshold, in
@@ -271,10 +253,7 @@ where
     }
 }
 
-impl<K> Future for Wait<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
     type Output = Result<Completion, WatchError<Waiting<K>>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -296,10 +275,7 @@ where
     }
 }
 
-impl<K> Drop for Wait<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static> Drop for Wait<K> {
     fn drop(&mut self) {
         if let State::Waiting(shared, _) = &self.state {
             shared.forget_waker();
@@ -314,10 +290,7 @@ impl<K> Unpin for Wait<K> where K: Hash + Eq + Send + 'static {}
 impl<K> UnwindSafe for Waiting<K> {}
 impl<K> RefUnwindSafe for Waiting<K> {}
 
-impl<K> fmt::Debug for Wait<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static> fmt::Debug for Wait<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.state {
             State::New(_) => "Wait(new)",
@@ -328,10 +301,7 @@ where
 }
 
 /// Waits as futures, with the feature `future`.
-impl<K> AsyncPurgatory<K>
-where
-    K: Hash + Eq + Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static> AsyncPurgatory<K> {
     /// Waits for an event on one of the keys, or for the conditions of a
     /// [`Watch`](crate::purgatory::Watch), for at most `delay`.
     ///

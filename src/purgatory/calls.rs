@@ -27,25 +27,18 @@ use crate::{
     sync::{AtomicU64, Ordering},
 };
 
-/// The calls of user code by a purgatory, with the number of caught panics. Clones share it.
-#[derive(Debug, Clone)]
-pub(super) struct Calls(Arc<AtomicU64>);
+/// The calls of user code by a purgatory. Clones share the number of caught panics.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Calls {
+    pub(super) panicked: Arc<AtomicU64>,
+}
 
 impl Calls {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(0)))
-    }
-
-    /// Returns the number of caught panics.
-    pub(super) fn panicked(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// Runs user code. Counts a panic in it, and returns the default then.
     #[inline]
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
         panics::catch(user_code).unwrap_or_else(|_| {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            self.panicked.fetch_add(1, Ordering::Relaxed);
             V::default()
         })
     }
@@ -192,7 +185,7 @@ mod tests {
 
     impl Drop for AtExit {
         fn drop(&mut self) {
-            Calls::new().check(|| {
+            Calls::default().check(|| {
                 let sender = self.0.clone();
                 let depth = || CHECKING.with(|checking| checking.depth.get());
                 defer_checks(move || sender.send(depth()).expect("the test waits"));

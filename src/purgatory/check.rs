@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
-    mem,
+    iter, mem,
     sync::Arc,
     vec::Vec,
 };
@@ -12,20 +12,16 @@ use super::{
     Purgatory, SharedPurgatory,
     calls::{defer_checks, is_too_deep, run_checks},
     lists::BATCH,
-    operation::DelayedOperation,
-    place::{Back, Out},
-    shard::{Batch, Walk, release},
+    operation::{Completion, DelayedOperation},
+    place::Out,
+    shard::{Batch, Next, Walk, release},
 };
 use crate::{
     sync::{Ordering, fence},
     ticks::Nanos,
 };
 
-impl<K, O> Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Checks the operations that watch a key, after an event on it, and completes those that can
     /// complete. Returns their number.
     ///
@@ -50,39 +46,26 @@ where
         fence(Ordering::SeqCst);
         let mut shards = filters.shards(hash);
         let Some(first) = shards.next() else { return 0 };
+        let walk = || Walk::new(hash, |other: &K| other.borrow() == key, Next::EVENTS);
         // All passes begin before the first check, which may lead to new operations in any shard.
         // The walk of the first shard begins its pass before any check.
         let mut others = Vec::new();
         for shard in shards {
-            let mut walk = Walk::of_events(0);
+            let mut walk = walk();
             timer.shards.lock(shard).state_mut().begin_pass(&mut walk);
             others.push((shard, walk));
         }
-        let mut completed = self.check_walk(first, Walk::of_events(0), (hash, key));
-        for (shard, walk) in others {
-            // The checks before may have ended all operations there.
-            if filters.may_have(hash, shard) {
-                completed += self.check_walk(shard, walk, (hash, key));
-            }
-        }
-        completed
-    }
-
-    /// Checks the operations on a key in a shard.
-    #[inline]
-    fn check_walk<Q>(&self, shard: usize, mut walk: Walk, key: (u64, &Q)) -> usize
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
         let (mut batch, mut completed) = (Batch::new(), 0);
-        while !walk.is_done() {
-            let mut guard = self.shared.timer.shards.lock(shard);
-            guard.state_mut().take_out(&mut walk, key, &mut batch);
-            release(guard);
-            if !batch.is_empty() {
-                completed += self.check_or_defer(shard, &mut batch);
-                batch.clear();
+        for (shard, mut walk) in iter::once((first, walk())).chain(others) {
+            // The checks before may have ended all operations there.
+            while walk.next.is_some() && filters.may_have(hash, shard) {
+                let mut guard = timer.shards.lock(shard);
+                guard.state_mut().take_out(&mut walk, &mut batch);
+                release(guard);
+                if !batch.is_empty() {
+                    completed += self.check_or_defer(shard, &mut batch);
+                    batch.clear();
+                }
             }
         }
         completed
@@ -106,13 +89,12 @@ where
         let (calls, mut completed) = (&self.shared.calls, 0);
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
-            let mut is_end = false;
-            for Out { operation, can_complete, .. } in batch.iter_mut() {
+            for Out { operation, end, .. } in batch.iter_mut() {
                 let check = |operation: &mut O| calls.check(|| operation.try_complete());
-                *can_complete = operation.as_mut().is_some_and(check);
-                is_end |= *can_complete;
+                let can_complete = operation.as_mut().is_some_and(check);
+                *end = can_complete.then_some(Completion::Satisfied);
             }
-            let (ended, is_announced) = self.bring_back(shard, batch, is_end);
+            let (ended, is_announced) = self.bring_back(shard, batch);
             completed += ended;
             if !(is_announced && self.take_out_again(shard, batch)) {
                 break;
@@ -122,31 +104,25 @@ where
         completed
     }
 
-    /// Brings operations back, and completes those that have ended. Returns how many completed by a
-    /// check, and whether events were announced for others. `is_end` tells whether a check found
-    /// that one can complete.
+    /// Brings operations back, and completes those that have ended. Returns how many this call
+    /// ended, and whether events were announced for others.
     #[inline]
-    fn bring_back(&self, shard: usize, batch: &mut [Out<O>], is_end: bool) -> (usize, bool) {
+    pub(super) fn bring_back(&self, shard: usize, batch: &mut [Out<O>]) -> (usize, bool) {
+        let is_end = batch.iter().any(|out| out.end.is_some());
         let now = if is_end { self.shared.now() } else { Nanos::ZERO };
+        let (mut ended, mut is_announced) = (0, false);
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
-            guard.state_mut().bring_back(out, now);
+            ended += usize::from(guard.state_mut().bring_back(out, now));
         }
         release(guard);
-        let (mut completed, mut is_announced) = (0, false);
-        for out in batch {
-            match out.back {
-                Back::Waits => {}
-                Back::IsAnnounced => is_announced = true,
-                Back::Ended(completion) => {
-                    if let Some(operation) = out.operation.take() {
-                        completed += usize::from(out.can_complete);
-                        self.shared.calls.complete(operation, completion);
-                    }
-                }
+        for Out { operation, end, is_announced: needs_check, .. } in batch {
+            is_announced |= *needs_check;
+            if let (Some(operation), Some(end)) = (operation.take(), *end) {
+                self.shared.calls.complete(operation, end);
             }
         }
-        (completed, is_announced)
+        (ended, is_announced)
     }
 
     /// Checks those operations again that had an event while they were out. Returns how many
@@ -162,7 +138,7 @@ where
         let mut are_any = false;
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut() {
-            if mem::replace(&mut out.back, Back::Waits) == Back::IsAnnounced {
+            if mem::take(&mut out.is_announced) {
                 // If another thread has taken it out since, that thread checks it.
                 let place = guard.state_mut().wheel.get_mut(out.key);
                 out.operation = place.and_then(|place| place.operation.take());
@@ -176,8 +152,8 @@ where
     fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
         // Another thread has taken the others out after the event, and checks them.
         let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);
-        let mut again: Vec<_> = are_here.map(Out::announced).collect();
-        self.bring_back(shard, batch, false);
+        let mut again: Vec<_> = are_here.map(|key| Out::new(key, None)).collect();
+        self.bring_back(shard, batch);
         let this = Arc::downgrade(&self.shared);
         defer_checks(move || {
             if let Some(this) = this.upgrade() {

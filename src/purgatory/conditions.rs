@@ -94,8 +94,8 @@ impl<K: Clone, I: IntoIterator<Item = Condition<K>>> Watches<K> for Watch<I> {
 
 /// The conditions of an operation that is about to wait, at most `max_keys`.
 pub(crate) struct Conditions<K> {
-    /// Each key once, with its hash.
-    pub(super) events: SmallVec<[(u64, K); 4]>,
+    /// Each key once, with its hash; `None` once the key is on its list.
+    pub(super) events: SmallVec<[(u64, Option<K>); 4]>,
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
     /// The position of each hash in `events`, once there are many.
@@ -146,7 +146,14 @@ impl<K: Eq> Conditions<K> {
         self.is_plain = is_all.is_none();
         for (key, threshold) in conditions {
             let hash = hash(&key);
-            if threshold.is_none() && self.has_event(hash, &key) {
+            let is_it =
+                |(other, same): &(u64, Option<K>)| *other == hash && same.as_ref() == Some(&key);
+            let is_known = match threshold {
+                Some(_) => false,
+                None if self.events.len() < FEW => self.events.iter().any(is_it),
+                None => self.is_among_many(hash, is_it),
+            };
+            if is_known {
                 discard(key);
                 continue;
             }
@@ -159,7 +166,7 @@ impl<K: Eq> Conditions<K> {
                 break;
             }
             match threshold {
-                None => self.events.push((hash, key)),
+                None => self.events.push((hash, Some(key))),
                 Some((at, listed)) => {
                     self.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
                 }
@@ -179,14 +186,10 @@ impl<K: Eq> Conditions<K> {
         }
     }
 
-    /// Returns whether there is a condition on the events of a key. If there is none, the caller
-    /// adds one unless there are too many.
-    #[inline]
-    fn has_event(&mut self, hash: u64, key: &K) -> bool {
-        let is_it = |(other, same): &(u64, K)| *other == hash && same == key;
-        if self.events.len() < FEW {
-            return self.events.iter().any(is_it);
-        }
+    /// Returns whether `is_it` is true of one of many events. If there is none, the caller adds it
+    /// unless there are too many.
+    #[cold]
+    fn is_among_many(&mut self, hash: u64, is_it: impl Fn(&(u64, Option<K>)) -> bool) -> bool {
         let positions = self.positions.get_or_insert_with(|| {
             let hashes = self.events.iter().map(|(hash, _)| *hash);
             Box::new(hashes.zip(0..).collect())
@@ -198,14 +201,14 @@ impl<K: Eq> Conditions<K> {
             }
             // Keys that share a hash are rare, so they are compared one by one.
             Entry::Occupied(entry) => {
-                self.events[*entry.get()].1 == *key || self.events.iter().any(is_it)
+                is_it(&self.events[*entry.get()]) || self.events.iter().any(is_it)
             }
         }
     }
 
     /// Returns the hashes of the keys, one for each watcher that is on no list yet.
     pub(super) fn hashes(&self) -> SmallVec<[u64; 4]> {
-        let events = self.events.iter().map(|(hash, _)| *hash);
+        let events = self.events.iter().filter(|(_, key)| key.is_some()).map(|(hash, _)| *hash);
         let thresholds = self.thresholds.iter().filter(|threshold| threshold.listed.is_some());
         events.chain(thresholds.map(|threshold| threshold.hash)).collect()
     }
@@ -214,7 +217,7 @@ impl<K: Eq> Conditions<K> {
     #[inline]
     pub(super) fn clear(&mut self, discard: impl Fn(K)) {
         while let Some((_, key)) = self.events.pop() {
-            discard(key);
+            key.into_iter().for_each(&discard);
         }
         while let Some(Threshold { key, listed, .. }) = self.thresholds.pop() {
             discard(key);
@@ -312,7 +315,7 @@ mod tests {
         // Two keys share each hash.
         let mut conditions = Conditions::new();
         conditions.collect(keys, 500, |number| number / 2, drop);
-        assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
+        assert!(conditions.events.iter().map(|(_, key)| *key).eq((0..500).map(Some)));
         assert_eq!((conditions.hashes().len(), conditions.is_too_large), (500, false));
     }
 

@@ -15,18 +15,14 @@ use super::{
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
     place::Out,
-    shard::{Claim, Walk, release},
+    shard::{Claim, Next, Walk, release},
 };
 use crate::{
     panics,
     sync::{Ordering, fence},
 };
 
-impl<K, O> Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Announces that the value of a key has reached `value`. Completes the operations that wait
     /// for this value or a lower one, in the order of their thresholds. Returns how many completed.
     ///
@@ -55,45 +51,32 @@ where
             return 0;
         }
         let now = self.shared.now();
-        // No code of the user runs before all thresholds have been visited.
+        // No code of the user runs before all thresholds have been visited. After a panic of a key,
+        // the call ends with those that it has reached.
         let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
-        let (mut visited, mut panicked) = (0, None);
-        for shard in shards {
-            visited += 1;
-            let (mut walk, mut keys) = (Walk::of_thresholds(0), Vec::new());
-            // After a panic of a key, the call ends with those that it has reached.
-            let walked = panics::catch(|| {
-                while !walk.is_done() {
-                    let (mut guard, key, satisfied) =
-                        (self.shared.timer.shards.lock(shard), (hash, key), &mut satisfied);
-                    let state = guard.state_mut();
-                    completed += state.reach(&mut walk, key, value, now, satisfied, &mut keys);
+        let walked = panics::catch(|| {
+            for shard in shards {
+                let is_key = |other: &K| other.borrow() == key;
+                let mut walk = Walk::new(hash, is_key, Next::THRESHOLDS);
+                while walk.next.is_some() {
+                    let mut guard = self.shared.timer.shards.lock(shard);
+                    let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
+                    completed += state.reach(&mut walk, value, now, &mut satisfied, check);
                     release(guard);
                 }
-            });
-            if !keys.is_empty() {
-                unchecked.push((shard, keys));
             }
-            panicked = walked.err();
-            if panicked.is_some() {
-                break;
-            }
-        }
-        // The operations of each shard are in order.
-        if visited > 1 {
-            satisfied.sort_by_key(|&(at, _)| at);
-        }
+        });
+        satisfied.sort_by_key(|&(at, _)| at);
         completed += satisfied.len();
         for (_, operation) in satisfied {
             calls.complete(operation, Completion::Satisfied);
         }
-        for (shard, keys) in unchecked {
-            for keys in keys.chunks(BATCH) {
-                let mut batch: Vec<_> = keys.iter().map(|&key| Out::announced(key)).collect();
-                completed += self.check_announced(shard, &mut batch);
-            }
+        let of_shards = unchecked.chunk_by(|(one, _), (next, _)| one == next);
+        for keys in of_shards.flat_map(|of_shard| of_shard.chunks(BATCH)) {
+            let mut batch: Vec<_> = keys.iter().map(|&(_, key)| Out::new(key, None)).collect();
+            completed += self.check_announced(keys[0].0, &mut batch);
         }
-        panicked.map_or(completed, |panic| panic.resume())
+        walked.map_or_else(|panic| panic.resume(), |()| completed)
     }
 
     /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
@@ -175,7 +158,7 @@ where
             shard.state().read_ahead(keys);
             let claims: SmallVec<[_; BATCH]> = keys
                 .iter()
-                .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))
+                .map(|key| shard.state_mut().end(key.key, Completion::Satisfied, now))
                 .collect();
             release(shard);
             for claim in claims {
@@ -193,7 +176,7 @@ where
     pub fn cancel(&self, key: OperationKey) -> Option<O> {
         let now = self.shared.now();
         let mut shard = self.shared.lock_of(key)?;
-        match shard.state_mut().claim(key.key, Completion::Cancelled, now) {
+        match shard.state_mut().end(key.key, Completion::Cancelled, now) {
             Claim::Taken(operation) => Some(operation),
             Claim::IsOut | Claim::Late => None,
         }
@@ -242,14 +225,14 @@ where
         let (now, mut cancelled) = (self.shared.now(), Vec::new());
         let walked = panics::catch(|| {
             for shard in filters.shards(hash) {
-                let mut pass = 0;
-                for walk_of in [Walk::of_events, Walk::of_thresholds] {
-                    let mut walk = walk_of(pass);
-                    while !walk.is_done() {
+                let is_key = |other: &K| other.borrow() == key;
+                let mut walk = Walk::new(hash, is_key, Next::EVENTS);
+                for part in [Next::EVENTS, Next::THRESHOLDS] {
+                    walk.next = Some(part);
+                    while walk.next.is_some() {
                         let mut guard = timer.shards.lock(shard);
-                        guard.state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
+                        guard.state_mut().cancel(&mut walk, now, &mut cancelled);
                     }
-                    pass = walk.pass;
                 }
             }
         });
@@ -322,7 +305,7 @@ where
     pub(super) fn end(&self, key: OperationKey, completion: Completion) -> bool {
         let now = self.shared.now();
         let Some(mut shard) = self.shared.lock_of(key) else { return false };
-        let claim = shard.state_mut().claim(key.key, completion, now);
+        let claim = shard.state_mut().end(key.key, completion, now);
         release(shard);
         self.complete_claimed(claim, completion)
     }
@@ -368,32 +351,20 @@ where
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[must_use = "the operation is cancelled as soon as this is dropped"]
-pub struct OperationGuard<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+pub struct OperationGuard<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> {
     /// Dangling once the guard is disarmed.
     shared: Weak<SharedPurgatory<K, O>>,
     key: OperationKey,
 }
 
-impl<K, O> OperationGuard<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> OperationGuard<K, O> {
     /// Drops the guard without cancelling the operation.
     pub fn disarm(mut self) {
         self.shared = Weak::new();
     }
 }
 
-impl<K, O> Drop for OperationGuard<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Drop for OperationGuard<K, O> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             Purgatory { shared }.end(self.key, Completion::Cancelled);
@@ -401,11 +372,7 @@ where
     }
 }
 
-impl<K, O> fmt::Debug for OperationGuard<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> fmt::Debug for OperationGuard<K, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OperationGuard").field("key", &self.key).finish_non_exhaustive()
     }

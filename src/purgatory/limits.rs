@@ -8,12 +8,12 @@
 //! A key's limit counts an operation once for each of its watchers on that key. An operation leaves
 //! the counts under the lock of its shard, when it leaves the lists.
 
-use std::{boxed::Box, collections::BTreeMap};
+use std::{boxed::Box, collections::BTreeMap, mem};
 
 use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
 
-use super::table::Table;
+use super::keys::Table;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Policy when a limit is reached.
@@ -84,7 +84,7 @@ pub(super) struct PerKey {
 }
 
 /// The count of each key.
-type Counts = Table<(), u64>;
+pub(super) type Counts = Table<(), u64>;
 
 /// Number of locks for the counts.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };
@@ -122,16 +122,16 @@ impl Limits {
             return of_keys.all(|of_key| of_key.len() as u64 <= per_key.limit.operations);
         }
         let full = hashes.iter().position(|hash| !per_key.take(*hash));
-        hashes[..full.unwrap_or(0)].iter().for_each(|hash| per_key.release(*hash));
+        self.give_back(&hashes[..full.unwrap_or(0)]);
         full.is_none()
     }
 
-    /// Releases the permits of an operation that is refused after its admission.
+    /// Releases the permits of keys that an operation has, since its admission, but does not watch.
     #[inline]
     pub(super) fn give_back(&self, hashes: &[u64]) {
         if self.count_on_keys(false) {
-            for &hash in hashes {
-                self.release_key(hash);
+            for hash in hashes {
+                drop(self.release_key(*hash));
             }
         }
     }
@@ -179,10 +179,21 @@ impl Limits {
         }
     }
 
-    /// Releases a permit of a key.
+    /// Releases a permit of a key. Returns memory for the caller to free without a lock.
     #[inline]
-    pub(super) fn release_key(&self, hash: u64) {
-        self.per_key.iter().for_each(|per_key| per_key.release(hash));
+    pub(super) fn release_key(&self, hash: u64) -> Option<Counts> {
+        let mut counts = self.per_key.as_ref()?.lock(hash);
+        let Some(index) = counts.find(hash, |()| true) else {
+            debug_assert!(false, "a permit of key {hash:x} was released twice");
+            return None;
+        };
+        let count = &mut counts.at_mut(index).list;
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(index);
+        }
+        let is_emptied = counts.len() == 0 && counts.slots() > KEPT;
+        is_emptied.then(|| mem::replace(&mut *counts, Counts::new()))
     }
 
     /// Checks that the counts match the operations: of those that have begun to wait `in_total`,
@@ -254,25 +265,24 @@ impl PerKey {
         change(&mut counts.at_mut(index).list)
     }
 
-    #[inline]
-    fn release(&self, hash: u64) {
-        let mut counts = self.lock(hash);
-        let Some(index) = counts.find(hash, |()| true) else {
-            debug_assert!(false, "a permit of key {hash:x} was released twice");
-            return;
-        };
-        let count = &mut counts.at_mut(index).list;
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(index);
-            if counts.len() == 0 && counts.slots() > KEPT {
-                *counts = Counts::new();
-            }
-        }
-    }
-
     /// Locks the counts that have a key. The table there uses other bits of the hash.
     fn lock(&self, hash: u64) -> MutexGuard<'_, Counts> {
         self.stripes[(hash >> 32) as usize % STRIPES].lock()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_permit_of_a_stripe_returns_its_memory() {
+        let limit = Limit { operations: 1, overload: Overload::Refuse };
+        let limits = Limits::new(None, Some(limit), 1);
+        let hashes: Box<[u64]> = (0..1000).collect();
+        assert!(limits.admit(&hashes) && !limits.admit(&[7]));
+        let (last, others) = hashes.split_last().expect("there are some");
+        assert!(others.iter().all(|hash| limits.release_key(*hash).is_none()));
+        assert!(limits.release_key(*last).is_some());
     }
 }

@@ -11,7 +11,12 @@
 
 use std::{any::Any, boxed::Box, collections::BTreeMap, mem, ops::Bound, sync::Arc, vec::Vec};
 
-use super::{calls::Calls, filter::Filter, limits::Limits, stats::ShardStats, table::Table};
+use super::{
+    calls::Calls,
+    keys::{Filter, Table},
+    limits::Limits,
+    stats::ShardStats,
+};
 use crate::slab::{END, Slab};
 
 /// Maximum number of operations that a thread takes out at once, and that end in one hold. One in
@@ -38,8 +43,8 @@ pub(super) struct Dropped<K> {
     /// Keys that have lost their last watcher. Their drop is user code.
     keys: Vec<K>,
     /// Memory that may take long to free.
-    pub(super) memory: Option<Box<dyn Any + Send>>,
-    pub(super) calls: Calls,
+    memory: Vec<Box<dyn Any + Send>>,
+    calls: Calls,
 }
 
 impl<K> Drop for Dropped<K> {
@@ -59,7 +64,7 @@ impl<K> Lists<K> {
             watched: 0,
             filter,
             limits,
-            stats: ShardStats::new(),
+            stats: ShardStats::default(),
             dropped: None,
             calls,
         }
@@ -74,10 +79,16 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Counts a watcher of a key that was `found`, or that the table gets. Returns the number of
-    /// the key. The caller adds the watcher to the list.
+    /// Counts a watcher of a key, which the table gets unless it has it. Returns the number of the
+    /// key. The caller adds the watcher to the list. If the comparison of keys panics, it still has
+    /// the key.
     #[inline]
-    pub(super) fn watch(&mut self, found: Option<u32>, hash: u64, key: K) -> u32 {
+    pub(super) fn watch(&mut self, hash: u64, key: &mut Option<K>) -> u32
+    where
+        K: Eq,
+    {
+        let found = self.keys.find(hash, |other| key.as_ref().is_some_and(|key| other == key));
+        let key = key.take().expect("an operation is registered once");
         self.watched += 1;
         if let Some(index) = found {
             self.discard(key);
@@ -100,13 +111,13 @@ impl<K> Lists<K> {
     #[inline]
     pub(super) fn remove_event(&mut self, spot: Spot, is_counted: bool) {
         self.watched -= 1;
-        if self.limits.per_key.is_some() && self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(self.keys.at(spot.key(&self.chunks)).hash);
+        if self.limits.per_key.is_some() {
+            self.release_permit(spot.key(&self.chunks), is_counted);
         }
-        if spot.is_in_chunk() {
-            return self.remove_from_chunk(spot);
+        let (is_in_chunk, key, index) = spot.split();
+        if is_in_chunk {
+            return self.remove_from_chunk(key, index);
         }
-        let (key, index) = spot.split();
         let list = &mut self.keys.at_mut(key).list;
         debug_assert_ne!(list.few[index], END, "a watcher leaves twice");
         list.few[index] = END;
@@ -117,8 +128,7 @@ impl<K> Lists<K> {
 
     /// Removes a watcher of events from its chunk, and the chunk after its last watcher.
     #[inline(never)]
-    fn remove_from_chunk(&mut self, spot: Spot) {
-        let (number, index) = spot.split();
+    fn remove_from_chunk(&mut self, number: u32, index: usize) {
         let slots = &mut self.chunks.at_mut(number).slots;
         debug_assert_ne!(slots[index], END, "a watcher leaves twice");
         slots[index] = END;
@@ -138,13 +148,23 @@ impl<K> Lists<K> {
     #[inline]
     pub(super) fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
         self.watched -= 1;
-        let entry = self.keys.at_mut(key);
-        if self.limits.count_on_keys(is_counted) {
-            self.limits.release_key(entry.hash);
+        if self.limits.per_key.is_some() {
+            self.release_permit(key, is_counted);
         }
-        entry.list.remove_threshold(threshold);
-        if entry.list.is_empty() {
+        let list = &mut self.keys.at_mut(key).list;
+        list.remove_threshold(threshold);
+        if list.is_empty() {
             self.remove_key(key);
+        }
+    }
+
+    /// Releases the permit of a watcher of a key, if the limit per key counts it.
+    #[cold]
+    fn release_permit(&mut self, key: u32, is_counted: bool) {
+        if self.limits.count_on_keys(is_counted) {
+            if let Some(memory) = self.limits.release_key(self.keys.at(key).hash) {
+                self.free_later(memory);
+            }
         }
     }
 
@@ -164,8 +184,13 @@ impl<K> Lists<K> {
         }
     }
 
-    pub(super) fn dropped(&mut self) -> &mut Dropped<K> {
-        let new = || Dropped { keys: Vec::new(), memory: None, calls: self.calls.clone() };
+    /// Frees memory after the release of the lock.
+    pub(super) fn free_later(&mut self, memory: impl Send + 'static) {
+        self.dropped().memory.push(Box::new(memory));
+    }
+
+    fn dropped(&mut self) -> &mut Dropped<K> {
+        let new = || Dropped { keys: Vec::new(), memory: Vec::new(), calls: self.calls.clone() };
         self.dropped.get_or_insert_with(|| Box::new(new()))
     }
 }
@@ -224,21 +249,21 @@ impl Spot {
 
     /// Returns the key in the table.
     pub(super) fn key(self, chunks: &Slab<Chunk>) -> u32 {
-        let (number, _) = self.split();
-        if self.is_in_chunk() { chunks.at(number).key } else { number }
+        let (is_in_chunk, number, _) = self.split();
+        if is_in_chunk { chunks.at(number).key } else { number }
     }
 
+    /// Returns whether it is in a chunk, the number of the chunk or of the key, and the index
+    /// there.
     #[inline]
-    const fn is_in_chunk(self) -> bool {
-        self.0 & IN_CHUNK != 0
-    }
-
-    /// Returns the number of the key or of the chunk, and the index there.
-    #[inline]
-    const fn split(self) -> (u32, usize) {
-        let spot = self.0 & !IN_CHUNK;
-        let size = if self.is_in_chunk() { CHUNK } else { FEW };
-        (spot / size, (spot % size) as usize)
+    const fn split(self) -> (bool, u32, usize) {
+        let (is_in_chunk, spot) = (self.0 & IN_CHUNK != 0, self.0 & !IN_CHUNK);
+        // Two branches, so that each divides by a power of two that the compiler knows.
+        if is_in_chunk {
+            (true, spot / CHUNK, (spot % CHUNK) as usize)
+        } else {
+            (false, spot / FEW, (spot % FEW) as usize)
+        }
     }
 }
 

@@ -10,16 +10,16 @@
 //!
 //! Threads are spread over shards, as in a [`Timer`](crate::Timer). A thread that registers an
 //! operation and finds its shard locked uses a free one. The `shard` holds the operation as the
-//! value of its timeout, and the `lists` of its keys in a `table`. So a registration and an
-//! end take one short lock each, for any number of keys. An event visits every shard, except those
-//! whose `filter` rules the key out. A thread takes operations out of the shard to check them.
+//! value of its timeout, and the `lists` of its `keys`. So a registration and an end take one short
+//! lock each, for any number of keys. An event visits every shard, except those for which a filter
+//! rules the key out. A thread takes operations out of the shard to check them.
 
 mod builder;
 mod calls;
 mod check;
 mod conditions;
 mod end;
-mod filter;
+mod keys;
 mod limits;
 mod lists;
 #[cfg(all(test, loom, feature = "future"))]
@@ -28,7 +28,6 @@ mod operation;
 mod place;
 mod shard;
 mod stats;
-mod table;
 mod watch;
 
 use std::{
@@ -52,7 +51,7 @@ pub use self::{
 };
 use self::{
     calls::Calls,
-    filter::{Filter, Filters},
+    keys::{Filter, Filters},
     limits::Limits,
     shard::{Due, Shard},
 };
@@ -65,7 +64,7 @@ use crate::{
 /// Operations that wait for events on keys, each for at most its delay.
 ///
 /// `K` is the type of the keys, `O` of the operations. If a key panics when it is compared, hashed
-/// or dropped, no operation is lost.
+/// or dropped, or if the clock panics, no operation is lost.
 ///
 /// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
@@ -120,19 +119,27 @@ use crate::{
 /// assert_eq!((purgatory.stats().watched, purgatory.stats().delayed), (0, 0));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-pub struct Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+pub struct Purgatory<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> {
     shared: Arc<SharedPurgatory<K, O>>,
 }
 
-impl<K, O> Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
+    /// Returns a builder with the default settings.
+    pub fn builder() -> PurgatoryBuilder<K, O> {
+        PurgatoryBuilder::new()
+    }
+
+    /// Returns a purgatory with the default settings. Starts no thread yet.
+    ///
+    /// [`builder`](Self::builder) has other settings.
+    #[must_use]
+    pub fn new() -> Self {
+        let Ok(purgatory) = Self::builder().build() else {
+            unreachable!("the default settings are valid")
+        };
+        purgatory
+    }
+
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
     /// ahead.
     ///
@@ -149,7 +156,7 @@ where
     #[must_use]
     pub fn stats(&self) -> PurgatoryStats {
         let SharedPurgatory { timer, limits, calls, at_once, taken_back, .. } = &*self.shared;
-        let mut stats = PurgatoryStats::new(timer.stats());
+        let mut stats = PurgatoryStats { timer: timer.stats(), ..PurgatoryStats::default() };
         // Loaded before the counts of the shards, which include these.
         let taken_back = taken_back.load(Ordering::Acquire);
         for shard in self.shared.timer.shards.lock_each() {
@@ -161,7 +168,7 @@ where
         }
         stats.at_once = at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = limits.refused.load(Ordering::Relaxed);
-        stats.panicked = calls.panicked();
+        stats.panicked = calls.panicked.load(Ordering::Relaxed);
         stats.expired -= taken_back;
         stats.shut_down += taken_back;
         stats
@@ -207,55 +214,21 @@ where
     }
 }
 
-impl<K, O> Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
-    /// Returns a builder with the default settings.
-    pub fn builder() -> PurgatoryBuilder<K, O> {
-        PurgatoryBuilder::new()
-    }
-
-    /// Returns a purgatory with the default settings. Starts no thread yet.
-    ///
-    /// [`builder`](Self::builder) has other settings.
-    #[must_use]
-    pub fn new() -> Self {
-        let Ok(purgatory) = Self::builder().build() else {
-            unreachable!("the default settings are valid")
-        };
-        purgatory
-    }
-}
-
-impl<K, O> Clone for Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Clone for Purgatory<K, O> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<K, O> Default for Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Default for Purgatory<K, O> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K, O> fmt::Debug for Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> fmt::Debug for Purgatory<K, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Purgatory").field("delayed", &self.stats().delayed).finish_non_exhaustive()
+        f.debug_struct("Purgatory").field("number", &self.shared.number).finish_non_exhaustive()
     }
 }
 
@@ -286,7 +259,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         hasher: SeedableRandomState,
     ) -> Result<Self, TimerBuildError> {
         static PURGATORIES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let (limits, calls) = (Arc::new(limits), Calls::new());
+        let (limits, calls) = (Arc::new(limits), Calls::default());
         let mut filters = None;
         let state = |wheel, index, count| {
             let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));

@@ -102,14 +102,24 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self::with(Limits::new(None, None, 8))
+        Self::with_limits(Limits::new(None, None, 8))
     }
 
-    fn with(limits: Limits) -> Self {
-        Self::with_timer(limits, |timer| timer.shards(1).inline())
+    fn with_limits(limits: Limits) -> Self {
+        Self::with(limits, |timer| timer.shards(1).inline())
     }
 
-    fn with_timer(limits: Limits, set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
+    /// One without limits, whose shards are not checked after each step.
+    fn with_timer(set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
+        Self { checks_steps: false, ..Self::with(Limits::new(None, None, 8), set_up) }
+    }
+
+    /// The same with one shard.
+    fn unchecked() -> Self {
+        Self::with_timer(|timer| timer.shards(1).inline())
+    }
+
+    fn with(limits: Limits, set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
         let clock = Still { start: Instant::now(), moves: Arc::default() };
         let timer = set_up(TimerBuilder::default().clock(clock.clone()).wheel_size(2));
         let shared =
@@ -285,7 +295,7 @@ fn no_value_is_missed_while_an_operation_begins_to_wait_for_one_or_two() {
 #[test]
 fn no_value_is_missed_while_an_operation_begins_to_wait_for_a_value_and_an_event() {
     check(|| {
-        let world = World { checks_steps: false, ..World::new() };
+        let world = World::unchecked();
         world.state.is_ready.store(true, Ordering::Relaxed);
         let advance = world.spawn(|world| world.advance(0));
         let watch = Watch::all([Condition::Threshold(0, 5), Condition::Events(1)]);
@@ -330,7 +340,7 @@ fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
 #[test]
 fn operations_completed_together_end_once_each_while_one_is_checked_and_another_expires() {
     explore(Some(4), || {
-        let world = World { checks_steps: false, ..World::new() };
+        let world = World::unchecked();
         let keys = [world.watch(&[0]), world.watch_for_delay(&[1])];
         let keys = keys.map(|key| key.expect("it waits"));
         let event = world.spawn(|world| world.satisfy(0));
@@ -348,7 +358,7 @@ fn operations_completed_together_end_once_each_while_one_is_checked_and_another_
 #[test]
 fn an_operation_that_comes_during_a_shutdown_is_refused_or_answered() {
     explore(Some(4), || {
-        let world = World { checks_steps: false, ..World::new() };
+        let world = World::unchecked();
         let event = world.spawn(|world| world.satisfy(0));
         let closer = world.spawn(|world| {
             world.purgatory.shared.shut_down_now();

@@ -140,30 +140,19 @@ pub(super) struct Out<O> {
     pub(super) key: Key,
     /// `None` if it waits again.
     pub(super) operation: Option<O>,
-    /// Whether its last check found that it can complete.
-    pub(super) can_complete: bool,
-    pub(super) back: Back,
-}
-
-/// What became of an operation that a thread has brought back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Back {
-    Waits,
-    /// It waits, but an event was announced while it was out.
-    IsAnnounced,
-    /// It has ended, and the thread that had it out completes it.
-    Ended(Completion),
+    /// How its thread ends it; `None` if it should wait again. If it has ended when that thread
+    /// brings it back, how it has ended.
+    pub(super) end: Option<Completion>,
+    /// Whether it waits again, and needs a check, since an event was announced while it was out.
+    pub(super) is_announced: bool,
 }
 
 impl<O> Out<O> {
+    /// One without an operation waits, and needs a check.
     #[inline]
-    pub(super) const fn new(key: Key, operation: O) -> Self {
-        Self { key, operation: Some(operation), can_complete: false, back: Back::Waits }
-    }
-
-    /// Makes one that waits, and needs a check.
-    pub(super) const fn announced(key: Key) -> Self {
-        Self { key, operation: None, can_complete: false, back: Back::IsAnnounced }
+    pub(super) const fn new(key: Key, operation: Option<O>) -> Self {
+        let is_announced = operation.is_none();
+        Self { key, operation, end: None, is_announced }
     }
 }
 

@@ -25,8 +25,8 @@
 //! announces an event.
 
 use std::{
-    borrow::Borrow, boxed::Box, collections::BTreeMap, hint::black_box, marker::PhantomData, mem,
-    sync::Arc, vec::Vec,
+    boxed::Box, collections::BTreeMap, hint::black_box, marker::PhantomData, mem, sync::Arc,
+    vec::Vec,
 };
 
 use smallvec::SmallVec;
@@ -34,11 +34,11 @@ use smallvec::SmallVec;
 use super::{
     calls::Calls,
     conditions::{Conditions, Effect},
-    filter::Filter,
+    keys::Filter,
     limits::{LimitOf, Limits},
     lists::{BATCH, Dropped, Lists, Spot, Threshold, Watcher},
     operation::{Completion, DelayedOperation, OperationKey},
-    place::{Back, Out, Place},
+    place::{Out, Place},
 };
 use crate::{
     clock::Reading,
@@ -69,38 +69,37 @@ pub(super) enum Claim<O> {
     Taken(O),
 }
 
-/// The progress of a walk along the watchers of a key in a shard.
+/// A walk along the watchers of a key in a shard.
 ///
-/// A walk visits the operations that waited when its *pass* began, and ends even if other threads
-/// keep adding watchers.
-pub(super) struct Walk {
+/// It visits the operations that waited when its *pass* began, and ends even if other threads keep
+/// adding watchers.
+pub(super) struct Walk<F> {
+    hash: u64,
+    /// Tells the key from others of the same hash.
+    is_key: F,
     /// The number of the pass, in the order of registrations; 0 if it has not begun.
-    pub(super) pass: u64,
-    next: Next,
+    pass: u64,
+    /// Where it goes on; `None` if it is done.
+    pub(super) next: Option<Next>,
 }
 
 /// Where a walk goes on.
-enum Next {
+pub(super) enum Next {
     /// The number of the first of some watchers of events, and an index among them.
     Events(u64, usize),
     /// The last threshold that was visited.
     Thresholds(Threshold),
-    End,
 }
 
-impl Walk {
-    /// Makes a walk along the watchers of events, in a pass.
-    pub(super) const fn of_events(pass: u64) -> Self {
-        Self { pass, next: Next::Events(0, 0) }
-    }
+impl Next {
+    pub(super) const EVENTS: Self = Self::Events(0, 0);
+    pub(super) const THRESHOLDS: Self = Self::Thresholds((0, 0));
+}
 
-    /// Makes a walk along the thresholds, in a pass.
-    pub(super) const fn of_thresholds(pass: u64) -> Self {
-        Self { pass, next: Next::Thresholds((0, 0)) }
-    }
-
-    pub(super) const fn is_done(&self) -> bool {
-        matches!(self.next, Next::End)
+impl<F> Walk<F> {
+    /// Makes a walk along the watchers of one kind.
+    pub(super) const fn new(hash: u64, is_key: F, next: Next) -> Self {
+        Self { hash, is_key, pass: 0, next: Some(next) }
     }
 }
 
@@ -148,7 +147,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
 
     /// Begins the pass of a walk, unless it has begun.
     #[inline]
-    pub(super) fn begin_pass(&mut self, walk: &mut Walk) {
+    pub(super) fn begin_pass<F>(&mut self, walk: &mut Walk<F>) {
         if walk.pass == 0 {
             self.last_number += 1;
             walk.pass = self.last_number;
@@ -171,22 +170,15 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             lists.all.insert(number, index);
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
-            let found = lists.keys.find(threshold.hash, |other| *other == threshold.key);
-            let listed = threshold.listed.take().expect("an operation is registered once");
-            let at = (threshold.at, number);
-            let key = lists.watch(found, threshold.hash, listed);
-            lists.keys.at_mut(key).list.add_threshold(at, index);
+            let key = lists.watch(threshold.hash, &mut threshold.listed);
+            lists.keys.at_mut(key).list.add_threshold((threshold.at, number), index);
             let watcher = Watcher::Threshold(key, threshold.at);
             place.further.get_or_insert_default().push(watcher);
         }
-        for count in 0.. {
-            // If the comparison panics, the conditions still have the key.
-            let Some((hash, watched)) = conditions.events.last() else { break };
-            let found = lists.keys.find(*hash, |other| other == watched);
-            let Some((hash, watched)) = conditions.events.pop() else { break };
-            let key = lists.watch(found, hash, watched);
-            let Lists { keys, chunks, .. } = lists;
-            let spot = keys.at_mut(key).list.add_event(chunks, key, number, index);
+        for (count, (hash, key)) in conditions.events.iter_mut().enumerate() {
+            let key = lists.watch(*hash, key);
+            let list = &mut lists.keys.at_mut(key).list;
+            let spot = list.add_event(&mut lists.chunks, key, number, index);
             match place.spots.get_mut(count) {
                 Some(few) => *few = spot,
                 None => place.further.get_or_insert_default().push(Watcher::Event(spot)),
@@ -197,18 +189,14 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
 
     /// Continues a walk along watchers of events, up to 32 operations.
     #[inline]
-    fn visit<Q>(
+    fn visit(
         &mut self,
-        walk: &mut Walk,
-        (hash, key): (u64, &Q),
+        walk: &mut Walk<impl Fn(&K) -> bool>,
         mut visit: impl FnMut(Key, &mut Place<O>),
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let Next::Events(from, skipped) = mem::replace(&mut walk.next, Next::End) else { return };
+    ) {
+        let Some(Next::Events(from, skipped)) = walk.next.take() else { return };
         let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
-        let Some(key) = keys.find(hash, |other| other.borrow() == key) else { return };
+        let Some(key) = keys.find(walk.hash, &walk.is_key) else { return };
         let mut visits = 0;
         for (first, slots) in keys.at(key).list.events(chunks, from) {
             let skipped = if first == from { skipped } else { 0 };
@@ -219,7 +207,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                     return;
                 }
                 if visits == BATCH {
-                    walk.next = Next::Events(first, index);
+                    walk.next = Some(Next::Events(first, index));
                     return;
                 }
                 visits += 1;
@@ -231,20 +219,15 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     /// Continues a walk along thresholds up to a value. Returns at most 32, with the slots of their
     /// operations.
     #[inline]
-    fn thresholds<Q>(
+    fn thresholds(
         &mut self,
-        walk: &mut Walk,
-        (hash, key): (u64, &Q),
+        walk: &mut Walk<impl Fn(&K) -> bool>,
         value: u64,
-    ) -> SmallVec<[(Threshold, u32); BATCH]>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) -> SmallVec<[(Threshold, u32); BATCH]> {
         let mut found = SmallVec::new();
-        let Next::Thresholds(last) = mem::replace(&mut walk.next, Next::End) else { return found };
+        let Some(Next::Thresholds(last)) = walk.next.take() else { return found };
         let keys = &self.lists.keys;
-        let Some(key) = keys.find(hash, |other| other.borrow() == key) else { return found };
+        let Some(key) = keys.find(walk.hash, &walk.is_key) else { return found };
         let mut visits = 0;
         for (threshold, slot) in keys.at(key).list.thresholds_after(last, value) {
             if threshold > (value, walk.pass) {
@@ -255,7 +238,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             }
             visits += 1;
             if visits == BATCH {
-                walk.next = Next::Thresholds(threshold);
+                walk.next = Some(Next::Thresholds(threshold));
                 break;
             }
         }
@@ -266,14 +249,10 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     ///
     /// It passes over an operation that a later pass has seen, because that pass checks it too.
     #[inline]
-    pub(super) fn take_out<Q>(&mut self, walk: &mut Walk, key: (u64, &Q), batch: &mut Batch<O>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(super) fn take_out(&mut self, walk: &mut Walk<impl Fn(&K) -> bool>, batch: &mut Batch<O>) {
         self.begin_pass(walk);
         let pass = walk.pass;
-        self.visit(walk, key, |key, place| {
+        self.visit(walk, |key, place| {
             if !place.see(pass) {
                 return;
             }
@@ -288,28 +267,34 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                     if batch.len() == batch.inline_size() {
                         batch.reserve_exact(BATCH);
                     }
-                    batch.push(Out::new(key, operation));
+                    batch.push(Out::new(key, Some(operation)));
                 }
                 None => place.is_announced = true,
             }
         });
     }
 
-    /// Brings back an operation that was out, and ends it if it can complete.
+    /// Brings back an operation that was out. It waits again, or ends as its thread wants, unless
+    /// its end was decided before. Returns whether this call ended it.
     #[inline]
-    pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) {
+    pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) -> bool {
         let key = out.key;
-        let is_out = |claim| matches!(claim, Claim::IsOut);
-        out.back = if out.can_complete && is_out(self.end(key, Completion::Satisfied, now)) {
-            Back::Ended(Completion::Satisfied)
-        } else if let Some(place) = self.wheel.get_mut(key) {
-            debug_assert!(place.operation.is_none(), "{key:?} is brought back twice");
-            place.operation = out.operation.take();
-            if mem::take(&mut place.is_announced) { Back::IsAnnounced } else { Back::Waits }
-        } else {
-            out.can_complete = false;
-            Back::Ended(self.decided.remove(&key).expect("it has ended if it does not wait"))
+        let Some(place) = self.wheel.get_mut(key) else {
+            let decided = self.decided.remove(&key);
+            out.end = Some(decided.expect("it has ended if it does not wait"));
+            return false;
         };
+        debug_assert!(place.operation.is_none(), "{key:?} is brought back twice");
+        place.operation = out.operation.take();
+        let is_announced = mem::take(&mut place.is_announced);
+        let Some(end) = out.end else {
+            out.is_announced = is_announced;
+            return false;
+        };
+        if let Claim::Taken(operation) = self.end(key, end, now) {
+            out.operation = Some(operation);
+        }
+        true
     }
 
     /// Reads the memory of operations that are about to end, so that their cache misses overlap.
@@ -319,79 +304,63 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         black_box(spots.fold(0, |sum, spot| sum ^ spot.key(&self.lists.chunks)));
     }
 
-    /// Decides how an operation ends, unless that is decided. If it is out, the thread that has it
-    /// completes it.
-    #[inline]
-    pub(super) fn claim(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
-        let claim = self.end(key, completion, now);
-        if let Claim::IsOut = claim {
-            self.decided.insert(key, completion);
-        }
-        claim
-    }
-
-    /// Takes an operation off the wheel and all lists, unless its end is decided.
+    /// Takes an operation off the wheel and all lists, unless its end is decided. If it is out, the
+    /// thread that has it completes it.
     #[inline]
     pub(super) fn end(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
         let Some(place) = self.wheel.get(key) else { return Claim::Late };
         place.leave(&mut self.lists, completion, now);
         let operation = self.wheel.cancel(key).and_then(|place| place.operation);
         self.free_memory_after_crowd();
+        if operation.is_none() {
+            self.decided.insert(key, completion);
+        }
         operation.map_or(Claim::IsOut, Claim::Taken)
     }
 
     /// Continues a walk: ends up to 32 operations as cancelled. Adds those that wait to
     /// `cancelled`.
-    pub(super) fn cancel<Q>(
+    pub(super) fn cancel(
         &mut self,
-        walk: &mut Walk,
-        key: (u64, &Q),
+        walk: &mut Walk<impl Fn(&K) -> bool>,
         now: Nanos,
         cancelled: &mut Vec<O>,
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) {
         let mut found = SmallVec::<[Key; BATCH]>::new();
         self.begin_pass(walk);
-        if let Next::Events(..) = walk.next {
-            self.visit(walk, key, |key, _| found.push(key));
+        if let Some(Next::Events(..)) = walk.next {
+            self.visit(walk, |key, _| found.push(key));
         } else {
-            let slots = self.thresholds(walk, key, u64::MAX);
+            let slots = self.thresholds(walk, u64::MAX);
             found.extend(slots.iter().filter_map(|&(_, slot)| self.wheel.key_at(slot)));
         }
         for key in found {
             // One operation may have several watchers on the key.
-            if let Claim::Taken(operation) = self.claim(key, Completion::Cancelled, now) {
+            if let Claim::Taken(operation) = self.end(key, Completion::Cancelled, now) {
                 cancelled.push(operation);
             }
         }
     }
 
     /// Continues a walk along the thresholds that a value has reached. Ends up to 32 operations as
-    /// satisfied, and adds them to `satisfied`. Adds those that need a check to `unchecked`.
-    /// Returns how many others ended, which other threads complete.
-    pub(super) fn reach<Q>(
+    /// satisfied, and adds them to `satisfied`. Passes those that need a check to `check`. Returns
+    /// how many others ended, which other threads complete.
+    pub(super) fn reach(
         &mut self,
-        walk: &mut Walk,
-        key: (u64, &Q),
+        walk: &mut Walk<impl Fn(&K) -> bool>,
         value: u64,
         now: Nanos,
         satisfied: &mut Vec<(u64, O)>,
-        unchecked: &mut Vec<Key>,
-    ) -> usize
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+        mut check: impl FnMut(Key),
+    ) -> usize {
         let mut ended_elsewhere = 0;
         self.begin_pass(walk);
-        for &((at, number), slot) in &self.thresholds(walk, key, value) {
+        for &((at, number), slot) in &self.thresholds(walk, value) {
             let Some(key) = self.wheel.key_at(slot) else { continue };
             match self.on_threshold(key, number) {
                 Effect::Nothing => {}
-                Effect::Check => unchecked.push(key),
-                Effect::Satisfied => match self.claim(key, Completion::Satisfied, now) {
+                Effect::Check => check(key),
+                Effect::Satisfied => match self.end(key, Completion::Satisfied, now) {
                     Claim::Taken(operation) => satisfied.push((at, operation)),
                     Claim::IsOut | Claim::Late => ended_elsewhere += 1,
                 },
@@ -439,7 +408,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         while slot < slots.min(start + STEPS) && claims < BATCH {
             if let Some(key) = self.wheel.key_at(slot) {
                 claims += 1;
-                if let Claim::Taken(operation) = self.claim(key, Completion::ShutDown, now) {
+                if let Claim::Taken(operation) = self.end(key, Completion::ShutDown, now) {
                     ended.push(operation);
                 }
             }
@@ -499,7 +468,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         if wheel.is_empty() {
             (*most, *is_sweeping) = (0, false);
             let memory = (lists.take_memory(), wheel.take_memory());
-            lists.dropped().memory = Some(Box::new(memory));
+            lists.free_later(memory);
         } else if *most > SWEPT && wheel.len() % PAUSE == 0 {
             if !mem::replace(is_sweeping, true) {
                 wheel.begin_sweep();

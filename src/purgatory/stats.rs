@@ -4,6 +4,7 @@ use super::operation::Completion;
 use crate::{histogram::Histogram, ticks::Nanos, timer::TimerStats};
 
 /// The counts of a shard.
+#[derive(Default)]
 pub(super) struct ShardStats {
     satisfied: u64,
     expired: u64,
@@ -14,17 +15,6 @@ pub(super) struct ShardStats {
 }
 
 impl ShardStats {
-    pub(super) fn new() -> Self {
-        Self {
-            satisfied: 0,
-            expired: 0,
-            cancelled: 0,
-            displaced: 0,
-            shut_down: 0,
-            waits: Histogram::new(),
-        }
-    }
-
     /// Counts an operation that waited this long.
     #[inline]
     pub(super) fn count(&mut self, completion: Completion, waited: Nanos) {
@@ -53,7 +43,7 @@ impl ShardStats {
 /// Each operation that was not refused is in exactly one of `at_once`, `delayed`, `satisfied`,
 /// `expired`, `cancelled`, `displaced` and `shut_down`. The shards are read one after the other, so
 /// under concurrency the sums do not belong to one moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PurgatoryStats {
     /// Operations that wait.
@@ -86,24 +76,4 @@ pub struct PurgatoryStats {
     pub waits: Histogram,
     /// Counts of the purgatory's timer: lateness, wake-ups.
     pub timer: TimerStats,
-}
-
-impl PurgatoryStats {
-    pub(super) fn new(timer: TimerStats) -> Self {
-        Self {
-            delayed: 0,
-            watched: 0,
-            keys: 0,
-            at_once: 0,
-            satisfied: 0,
-            expired: 0,
-            cancelled: 0,
-            displaced: 0,
-            shut_down: 0,
-            refused: 0,
-            panicked: 0,
-            waits: Histogram::new(),
-            timer,
-        }
-    }
 }

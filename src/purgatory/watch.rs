@@ -13,9 +13,8 @@ use super::{
     Purgatory, SharedPurgatory,
     calls::run_checks,
     conditions::{Conditions, Effect, Watches},
-    limits::LimitOf,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
-    place::{Back, Out, Place},
+    place::{Out, Place},
     shard::{Claim, release},
 };
 use crate::{
@@ -26,11 +25,7 @@ use crate::{
     wheel::Key,
 };
 
-impl<K, O> Purgatory<K, O>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K>,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Completes an operation if it can complete. Otherwise the operation waits until its
     /// conditions hold, for at most `delay`. This is Kafka's `tryCompleteElseWatch`.
     ///
@@ -97,73 +92,128 @@ where
         watches: impl Watches<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let mut conditions = Conditions::new();
-        if let Err(panic) = panics::catch(|| self.collect(watches, &mut conditions)) {
-            let shards = &self.shared.timer.shards;
-            let mut shard = shards.lock(shards.current());
-            shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
-            release(shard);
-            self.give_up(operation, &mut conditions, panic);
-        }
-        self.watch_conditions(operation, &mut conditions, delay)
+        self.register(operation, delay, |conditions| self.collect(watches, conditions))
     }
 
-    /// Ends a watch in which a key has panicked, and continues the panic.
-    #[cold]
-    fn give_up(&self, operation: O, conditions: &mut Conditions<K>, panic: Panic) -> ! {
-        let calls = &self.shared.calls;
-        conditions.clear(|key| calls.catch(|| drop(key)));
-        calls.complete(operation, Completion::Cancelled);
-        run_checks();
-        panic.resume()
-    }
-
-    /// Collects the conditions of an operation that is about to wait.
+    /// Collects the conditions of an operation.
     #[inline]
     pub(crate) fn collect(&self, watches: impl Watches<K>, conditions: &mut Conditions<K>) {
-        let SharedPurgatory { limits, hasher, calls, .. } = &*self.shared;
-        let discard = |key| calls.catch(|| drop(key));
-        conditions.collect(watches, limits.max_keys, |key| hasher.hash_one(key), discard);
+        conditions.collect(
+            watches,
+            self.shared.limits.max_keys,
+            |key| self.shared.hasher.hash_one(key),
+            |key| self.shared.calls.catch(|| drop(key)),
+        );
     }
 
-    /// Completes an operation if it can complete. Otherwise registers it.
+    /// Completes an operation if it can complete. Otherwise it begins to wait, or is refused. If a
+    /// key, the iterator of keys or the clock panics, it completes as cancelled, and the panic goes
+    /// on.
     #[inline]
-    pub(crate) fn watch_conditions(
+    pub(crate) fn register(
         &self,
-        mut operation: O,
-        conditions: &mut Conditions<K>,
+        operation: O,
         delay: Duration,
+        collect: impl FnOnce(&mut Conditions<K>),
     ) -> Result<Watched, WatchError<O>> {
-        let SharedPurgatory { timer, limits, calls, at_once, .. } = &*self.shared;
-        // The conditions that were left out may not hold, so the others decide nothing.
-        let is_checked = !conditions.is_too_large || conditions.is_plain;
-        let watched = if is_checked && self.can_complete(&mut operation, conditions, None) {
-            at_once[timer.shards.current()].fetch_add(1, Ordering::Relaxed);
-            calls.complete(operation, Completion::Satisfied);
-            Ok(Watched::Completed)
-        } else if conditions.is_too_large {
-            Err(WatchError::new(WatchErrorKind::TooManyKeys, operation))
-        } else {
-            self.register(operation, conditions, delay)
+        let mut new = Newcomer {
+            operation: Some(operation),
+            conditions: Conditions::new(),
+            is_admitted: false,
+            place: None,
         };
-        conditions.clear(|key| calls.catch(|| drop(key)));
+        let result = panics::catch(|| {
+            collect(&mut new.conditions);
+            self.begin_to_wait(&mut new, delay)
+        });
+        if !matches!(result, Ok(Ok(Watched::Waiting(_)))) {
+            self.release_keys(&mut new);
+        }
+        let watched = match (result, new.operation) {
+            (Ok(Ok(watched)), _) => Ok(watched),
+            (Ok(Err(refused)), Some(operation)) => {
+                self.shared.limits.refused.fetch_add(1, Ordering::Relaxed);
+                Err(refused.map(|()| operation))
+            }
+            (Err(panic), operation) => self.give_up(operation, new.place, panic),
+            (Ok(Err(_)), None) => unreachable!("a refused operation is handed back"),
+        };
         run_checks();
-        watched.inspect_err(|_| _ = limits.refused.fetch_add(1, Ordering::Relaxed))
+        watched
     }
 
-    /// Checks an operation, and its thresholds: before it waits and, with its shard and its key,
-    /// after it was added to its lists. Returns whether it can complete.
+    /// Checks an operation, adds it to its lists, and checks it once more. Almost always it waits
+    /// from then on.
     #[inline]
-    fn can_complete(
+    fn begin_to_wait(
         &self,
-        operation: &mut O,
-        conditions: &mut Conditions<K>,
-        waiting: Option<(usize, Key)>,
-    ) -> bool {
+        new: &mut Newcomer<K, O>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<()>> {
+        let SharedPurgatory { timer, limits, calls, max_delay, number, .. } = &*self.shared;
+        let shards = &timer.shards;
+        // The conditions that were left out may not hold, so the others decide nothing.
+        let is_checked = !new.conditions.is_too_large || new.conditions.is_plain;
+        if is_checked && self.can_complete(new) {
+            self.shared.at_once[shards.current()].fetch_add(1, Ordering::Relaxed);
+            if let Some(operation) = new.operation.take() {
+                calls.complete(operation, Completion::Satisfied);
+            }
+            return Ok(Watched::Completed);
+        }
+        if new.conditions.is_too_large {
+            return Err(WatchError::new(WatchErrorKind::TooManyKeys, ()));
+        }
+        let read = shards.clock.read();
+        let deadline = shards.clock.deadline(read, delay.min(*max_delay));
+        if !timer.is_started() {
+            timer.ensure_started(()).map_err(without_value)?;
+        }
+        if limits.per_key.is_some() {
+            new.is_admitted = limits.admit(&new.conditions.hashes());
+            if !new.is_admitted {
+                return Err(WatchError::new(WatchErrorKind::KeyFull, ()));
+            }
+        }
+        // The first hold adds its timeout, and its watchers. It is out until the second hold.
+        let index = shards.unlocked();
+        let mut shard = shards.lock(index);
+        let place = Place::new(read.elapsed, new.conditions.rule);
+        let key = shard.insert(read.now, deadline, place).map_err(without_value)?;
+        new.place = Some((index, key));
+        shard.state_mut().watch(key, &mut new.conditions);
+        release(shard);
+        timer.help_if_late(read);
+        // The filter has the reason for this fence.
+        fence(Ordering::SeqCst);
+        let end = self.can_complete(new).then_some(Completion::Satisfied);
+        let mut out = Out { end, ..Out::new(key, new.operation.take()) };
+        let mut shard = shards.lock(index);
+        shard.state_mut().bring_back(&mut out, read.elapsed);
+        release(shard);
+        if let (Some(operation), Some(end)) = (out.operation.take(), out.end) {
+            calls.complete(operation, end);
+        } else if out.is_announced {
+            self.check_announced(index, &mut [out]);
+        }
+        if limits.displace {
+            self.displace((index, key), read.elapsed);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        let shard = index as u32;
+        Ok(Watched::Waiting(OperationKey { key, shard, purgatory: *number }))
+    }
+
+    /// Checks a new operation, and its thresholds. Returns whether it can complete.
+    #[inline]
+    fn can_complete(&self, new: &mut Newcomer<K, O>) -> bool {
+        let Newcomer { operation: Some(operation), conditions, place, .. } = new else {
+            return false;
+        };
         let effect = if conditions.thresholds.is_empty() {
             conditions.rule.effect()
         } else {
-            self.ask(operation, conditions, waiting)
+            self.ask(operation, conditions, *place)
         };
         match effect {
             Effect::Nothing => false,
@@ -179,7 +229,7 @@ where
         &self,
         operation: &mut O,
         conditions: &mut Conditions<K>,
-        waiting: Option<(usize, Key)>,
+        place: Option<(usize, Key)>,
     ) -> Effect {
         let (calls, mut reached) = (&self.shared.calls, SmallVec::<[u64; 4]>::new());
         for (threshold, index) in mem::take(&mut conditions.thresholds).into_iter().zip(0..) {
@@ -187,14 +237,14 @@ where
             if is_reached {
                 reached.push(index);
             }
-            if is_reached || waiting.is_some() {
+            if is_reached || place.is_some() {
                 calls.catch(|| drop(threshold.key));
                 calls.catch(|| drop(threshold.listed));
             } else {
                 conditions.thresholds.push(threshold);
             }
         }
-        match waiting {
+        match place {
             None => conditions.rule.at_first(conditions.thresholds.len(), reached.len()),
             Some((shard, key)) => {
                 self.shared.timer.shards.lock(shard).state_mut().on_found(key, &reached)
@@ -202,114 +252,89 @@ where
         }
     }
 
-    /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
-    fn register(
-        &self,
-        operation: O,
-        conditions: &mut Conditions<K>,
-        delay: Duration,
-    ) -> Result<Watched, WatchError<O>> {
-        let SharedPurgatory { timer, limits, max_delay, number, .. } = &*self.shared;
-        let shards = &timer.shards;
-        let read = shards.clock.read();
-        let deadline = shards.clock.deadline(read, delay.min(*max_delay));
-        if let Err(refused) = timer.ensure_started(()) {
-            return Err(refused.map(|()| operation));
-        }
-        let has_limit = limits.per_key.is_some();
-        let hashes = if has_limit { conditions.hashes() } else { SmallVec::new() };
-        if has_limit && !limits.admit(&hashes) {
-            return Err(WatchError::new(WatchErrorKind::KeyFull, operation));
-        }
-        let index = shards.unlocked();
-        let mut shard = shards.lock(index);
-        let place = Place::new(read.elapsed, conditions.rule);
-        let key = match shard.insert(read.now, deadline, place) {
-            Ok(key) => key,
-            Err(refused) => {
-                drop(shard);
-                limits.give_back(&hashes);
-                return Err(refused.map(|_| operation));
-            }
-        };
-        if let Err(panic) = panics::catch(|| shard.state_mut().watch(key, conditions)) {
-            shard.state_mut().end(key, Completion::Cancelled, read.elapsed);
-            release(shard);
-            limits.give_back(&conditions.hashes());
-            self.give_up(operation, conditions, panic);
-        }
-        release(shard);
-        timer.help_if_late(read);
-        // The filter has the reason for this fence.
-        fence(Ordering::SeqCst);
-        self.begin_to_wait(index, key, operation, conditions, read.elapsed);
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        let shard = index as u32;
-        Ok(Watched::Waiting(OperationKey { key, shard, purgatory: *number }))
-    }
-
-    /// Checks an operation that was just registered, and brings it back. It almost always waits
-    /// from then on. Otherwise it is checked again, or it has ended. If it exceeds a limit, it
-    /// displaces another operation.
-    #[inline]
-    fn begin_to_wait(
-        &self,
-        index: usize,
-        key: Key,
-        mut operation: O,
-        conditions: &mut Conditions<K>,
-        now: Nanos,
-    ) {
+    /// Drops the keys that are on no list, and releases their permits.
+    fn release_keys(&self, new: &mut Newcomer<K, O>) {
         let SharedPurgatory { limits, calls, .. } = &*self.shared;
-        let can_complete = self.can_complete(&mut operation, conditions, Some((index, key)));
-        let mut out = Out { can_complete, ..Out::new(key, operation) };
-        let mut shard = self.shared.timer.shards.lock(index);
-        let is_counted = !can_complete && limits.displace;
-        let exceeded = is_counted.then(|| shard.state_mut().count(key));
-        shard.state_mut().bring_back(&mut out, now);
-        release(shard);
-        match (out.back, out.operation.take()) {
-            (Back::Ended(completion), Some(operation)) => calls.complete(operation, completion),
-            // First, since one that ends now exceeds no limit.
-            (Back::IsAnnounced, _) => _ = self.check_announced(index, &mut [out]),
-            _ => {}
+        if new.is_admitted {
+            limits.give_back(&new.conditions.hashes());
         }
-        if let Some(exceeded) = exceeded {
-            exceeded.into_iter().for_each(|limit| self.displace(limit, (index, key), now));
-        }
+        new.conditions.clear(|key| calls.catch(|| drop(key)));
     }
 
-    /// Displaces the operation of the least rank of all shards, if a limit is exceeded. That is the
-    /// newcomer only if it was registered before the other one. Searches again if the operation
-    /// found has already ended.
-    fn displace(&self, limit: LimitOf, newcomer: (usize, Key), now: Nanos) {
-        // One displacement at a time: two threads that see one excess would displace twice.
+    /// Ends an operation whose registration has panicked, and continues the panic.
+    #[cold]
+    fn give_up(&self, operation: Option<O>, place: Option<(usize, Key)>, panic: Panic) -> ! {
+        let SharedPurgatory { timer, calls, .. } = &*self.shared;
+        match (operation, place) {
+            (Some(operation), Some((shard, key))) => {
+                let end = Some(Completion::Cancelled);
+                self.bring_back(shard, &mut [Out { end, ..Out::new(key, Some(operation)) }]);
+            }
+            (Some(operation), None) => {
+                let mut shard = timer.shards.lock(timer.shards.current());
+                shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
+                release(shard);
+                calls.complete(operation, Completion::Cancelled);
+            }
+            (None, _) => {}
+        }
+        run_checks();
+        panic.resume()
+    }
+
+    /// Counts a new operation in the limits that displace. For each one that is exceeded, displaces
+    /// the operation of the least rank of all shards. That is the newcomer only if it was
+    /// registered before the other one. Searches again if the operation found has already ended.
+    #[cold]
+    fn displace(&self, newcomer: (usize, Key), now: Nanos) {
         let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
-        let turn = displacing.lock();
-        while limits.is_exceeded(limit) {
+        let exceeded = timer.shards.lock(newcomer.0).state_mut().count(newcomer.1);
+        for limit in exceeded {
             let oldest = |shard, except| {
                 let (rank, key) = timer.shards.lock(shard).state().oldest(limit, except)?;
                 Some((rank, shard, key))
             };
             let except = |shard| (shard == newcomer.0).then_some(newcomer.1);
-            let others = (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
-            let Some(other @ (rank @ (is_by_threshold, _), ..)) = others.min() else { return };
-            let own = oldest(newcomer.0, None).filter(|(own, ..)| !is_by_threshold && *own < rank);
-            let (_, shard, key) = own.unwrap_or(other);
-            let mut shard = timer.shards.lock(shard);
-            let claim = shard.state_mut().claim(key, Completion::Displaced, now);
-            // The drop of keys is user code.
-            let dropped = shard.unlock();
-            if let Claim::Late = claim {
-                continue;
+            // One displacement at a time: two threads that see one excess would displace twice.
+            let turn = displacing.lock();
+            while limits.is_exceeded(limit) {
+                let others =
+                    (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
+                let Some(other @ (rank @ (is_by_threshold, _), ..)) = others.min() else { break };
+                let own = oldest(newcomer.0, None);
+                let own = own.filter(|(own, ..)| !is_by_threshold && *own < rank);
+                let (_, shard, key) = own.unwrap_or(other);
+                let mut shard = timer.shards.lock(shard);
+                let claim = shard.state_mut().end(key, Completion::Displaced, now);
+                // The drop of keys is user code.
+                let dropped = shard.unlock();
+                if let Claim::Late = claim {
+                    continue;
+                }
+                drop((turn, dropped));
+                if let Claim::Taken(operation) = claim {
+                    calls.complete(operation, Completion::Displaced);
+                }
+                break;
             }
-            drop((turn, dropped));
-            if let Claim::Taken(operation) = claim {
-                calls.complete(operation, Completion::Displaced);
-            }
-            return;
         }
     }
+}
+
+/// Drops the value of an error of the timer.
+fn without_value<T>(refused: Refused<T, ScheduleErrorKind>) -> WatchError<()> {
+    refused.map(drop)
+}
+
+/// An operation that begins to wait. It is here while user code may panic.
+struct Newcomer<K, O> {
+    /// `None` once it has completed or waits.
+    operation: Option<O>,
+    conditions: Conditions<K>,
+    /// Whether it has permits of its keys.
+    is_admitted: bool,
+    /// Its shard and its key, once it is there.
+    place: Option<(usize, Key)>,
 }
 
 /// Error of a purgatory that refuses an operation. Holds the operation.

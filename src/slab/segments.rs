@@ -83,11 +83,6 @@ pub(super) fn here<V>(segments: &[Box<[Slot<V>]>], index: u32) -> Option<&Slot<V
     segments.get(index as usize / SEGMENT)?.get(index as usize % SEGMENT)
 }
 
-#[inline]
-pub(super) fn here_mut<V>(segments: &mut [Box<[Slot<V>]>], index: u32) -> Option<&mut Slot<V>> {
-    segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT)
-}
-
 impl<V> Elsewhere<V> {
     /// Returns a slot of a packed segment, or of an unswept one; `None` for a vacant slot of a
     /// packed segment.
@@ -107,26 +102,7 @@ impl<V> Elsewhere<V> {
             Some(Some(packed)) => {
                 packed.position(index).map(|position| &mut packed.slots[position])
             }
-            _ => here_mut(&mut self.unswept, index),
-        }
-    }
-
-    /// Returns the tag and the value of such a slot, which must be occupied.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn occupied(&self, index: u32) -> (u32, &V) {
-        match self.slot(index) {
-            Some(Slot::Occupied { tag, value, .. }) => (*tag, value),
-            _ => unreachable!("slot {index} is vacant"),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn occupied_mut(&mut self, index: u32) -> (&mut u32, &mut V) {
-        match self.slot_mut(index) {
-            Some(Slot::Occupied { tag, value, .. }) => (tag, value),
-            _ => unreachable!("slot {index} is vacant"),
+            _ => self.unswept.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT),
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use super::{
     Completion::{Expired, ShutDown},
-    Limits, World, check, join,
+    World, check, join,
 };
 
 /// Makes a purgatory whose completions run on an executor thread, if they follow an expiration.
 fn with_executor() -> World {
-    let timer = |timer: crate::timer::TimerBuilder| timer.shards(1).executor_threads(1);
-    World { checks_steps: false, ..World::with_timer(Limits::new(None, None, 8), timer) }
+    World::with_timer(|timer| timer.shards(1).executor_threads(1))
 }
 
 #[test]

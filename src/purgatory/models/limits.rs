@@ -10,7 +10,7 @@ use super::{
 /// displaced.
 fn displacing() -> World {
     let limit = Limit { operations: 1, overload: Overload::DisplaceOldest };
-    World::with(Limits::new(Some(1), Some(limit), 8))
+    World::with_limits(Limits::new(Some(1), Some(limit), 8))
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn an_operation_displaced_while_it_is_checked_ends_once() {
 fn the_permit_of_an_ended_operation_is_taken_by_one_newcomer() {
     check(|| {
         let limit = Some(Limit { operations: 1, overload: Overload::Refuse });
-        let world = World::with(Limits::new(None, limit, 8));
+        let world = World::with_limits(Limits::new(None, limit, 8));
         let first = world.watch(&[0]).expect("it waits");
         let other = world.spawn(|world| world.try_watch(&[0]).is_ok());
         assert!(world.cancel(first));

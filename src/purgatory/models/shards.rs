@@ -4,13 +4,12 @@ use std::sync::{Arc, atomic};
 
 use super::{
     Completion::{Cancelled, Satisfied},
-    Limits, OperationKey, World, check, join,
+    OperationKey, World, check, join,
 };
 
 /// Makes a purgatory with two shards. The threads of a model begin with the first one.
 fn two_shards() -> World {
-    let timer = |timer: crate::timer::TimerBuilder| timer.shards(2).inline();
-    World { checks_steps: false, ..World::with_timer(Limits::new(None, None, 8), timer) }
+    World::with_timer(|timer| timer.shards(2).inline())
 }
 
 impl World {

@@ -53,8 +53,7 @@ fn a_delay_of_zero_and_a_passed_instant_are_due_at_once_within_a_tick() {
     let (timer, log) = (builder().build().unwrap(), Log::new());
     clock.advance(SECOND / 2);
     let (now, passed) = (clock.now(), clock.now().checked_sub(SECOND / 4).unwrap());
-    let far: [_; 3] =
-        std::array::from_fn(|number| timer.schedule(60 * SECOND, log.note(number)).unwrap());
+    let far = [0, 1, 2_u32].map(|number| timer.schedule(60 * SECOND, log.note(number)).unwrap());
     assert!(far[0].reset(Duration::ZERO) && far[1].reset_at(now) && far[2].reset_at(passed));
     timer.schedule(Duration::ZERO, log.note(3)).unwrap();
     timer.schedule_at(now, log.note(4)).unwrap();

@@ -114,7 +114,7 @@ fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
         for is_all in [false, true] {
             let (reached, ended) = (Arc::clone(&asked), Arc::clone(&asked));
             let operation = Op::new()
-                .reach(move |key, _| {
+                .reach(move |&key, _| {
                     *reached.lock().unwrap() += 1;
                     key < 3
                 })

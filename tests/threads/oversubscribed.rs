@@ -44,9 +44,9 @@ pub(crate) fn run() -> bool {
 fn timeouts(breaches: &Breaches) {
     let (expired, clock) = (Arc::<AtomicU64>::default(), JumpingClock::new());
     let (ran, builder) = (Arc::clone(&expired), Timer::builder().clock(clock.clone()));
-    let timer = builder.build_with(move |()| _ = ran.fetch_add(1, Relaxed));
+    let timer = builder.build_with(move |_: u64| _ = ran.fetch_add(1, Relaxed));
     let timer = timer.expect("the settings are valid");
-    let schedule = |delay| timer.schedule(delay, ()).expect("the timer has room");
+    let schedule = |delay| timer.schedule(delay, 0).expect("the timer has room");
     (0..DUE).for_each(|_| _ = schedule(HOUR));
     let pair = |_| {
         let timeout = schedule(YEAR);

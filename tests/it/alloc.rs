@@ -164,7 +164,7 @@ mod timers {
 
     #[test]
     fn a_queue_gives_the_memory_of_received_values_back() {
-        const VALUES: u64 = 100_000;
+        const VALUES: u32 = 100_000;
         let clock = ManualClock::new();
         let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
         for value in 0..VALUES {

@@ -96,7 +96,7 @@ fn a_refused_operation_passes_through_a_question_mark() {
     assert_eq!(wait::<io::Error>(&purgatory, 3).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     let (told, telling) = mpsc::channel();
     let refused = purgatory.watch(Op::new().end(move |_| told.send(9).unwrap()), [9], HOUR);
-    let refused = refused.err().expect("it is shut down");
+    let refused = refused.expect_err("it is shut down");
     assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
     refused.into_value().complete(Completion::Cancelled);
     assert_eq!(telling.try_recv(), Ok(9));

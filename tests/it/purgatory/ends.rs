@@ -163,7 +163,7 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
 #[test]
 fn an_expired_operation_is_completed_if_the_pool_drops_it() {
     let timer = Timer::builder().executor(drop);
-    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+    let purgatory = Purgatory::<u32, _>::builder().timer(timer).build().unwrap();
     let (send, ends) = mpsc::channel();
     let op = Op::new().end(move |end| send.send(end).unwrap());
     assert!(purgatory.watch(op, [1], MS).is_ok());

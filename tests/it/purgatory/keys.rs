@@ -3,53 +3,43 @@
 use std::{sync::Arc, time::Duration};
 
 use delaywheel::{
-    Completion::{self, Cancelled, Satisfied},
+    Completion::{Cancelled, Satisfied},
     Condition,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Purgatory, Timer, Watch,
+    ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Log, OnDrop, OnKeys, Op, Tagged, YEAR};
-
-struct Fetch(&'static str, Log<(&'static str, Completion)>);
-
-impl DelayedOperation<String> for Fetch {
-    fn try_complete(&mut self) -> bool {
-        self.0.starts_with("ready")
-    }
-
-    fn has_reached(&mut self, key: &String, threshold: u64) -> bool {
-        key.len() as u64 >= threshold
-    }
-
-    fn complete(self, completion: Completion) {
-        self.1.push((self.0, completion));
-    }
-}
+use super::support::{Cancel as _, HOUR, Key, Log, OnDrop, OnKeys, Op, Tagged, YEAR};
 
 #[test]
 fn keys_can_be_looked_up_by_a_borrowed_form() {
     let timer = Timer::builder().clock(ManualClock::new());
-    let purgatory: Purgatory<String, _> = Purgatory::builder().timer(timer).build().unwrap();
+    let purgatory: OnKeys = Purgatory::builder().timer(timer).build().unwrap();
     let log = Log::new();
-    let topic = |number: u32| format!("topic-{number}");
-    let watch = |name, watches: &[Condition<String>]| {
-        let watched = purgatory.watch(Fetch(name, log.clone()), Watch::any(watches.to_vec()), HOUR);
+    let key = |number| Key::new(number, || ());
+    let op = |name| {
+        let log = log.clone();
+        // The threshold of a key is its number.
+        Op::new()
+            .reach(|key: &Key, at| u64::from(key.0) >= at)
+            .end(move |end| log.push((name, end)))
+    };
+    let watch = |name, watches: &[Condition<Key>]| {
+        let watched = purgatory.watch(op(name), Watch::any(watches.to_vec()), HOUR);
         assert!(watched.unwrap().key().is_some());
     };
-    watch("a", &[Threshold(topic(1), 100), Events(topic(2)), Events(topic(2))]);
-    watch("b", &[Threshold(topic(1), 200), Events(topic(3))]);
-    watch("c", &[Events(topic(4))]);
-    assert_eq!(purgatory.check_and_complete("topic-2"), 0);
-    assert_eq!(purgatory.check_each([topic(2), topic(3)]), 0);
-    assert_eq!(purgatory.advance("topic-1", 150), 1);
-    assert_eq!(purgatory.cancel_on("topic-3"), 1);
-    assert_eq!(purgatory.cancel_on(&topic(4)), 1);
-    let ended = log.take();
-    assert_eq!(ended, [("a", Satisfied), ("b", Cancelled), ("c", Cancelled)]);
+    watch("a", &[Threshold(key(1), 100), Events(key(2)), Events(key(2))]);
+    watch("b", &[Threshold(key(1), 200), Events(key(3))]);
+    watch("c", &[Events(key(4))]);
+    assert_eq!(purgatory.check_and_complete(&2_u32), 0);
+    assert_eq!(purgatory.check_each([key(2), key(3)]), 0);
+    assert_eq!(purgatory.advance(&1_u32, 150), 1);
+    assert_eq!(purgatory.cancel_on(&3_u32), 1);
+    assert_eq!(purgatory.cancel_on(&key(4)), 1);
+    assert_eq!(log.take(), [("a", Satisfied), ("b", Cancelled), ("c", Cancelled)]);
     assert_eq!(purgatory.stats().keys, 0);
-    let watches = [Threshold(topic(1), 7)];
-    let result = purgatory.watch(Fetch("d", log), Watch::any(watches), Duration::ZERO);
+    let watch = Watch::any([Threshold(key(7), 7)]);
+    let result = purgatory.watch(op("d"), watch, Duration::ZERO);
     assert!(result.unwrap().key().is_none(), "`has_reached` got another key");
 }
 

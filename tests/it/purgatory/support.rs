@@ -16,10 +16,12 @@ pub(crate) use crate::timer::support::{
     HOUR, Log, MS, OnDrop, SECOND, YEAR, must_return, wait_until,
 };
 
+type Reach<K> = dyn FnMut(&K, u64) -> bool + Send;
+
 /// Tests share its types, since each pair of keys and operations takes half a second to compile.
 pub(crate) struct Op<K = u32> {
     check: Box<dyn FnMut() -> bool + Send>,
-    reach: Box<dyn FnMut(&K, u64) -> bool + Send>,
+    reach: Box<Reach<K>>,
     end: Box<dyn FnOnce(Completion) + Send>,
 }
 
@@ -197,6 +199,12 @@ pub(crate) struct Tagged<T>(pub(crate) u32, pub(crate) T);
 impl Key {
     pub(crate) fn new(number: u32, dropped: impl Fn() + Send + Sync + 'static) -> Self {
         Self(number, OnDrop::new(dropped))
+    }
+}
+
+impl Borrow<u32> for Key {
+    fn borrow(&self) -> &u32 {
+        &self.0
     }
 }
 

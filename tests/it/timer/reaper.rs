@@ -99,7 +99,7 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
 fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_well() {
     let (clock, settings, release) = late();
     let timer = settings.clone().build().unwrap();
-    let purgatory = Purgatory::builder().timer(settings).build().unwrap();
+    let purgatory = Purgatory::<u32, _>::builder().timer(settings).build().unwrap();
     let (ended, ends) = mpsc::channel();
     let expires = ended.clone();
     timer.schedule(HOUR, move || ended.send("timeout").unwrap()).unwrap();

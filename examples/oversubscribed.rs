@@ -5,7 +5,8 @@
 //! expire after 5 to 25 ms. Run it on a quiet machine:
 //!
 //! ```sh
-//! cargo run --release --example oversubscribed -- [seconds] [threads]...
+//! cargo bench -p delaywheel-benches --no-default-features --bench oversubscribed -- \
+//!     [seconds] [threads]...
 //! ```
 
 use std::{
@@ -36,7 +37,9 @@ struct Measured {
 const BURST: u64 = 500_000;
 
 fn main() {
-    let mut numbers = env::args().skip(1).map(|word| word.parse().expect("a number"));
+    // Cargo passes a flag.
+    let words = env::args().skip(1).filter(|word| !word.starts_with('-'));
+    let mut numbers = words.map(|word| word.parse().expect("a number"));
     let seconds = numbers.next().unwrap_or(3);
     let threads: Vec<_> = numbers.collect();
     let threads = if threads.is_empty() { vec![2, 4, 8, 16] } else { threads };

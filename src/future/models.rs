@@ -27,7 +27,6 @@ fn run(shared: &Shared, task: &Parker) -> Completion {
     }
 }
 
-/// Ends the operation of a wait on another thread.
 fn finish(shared: &Arc<Shared>, completion: Completion) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || shared.finish(completion))

@@ -47,7 +47,6 @@ impl Clock for Still {
     }
 }
 
-/// Runs a model in every interleaving.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     explore(None, model);
 }
@@ -55,7 +54,6 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// The delay of the operations that can expire: one tick.
 const DELAY: Duration = Duration::from_millis(1);
 
-/// The delay of the others.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The ends of operations, in order. Not part of any protocol, so the model checker does not track
@@ -88,7 +86,6 @@ impl DelayedOperation<usize> for Op {
     }
 }
 
-/// A purgatory, the state, and the ends of operations.
 #[derive(Clone)]
 struct World {
     purgatory: Purgatory<usize, Op>,
@@ -135,7 +132,6 @@ impl World {
         Op { state: Arc::clone(&self.state), ends: Arc::clone(&self.ends) }
     }
 
-    /// Registers an operation that waits for events on keys.
     fn try_watch(&self, keys: &[usize]) -> Result<Watched, WatchError<Op>> {
         self.try_watch_all(keys.iter().copied(), HOUR)
     }
@@ -161,7 +157,6 @@ impl World {
         self.purgatory.cancel_for_key(&key).into_iter().map(answer).count()
     }
 
-    /// Registers an operation that waits for [`DELAY`].
     fn watch_for_delay(&self, keys: &[usize]) -> Option<OperationKey> {
         let watched = self.try_watch_all(keys.iter().copied(), DELAY);
         watched.expect("there is room").key()
@@ -209,7 +204,6 @@ impl World {
         }
     }
 
-    /// Runs a function on a new thread.
     fn spawn<V: 'static>(&self, run: impl FnOnce(&Self) -> V + 'static) -> thread::JoinHandle<V> {
         let world = self.clone();
         thread::spawn(move || run(&world))

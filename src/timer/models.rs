@@ -46,7 +46,6 @@ const DUE: Tick = Tick::ZERO;
 /// A deadline that is not due at [`DUE`].
 const FAR: Tick = Tick::new(100);
 
-/// Wakes the thread of a task.
 struct UnparkWaker(Parker);
 
 impl Wake for UnparkWaker {
@@ -55,7 +54,6 @@ impl Wake for UnparkWaker {
     }
 }
 
-/// Makes a waker that unparks the thread of a task.
 pub(crate) fn waker(task: &Parker) -> Waker {
     Waker::from(Arc::new(UnparkWaker(task.clone())))
 }
@@ -79,6 +77,19 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// `LOOM_MAX_PREEMPTIONS` asks for more.
 fn check_of_three(model: impl Fn() + Sync + Send + 'static) {
     explore(Some(2), model);
+}
+
+/// Runs a function on a thread that shares a value.
+fn beside<S: 'static, V: 'static>(
+    shared: &Arc<S>,
+    run: impl FnOnce(&S) -> V + 'static,
+) -> thread::JoinHandle<V> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || run(&shared))
+}
+
+fn join<V>(thread: thread::JoinHandle<V>) -> V {
+    thread.join().expect("no thread panics")
 }
 
 /// Returns empty shards, and the parker of their reaper.
@@ -136,7 +147,6 @@ fn expire_due<V: Send + 'static>(
     }
 }
 
-/// Returns timeouts that have expired.
 fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>> {
     let mut wheel = TimingWheel::new(DUE);
     for value in values {
@@ -162,18 +172,13 @@ fn values(expired: Vec<Expired<u32>>) -> Vec<u32> {
 fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
     check(|| {
         let (shards, _parker) = new_shards(1, Some(1));
-        let (inserter, reaper) = (Arc::clone(&shards), Arc::clone(&shards));
-        let inserter = thread::spawn(move || try_insert(&inserter, 0, DUE, DUE, 7).err());
-        let reaper = thread::spawn(move || expire(&reaper));
+        let inserter = beside(&shards, |shards| try_insert(shards, 0, DUE, DUE, 7).err());
+        let reaper = beside(&shards, expire);
         let mut got = shards.shut_down();
-        got.extend(reaper.join().expect("no thread panics"));
-        let refused = inserter.join().expect("no thread panics");
-        got.extend(refused.map(ScheduleError::into_value));
+        got.extend(join(reaper));
+        got.extend(join(inserter).map(ScheduleError::into_value));
         assert_eq!(got, [7]);
-        assert!(
-            shards.next_expiration() == Tick::MAX,
-            "a timer that is shut down publishes an expiration"
-        );
+        assert_eq!(shards.next_expiration(), Tick::MAX, "it is shut down");
         let refused = try_insert(&shards, 0, DUE, DUE, 8);
         let error = refused.expect_err("the timer is shut down");
         assert_eq!(error.kind(), ScheduleErrorKind::ShutDown, "no permit is free");
@@ -247,7 +252,7 @@ fn serve_by<V: 'static>(
 }
 
 fn end(reaper: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-    reaper.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+    reaper.into_iter().for_each(join);
 }
 
 /// Shuts a timer with one due timeout down. Returns the values that the handler got and those that
@@ -282,10 +287,9 @@ fn late_timer() -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log, thread::JoinHand
     let (timer, reaper, log) = new_timer(Delivery::Backlog(Arc::new(Backlog::new(false))));
     insert(&timer.shards, 0, DUE, 7);
     timer.shards.wakeup.expect_at(DUE);
-    let helper = Arc::clone(&timer);
-    let helper = thread::spawn(move || {
-        let refused = try_insert(&helper.shards, 0, LATE.now, FAR, 8).err();
-        helper.help_if_late(LATE);
+    let helper = beside(&timer, |timer| {
+        let refused = try_insert(&timer.shards, 0, LATE.now, FAR, 8).err();
+        timer.help_if_late(LATE);
         refused.into_iter().map(ScheduleError::into_value).collect()
     });
     (timer, reaper, log, helper)
@@ -296,7 +300,7 @@ fn a_shutdown_beside_a_thread_that_helps_returns_each_value() {
     check(|| {
         let (timer, _reaper, _log, helper) = late_timer();
         let mut got = timer.shut_down();
-        got.extend(helper.join().expect("no thread panics"));
+        got.extend(join(helper));
         got.sort_unstable();
         assert_eq!(got, [7, 8], "lost");
         assert_eq!(timer.len(), 0);
@@ -311,7 +315,7 @@ fn a_finish_beside_a_thread_that_helps_runs_the_due_value_and_waits_for_the_othe
         let mut reaper = timer.client();
         timer.shards.begin_finish();
         let turn = reaper.turn();
-        let refused = helper.join().expect("no thread panics");
+        let refused = join(helper);
         let is_over = turn == Turn::Ended || reaper.turn() == Turn::Ended;
         assert_eq!(is_over, refused == [8], "a timeout is pending, or none");
         let pending = timer.shards.shut_down();
@@ -347,10 +351,9 @@ fn the_limit_is_exact() {
             }
             is_acquired
         };
-        let other = Arc::clone(&shared);
-        let other = thread::spawn(move || enter(&other));
+        let other = beside(&shared, enter);
         let is_acquired = enter(&shared);
-        assert!(is_acquired | other.join().expect("no thread panics"), "no thread got the permit");
+        assert!(is_acquired | join(other), "no thread got the permit");
         assert!(shared.0.acquire() && !shared.0.acquire(), "the limit has changed");
     });
 }

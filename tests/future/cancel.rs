@@ -64,7 +64,6 @@ const FUTURES: [(&str, Make); 8] = [
 
 const CONDITIONS: [Condition<u32>; 2] = [Condition::Threshold(3, 9), Condition::Events(4)];
 
-/// When a future is dropped.
 #[derive(Debug, Clone, Copy)]
 enum Dropped {
     /// After this many pending polls.

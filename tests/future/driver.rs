@@ -24,15 +24,21 @@ impl Clock for View {
     }
 }
 
-/// The delays that a driver asks for.
 type Delays = Arc<Mutex<Vec<Duration>>>;
 
 /// A timer with a driver, whose sleeps are those of a second timer, and the clock of both.
 fn driven() -> (Timer, impl Future<Output = ()> + Unpin, ManualClock, Delays) {
+    driven_by(|clock| View(clock.clone()))
+}
+
+/// The same with a clock for the first timer, which may be that of the second one.
+fn driven_by<C: Clock>(
+    own: impl FnOnce(&ManualClock) -> C,
+) -> (Timer, impl Future<Output = ()> + Unpin, ManualClock, Delays) {
     let (outer, clock) = timer();
     let delays = Delays::default();
     let asked = Arc::clone(&delays);
-    let builder = Timer::builder().clock(View(clock.clone()));
+    let builder = Timer::builder().clock(own(&clock));
     let make_sleep = move |delay| {
         asked.lock().expect("no test panics").push(delay);
         outer.sleep(delay)
@@ -41,7 +47,6 @@ fn driven() -> (Timer, impl Future<Output = ()> + Unpin, ManualClock, Delays) {
     (timer, driver, clock, delays)
 }
 
-/// Takes the delays for which the driver has asked.
 fn taken(delays: &Delays) -> Vec<u64> {
     delays.lock().expect("no test panics").drain(..).map(|delay| delay.as_secs()).collect()
 }
@@ -146,7 +151,6 @@ fn a_driver_wakes_a_bounded_number_of_tasks_in_a_poll() {
     assert!(polls >= SLEEPS / 64);
 }
 
-/// A waker that uses the timer.
 struct Sleeping(Timer, ManualClock);
 
 impl Wake for Sleeping {
@@ -159,10 +163,7 @@ impl Wake for Sleeping {
 fn the_waker_of_a_driver_may_use_the_timer_when_the_wall_clock_is_set() {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
-        let (outer, clock) = timer();
-        let builder = Timer::builder().clock(clock.clone());
-        let (timer, mut driver) =
-            builder.build_with_driver(move |delay| outer.sleep(delay)).expect("they are valid");
+        let (timer, mut driver, clock, _) = driven_by(ManualClock::clone);
         let noon = clock.system_time() + 3600 * SECOND;
         let mut sleep = timer.sleep_until_time(noon);
         assert!(poll(&mut sleep).is_pending());
@@ -176,17 +177,9 @@ fn the_waker_of_a_driver_may_use_the_timer_when_the_wall_clock_is_set() {
 
 #[test]
 fn a_driver_that_sleeps_begins_to_read_clocks_that_do_not_tell_of_steps() {
-    let (outer, _) = timer();
-    let delays = Delays::default();
-    let asked = Arc::clone(&delays);
-    let make_sleep = move |delay| {
-        asked.lock().expect("no test panics").push(delay);
-        outer.sleep(delay)
-    };
     let clock = Set::reporting(false, Some(SECOND));
     let shown = clock.system_time();
-    let built = Timer::builder().clock(clock).build_with_driver(make_sleep);
-    let (timer, mut driver) = built.expect("the settings are valid");
+    let (timer, mut driver, _clock, delays) = driven_by(|_| clock);
     let (woken, waker) = Wakes::new();
     let mut first = timer.sleep(60 * SECOND);
     assert!(poll(&mut first).is_pending() && poll_with(&mut driver, &waker).is_pending());

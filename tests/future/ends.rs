@@ -3,10 +3,6 @@
 use std::{
     future::pending,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     task::Poll,
     thread,
     time::{Duration, Instant},
@@ -15,20 +11,25 @@ use std::{
 use delaywheel::{Clock, ScheduleErrorKind, Timer, future::TimeoutError};
 use pollster::block_on;
 
-use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
+use crate::{
+    clock::Deadly,
+    support::{SECOND, Set, Wakes, poll, poll_with, timer},
+};
 
 #[test]
 fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
     let (timer, clock) = timer();
     let (woken, waker) = Wakes::new();
     let mut sleep = timer.sleep(SECOND);
+    let mut by_wall_clock = timer.sleep_until_time(clock.system_time() + 9 * SECOND);
     let mut limited = timer.timeout(SECOND, pending::<()>());
     let mut unpolled = timer.sleep(SECOND);
     assert!(poll_with(&mut sleep, &waker).is_pending());
+    assert!(poll_with(&mut by_wall_clock, &waker).is_pending());
     assert!(poll_with(&mut limited, &waker).is_pending());
     timer.schedule(SECOND, || ()).expect("the timer runs");
     assert_eq!(timer.shutdown().len(), 1, "the callback, and no sleep");
-    assert_eq!(woken.count(), 2);
+    assert_eq!(woken.count(), 3);
     let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("the timer is shut down") };
     assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::BrokenPipe);
@@ -41,6 +42,8 @@ fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
     let stats = timer.stats();
     assert_eq!(stats.scheduled, stats.expired + stats.cancelled + stats.returned);
     assert_eq!(stats.refused, 2, "the polls of sleeps that the shutdown ended count as no others");
+    let Poll::Ready(Err(error)) = poll(&mut by_wall_clock) else { panic!("it has no timer") };
+    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
 }
 
 #[test]
@@ -106,7 +109,6 @@ fn a_sleep_whose_time_is_over_ends_well_after_a_shutdown_and_leaves_the_timer() 
     assert_eq!(timer.stats().pending, 0);
 }
 
-/// Shuts a timer down.
 struct EndOnDrop<'a>(&'a Timer);
 
 impl Drop for EndOnDrop<'_> {
@@ -157,38 +159,24 @@ fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
                 assert_eq!(ended.is_pending(), index > count, "{ended:?}");
             }
             // The last poll was that of another task.
-            assert!(
-                [&mut in_finish, &mut before]
-                    .into_iter()
-                    .all(|sleep| poll_with(sleep, &waker).is_pending() || sleep.is_elapsed())
-            );
+            for sleep in [&mut in_finish, &mut before] {
+                assert!(poll_with(sleep, &waker).is_pending() || sleep.is_elapsed());
+            }
         }
     });
-}
-
-/// A clock that panics on the thread with this name, once its flag is set.
-#[derive(Debug, Clone)]
-struct Faulty(&'static str, Arc<AtomicBool>);
-
-impl Clock for Faulty {
-    fn now(&self) -> Instant {
-        let is_victim = thread::current().name() == Some(self.0);
-        assert!(!(is_victim && self.1.load(Ordering::SeqCst)), "the clock panics");
-        Instant::now()
-    }
 }
 
 #[test]
 fn a_dead_reaper_of_sleeps_or_of_callbacks_ends_the_sleeps_with_an_error_and_refuses_callbacks() {
     for victim in ["timer-sleeps-reaper", "timer-reaper"] {
-        let clock = Faulty(victim, Arc::default());
+        let clock = Deadly::of(victim);
         let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
         let hour = Duration::from_secs(3600);
         timer.schedule(hour, || ()).expect("the timer runs");
         let mut sleep = timer.sleep(hour);
         let (woken, waker) = Wakes::new();
         assert!(poll_with(&mut sleep, &waker).is_pending());
-        clock.1.store(true, Ordering::SeqCst);
+        clock.kill();
         timer.wake();
         let start = Instant::now();
         while woken.count() == 0 {

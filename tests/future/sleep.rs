@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Clock, ScheduleErrorKind, Timer, future::Sleep};
+use delaywheel::{Clock, Timer, future::Sleep};
 use pollster::block_on;
 
 use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
@@ -70,18 +70,6 @@ fn a_sleep_that_is_due_at_its_first_poll_touches_no_wheel() {
     assert!(poll(&mut sleep).is_ready());
     drop(timer.sleep(SECOND));
     assert_eq!(timer.stats().scheduled, 0);
-}
-
-#[test]
-fn a_sleep_registers_at_its_first_poll_and_leaves_when_it_is_dropped() {
-    let (timer, _clock) = timer();
-    let mut sleep = timer.sleep(SECOND);
-    assert_eq!(timer.stats().scheduled, 0);
-    assert!(poll(&mut sleep).is_pending());
-    assert_eq!(timer.stats().pending, 1);
-    drop(sleep);
-    let stats = timer.stats();
-    assert_eq!((stats.pending, stats.cancelled), (0, 1));
 }
 
 #[test]
@@ -175,16 +163,4 @@ fn a_sleep_until_a_time_follows_the_wall_clock() {
     assert_eq!(timer.stats().pending, 0, "a dropped sleep stays");
     clock.advance(9 * SECOND);
     assert_eq!(woken.count(), 2);
-}
-
-#[test]
-fn a_sleep_until_a_time_ends_with_the_timer() {
-    let (timer, clock) = timer();
-    let (woken, waker) = Wakes::new();
-    let mut sleep = timer.sleep_until_time(clock.system_time() + SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    timer.shutdown();
-    assert_eq!(woken.count(), 1);
-    let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("it sleeps without a timer") };
-    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
 }

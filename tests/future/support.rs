@@ -42,21 +42,18 @@ impl Wake for Wakes {
     }
 }
 
-/// A timer in virtual time, and its clock.
 pub(crate) fn timer() -> (Timer, ManualClock) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     (timer, clock)
 }
 
-/// A purgatory in virtual time, and its clock.
 pub(crate) fn purgatory() -> (AsyncPurgatory<u32>, ManualClock) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone());
     (Purgatory::builder().timer(timer).build().expect("the settings are valid"), clock)
 }
 
-/// A queue in virtual time, and its clock.
 pub(crate) fn queue() -> (DelayQueue<u32>, ManualClock) {
     let clock = ManualClock::new();
     let queue = Timer::builder().clock(clock.clone()).build_queue();
@@ -68,12 +65,10 @@ pub(crate) fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_with(future, Waker::noop())
 }
 
-/// Polls a future once.
 pub(crate) fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(waker))
 }
 
-/// A future that is pending this many times.
 pub(crate) struct Pending(pub(crate) u32);
 
 impl Future for Pending {

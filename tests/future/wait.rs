@@ -22,7 +22,6 @@ fn completion(wait: &mut Wait<u32>) -> Option<Completion> {
     }
 }
 
-/// Nothing is left of any wait.
 fn assert_empty(purgatory: &AsyncPurgatory<u32>) {
     assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (0, 0));
     assert_eq!(purgatory.stats().timer.pending, 0);

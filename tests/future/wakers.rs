@@ -14,7 +14,6 @@ use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, purgatory, queue, timer};
 
-/// Runs a function when it is woken.
 struct Call<F>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
@@ -103,9 +102,8 @@ fn a_waker_of_a_wait_may_poll_it_and_drop_another() {
             done.send((is_ready, used.stats().panicked)).expect("the test waits");
         });
         let mut held = waits.lock().expect("no test panics with it");
-        assert!(
-            poll_with(&mut held[0], &reentrant).is_pending() && poll(&mut held[1]).is_pending()
-        );
+        let polls = [poll_with(&mut held[0], &reentrant), poll(&mut held[1])];
+        assert!(polls.iter().all(Poll::is_pending));
         drop(held);
         if is_shut_down {
             drop(purgatory.shutdown());

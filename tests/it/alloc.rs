@@ -133,7 +133,7 @@ mod timers {
     /// A burst of timeouts, half of which expire and half are cancelled. Then `end` has to free
     /// their memory.
     fn burst(end: impl FnOnce(&Timer)) -> AllocationInfo {
-        const BURST: u32 = 100_000;
+        const BURST: u32 = if cfg!(debug_assertions) { 20_000 } else { 100_000 };
 
         let (clock, timer) = manual_with(|builder| builder.shards(1));
         measure(|| {
@@ -151,7 +151,7 @@ mod timers {
     #[test]
     fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks_or_is_shut_down() {
         let kept = burst(|_| ());
-        assert!(kept.bytes_current > 2_000_000, "{kept:?}");
+        assert!(kept.bytes_current > 400_000, "{kept:?}");
         let shut_down = |timer: &Timer| {
             timer.schedule(SECOND, || ()).unwrap();
             assert_eq!(timer.shutdown().len(), 1);
@@ -164,7 +164,7 @@ mod timers {
 
     #[test]
     fn a_queue_gives_the_memory_of_received_values_back() {
-        const VALUES: u64 = 100_000;
+        const VALUES: u32 = 100_000;
         let clock = ManualClock::new();
         let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
         for value in 0..VALUES {
@@ -265,6 +265,12 @@ mod futures {
         });
         assert_eq!(moved, AllocationInfo::default());
         assert_eq!(timer.stats().pending, MILLION);
+        let freed = measure(|| {
+            sleeps.clear();
+            timer.shrink();
+        });
+        assert_eq!(used.bytes_current + freed.bytes_current, 0, "{used:?}");
+        assert_eq!(used.count_current + freed.count_current, 0);
     }
 
     #[test]
@@ -286,23 +292,6 @@ mod futures {
         rounds();
         assert_eq!(measure(&mut rounds), AllocationInfo::default());
         assert_eq!((timer.stats().pending, timer.stats().cancelled), (0, 6_000));
-    }
-
-    #[test]
-    fn a_timer_that_shrinks_gives_back_the_memory_of_sleeps() {
-        let (_clock, timer) = manual_with(|builder| builder.shards(1));
-        let mut context = Context::from_waker(Waker::noop());
-        let used = measure(|| {
-            let mut sleeps: Vec<_> =
-                (0..MILLION / 10).map(|_| timer.sleep(Duration::from_secs(1))).collect();
-            for sleep in &mut sleeps {
-                assert!(Pin::new(sleep).poll(&mut context).is_pending());
-            }
-            drop(sleeps);
-            timer.shrink();
-        });
-        assert!(used.bytes_max > MILLION / 10 * 24, "{used:?}");
-        assert_eq!((used.bytes_current, used.count_current), (0, 0));
     }
 }
 

@@ -85,7 +85,6 @@ fn a_limit_used_up_by_moves_leaves_the_advance_undrained() {
     assert_eq!(drain_at(&mut wheel, 31).len(), 36);
 }
 
-/// Inserts a number of timeouts at one tick.
 fn fill(wheel: &mut TimingWheel<()>, count: usize, deadline: u64) {
     for _ in 0..count {
         wheel.insert(Tick::new(deadline), ()).unwrap();

@@ -5,7 +5,7 @@ use std::{
     error::Error,
     io,
     panic::{RefUnwindSafe, UnwindSafe},
-    time::Duration,
+    sync::mpsc,
 };
 
 use delaywheel::{
@@ -15,9 +15,9 @@ use delaywheel::{
     wheel::WheelBuilder,
 };
 
-type BoxError = Box<dyn Error + Send + Sync>;
+use crate::purgatory::support::{HOUR, Op, Shared};
 
-const HOUR: Duration = Duration::from_secs(3600);
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// `Send`, but not `Sync`, as a boxed `FnOnce` is.
 type Value = Cell<u32>;
@@ -53,10 +53,8 @@ fn a_refused_timeout_passes_through_a_question_mark() {
     assert_eq!(schedule::<io::Error>(&timer).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
     timer.shutdown();
     let error = schedule::<io::Error>(&timer).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        (io::ErrorKind::BrokenPipe, "timer is shut down")
-    );
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(error.to_string(), "timer is shut down");
     let error = io::Error::from(Timer::builder().shards(0).build().unwrap_err());
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
@@ -76,20 +74,11 @@ fn an_error_returns_the_reason_and_the_value() {
     assert_eq!(std::sync::Arc::strong_count(&ran), 1);
 }
 
-/// An operation that is not `Sync`.
-struct Waits(Value);
-
-impl DelayedOperation<u32> for Waits {
-    fn complete(self, _: Completion) {}
-}
-
 #[test]
 fn a_refused_operation_passes_through_a_question_mark() {
-    fn wait<E>(purgatory: &Purgatory<u32, Waits>, key: u32) -> Result<(), E>
-    where
-        E: From<WatchError<Waits>>,
-    {
-        let _ = purgatory.watch(Waits(Cell::new(key)), [key], HOUR)?;
+    // An operation is not `Sync`.
+    fn wait<E: From<WatchError<Op>>>(purgatory: &Shared, key: u32) -> Result<(), E> {
+        let _ = purgatory.watch(Op::new(), [key], HOUR)?;
         Ok(())
     }
     let builder = Purgatory::builder()
@@ -105,22 +94,17 @@ fn a_refused_operation_passes_through_a_question_mark() {
     assert_eq!(error.to_string(), "purgatory is full");
     drop(purgatory.shutdown());
     assert_eq!(wait::<io::Error>(&purgatory, 3).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-    let refused = purgatory.watch(Waits(Cell::new(9)), [9], HOUR).unwrap_err();
+    let (told, telling) = mpsc::channel();
+    let refused = purgatory.watch(Op::new().end(move |_| told.send(9).unwrap()), [9], HOUR);
+    let refused = refused.expect_err("it is shut down");
     assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
-    assert_eq!(refused.into_value().0.get(), 9);
+    refused.into_value().complete(Completion::Cancelled);
+    assert_eq!(telling.try_recv(), Ok(9));
 }
 
-#[test]
-fn handles_can_be_moved_and_shared_across_threads_and_panics() {
+/// Handles can be moved and shared across threads and panics.
+const _: () = {
     const fn is_safe<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
-    is_safe::<Timer>();
-    is_safe::<ValueTimer<Value>>();
-    is_safe::<DelayQueue<Value>>();
-    is_safe::<ManualClock>();
-    is_safe::<TimeoutHandle>();
-    is_safe::<TimeoutKey>();
-    is_safe::<TimeoutGuard>();
-    is_safe::<Repeating>();
-    is_safe::<Debounce>();
-    is_safe::<Throttle>();
-}
+    is_safe::<(Timer, ValueTimer<Value>, DelayQueue<Value>, ManualClock, Repeating)>();
+    is_safe::<(TimeoutHandle, TimeoutKey, TimeoutGuard, Debounce, Throttle)>();
+};

@@ -15,7 +15,6 @@ use tracing::{
 
 use crate::timer::support::{SECOND, Set, manual, manual_with};
 
-/// The fields of one event.
 struct Line(String);
 
 impl Visit for Line {
@@ -28,7 +27,6 @@ impl Visit for Line {
     }
 }
 
-/// A subscriber that calls a function for each event.
 struct OnEvent<F>(F);
 
 impl<F: Fn(&Event<'_>) + 'static> Subscriber for OnEvent<F> {

@@ -1,12 +1,12 @@
 //! The layers: a file imports from its own module and from lower layers, and modules form no
 //! circles.
 //!
-//! The test reads the sources as text, cuts them into tokens, and searches for paths that start at
-//! `crate`, `super` or `self`. A file imports an item from the module that defines it, not through
-//! a re-export of the crate root. Only the crate root itself is exempt.
+//! A file imports an item from the module that defines it, not through a re-export of the crate
+//! root. Only the crate root itself is exempt.
 
 use std::{
     collections::BTreeSet,
+    mem,
     path::{Path, PathBuf},
 };
 
@@ -132,69 +132,56 @@ fn module_of(path: &Path) -> Vec<String> {
 }
 
 /// Paths from the crate root in a file of module `home`, that the file writes with `crate`, `super`
-/// or `self`.
+/// or `self`, each on its own or in a group such as `a::{b, c::d as e}`.
 fn paths(text: &str, home: &[String]) -> Vec<Vec<String>> {
     let tokens = tokens(text);
-    let mut found = Vec::new();
-    let mut braces = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        match tokens[at] {
-            "{" => braces.push(at >= 2 && tokens[at - 2] == "mod"),
-            "}" => drop(braces.pop()),
-            "crate" | "super" | "self" => {
-                let modules = braces.iter().filter(|is_module| **is_module).count();
-                let mut written = Vec::new();
-                at = leaves(&tokens, at, &[], &mut written);
-                found.extend(written.iter().filter_map(|path| from_root(path, home, modules)));
-                continue;
+    let (mut found, mut path) = (Vec::new(), Vec::new());
+    // What is before each open group, and whether each open brace is that of a module.
+    let (mut groups, mut braces) = (Vec::<Vec<_>>::new(), Vec::new());
+    for (at, &token) in tokens.iter().enumerate() {
+        let before = if at > 0 { tokens[at - 1] } else { "" };
+        let inner = braces.iter().filter(|is_module| **is_module).count();
+        let mut end = |path: &mut Vec<_>| found.extend(from_root(&mem::take(path), home, inner));
+        match token {
+            "::" => {}
+            "{" if before == "::" => groups.push(path.clone()),
+            "}" if !groups.is_empty() => {
+                end(&mut path);
+                groups.pop();
             }
-            _ => {}
+            "," if !groups.is_empty() => {
+                end(&mut path);
+                path.clone_from(groups.last().expect("one is open"));
+            }
+            _ if before == "::" => path.push(token),
+            _ if !groups.is_empty() => path.extend(["{", ","].contains(&before).then_some(token)),
+            _ => {
+                end(&mut path);
+                match token {
+                    "crate" | "super" | "self" => path.push(token),
+                    "{" => braces.push(at >= 2 && tokens[at - 2] == "mod"),
+                    "}" => drop(braces.pop()),
+                    _ => {}
+                }
+            }
         }
-        at += 1;
     }
     found
 }
 
 /// A path from the crate root, as written `inner` modules below `home`. `None` if it stays within
-/// these.
+/// these, or begins otherwise.
 fn from_root(path: &[&str], home: &[String], inner: usize) -> Option<Vec<String>> {
-    let relative = &path[usize::from(path[0] == "self")..];
+    let relative = &path[usize::from(*path.first()? == "self")..];
     let ups = relative.iter().take_while(|part| **part == "super").count();
-    let (base, rest) = match relative.first() {
-        Some(&"crate") => (0, &relative[1..]),
-        _ => (home.len() + inner - ups, &relative[ups..]),
+    let (base, rest) = match relative.first()? {
+        &"crate" => (0, &relative[1..]),
+        _ if ups > 0 || path[0] == "self" => (home.len() + inner - ups, &relative[ups..]),
+        _ => return None,
     };
     let is_outside = base <= home.len() && !rest.is_empty();
     let base = is_outside.then(|| home[..base].iter().cloned())?;
     Some(base.chain(rest.iter().map(ToString::to_string)).collect())
-}
-
-/// Collects the paths of the tree that starts at a token, such as `a::{b, c::d as e}`.
-///
-/// Returns where the tree ends.
-fn leaves<'a>(
-    tokens: &[&'a str],
-    at: usize,
-    prefix: &[&'a str],
-    found: &mut Vec<Vec<&'a str>>,
-) -> usize {
-    let path = [prefix, &tokens[at..=at]].concat();
-    match tokens[at + 1..] {
-        ["::", "{", ..] => {
-            let mut at = at + 3;
-            while tokens[at] != "}" {
-                at = leaves(tokens, at, &path, found);
-                at += usize::from(tokens[at] == ",");
-            }
-            at + 1
-        }
-        ["::", ..] => leaves(tokens, at + 2, &path, found),
-        ref rest => {
-            found.push(path);
-            at + if let ["as", ..] = rest { 3 } else { 1 }
-        }
-    }
 }
 
 /// All source files, by their paths under `src`.

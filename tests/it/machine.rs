@@ -30,7 +30,6 @@ pub(crate) struct Machine {
     known: HashSet<Key>,
     /// Keys of the pending timeouts, oldest first.
     live: Vec<Key>,
-    /// Keys of ended timeouts, latest last.
     dead: Vec<Key>,
     applied: u64,
 }
@@ -105,7 +104,6 @@ impl Machine {
         assert_eq!(seen, self.oracle.pending);
     }
 
-    /// Goes from one expiration to the next until nothing is pending.
     pub(crate) fn finish(mut self) {
         while let Some(next) = self.wheel.next_expiration() {
             self.advance(next, None);
@@ -191,10 +189,7 @@ impl Machine {
         }
         let is_as_before = count == 0 && self.wheel.next_expiration() == before;
         assert!(!is_idle || is_as_before, "the wheel did work before the next expiration");
-        assert!(
-            is_idle || !is_as_before || limit.is_some(),
-            "the wheel did no work at the next expiration"
-        );
+        assert!(is_idle || !is_as_before || limit.is_some(), "no work at the next expiration");
         assert!(count <= limit.unwrap_or(u64::MAX), "more steps than allowed");
         assert!(is_drained || limit.is_some(), "without a limit, a due timeout was left");
         if is_drained {

@@ -8,7 +8,6 @@ use std::panic::{self, AssertUnwindSafe};
 
 use crate::{machine::Machine, script::Script, shrink, variable::variable};
 
-/// Default number of operations.
 const DEFAULT_OPS: u64 = if cfg!(debug_assertions) { 12_000 } else { 1_200_000 };
 
 /// Bytes of a script. An operation takes two or three.
@@ -57,7 +56,6 @@ fn fails(script: &Script) -> bool {
     panic::catch_unwind(AssertUnwindSafe(|| Machine::run(script))).is_err()
 }
 
-/// Operations of all sizes together.
 fn model_operations() -> u64 {
     variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS)
 }

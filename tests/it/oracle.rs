@@ -44,11 +44,7 @@ impl Oracle {
     pub(crate) fn expire(&mut self, expired: &Expired<u64>) {
         let least = self.least();
         let known = self.pending.remove(&expired.key);
-        assert_eq!(
-            known,
-            Some((expired.deadline, expired.value)),
-            "the expired timeout was not pending"
-        );
+        assert_eq!(known, Some((expired.deadline, expired.value)), "it was not pending");
         assert!(expired.deadline <= self.now, "early");
         assert!(expired.deadline >= self.reached, "out of order: before the clock");
         assert_eq!(Some(expired.deadline), least, "out of order: an earlier timeout is pending");

@@ -91,7 +91,6 @@ fn no_comment_is_wider_than_100_columns_and_no_page_than_120() {
     assert!(wide.is_empty(), "{wide:#?}");
 }
 
-/// All pages of the repository.
 fn pages(root: &Path) -> Vec<PathBuf> {
     let folders = ["", "docs", "docs/decisions", "durable"];
     folders.iter().flat_map(|folder| markdown(&root.join(folder))).collect()
@@ -101,7 +100,6 @@ fn broken_links<'a>(text: &'a str, folder: &'a Path) -> impl Iterator<Item = &'a
     files(text).filter(|file| !folder.join(file).exists())
 }
 
-/// Files that a page links to.
 fn files(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let files = targets.map(|target| target.split('#').next().unwrap_or_default());
@@ -138,7 +136,6 @@ fn is_function(name: &str, functions: &BTreeMap<String, Vec<PathBuf>>) -> bool {
     files.iter().any(|path| modules.iter().all(|module| is_in(path, module)))
 }
 
-/// The files that define each function, by its name.
 fn functions(sources: impl Iterator<Item = (PathBuf, String)>) -> BTreeMap<String, Vec<PathBuf>> {
     let mut functions: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (path, text) in sources {

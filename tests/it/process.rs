@@ -19,18 +19,20 @@ use std::{
 };
 
 use delaywheel::{
-    BootClock, Clock, Completion, DelayedOperation, Purgatory, ScheduleErrorKind, SystemClock,
-    TimeoutGuard, Timer, WatchErrorKind,
+    BootClock, Clock, Completion, DelayedOperation, ScheduleErrorKind, SystemClock, TimeoutGuard,
+    Timer, WatchErrorKind,
 };
 
-use crate::timer::support::{GENEROUS, HOUR, MS, wait_until};
 #[cfg(target_os = "linux")]
 use crate::timer::threads::threads;
+use crate::{
+    purgatory::support::{Op, Shared},
+    timer::support::{GENEROUS, HOUR, MS, wait_until},
+};
 
 /// Says which child this process is; none if it is not one.
 const ROLE: &str = "DELAYWHEEL_CHILD";
 
-/// Runs one of these tests in a process of its own.
 fn child(role: &str, test: &str) -> Child {
     let mut command = command(role, test);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -63,7 +65,6 @@ fn signal(child: &Child, signal: &str) {
     assert!(status.expect("there is a kill command").success());
 }
 
-/// Waits for a child; fails if it does not end in time.
 fn succeeds(mut child: Child) {
     let mut status = None;
     wait_until("the child ends", || {
@@ -101,7 +102,6 @@ fn state(child: &Child) -> String {
     String::from_utf8_lossy(&told.expect("there is a ps command").stdout).trim().to_owned()
 }
 
-/// How long a child is stopped, at least.
 const STOPPED: Duration = Duration::from_millis(400);
 
 /// Has a timeout due in each millisecond, until the parent asks for the end.
@@ -135,8 +135,8 @@ fn be_stopped() {
 fn a_process_exits_while_its_timers_run() {
     static TIMER: LazyLock<Timer> = LazyLock::new(Timer::new);
     if is_child("exiting") {
-        let purgatory = Purgatory::<u32, Number>::new();
-        let _ = purgatory.watch(Number(1), [1], HOUR).unwrap();
+        let purgatory = Shared::new();
+        let _ = purgatory.watch(Op::new(), [1], HOUR).unwrap();
         // One callback never returns, others are due, and the process exits.
         let (begun, events) = mpsc::channel();
         let endless = move || {
@@ -387,12 +387,13 @@ fn without_a_thread_the_value_and_the_cause_are_handed_back() {
         }
         assert_eq!((timer.stats().pending, timer.shutdown()), (0, Vec::new()));
     }
-    let purgatory = Purgatory::<u32, Number>::new();
-    let refused = purgatory.watch(Number(5), [1], HOUR);
+    let (purgatory, (told, telling)) = (Shared::new(), mpsc::channel());
+    let refused = purgatory.watch(Op::new().end(move |_| told.send(5).unwrap()), [1], HOUR);
     let error = refused.expect_err("no thread starts");
     assert_eq!(error.kind(), WatchErrorKind::NoThread);
     assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
-    assert_eq!((error.into_value().0, purgatory.stats().delayed), (5, 0));
+    error.into_value().complete(Completion::Cancelled);
+    assert_eq!((telling.try_recv(), purgatory.stats().delayed), (Ok(5), 0));
     #[cfg(feature = "future")]
     futures_end_without_a_thread();
 }
@@ -426,10 +427,4 @@ fn futures_end_without_a_thread() {
     assert!(block_on(queue.recv_async()).is_err());
     let stats = timer.stats();
     assert_eq!((stats.pending, stats.scheduled), (0, 0));
-}
-
-struct Number(u32);
-
-impl DelayedOperation<u32> for Number {
-    fn complete(self, _: Completion) {}
 }

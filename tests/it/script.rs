@@ -35,9 +35,7 @@ pub(crate) enum Op {
     },
     Cancel(Pick),
     Reset(Pick, When),
-    /// Asks for the value and the deadline.
     Look(Pick),
-    /// Advances in at most `limit` steps.
     Advance {
         to: When,
         limit: Option<u64>,
@@ -48,7 +46,6 @@ pub(crate) enum Op {
     Shrink,
 }
 
-/// A tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) base: Base,
@@ -111,7 +108,6 @@ const MODES: [&[u8; 32]; 4] = [
 const SIZES: [usize; 8] = [2, 4, 64, 256, 16, 2, 4, 64];
 
 impl Script {
-    /// Any bytes make a script.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut bytes = Bytes(bytes);
         let setup = bytes.setup();

@@ -9,7 +9,6 @@ use crate::{
     timer::support::{GENEROUS, MS},
 };
 
-/// Schedules itself again without a delay, until the timer is shut down.
 fn again(timer: &Timer) {
     let own = timer.clone();
     let _ = timer.schedule(Duration::ZERO, move || again(&own));

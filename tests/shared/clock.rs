@@ -1,7 +1,11 @@
-//! A clock that the test sets.
+//! A clock that the test sets, and one that panics.
 
 use std::{
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -114,5 +118,27 @@ impl Clock for Set {
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         self.shared.timers.lock().unwrap().extend(self.drives.then_some(timer));
         self.drives
+    }
+}
+
+/// A clock that panics on the thread of this name once the test asks for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Deadly(&'static str, Arc<AtomicBool>);
+
+impl Deadly {
+    pub(crate) fn of(thread: &'static str) -> Self {
+        Self(thread, Arc::default())
+    }
+
+    pub(crate) fn kill(&self) {
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Deadly {
+    fn now(&self) -> Instant {
+        let is_victim = thread::current().name() == Some(self.0);
+        assert!(!(is_victim && self.1.load(Ordering::SeqCst)), "the clock panics");
+        Instant::now()
     }
 }

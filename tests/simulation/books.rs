@@ -23,7 +23,6 @@ pub(crate) type Tick = u64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum State {
-    /// The timer has not answered yet.
     Coming,
     Pending,
     /// Handed off, or about to be in this turn. It will run.
@@ -34,11 +33,9 @@ pub(crate) enum State {
     Returned,
 }
 
-/// When a timeout becomes due.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Due {
     Tick(Tick),
-    /// When the wall clock shows this time.
     Time(SystemTime),
 }
 
@@ -53,12 +50,10 @@ pub(crate) struct Entry {
     pub(crate) since: u64,
     /// The turn in which it was handed off.
     pub(crate) passed: u64,
-    /// The thread that scheduled it.
     pub(crate) thread: usize,
     pub(crate) is_dropped: bool,
 }
 
-/// The counts that the timer should have.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) scheduled: u64,
@@ -72,7 +67,6 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) entries: Vec<Entry>,
-    /// The pending entries.
     pub(crate) pending: BTreeSet<Number>,
     pub(crate) counts: Counts,
     pub(crate) is_shut_down: bool,
@@ -115,7 +109,6 @@ impl Books {
         }
     }
 
-    /// Records the time of the clock.
     pub(crate) fn see(&mut self, now: Time) {
         self.latest = self.latest.max(self.floor(self.elapsed(now)));
     }
@@ -144,13 +137,11 @@ impl Books {
         self.elapsed(now).min(u64::MAX - 1).max(self.latest.saturating_mul(self.tick))
     }
 
-    /// Returns the tick at which a timeout with this delay becomes due.
     pub(crate) fn after(&self, now: Time, delay: Delay) -> Tick {
         let Delay::Nanos(delay) = delay else { return Tick::MAX };
         self.due(now, self.since(now).saturating_add(delay))
     }
 
-    /// Returns the tick at which a timeout for this time becomes due.
     pub(crate) fn at(&self, now: Time, time: Time) -> Tick {
         self.due(now, self.elapsed(time))
     }
@@ -166,7 +157,6 @@ impl Books {
         if elapsed <= self.since(now) { tick.min(self.now(now)) } else { tick }
     }
 
-    /// Returns the tick at which a timeout with this window becomes due.
     pub(crate) fn within(&self, now: Time, delay: Delay, slack: Nanos) -> Tick {
         let Delay::Nanos(delay) = delay else { return Tick::MAX };
         let start = self.since(now).saturating_add(delay);
@@ -176,12 +166,10 @@ impl Books {
         rounded.into_iter().find(|tick| *tick >= first).unwrap_or(first)
     }
 
-    /// Returns the time at which a tick begins.
     pub(crate) fn begin_of(&self, tick: Tick) -> Option<Time> {
         Some(self.origin + u128::from(tick.checked_mul(self.tick)?))
     }
 
-    /// Records a timeout that is about to be scheduled.
     pub(crate) fn enter(
         &mut self,
         due: Due,
@@ -221,7 +209,6 @@ impl Books {
         (if is_in_turn { all - due } else { all }, all)
     }
 
-    /// Returns whether a turn may hand a timeout off.
     pub(crate) fn is_due(&self, number: Number, now: Time) -> bool {
         self.has_been_due(number, now, 0)
     }
@@ -251,7 +238,6 @@ impl Books {
         self.entries.len().checked_sub(nth + 1)
     }
 
-    /// Records that a timeout is no longer pending.
     pub(crate) fn leave(&mut self, number: Number, state: State) {
         self.pending.remove(&number);
         self.entries[number].state = state;
@@ -266,7 +252,6 @@ impl Books {
         }
     }
 
-    /// Records that a timeout was handed off in a turn.
     pub(crate) fn hand_off(&mut self, number: Number, turn: u64) {
         self.leave(number, State::HandedOff);
         self.entries[number].passed = turn;
@@ -315,7 +300,6 @@ impl Books {
         self.pending.iter().filter(|&&number| self.has_been_due(number, now, 2)).copied().collect()
     }
 
-    /// Compares the counts of the timer with the books. Returns an error if they differ.
     pub(crate) fn compare(&self, stats: &TimerStats) -> Result<(), String> {
         let sum = stats.pending + stats.expired + stats.cancelled + stats.returned;
         if stats.scheduled != sum {

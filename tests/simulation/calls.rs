@@ -49,7 +49,6 @@ impl Front {
         self.conclude(world, number, load, result);
     }
 
-    /// Returns when a timeout becomes due.
     fn due(&self, world: &World, when: When) -> Due {
         let (books, now) = (self.books(), world.now());
         match when {
@@ -60,7 +59,6 @@ impl Front {
         }
     }
 
-    /// Checks an answer, and records it.
     fn conclude(
         &self,
         world: &World,

@@ -15,14 +15,12 @@ pub(crate) const BEGIN: u128 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 /// Nanoseconds since the world's origin. 64 bits are too few, because a world may last longer.
 pub(crate) type Time = u128;
 
-/// Converts nanoseconds.
 pub(crate) fn span_of(time: Time) -> Duration {
     const SECOND: Time = 1_000_000_000;
     let seconds = u64::try_from(time / SECOND).expect("a world is shorter than 2^64 seconds");
     Duration::new(seconds, u32::try_from(time % SECOND).expect("it is less than a second"))
 }
 
-/// The clock of a world.
 #[derive(Debug, Clone)]
 pub(crate) struct WorldClock {
     manual: Option<ManualClock>,
@@ -65,7 +63,6 @@ impl WorldClock {
         }
     }
 
-    /// Returns the time of the wall clock.
     pub(crate) fn wall(&self) -> SystemTime {
         self.manual.as_ref().map_or_else(|| self.faulty.system_time(), Clock::system_time)
     }
@@ -114,7 +111,6 @@ impl WorldClock {
         self.faulty.show(sum / self.grain * self.grain);
     }
 
-    /// Advances the time to the next wake-up.
     pub(crate) fn pass_to_next(&self) {
         if let Some(manual) = &self.manual {
             manual.advance_to_next();
@@ -161,11 +157,9 @@ impl Clock for View {
     }
 }
 
-/// A clock that shows any time that is set.
 #[derive(Debug, Clone)]
 struct FaultyClock {
     shared: Arc<Shared>,
-    /// Whether it drives timers.
     is_driving: bool,
 }
 
@@ -190,7 +184,6 @@ impl FaultyClock {
         *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the time since the origin.
     fn since(&self) -> Duration {
         span_of(self.shown())
     }

@@ -21,7 +21,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Planned;
 
-/// Panics as planned, without a message.
 pub(crate) fn panic_as_planned() -> ! {
     resume_unwind(Box::new(Planned))
 }
@@ -33,7 +32,6 @@ pub(crate) fn duration(delay: Delay) -> Duration {
     }
 }
 
-/// A timer and its books.
 #[derive(Debug)]
 pub(crate) struct Front {
     pub(crate) timer: Facade,
@@ -75,7 +73,6 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// The callback.
     pub(crate) fn run(self) {
         if is_returning() {
             self.front.note_returned(&self.world, self.number);
@@ -193,7 +190,6 @@ impl Front {
         self.note_end(world);
     }
 
-    /// Finishes a timer.
     pub(crate) fn drain(&self, world: &World, patience: u64) {
         self.books().is_draining = true;
         let patience = Duration::from_nanos(patience);
@@ -283,7 +279,6 @@ impl Front {
         }
     }
 
-    /// Checks the invariants of the timer.
     pub(crate) fn check_invariants(&self) {
         match &self.timer {
             Facade::Closures(timer) => timer.check_invariants(),
@@ -292,7 +287,6 @@ impl Front {
         }
     }
 
-    /// Compares the books with the statistics of the timer.
     pub(crate) fn compare(&self, world: &World) {
         let stats = self.stats();
         world.demand(self.books().compare(&stats));

@@ -29,12 +29,10 @@ pub(crate) struct Operation {
     pub(crate) since: u64,
     /// The number of its wait, in the order in which waits began.
     pub(crate) order: u64,
-    /// The shard of the thread that registered it.
     pub(crate) shard: usize,
     pub(crate) key: Option<OperationKey>,
     pub(crate) is_ready: bool,
     pub(crate) checks: u32,
-    /// Whether an event was announced while it could complete.
     pub(crate) is_announced: bool,
     /// Completions by calls in progress: it may end in one of these ways.
     pub(crate) claims: Vec<Completion>,
@@ -74,7 +72,6 @@ pub(crate) struct Ledger {
     pub(crate) values: [u64; KEYS as usize],
     pub(crate) counts: Counts,
     pub(crate) is_shut_down: bool,
-    /// Operations that have begun to wait.
     begun: u64,
 }
 
@@ -97,7 +94,6 @@ impl Ledger {
         u64::from(operation.watches(key)) + missing
     }
 
-    /// Returns the number of permits of a key that are taken.
     pub(crate) fn taken(&self, key: u32) -> u64 {
         self.waiting.iter().map(|&number| self.places(number, key)).sum()
     }
@@ -172,13 +168,11 @@ impl Ledger {
         firsts.min_by_key(|&number| self.operations[number].since)
     }
 
-    /// Counts an operation that begins to wait.
     pub(crate) fn begin(&mut self) -> u64 {
         self.begun += 1;
         self.begun
     }
 
-    /// Returns whether an operation can complete, according to the model.
     pub(crate) fn is_satisfiable(&self, number: Number) -> bool {
         let operation = &self.operations[number];
         let missing = self.missing(number);

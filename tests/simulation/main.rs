@@ -80,7 +80,6 @@ fn a_script_runs_the_same_way_every_time() {
     }
 }
 
-/// Shrinks a failing script, and panics with the result.
 fn report(seed: u64, script: Script, failure: &str) -> ! {
     eprintln!("{failure}\n\nshrinking..");
     let script =

@@ -39,7 +39,6 @@ impl Map {
         Self(Mutex::new(State { map, model: BTreeMap::new(), books, calls: 0 }))
     }
 
-    /// Takes note that the timer has seen the time.
     pub(crate) fn see(&self, world: &World) {
         lock(&self.0).books.see(world.now());
     }

@@ -23,7 +23,6 @@ pub(crate) struct Repeats {
     all: Mutex<Vec<(Repeating, Arc<Mutex<Plan>>)>>,
 }
 
-/// The plan of a repetition.
 #[derive(Debug)]
 struct Plan {
     /// The point of the grid to which the next occurrence belongs.
@@ -48,7 +47,6 @@ impl Repeats {
         lock(&self.books)
     }
 
-    /// Returns the time and the tick of the timer.
     fn now(&self, world: &World) -> (Time, Tick) {
         let (mut books, now) = (self.books(), world.now());
         books.see(now);
@@ -110,14 +108,12 @@ impl Repeats {
         }
     }
 
-    /// Returns whether a turn would run an occurrence.
     pub(crate) fn is_behind(&self, world: &World) -> bool {
         let tick = self.now(world).1;
         let is_overdue = |plan: &Plan| plan.is_running && plan.latest(&self.books()) <= tick;
         lock(&self.all).iter().any(|(_, plan)| is_overdue(&lock(plan)))
     }
 
-    /// Compares the plans with the model.
     pub(crate) fn compare(&self, world: &World) {
         if world.is_swept() && self.is_behind(world) {
             world.fault(String::from("a repetition is held"));
@@ -132,7 +128,6 @@ impl Repeats {
         }
     }
 
-    /// Ends the timer.
     pub(crate) fn end(&self, world: &World) {
         let returned = self.timer.shutdown().len();
         let all = std::mem::take(&mut *lock(&self.all));

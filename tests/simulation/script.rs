@@ -7,10 +7,8 @@ use std::ops::Range;
 
 use delaywheel::{MissedTicks, Overload};
 
-/// Nanoseconds.
 pub(crate) type Nanos = u64;
 
-/// Keys of the purgatory.
 pub(crate) const KEYS: u32 = 6;
 
 /// Number of threads that take steps. Each has its own shard if there are enough shards.
@@ -39,11 +37,9 @@ pub(crate) struct Setup {
     pub(crate) max_delayed: Option<(u64, Overload)>,
     pub(crate) max_per_key: Option<(u64, Overload)>,
     pub(crate) max_delay: Option<Nanos>,
-    /// The clock shows multiples of this.
     pub(crate) grain: Nanos,
 }
 
-/// The clock and the threads that drive the timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drive {
     /// A `ManualClock`, which stops at each deadline.
@@ -70,9 +66,7 @@ pub(crate) enum Step {
     ShutDown(Front),
     Drain(Front, Nanos),
     Renew(Front),
-    /// Time passes.
     Pass(Nanos),
-    /// Time passes until the next wake-up.
     PassToNext,
     /// Turns while the clock stands still.
     Still(u32),
@@ -87,7 +81,6 @@ pub(crate) enum Step {
     Announce(Announce),
 }
 
-/// An operation for the purgatory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait {
     pub(crate) kind: Kind,
@@ -101,7 +94,6 @@ pub(crate) struct Wait {
     /// The number of the check that runs an action, and the action.
     pub(crate) on_check: (u32, Action),
     pub(crate) on_end: Action,
-    /// Whether a guard cancels it at once.
     pub(crate) is_guarded: bool,
 }
 
@@ -128,7 +120,6 @@ pub(crate) enum Delay {
     Endless,
 }
 
-/// The way in which a call gives a deadline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum When {
     After(Delay),
@@ -148,7 +139,6 @@ impl When {
     }
 }
 
-/// A repetition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Repeat {
     pub(crate) period: Nanos,
@@ -160,7 +150,6 @@ pub(crate) struct Repeat {
     pub(crate) seed: u64,
 }
 
-/// A call on the map.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OnMap {
     Insert(u32, When),
@@ -171,7 +160,6 @@ pub(crate) enum OnMap {
     Pop(u32),
 }
 
-/// The action of a callback, of a check or of a completion.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Action {
     Nothing,
@@ -188,7 +176,6 @@ pub(crate) enum Action {
     Complete(Back),
     CancelOperation(Back),
     CancelKey(u32),
-    /// The callback moves the clock.
     Pass(Nanos),
     ShutDown(Front),
     Drain(Front),
@@ -196,7 +183,6 @@ pub(crate) enum Action {
 }
 
 impl Script {
-    /// Makes the script of a seed.
     pub(crate) fn generate(seed: u64) -> Self {
         let mut random = Dice::new(seed);
         let setup = random.setup();
@@ -254,7 +240,6 @@ impl Source<'_> {
         usize::try_from(number).expect("it is less than the end")
     }
 
-    /// Returns whether all bytes are used up.
     fn is_empty(&self) -> bool {
         matches!(self, Self::Bytes([]))
     }
@@ -311,7 +296,6 @@ impl Dice<'_> {
         usize::try_from(self.skewed(7)).unwrap_or(0)
     }
 
-    /// Returns a delay from zero to centuries.
     fn delay(&mut self) -> Delay {
         match self.0.u32(0..20) {
             0..2 => Delay::Nanos(0),

@@ -29,7 +29,6 @@ type Shared = Purgatory<u32, Op>;
 #[derive(Debug)]
 pub(crate) struct Waits {
     purgatory: Shared,
-    /// Converts times to ticks.
     books: Mutex<Books>,
     ledger: Mutex<Ledger>,
 }
@@ -348,7 +347,6 @@ impl Waits {
         self.answer(self.purgatory.shutdown(), Completion::ShutDown);
     }
 
-    /// Completes operations that the purgatory returned.
     fn answer(&self, operations: impl IntoIterator<Item = Op>, completion: Completion) {
         for op in operations {
             let answer = AssertUnwindSafe(|| op.complete(completion));
@@ -384,12 +382,10 @@ impl Waits {
         }
     }
 
-    /// Records the time of the clock.
     pub(crate) fn see(&self, world: &World) {
         self.books().see(world.now());
     }
 
-    /// Returns whether a turn would end an operation.
     pub(crate) fn is_behind(&self, world: &World) -> bool {
         self.see(world);
         let tick = self.tick(world);
@@ -397,7 +393,6 @@ impl Waits {
         ledger.waiting.iter().any(|number| ledger.operations[*number].deadline <= tick)
     }
 
-    /// Returns the number of operations so far.
     pub(crate) fn operations(&self) -> u64 {
         self.ledger().operations.len() as u64
     }
@@ -406,7 +401,6 @@ impl Waits {
         self.purgatory.check_invariants();
     }
 
-    /// Compares the ledger with the statistics of the purgatory.
     pub(crate) fn compare(&self, world: &World) {
         self.see(world);
         let tick = self.tick(world);

@@ -1,9 +1,7 @@
 //! The threads that run all worlds of this process, one world at a time.
 //!
-//! The library selects a thread's shard by a number. The thread gets the number when it first uses
-//! a timer with several shards, and keeps it. New threads for each world would get new numbers, and
-//! so other shards, and a script would not run the same way twice. So these threads take the first
-//! numbers of the process, in order.
+//! A thread gets the number that selects its shard when it first uses a timer with several shards.
+//! New threads for each world would get others, and a script would not run the same way twice.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -33,7 +31,6 @@ static WORKERS: LazyLock<Mutex<Vec<Worker>>> = LazyLock::new(|| {
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A thread that runs the tasks sent to it.
 #[derive(Debug, Clone)]
 struct Worker(mpsc::Sender<Task>);
 
@@ -49,7 +46,6 @@ impl Worker {
         Self(sender)
     }
 
-    /// Runs a task on this thread, and waits for its result.
     fn run<R: Send + 'static>(&self, task: impl FnOnce() -> R + Send + 'static) -> R {
         let (answer, answers) = mpsc::sync_channel(1);
         let task = move || {

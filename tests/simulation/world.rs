@@ -33,7 +33,6 @@ use crate::{
 const BACK: Time = 50_000_000;
 const FAR: Time = 1_000_000 * 365 * 24 * 3_600 * 1_000_000_000;
 
-/// Maximum nesting of callbacks. Deeper ones do nothing.
 const DEEPEST: u32 = 6;
 
 /// Maximum number of turns for callbacks that schedule each other without a delay.
@@ -48,7 +47,6 @@ std::thread_local! {
     static IS_RETURNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the number of the current thread.
 pub(crate) fn this_thread() -> usize {
     THREAD.get()
 }
@@ -74,7 +72,6 @@ pub(crate) struct World {
     pub(crate) clock: WorldClock,
     this: Weak<Self>,
     fronts: Mutex<Vec<Arc<Front>>>,
-    /// Replaced timers, for the checks at the end.
     former: Mutex<Vec<Arc<Front>>>,
     waits: Mutex<Option<Arc<Waits>>>,
     former_waits: Mutex<Vec<Arc<Waits>>>,
@@ -86,7 +83,6 @@ pub(crate) struct World {
     turn: AtomicU64,
     /// The first turn of this step.
     first_turn: AtomicU64,
-    /// Nesting of turns.
     turns: AtomicU32,
     /// Nesting of user code.
     acts: AtomicU32,
@@ -102,7 +98,6 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// The result of a world.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Yield {
     pub(crate) nanos: u128,
@@ -189,7 +184,6 @@ impl World {
         self.turns.load(Relaxed) > 0
     }
 
-    /// Returns whether user code runs.
     pub(crate) fn is_acting(&self) -> bool {
         self.acts.load(Relaxed) > 0
     }
@@ -207,7 +201,6 @@ impl World {
         lock(&self.faults).push(fault);
     }
 
-    /// Records an end: its subject and its kind.
     pub(crate) fn note(&self, end: impl Hash) {
         (end, self.now()).hash(&mut *lock(&self.digest));
     }
@@ -310,7 +303,6 @@ impl World {
         })
     }
 
-    /// Takes a step, and compares all books. Returns the faults as an error.
     pub(crate) fn take(&self, step: Step) -> Result<(), String> {
         *lock(&self.is_swept) = false;
         self.first_turn.store(self.turn() + 1, Relaxed);
@@ -335,7 +327,6 @@ impl World {
         self.repeats.compare(self);
     }
 
-    /// Shuts down a timer, and replaces it with a new one.
     fn renew(&self, place: Place) {
         let front = self.front(place);
         if place == 2 {

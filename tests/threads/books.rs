@@ -24,7 +24,6 @@ use crate::{
 /// A call from user code of the timer into the purgatory, or the reverse.
 pub(crate) type Poke = Box<dyn Fn(&mut fastrand::Rng) + Send + Sync>;
 
-/// A timeout or operation in the hands of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     seat: u32,
@@ -41,22 +40,18 @@ struct Seat {
     due: u64,
 }
 
-/// Counts of the load, to compare with those of the library.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Accepted by the library.
     pub(crate) taken: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) ran: AtomicU64,
     pub(crate) cancelled: AtomicU64,
-    /// Returned at the end.
     pub(crate) returned: AtomicU64,
     /// Injected panics that the library counts.
     pub(crate) panicked: AtomicU64,
     pub(crate) reset: AtomicU64,
 }
 
-/// Books of one timer or purgatory.
 #[derive(Debug)]
 pub(crate) struct Books {
     name: &'static str,
@@ -109,7 +104,6 @@ impl Books {
         Some(Entry { seat, generation })
     }
 
-    /// Closes an entry. Returns its deadline.
     fn close(&self, entry: Entry, how: &str) -> Option<u64> {
         let mut seat = self.seat(entry);
         if seat.generation != entry.generation || !seat.is_open {
@@ -123,7 +117,6 @@ impl Books {
         Some(due)
     }
 
-    /// Closes an entry that expired.
     pub(crate) fn run(&self, entry: Entry) {
         // Another thread may compare the counts as soon as the entry is closed.
         self.counts.ran.fetch_add(1, Relaxed);
@@ -155,7 +148,6 @@ impl Books {
         self.close(entry, "returned");
     }
 
-    /// Closes an entry that ended in another way.
     pub(crate) fn end(&self, entry: Entry, how: &str) {
         self.close(entry, how);
     }
@@ -176,7 +168,6 @@ impl Books {
         }
     }
 
-    /// Notes that the load completes an entry by its handle.
     pub(crate) fn force(&self, entry: Entry) {
         let mut seat = self.seat(entry);
         seat.is_forced |= seat.generation == entry.generation;
@@ -186,7 +177,6 @@ impl Books {
         self.seat(entry).is_forced
     }
 
-    /// Opens no more entries.
     pub(crate) fn finish(&self) {
         self.is_over.store(true, Relaxed);
     }
@@ -195,25 +185,21 @@ impl Books {
         self.is_over.load(Relaxed)
     }
 
-    /// Number of open entries.
     pub(crate) fn open_count(&self) -> usize {
         self.seats.iter().filter(|seat| seat.lock().is_open).count()
     }
 
-    /// Number of open entries that are due at a time.
     pub(crate) fn due_count(&self, now: u64) -> usize {
         let is_due = |seat: &Seat| seat.is_open && seat.due <= now;
         self.seats.iter().filter(|seat| is_due(&seat.lock())).count()
     }
 
-    /// Deadline of an entry in nanoseconds, if it is open.
     pub(crate) fn due(&self, entry: Entry) -> Option<u64> {
         let seat = self.seat(entry);
         (seat.generation == entry.generation && seat.is_open).then_some(seat.due)
     }
 }
 
-/// A time in nanoseconds, after a delay.
 pub(crate) fn after(look: u64, delay: Duration) -> u64 {
     look.saturating_add(nanos(delay))
 }

@@ -21,14 +21,12 @@ pub(crate) struct Breaches {
 }
 
 impl Breaches {
-    /// Adds a breach.
     pub(crate) fn add(&self, what: impl FnOnce() -> String) {
         if self.count.fetch_add(1, Relaxed) < TOLD {
             self.told.lock().push(what());
         }
     }
 
-    /// Adds a breach unless a promise is kept.
     pub(crate) fn unless(&self, is_kept: bool, what: impl FnOnce() -> String) {
         if !is_kept {
             self.add(what);
@@ -39,7 +37,6 @@ impl Breaches {
         self.count.load(Relaxed)
     }
 
-    /// Prints the first breaches. Returns whether there is none.
     pub(crate) fn report(&self) -> bool {
         self.told.lock().drain(..).for_each(|breach| println!("{breach}"));
         println!("{} breaches", self.count());
@@ -57,7 +54,6 @@ impl Breaches {
     }
 }
 
-/// Payload of an injected panic.
 #[derive(Debug)]
 struct Injected;
 

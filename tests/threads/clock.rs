@@ -28,7 +28,6 @@ struct Shared {
     stopped: AtomicU64,
     /// The latest time that the library read.
     shown: AtomicU64,
-    /// Number of faults.
     faults: AtomicU64,
     /// Read-locked from a look of the load to the look of the library, so that the first is not
     /// later than the second; write-locked for a fault.
@@ -62,7 +61,6 @@ impl FaultyClock {
         }
     }
 
-    /// The instant of a time in nanoseconds.
     pub(crate) fn instant(&self, at: u64) -> Option<Instant> {
         self.0.begun.checked_add(Duration::from_nanos(at))
     }
@@ -72,7 +70,6 @@ impl FaultyClock {
         self.0.shown.load(SeqCst)
     }
 
-    /// Number of faults.
     pub(crate) fn faults(&self) -> u64 {
         self.0.faults.load(SeqCst)
     }
@@ -91,7 +88,6 @@ impl FaultyClock {
         }
     }
 
-    /// Ends a standstill.
     pub(crate) fn go_on(&self) {
         self.0.stopped.store(0, SeqCst);
     }
@@ -103,7 +99,6 @@ thread_local! {
     static IS_CALM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Guard against faults.
 pub(crate) struct Calm<'a>(Option<RwLockReadGuard<'a, ()>>);
 
 impl Drop for Calm<'_> {

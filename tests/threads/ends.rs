@@ -35,11 +35,8 @@ fn round(seed: u64, breaches: &Breaches) {
     let ran = Arc::clone(&ended);
     let builder = Timer::builder().shards(2);
     let builder = if seed % 2 == 0 { builder.inline() } else { builder };
-    let timer = builder
-        .build_with(move |_: u64| {
-            ran.fetch_add(1, Relaxed);
-        })
-        .expect("the settings are in range");
+    let timer = builder.build_with(move |_: u64| _ = ran.fetch_add(1, Relaxed));
+    let timer = timer.expect("the settings are in range");
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (timer, ended) = (&timer, &ended);

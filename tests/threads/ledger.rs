@@ -14,7 +14,6 @@ use crate::{books::Books, breaches::Breaches, operation::State, values::Values, 
 /// Limit of a wait for a condition that becomes true soon, unless the library is wrong.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(300);
 
-/// Waits for a condition. Returns whether it became true.
 pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + GENEROUS;
     while Instant::now() < end {
@@ -26,7 +25,6 @@ pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     condition()
 }
 
-/// Waits until all entries of the books are closed.
 pub(crate) fn settle(name: &str, books: &Books) {
     let is_settled = wait_until(|| books.open_count() == 0);
     books.breaches().unless(is_settled, || format!("{name}: {} are lost", books.open_count()));
@@ -38,7 +36,6 @@ pub(crate) fn check_timer(name: &str, stats: &TimerStats, breaches: &Breaches) {
     breaches.unless(stats.scheduled == sum, || format!("{name}: {stats:?}"));
 }
 
-/// Compares the counts of the timer of values after its end.
 pub(crate) fn check_values(values: &Values) {
     let (counts, breaches) = (&values.books.counts, values.books.breaches());
     let of = |count: &AtomicU64| count.load(Relaxed);
@@ -56,7 +53,6 @@ pub(crate) fn check_values(values: &Values) {
     compare("values", &seen, &stats, breaches);
 }
 
-/// Compares the counts of the purgatory after its end.
 pub(crate) fn check_waits(waits: &Waits) {
     let (counts, breaches) = (&waits.books().counts, waits.books().breaches());
     let State { satisfied, displaced, shut_down, .. } = &*waits.state;

@@ -12,7 +12,7 @@
 //!
 //! | Variable | Meaning |
 //! |---|---|
-//! | `THREADS_SECONDS` | Length of the soak; 2 by default, 10 with optimization |
+//! | `THREADS_SECONDS` | Length of the soak; 1 by default, 10 with optimization |
 //! | `THREADS_SEED` | Seed of the soak; random by default, and printed |
 //! | `THREADS_ENDS` | Timers that end; 50 by default, 1000 with optimization |
 //!

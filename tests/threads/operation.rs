@@ -21,13 +21,10 @@ use crate::{
     waits::Waits,
 };
 
-/// Number of keys.
 pub(crate) const KEYS: u32 = 400;
 
-/// Limit of nested calls from completions.
 const DEEPEST: u32 = 3;
 
-/// State that operations read.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) books: Arc<Books>,
@@ -60,7 +57,6 @@ impl State {
     }
 }
 
-/// Guard of a counted call.
 pub(crate) struct Call<'a>(&'a AtomicU64);
 
 impl Drop for Call<'_> {
@@ -89,7 +85,6 @@ pub(crate) struct Op {
     pub(crate) waits: Weak<Waits>,
     pub(crate) entry: Entry,
     pub(crate) conditions: Vec<Condition>,
-    /// Whether all conditions must hold, not just one.
     pub(crate) is_all: bool,
     pub(crate) random: fastrand::Rng,
     /// Whether a check panicked, so that the operation may miss its event.
@@ -156,7 +151,6 @@ impl Op {
         self.state.books.clock().faults() > 0
     }
 
-    /// Calls of the user after the answer.
     fn go_on(mut self) {
         let choice = self.random.u32(..128);
         match choice {

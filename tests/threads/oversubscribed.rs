@@ -1,11 +1,10 @@
 //! More runnable threads than processors: a late reaper expires many timeouts in each of its time
 //! slices, while the other threads continue.
 //!
-//! Many timeouts are due at once, as the clock jumps. From then on, threads that only compute count
-//! their rounds. The part fails if they have done [`ROUNDS`] before all timeouts have expired. The
-//! limit is work of the other threads and no time, so neither a slow machine nor a busy one comes
-//! near it. A reaper that keeps its time slices needs a tenth of it, or less. A reaper that yields
-//! between short holds, while these threads can run, needs a multiple of it.
+//! The clock jumps, so many timeouts are due at once. From then on, threads that only compute count
+//! their rounds, and must not have done [`ROUNDS`] before all timeouts have expired. That limit is
+//! no time, so no slow or busy machine comes near it. A reaper that keeps its time slices needs a
+//! tenth of it, or less; one that yields between short holds needs a multiple.
 
 use std::{
     hint,
@@ -21,7 +20,6 @@ use delaywheel::{Clock, Completion, DelayedOperation, Purgatory, Timer};
 
 use crate::{breaches::Breaches, ledger};
 
-/// Threads that compute.
 const COMPUTING: usize = 14;
 
 /// Threads that use the timer or the purgatory, and contend for its locks.
@@ -30,12 +28,10 @@ const USING: usize = 2;
 /// Rounds of the computing threads, at most: some seconds on two processors.
 const ROUNDS: u64 = 60_000;
 
-/// Timeouts that expire.
 const DUE: u64 = 6_400;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The delay of timeouts that never expire.
 const YEAR: Duration = Duration::from_secs(31_536_000);
 
 pub(crate) fn run() -> bool {
@@ -48,9 +44,9 @@ pub(crate) fn run() -> bool {
 fn timeouts(breaches: &Breaches) {
     let (expired, clock) = (Arc::<AtomicU64>::default(), JumpingClock::new());
     let (ran, builder) = (Arc::clone(&expired), Timer::builder().clock(clock.clone()));
-    let timer = builder.build_with(move |()| _ = ran.fetch_add(1, Relaxed));
+    let timer = builder.build_with(move |_: u64| _ = ran.fetch_add(1, Relaxed));
     let timer = timer.expect("the settings are valid");
-    let schedule = |delay| timer.schedule(delay, ()).expect("the timer has room");
+    let schedule = |delay| timer.schedule(delay, 0).expect("the timer has room");
     (0..DUE).for_each(|_| _ = schedule(HOUR));
     let pair = |_| {
         let timeout = schedule(YEAR);
@@ -135,7 +131,6 @@ impl JumpingClock {
         Self { start: Instant::now(), hours: Arc::default() }
     }
 
-    /// Jumps past the delay of an hour.
     fn jump(&self) {
         self.hours.store(2, Relaxed);
     }

@@ -23,7 +23,6 @@ use crate::{
     waits::{self, Waits},
 };
 
-/// Longest round.
 const ROUND: Duration = Duration::from_secs(5);
 
 /// Pause of a load thread between two bursts of calls.
@@ -32,7 +31,6 @@ const REST: Duration = Duration::from_micros(500);
 /// Bytes that may stay live after a round: ending threads, tables of the standard library.
 const LEFT: usize = 1 << 20;
 
-/// Pause between two checks of the counts.
 const CHECK: Duration = Duration::from_millis(200);
 
 /// Runs rounds until the time is over or a promise is broken.
@@ -62,7 +60,6 @@ struct Round {
     clock: FaultyClock,
     values: Arc<Values>,
     waits: Arc<Waits>,
-    /// Live bytes before the round.
     live: usize,
 }
 
@@ -190,7 +187,6 @@ fn repeat(is_over: &AtomicBool, mut go: impl FnMut()) {
     }
 }
 
-/// Executors of a round.
 fn settings(number: u64) -> TimerBuilder {
     let builder = Timer::builder().shards(3);
     match number % 4 {

@@ -15,19 +15,16 @@ use crate::{
     breaches::panic_injected,
 };
 
-/// Timeouts that a load thread holds.
 const HELD: usize = 10_000;
 
 /// Timeouts that handlers of others cancel and reset.
 const SHARED: usize = 256;
 
-/// Timeouts of a burst.
 const BURST: usize = 5_000;
 
 /// Above the number of held timeouts, and below the number that the load requests.
 pub(crate) const MAX_PENDING: u64 = 24_000;
 
-/// The longest tick of the timers.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Seats in the books, for pending timeouts and for expired ones that wait for a handler.
@@ -35,7 +32,6 @@ pub(crate) const SEATS: u32 = 60_000;
 
 type Held = (TimeoutKey, Entry);
 
-/// A timer and its books.
 pub(crate) struct Values {
     timer: ValueTimer<Entry>,
     pub(crate) books: Arc<Books>,
@@ -194,7 +190,6 @@ impl Values {
         *self.shared[random.usize(..SHARED)].lock()
     }
 
-    /// Handles an expired timeout.
     fn handle(&self, entry: Entry) {
         let mut random = fastrand::Rng::with_seed(self.seed ^ fastrand::u64(..));
         self.books.run(entry);

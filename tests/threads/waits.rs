@@ -22,15 +22,12 @@ use crate::{
 pub(crate) const MAX_DELAYED: u64 = 1_600;
 const MAX_PER_KEY: u64 = 16;
 
-/// Seats in the books.
 pub(crate) const SEATS: u32 = 30_000;
 
-/// Keys that a load thread holds.
 const HELD: usize = 4_000;
 
 type Held = (OperationKey, Entry);
 
-/// A purgatory, its books, and the state that its operations read.
 pub(crate) struct Waits {
     purgatory: Purgatory<u32, Op>,
     pub(crate) state: Arc<State>,
@@ -121,7 +118,6 @@ impl Waits {
         }
     }
 
-    /// Raises the value of a key, and announces it.
     pub(crate) fn announce(&self, random: &mut fastrand::Rng) {
         let _call = self.state.call();
         if self.books().is_over() {
@@ -161,7 +157,6 @@ impl Waits {
         }
     }
 
-    /// Answers cancelled operations.
     fn cancel(&self, operations: impl IntoIterator<Item = Op>) {
         for op in operations {
             self.books().cancel(op.hand_back());

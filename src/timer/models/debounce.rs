@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use loom::thread;
-
-use super::check;
+use super::{beside, check, join};
 use crate::{
     clock::ManualClock,
     sync::{AtomicU64, Ordering},
@@ -21,12 +19,11 @@ fn a_call_that_returns_is_followed_by_a_run() {
         let (at_run, saw) = (Arc::clone(&called), Arc::clone(&seen));
         let run = move || _ = saw.fetch_max(at_run.load(Ordering::SeqCst), Ordering::SeqCst);
         let debounce = Arc::new(Debounce::new(&timer, quiet, run));
-        let other = Arc::clone(&debounce);
-        let other = thread::spawn(move || other.call().expect("the timer runs"));
+        let other = beside(&debounce, |debounce| debounce.call().expect("the timer runs"));
         clock.advance(quiet);
         called.store(1, Ordering::SeqCst);
         debounce.call().expect("the timer runs");
-        other.join().expect("no thread panics");
+        join(other);
         clock.advance(2 * quiet);
         assert_eq!(seen.load(Ordering::SeqCst), 1, "the call is lost");
     });

@@ -13,8 +13,8 @@ use std::{
 use loom::thread;
 
 use super::{
-    DUE, FAR, Log, check, check_of_three, expired, insert, new_timer, serve, serve_by, silent,
-    try_insert,
+    DUE, FAR, Log, beside, check, check_of_three, end, expired, insert, join, new_timer, serve,
+    serve_by, silent, try_insert,
 };
 use crate::{
     timer::{
@@ -43,12 +43,11 @@ fn a_finish_ends_when_the_last_timeout_is_cancelled() {
     check_of_three(|| {
         let (timer, reaper, log) = started();
         let key = insert(&timer.shards, 0, FAR, 7);
-        let canceller = Arc::clone(&timer);
-        let canceller = thread::spawn(move || canceller.shards.cancel(key));
+        let canceller = beside(&timer, move |timer| timer.shards.cancel(key));
         assert_eq!(finish(&timer), []);
-        assert_eq!(canceller.join().expect("no thread panics"), Some(7));
+        assert_eq!(join(canceller), Some(7));
         assert_eq!(*log.lock(), []);
-        reaper.join().expect("no thread panics");
+        join(reaper);
     });
 }
 
@@ -61,8 +60,7 @@ fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
         let closer = Arc::clone(&timer);
         let closer = serve_by(&reaper, &timer, move || closer.shut_down());
         let mut left = finish(&timer);
-        let closer = closer.expect("its thread does not run yet");
-        left.append(&mut closer.join().expect("no thread panics"));
+        left.append(&mut join(closer.expect("its thread does not run yet")));
         assert_eq!((left, &**log.lock()), (Vec::from([7]), &[][..]));
         timer.shards.check_invariants();
     });
@@ -72,15 +70,13 @@ fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
 fn a_timeout_inserted_when_a_finish_begins_is_refused_or_run() {
     check(|| {
         let (timer, reaper, log) = started();
-        let inserter = Arc::clone(&timer);
-        let inserter = thread::spawn(move || try_insert(&inserter.shards, 0, DUE, DUE, 7).err());
+        let inserter = beside(&timer, |timer| try_insert(&timer.shards, 0, DUE, DUE, 7).err());
         let mut ended = finish(&timer);
         assert_eq!(ended, [], "the finish waits for an accepted timeout");
-        let refused = inserter.join().expect("no thread panics");
-        ended.extend(refused.map(ScheduleError::into_value));
+        ended.extend(join(inserter).map(ScheduleError::into_value));
         ended.append(&mut log.lock());
         assert_eq!(ended, [7]);
-        reaper.join().expect("no thread panics");
+        join(reaper);
         timer.check_invariants();
     });
 }
@@ -117,20 +113,14 @@ fn a_finish_waits_for_all_executors() {
         let threads = Arc::<CallbackThreads>::default();
         let executors = executors(&threads, [false, false]);
         threads.wait_for_end(|| Duration::MAX);
-        for executor in executors {
-            executor.join().expect("no thread panics");
-        }
+        end(executors);
     });
 }
 
 #[test]
 fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_other() {
     for finishes in [[true, false], [true, true]] {
-        check(move || {
-            for executor in executors(&Arc::<CallbackThreads>::default(), finishes) {
-                executor.join().expect("no thread panics");
-            }
-        });
+        check(move || end(executors(&Arc::default(), finishes)));
     }
 }
 
@@ -145,10 +135,7 @@ fn started_queue() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Ar
 /// Receives until the end, and checks that no value comes after it.
 fn receive_all(backlog: &Backlog<u32>) -> Vec<u32> {
     let values = iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect();
-    assert!(
-        matches!(backlog.try_take(), Err(TryRecvError::Disconnected)),
-        "a value comes after the end"
-    );
+    assert!(matches!(backlog.try_take(), Err(TryRecvError::Disconnected)), "after the end");
     values
 }
 
@@ -157,13 +144,12 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
     check_of_three(|| {
         let (timer, reaper, backlog) = started_queue();
         insert(&timer.shards, 0, DUE, 7);
-        let receiver = Arc::clone(&backlog);
-        let receiver = thread::spawn(move || receive_all(&receiver));
+        let receiver = beside(&backlog, receive_all);
         let mut got = timer.shut_down();
         let at_the_end = timer.len();
-        got.extend(receiver.join().expect("no thread panics"));
+        got.extend(join(receiver));
         assert_eq!((got, at_the_end), (Vec::from([7]), 0), "the shutdown left a value behind");
-        reaper.join().expect("no thread panics");
+        join(reaper);
         assert_eq!(timer.len(), 0, "a value comes after the end");
     });
 }
@@ -173,9 +159,9 @@ fn receivers_get_the_due_values_of_a_finished_queue_and_then_its_end() {
     check_of_three(|| {
         let (timer, reaper, backlog) = started_queue();
         insert(&timer.shards, 0, DUE, 7);
-        let receiver = thread::spawn(move || receive_all(&backlog));
+        let receiver = beside(&backlog, receive_all);
         assert_eq!(finish(&timer), []);
-        assert_eq!(receiver.join().expect("no thread panics"), [7]);
-        reaper.join().expect("no thread panics");
+        assert_eq!(join(receiver), [7]);
+        join(reaper);
     });
 }

@@ -2,10 +2,9 @@
 
 use std::{array, boxed::Box, sync::Arc, vec::Vec};
 
-use loom::thread;
-
 use super::{
-    DUE, FAR, Log, check, check_of_three, end, finish::finish, insert, serve, timer_of, timer_with,
+    DUE, FAR, Log, beside, check, check_of_three, end, finish::finish, insert, join, serve,
+    timer_of, timer_with,
 };
 use crate::{
     timer::{
@@ -35,12 +34,11 @@ fn a_reaper_that_falls_asleep_notices_an_insert_into_either_of_two_timers() {
                 clients.push(Box::new(TimerClient::new(timer)));
             }
             insert(&timers[1 - early].0.shards, 0, FAR, 1);
-            let timer = Arc::clone(&timers[early].0);
-            let inserter = thread::spawn(move || insert(&timer.shards, 0, DUE, 2));
+            let inserter = beside(&timers[early].0, |timer| insert(&timer.shards, 0, DUE, 2));
             while round(&mut clients) && timers[early].1.lock().is_empty() {
                 sleep(parker, &mut clients);
             }
-            inserter.join().expect("no thread panics");
+            join(inserter);
             assert_eq!(*timers[early].1.lock(), [2]);
         });
     }

@@ -8,7 +8,7 @@ use std::{
 
 use loom::thread;
 
-use super::{check, expired, waker};
+use super::{beside, check, expired, join, waker};
 use crate::{
     sync::Parker,
     timer::delivery::{Backlog, Receiver},
@@ -64,7 +64,7 @@ fn two(
             thread::spawn(move || take(&backlog))
         });
         act(&backlog);
-        let mut taken = threads.map(|one| one.join().expect("no thread panics"));
+        let mut taken = threads.map(join);
         taken.sort_unstable();
         assert_eq!(taken, want);
     });
@@ -121,10 +121,10 @@ fn a_drop_against_a_put(drop_receiver: fn(Receiver<u32>)) {
         let other = Arc::clone(&backlog);
         let second = thread::spawn(move || receive(&other));
         put(&backlog, 1);
-        if first.join().expect("no thread panics").is_some() {
+        if join(first).is_some() {
             put(&backlog, 1);
         }
-        assert_eq!(second.join().expect("no thread panics"), Some(1));
+        assert_eq!(join(second), Some(1));
     });
 }
 
@@ -147,16 +147,15 @@ fn broken_a_woken_task_that_drops_its_receiver_silently_leaves_the_next_asleep()
 fn broken_a_poll_that_looks_and_registers_in_two_holds_misses_a_value() {
     check(|| {
         let backlog = Arc::new(Backlog::new(true));
-        let same = Arc::clone(&backlog);
-        let task = thread::spawn(move || {
+        let task = beside(&backlog, |backlog: &Backlog<u32>| {
             let parker = Parker::new();
             let mut ticket = None;
-            while let Err(TryRecvError::Empty) = same.try_take() {
-                *same.state.lock().receivers.slot(&mut ticket) = Some(waker(&parker));
+            while let Err(TryRecvError::Empty) = backlog.try_take() {
+                *backlog.state.lock().receivers.slot(&mut ticket) = Some(waker(&parker));
                 parker.park();
             }
         });
         put(&backlog, 1);
-        task.join().expect("no thread panics");
+        join(task);
     });
 }

@@ -10,7 +10,7 @@ use std::{
 
 use loom::thread;
 
-use super::{check, expire_due, shards_with, timer_of_shards, waker};
+use super::{check, expire_due, join, shards_with, timer_of_shards, waker};
 use crate::{
     clock::{Clock, Driven},
     sync::{AtomicBool, AtomicU64, Ordering, Parker},
@@ -32,7 +32,6 @@ const TICK: Duration = Duration::from_millis(1);
 
 type Wakers = TimingWheel<Waker>;
 
-/// A clock that a model sets.
 #[derive(Debug, Clone)]
 struct Set(Instant, Arc<AtomicU64>);
 
@@ -108,7 +107,6 @@ struct Task {
 }
 
 impl Task {
-    /// Makes a task whose sleep is due after some ticks.
     fn new(world: &World, ticks: u32, first: First) -> Self {
         let parker = Parker::new();
         let (waker, other) = (waker(&parker), waker(&Parker::new()));
@@ -143,11 +141,8 @@ impl Task {
 /// Who polled the sleep before the reaper starts.
 #[derive(Clone, Copy)]
 enum First {
-    /// No task.
     None,
-    /// Another task.
     Other,
-    /// The task itself.
     Same,
 }
 
@@ -167,7 +162,7 @@ fn against_the_reaper(
         drop(ManuallyDrop::into_inner(task.sleep));
         is_done.store(true, Ordering::Release);
         shards.wakeup.wake();
-        reaper.join().expect("no thread panics");
+        join(reaper);
         assert_eq!(shards.counts().pending, 0, "nothing lingers");
     });
 }
@@ -196,7 +191,7 @@ fn a_poll_without_the_lock_sees_a_shutdown() {
             world.timer.shards.shut_down().into_iter().for_each(Waker::wake);
         });
         assert!(task.run_until().is_err(), "the time is not over");
-        ending.join().expect("no thread panics");
+        join(ending);
     });
 }
 
@@ -213,7 +208,7 @@ fn a_poll_without_the_lock_sees_a_finish() {
             world.turn();
         });
         task.run(1);
-        finishing.join().expect("no thread panics");
+        join(finishing);
         assert_eq!(task.shards.counts().pending, 0, "nothing lingers");
     });
 }

@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, vec::Vec};
 
-use loom::thread;
-
-use super::{DUE, FAR, check, expire_due, insert, new_shards, try_insert, values};
+use super::{DUE, FAR, beside, check, expire_due, insert, join, new_shards, try_insert, values};
 use crate::{
     clock::Reading,
     sync::{Mutex, Parker},
@@ -34,10 +32,9 @@ fn a_reaper_that_falls_asleep_notices_an_insert() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
         insert(&shards, 0, FAR, 1);
-        let inserter = Arc::clone(&shards);
-        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        let inserter = beside(&shards, |shards| insert(shards, 0, DUE, 2));
         assert_eq!(reap(&shards, &parker, 1), [2]);
-        inserter.join().expect("no thread panics");
+        join(inserter);
     });
 }
 
@@ -46,13 +43,10 @@ fn a_reaper_that_falls_asleep_notices_inserts_into_two_shards() {
     check(|| {
         let (shards, parker) = new_shards(2, None);
         let inserters = [0, 1].map(|shard| {
-            let shards = Arc::clone(&shards);
-            thread::spawn(move || insert(&shards, shard, DUE, u32::from(shard == 1)))
+            beside(&shards, move |shards| insert(shards, shard, DUE, u32::from(shard == 1)))
         });
         assert_eq!(reap(&shards, &parker, 2), [0, 1]);
-        for inserter in inserters {
-            inserter.join().expect("no thread panics");
-        }
+        inserters.into_iter().for_each(|inserter| _ = join(inserter));
     });
 }
 
@@ -61,10 +55,10 @@ fn a_reaper_that_falls_asleep_notices_a_reset_to_an_earlier_deadline() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
-        let resetter = Arc::clone(&shards);
-        let resetter = thread::spawn(move || assert!(resetter.reset(key, |_, read| read.now)));
+        let reset = move |shards: &Shards<_>| shards.reset(key, |_, read| read.now);
+        let resetter = beside(&shards, reset);
         assert_eq!(reap(&shards, &parker, 1), [1]);
-        resetter.join().expect("no thread panics");
+        assert!(join(resetter));
     });
 }
 
@@ -101,15 +95,15 @@ fn jump(then: fn(&Shards<TimingWheel<u32>>, now: Tick)) {
     check(move || {
         let (shards, parker) = new_shards(2, None);
         insert(&shards, 0, FAR, 1);
-        let (clock, jumper) = (Jumping::new(Mutex::new(DUE)), Arc::clone(&shards));
+        let clock = Jumping::new(Mutex::new(DUE));
         let shown = Arc::clone(&clock);
-        let jumper = thread::spawn(move || {
+        let jumper = beside(&shards, move |shards| {
             *shown.lock() = LATER;
             let now = *shown.lock();
-            then(&jumper, now);
+            then(shards, now);
         });
         assert_eq!(reap_by(&clock, &shards, &parker), [1]);
-        jumper.join().expect("no thread panics");
+        join(jumper);
     });
 }
 
@@ -137,17 +131,12 @@ fn raise_against_insert(raise: fn(&Shards<TimingWheel<u32>>)) {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
         shards.cancel(key);
-        let inserter = Arc::clone(&shards);
-        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        let inserter = beside(&shards, |shards| insert(shards, 0, DUE, 2));
         raise(&shards);
         assert_eq!(reap(&shards, &parker, 1), [2]);
-        inserter.join().expect("no thread panics");
+        join(inserter);
         raise(&shards);
-        assert_eq!(
-            shards.next_expiration(),
-            Tick::MAX,
-            "a wake-up is left for a cancelled timeout"
-        );
+        assert_eq!(shards.next_expiration(), Tick::MAX, "a wake-up is left");
     });
 }
 

@@ -99,11 +99,6 @@ async fn an_hour_on_tokio() {
     an_hour(tokio::spawn, async |task| task.await.expect("no task panics")).await;
 }
 
-#[tokio::test]
-async fn an_hour_passes_on_tokio_with_one_thread() {
-    an_hour_on_tokio().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_passes_on_tokio_with_two_threads() {
     an_hour_on_tokio().await;

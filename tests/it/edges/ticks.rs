@@ -18,27 +18,6 @@ fn lengths() -> [Duration; 7] {
 }
 
 #[test]
-fn the_present_is_rounded_down_and_a_deadline_up_to_the_nanosecond() {
-    for (length, origin) in lengths().into_iter().flat_map(|one| DELAYS.map(|at| (one, at))) {
-        let ticks = Ticks::new(origin, length);
-        assert_eq!(ticks.start(Tick::ZERO), origin);
-        for tick in [0_u32, 1, 2, 63, 64, 1000].map(|tick| (tick, Tick::new(u64::from(tick)))) {
-            let (count, tick) = tick;
-            let Some(start) = origin.checked_add(length * count) else { continue };
-            assert_eq!((ticks.now(start), ticks.deadline(start)), (tick, tick));
-            assert_eq!(ticks.start(tick), start);
-            if count > 0 && length > NS {
-                let before = start.saturating_sub(NS);
-                let (now, deadline) = (ticks.now(before), ticks.deadline(before));
-                assert_eq!((now, deadline), (Tick::new(u64::from(count) - 1), tick));
-            }
-            let Some(later) = start.checked_add(NS) else { continue };
-            assert_eq!(ticks.deadline(later), Tick::new(u64::from(count) + 1));
-        }
-    }
-}
-
-#[test]
 fn times_before_the_origin_count_as_the_origin_and_times_after_the_horizon_never_come() {
     for length in lengths() {
         let ticks = Ticks::new(DAY, length);
@@ -50,22 +29,26 @@ fn times_before_the_origin_count_as_the_origin_and_times_after_the_horizon_never
         }
         assert!(ticks.deadline(DAY + LAST) >= ticks.now(DAY + LAST));
         assert_eq!(ticks.start(Tick::MAX), Duration::MAX);
+        assert!(DELAYS.iter().all(|&at| Ticks::new(at, length).start(Tick::ZERO) == at));
         assert_eq!(ticks.wait(DAY, Tick::MAX), Duration::MAX);
     }
 }
 
 #[test]
-fn a_deadline_is_rounded_up_exactly_over_the_whole_scale() {
+fn the_present_is_rounded_down_and_a_deadline_up_exactly_over_the_whole_scale() {
     let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..20_000 {
         let mut draw = || random.u64(1..u64::MAX) >> random.u32(..64);
-        let (length, time) = (draw().max(1), draw());
-        let ticks = Ticks::new(Duration::ZERO, Duration::from_nanos(length));
+        let (length, time, origin) = (draw().max(1), draw(), Duration::from_nanos(draw()));
+        let ticks = Ticks::new(origin, Duration::from_nanos(length));
         let multiple = time - time % length;
         for time in [time, multiple, multiple.saturating_sub(1)] {
-            let deadline = ticks.deadline(Duration::from_nanos(time));
-            assert_eq!(deadline, Tick::new(time.div_ceil(length)), "{time} ns by {length} ns");
+            let at = origin + Duration::from_nanos(time);
+            assert_eq!(ticks.now(at), Tick::new(time / length), "{time} ns by {length} ns");
+            assert_eq!(ticks.deadline(at), Tick::new(time.div_ceil(length)));
         }
+        let start = origin + Duration::from_nanos(multiple);
+        assert_eq!(ticks.start(Tick::new(time / length)), start);
     }
 }
 

@@ -37,7 +37,6 @@ fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
     purgatory.check_invariants();
 }
 
-/// Makes an operation that completes at its second check.
 fn at_second_check(world: &World, name: u32) -> Op {
     let mut checks = 0;
     world.op(name).check(move || {

@@ -1,11 +1,7 @@
 //! Every way in which an operation ends: each operation ends once, with the right completion.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
@@ -16,7 +12,7 @@ use delaywheel::{
     DelayedOperation, OperationKey, Purgatory, Reaper, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, MS, Op, SECOND, Shared, World, YEAR, wait_until};
+use super::support::{Cancel as _, HOUR, MS, Op, SECOND, World, YEAR, wait_until};
 use crate::timer::support::{GENEROUS, Set};
 
 type Call = fn(&World, OperationKey);
@@ -39,11 +35,14 @@ fn shut_down(world: &World) {
 
 /// Ways to end operation 7 on the events of keys 1 and 2, the completion of each, and the number of
 /// checks, of which two are those of the registration.
-const WAYS: [(Call, Completion, usize); 8] = [
+const WAYS: [(Call, Completion, usize); 11] = [
     (|world, _| event_on(world, 1), Satisfied, 4),
     (|world, _| event_on(world, 2), Satisfied, 4),
     (|world, _| assert_eq!(made_ready(world).purgatory.check_each([3, 2, 1]), 1), Satisfied, 3),
+    (|world, _| assert_eq!(world.purgatory.advance(&4, 10), 1), Satisfied, 2),
     (|world, key| assert!(world.purgatory.complete(key)), Satisfied, 2),
+    (|world, key| assert_eq!(world.purgatory.complete_all([key]), 1), Satisfied, 2),
+    (|world, key| drop(world.purgatory.guard(key)), Cancelled, 2),
     (|world, key| assert!(world.purgatory.cancel_one(key)), Cancelled, 2),
     (|world, _| world.clock.advance(HOUR), Expired, 2),
     (|world, _| assert_eq!(world.purgatory.cancel_on(&1), 1), Cancelled, 2),
@@ -79,7 +78,7 @@ fn an_operation_has_left_everything_before_it_completes() {
 fn an_operation_expires_exactly_at_its_tick() {
     for delay in [MS, 7 * MS, SECOND, 64 * SECOND, HOUR, YEAR] {
         let world = World::new();
-        let key = world.watch_for(1, [1], delay);
+        let key = world.waits(world.purgatory.watch(world.op(1), [1], delay));
         world.clock.advance(delay.saturating_sub(Duration::from_nanos(1)));
         assert!(world.purgatory.is_waiting(key) && world.ended().is_empty(), "early: {delay:?}");
         world.clock.advance(Duration::from_nanos(1));
@@ -88,37 +87,18 @@ fn an_operation_expires_exactly_at_its_tick() {
     }
 }
 
-/// Nothing but the end reads the clock after the registration.
+/// No thread reads the clock between the registration and the end.
 #[test]
 fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
-    type Way = fn(&Shared, OperationKey) -> usize;
-    let ways: [Way; 8] = [
-        |purgatory, _| purgatory.check_and_complete(&1),
-        |purgatory, _| purgatory.advance(&2, 5),
-        |purgatory, key| usize::from(purgatory.complete(key)),
-        |purgatory, key| purgatory.complete_all([key]),
-        |purgatory, key| usize::from(purgatory.cancel_one(key)),
-        |purgatory, _| purgatory.cancel_on(&1),
-        |purgatory, key| {
-            drop(purgatory.guard(key));
-            1
-        },
-        |purgatory, _| purgatory.shutdown().len(),
-    ];
-    for (number, way) in ways.into_iter().enumerate() {
+    for (call, end, _) in WAYS.into_iter().filter(|(_, end, _)| *end != Expired) {
         let clock = Set::quiet();
         let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let purgatory = Purgatory::builder().timer(timer).build().unwrap();
-        let is_ready = Arc::new(AtomicBool::new(false));
-        let ready = Arc::clone(&is_ready);
-        let op = Op::new().check(move || ready.load(Ordering::Relaxed));
-        let watch = Watch::any([Events(1), Threshold(2, 5)]);
-        let key = purgatory.watch(op, watch, YEAR).unwrap().key().expect("it is not ready");
+        let world = World::with(|builder| builder.timer(timer));
+        let key = world.wait_on(world.op(7), Watch::any([Events(1), Events(2), Threshold(4, 10)]));
         clock.pass(10 * SECOND);
-        is_ready.store(true, Ordering::Relaxed);
-        assert_eq!(way(&purgatory, key), 1, "way {number}");
-        let waits = purgatory.stats().waits;
-        assert_eq!((waits.count(), waits.max()), (1, 10 * SECOND), "way {number}");
+        call(&world, key);
+        let waits = world.purgatory.stats().waits;
+        assert_eq!((waits.count(), waits.max()), (1, 10 * SECOND), "{end:?}");
     }
 }
 
@@ -183,7 +163,7 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
 #[test]
 fn an_expired_operation_is_completed_if_the_pool_drops_it() {
     let timer = Timer::builder().executor(drop);
-    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+    let purgatory = Purgatory::<u32, _>::builder().timer(timer).build().unwrap();
     let (send, ends) = mpsc::channel();
     let op = Op::new().end(move |end| send.send(end).unwrap());
     assert!(purgatory.watch(op, [1], MS).is_ok());

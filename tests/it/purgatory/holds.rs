@@ -16,7 +16,7 @@ use delaywheel::{
     ManualClock, Purgatory, Timer, Watch,
 };
 
-use super::support::{Cancel as _, HOUR, Idle, Op, SECOND, Shared, Tagged, must_return};
+use super::support::{Cancel as _, HOUR, Key, OnKeys, Op, SECOND, Shared, must_return};
 use crate::timer::support::Set;
 
 const OPERATIONS: u32 = 1000;
@@ -24,29 +24,28 @@ const OPERATIONS: u32 = 1000;
 /// Operations that end in one hold.
 const BATCH: u64 = 32;
 
-/// The action of the drop of a key.
 #[derive(Default)]
 struct Hook {
     is_set: AtomicBool,
     /// Whether the purgatory refuses operations.
     is_shut_down: AtomicBool,
-    purgatory: Mutex<Option<Purgatory<Key, Idle>>>,
+    purgatory: Mutex<Option<OnKeys>>,
     /// Number of waiting operations at each drop of a key.
     seen: Mutex<Vec<u64>>,
 }
 
-#[derive(Clone)]
-struct Hooked(Arc<Hook>);
+impl Hook {
+    fn key(self: &Arc<Self>, number: u32) -> Key {
+        let hook = Arc::clone(self);
+        Key::new(number, move || hook.note_drop())
+    }
 
-type Key = Tagged<Hooked>;
-
-impl Drop for Hooked {
-    fn drop(&mut self) {
-        if self.0.is_set.load(Ordering::Relaxed) {
-            let purgatory = self.0.purgatory.lock().unwrap().clone().expect("it is there");
-            self.0.seen.lock().unwrap().push(purgatory.stats().delayed);
-            let is_shut_down = self.0.is_shut_down.load(Ordering::Relaxed);
-            assert!(!is_shut_down || purgatory.watch(Idle, [], HOUR).is_err());
+    fn note_drop(&self) {
+        if self.is_set.load(Ordering::Relaxed) {
+            let purgatory = self.purgatory.lock().unwrap().clone().expect("it is there");
+            self.seen.lock().unwrap().push(purgatory.stats().delayed);
+            let is_shut_down = self.is_shut_down.load(Ordering::Relaxed);
+            assert!(!is_shut_down || purgatory.watch(Op::new(), [], HOUR).is_err());
         }
     }
 }
@@ -55,21 +54,20 @@ impl Drop for Hooked {
 /// that at most [`BATCH`] of them leave in one hold.
 fn ends_in_short_holds(
     common: impl Fn(Key, u32) -> Condition<Key> + Send + 'static,
-    call: impl FnOnce(&Purgatory<Key, Idle>, Key) + Send + 'static,
+    call: impl FnOnce(&OnKeys, Key, &Hook) + Send + 'static,
 ) {
     must_return(move || {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
         let purgatory = Purgatory::builder().timer(timer).build().unwrap();
         let hook = Arc::new(Hook::default());
         for number in 1..=OPERATIONS {
-            let own = Events(Tagged(number, Hooked(Arc::clone(&hook))));
-            let common = common(Tagged(0, Hooked(Arc::clone(&hook))), number);
-            assert!(purgatory.watch(Idle, Watch::any([own, common]), HOUR).is_ok());
+            let watch = Watch::any([Events(hook.key(number)), common(hook.key(0), number)]);
+            assert!(purgatory.watch(Op::new(), watch, HOUR).is_ok());
         }
         *hook.purgatory.lock().unwrap() = Some(purgatory.clone());
-        let key = Tagged(0, Hooked(Arc::clone(&hook)));
+        let key = hook.key(0);
         hook.is_set.store(true, Ordering::Relaxed);
-        call(&purgatory, key);
+        call(&purgatory, key, &hook);
         hook.is_set.store(false, Ordering::Relaxed);
         assert_eq!((purgatory.stats().delayed, purgatory.stats().panicked), (0, 0));
         let seen = std::mem::take(&mut *hook.seen.lock().unwrap());
@@ -89,30 +87,26 @@ fn threshold(key: Key, at: u32) -> Condition<Key> {
 
 #[test]
 fn an_advance_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(threshold, |purgatory, key| {
+    ends_in_short_holds(threshold, |purgatory, key, _| {
         assert_eq!(purgatory.advance(&key, OPERATIONS.into()), OPERATIONS as usize);
     });
 }
 
 #[test]
 fn a_shutdown_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(threshold, |purgatory, key| {
-        key.1.0.is_shut_down.store(true, Ordering::Relaxed);
+    ends_in_short_holds(threshold, |purgatory, _key, hook| {
+        hook.is_shut_down.store(true, Ordering::Relaxed);
         assert_eq!(purgatory.shutdown().len(), OPERATIONS as usize);
     });
 }
 
 #[test]
 fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
-    ends_in_short_holds(threshold, |purgatory, key| {
+    let cancel = |purgatory: &OnKeys, key, _: &Hook| {
         assert_eq!(purgatory.cancel_on(&key), OPERATIONS as usize);
-    });
-    ends_in_short_holds(
-        |key, _| Events(key),
-        |purgatory, key| {
-            assert_eq!(purgatory.cancel_on(&key), OPERATIONS as usize);
-        },
-    );
+    };
+    ends_in_short_holds(threshold, cancel);
+    ends_in_short_holds(|key, _| Events(key), cancel);
 }
 
 /// The turn completes the operations of a hold after it. Returns how many ended in each.

@@ -66,7 +66,7 @@ fn a_refused_operation_displaces_no_other() {
         Op::new().end(move |end: Completion| ended.lock().unwrap().push(end))
     };
     let timer = Timer::builder().clock(clock.clone()).max_pending(2);
-    let purgatory = Purgatory::builder()
+    let purgatory = Purgatory::<u32, _>::builder()
         .timer(timer)
         .max_delayed(2, Overload::DisplaceOldest)
         .max_delayed_per_key(1, Overload::DisplaceOldest)
@@ -114,7 +114,7 @@ fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
         for is_all in [false, true] {
             let (reached, ended) = (Arc::clone(&asked), Arc::clone(&asked));
             let operation = Op::new()
-                .reach(move |key, _| {
+                .reach(move |&key, _| {
                     *reached.lock().unwrap() += 1;
                     key < 3
                 })

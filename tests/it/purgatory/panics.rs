@@ -1,6 +1,7 @@
 //! Panics in user code: the purgatory counts them, and they affect no other operation.
 
 use std::{
+    fmt,
     hash::{Hash, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -16,12 +17,12 @@ use delaywheel::{
     Completion::Satisfied,
     Completion::ShutDown,
     Condition::{Events, Threshold},
-    DelayedOperation, Driven, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    DelayedOperation, Driven, ManualClock,
+    Overload::{DisplaceOldest, Refuse},
+    Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{
-    Cancel as _, HOUR, Idle, Log, MS, Op, SECOND, Tagged, World, all, must_return,
-};
+use super::support::{Cancel as _, HOUR, Key, Log, OnKeys, Op, World, all, must_return};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -80,44 +81,28 @@ fn a_panic_in_the_drop_of_an_operation_is_counted() {
     world.check_empty();
 }
 
-/// Its drop panics while the switch is on.
-#[derive(Clone, Debug)]
-struct Bomb(Arc<AtomicBool>);
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        let is_bad = self.0.load(Ordering::Relaxed) && !std::thread::panicking();
+/// A key whose drop panics while the switch is on.
+fn bad_key(number: u32, is_bad: &Arc<AtomicBool>) -> Key {
+    let is_bad = Arc::clone(is_bad);
+    Key::new(number, move || {
+        let is_bad = is_bad.load(Ordering::Relaxed) && !std::thread::panicking();
         assert!(!is_bad, "the drop of a key panics");
-    }
-}
-
-type BadKey = Tagged<Bomb>;
-
-fn bad_key(number: u32, is_bad: &Arc<AtomicBool>) -> BadKey {
-    Tagged(number, Bomb(Arc::clone(is_bad)))
-}
-
-struct OnBadKeys(u32, Log<(u32, Completion)>);
-
-impl DelayedOperation<BadKey> for OnBadKeys {
-    fn has_reached(&mut self, _: &BadKey, _: u64) -> bool {
-        self.0 > 2
-    }
-
-    fn complete(self, completion: Completion) {
-        self.1.push((self.0, completion));
-    }
+    })
 }
 
 #[test]
 fn a_panic_in_the_drop_of_a_key_is_counted() {
     let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-    let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+    let purgatory: OnKeys = Purgatory::builder().timer(timer).build().unwrap();
     let (is_bad, log) = (Arc::new(AtomicBool::new(false)), Log::new());
+    let op = |name| {
+        let log = log.clone();
+        Op::new().reach(move |_, _| name > 2).end(move |end| log.push((name, end)))
+    };
     let [one, two, three] = [1, 2, 3].map(|number| bad_key(number, &is_bad));
     let keys = [one.clone(), two, three.clone()];
-    let _ = purgatory.watch(OnBadKeys(1, log.clone()), keys, HOUR).unwrap();
-    let _ = purgatory.watch(OnBadKeys(2, log.clone()), [three], HOUR).unwrap();
+    let _ = purgatory.watch(op(1), keys, HOUR).unwrap();
+    let _ = purgatory.watch(op(2), [three], HOUR).unwrap();
     is_bad.store(true, Ordering::Relaxed);
     assert_eq!(purgatory.cancel_on(&one), 1);
     assert_eq!(log.take(), [(1, Cancelled)]);
@@ -126,110 +111,22 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
     assert_eq!((purgatory.stats().panicked, log.take()), (3, vec![(2, Cancelled)]));
     // The purgatory drops keys that it has already.
     let bad = || bad_key(5, &is_bad);
-    assert!(purgatory.watch(OnBadKeys(1, log.clone()), [bad(), bad()], HOUR).is_ok());
+    assert!(purgatory.watch(op(1), [bad(), bad()], HOUR).is_ok());
     let watch = Watch::any([Threshold(bad(), 5)]);
-    assert!(purgatory.watch(OnBadKeys(2, log.clone()), watch, HOUR).is_ok());
+    assert!(purgatory.watch(op(2), watch, HOUR).is_ok());
     assert_eq!((purgatory.stats().panicked, purgatory.stats().keys), (6, 1));
     assert_eq!(purgatory.cancel_on(&bad_key(5, &Arc::default())), 2);
     assert_eq!(log.take(), [(1, Cancelled), (2, Cancelled)]);
     // The keys of a reached threshold, and of one that is asked again, are dropped as well.
     for (name, end) in [(3, Satisfied), (2, Cancelled)] {
         let conditions = [Threshold(bad_key(4, &is_bad), 5)];
-        let watch = || purgatory.watch(OnBadKeys(name, log.clone()), Watch::any(conditions), HOUR);
+        let watch = || purgatory.watch(op(name), Watch::any(conditions), HOUR);
         let _ = catch_unwind(AssertUnwindSafe(|| watch().is_ok()));
         assert_eq!(purgatory.stats().delayed, u64::from(end == Cancelled));
         purgatory.cancel_on(&bad_key(4, &Arc::default()));
         assert_eq!(log.take(), [(name, end)]);
     }
     is_bad.store(false, Ordering::Relaxed);
-}
-
-/// A key that is equal to all others. Its comparison panics if one of the two keys is bad.
-#[derive(Clone)]
-struct Incomparable {
-    is_bad: bool,
-}
-
-impl PartialEq for Incomparable {
-    fn eq(&self, other: &Self) -> bool {
-        assert!(!self.is_bad && !other.is_bad, "in a comparison");
-        true
-    }
-}
-
-impl Eq for Incomparable {}
-
-impl Hash for Incomparable {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-/// An [`Incomparable`] key whose drop calls a function.
-#[derive(Clone)]
-struct Calling(Incomparable, Arc<dyn Fn() + Send + Sync>);
-
-impl PartialEq for Calling {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Calling {}
-
-impl Hash for Calling {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-impl Drop for Calling {
-    fn drop(&mut self) {
-        self.1();
-    }
-}
-
-#[test]
-fn a_key_whose_comparison_panics_is_dropped_without_a_lock() {
-    must_return(|| {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let purgatory = Purgatory::<Calling, Idle>::builder().timer(timer).build().unwrap();
-        let bad = Calling(Incomparable { is_bad: true }, Arc::new(|| ()));
-        assert!(purgatory.watch(Idle, [bad], HOUR).is_ok());
-        let used = purgatory.clone();
-        let key = Calling(Incomparable { is_bad: false }, Arc::new(move || _ = used.stats()));
-        for condition in [Events(key.clone()), Threshold(key, 5)] {
-            let watch = || purgatory.watch(Idle, Watch::any([condition]), HOUR);
-            assert!(catch_unwind(AssertUnwindSafe(|| watch().is_ok())).is_err());
-            purgatory.check_invariants();
-            assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 1));
-        }
-    });
-}
-
-#[test]
-fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
-    use delaywheel::Overload::{DisplaceOldest, Refuse};
-    type Builder = PurgatoryBuilder<Incomparable, Idle>;
-    let limits: [fn(Builder) -> Builder; 4] = [
-        |builder| builder,
-        |builder| builder.max_delayed(9, DisplaceOldest),
-        |builder| builder.max_delayed(2, Refuse),
-        |builder| builder.max_delayed_per_key(9, DisplaceOldest),
-    ];
-    for limit in limits {
-        let clock = ManualClock::new();
-        let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
-        let first = purgatory.watch(Idle, [Incomparable { is_bad: true }], HOUR).unwrap();
-        let watched = || purgatory.watch(Idle, [Incomparable { is_bad: false }], MS);
-        assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
-        purgatory.check_invariants();
-        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 1));
-        clock.advance(SECOND);
-        assert_eq!(purgatory.stats().timer.panicked, 0);
-        assert!(purgatory.cancel(first.key().unwrap()).is_some());
-        for _ in 0..2 {
-            assert!(purgatory.watch(Idle, [], HOUR).is_ok(), "a permit is lost");
-        }
-        assert_eq!(purgatory.shutdown().len(), 2);
-    }
 }
 
 /// What a [`Fused`] key, or the clock, does when it panics.
@@ -243,10 +140,15 @@ enum Use {
 
 /// Makes one use of the keys and of the clock that share it panic: the one after so many others of
 /// its kind.
-type Fuse = Arc<Mutex<Option<(Use, u32)>>>;
+#[derive(Default)]
+struct Fuse {
+    left: Mutex<Option<(Use, u32)>>,
+    /// The drop of each key uses it, which deadlocks if a lock is held.
+    purgatory: Mutex<Option<Purgatory<Fused, Noting>>>,
+}
 
 fn burn(fuse: &Fuse, this: Use) {
-    let mut fuse = fuse.lock().unwrap();
+    let mut fuse = fuse.left.lock().unwrap();
     let is_over = match fuse.as_mut().filter(|(kind, _)| *kind == this) {
         Some((_, 0)) => fuse.take().is_some(),
         Some((_, left)) => {
@@ -260,11 +162,16 @@ fn burn(fuse: &Fuse, this: Use) {
 }
 
 #[derive(Clone)]
-struct Fused(u32, Fuse);
+struct Fused(u32, Arc<Fuse>);
 
 /// A clock that stands still, and drives its timers.
-#[derive(Debug)]
-struct FusedClock(Instant, Fuse);
+struct FusedClock(Instant, Arc<Fuse>);
+
+impl fmt::Debug for FusedClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FusedClock")
+    }
+}
 
 impl Clock for FusedClock {
     fn now(&self) -> Instant {
@@ -295,6 +202,8 @@ impl Hash for Fused {
 
 impl Drop for Fused {
     fn drop(&mut self) {
+        let used = self.1.purgatory.lock().unwrap().clone();
+        drop(used.map(|purgatory| purgatory.stats()));
         burn(&self.1, Use::Drop);
     }
 }
@@ -303,7 +212,7 @@ impl Drop for Fused {
 struct Noting {
     name: u32,
     is_ready: Arc<AtomicBool>,
-    used: Arc<dyn Fn() + Send + Sync>,
+    purgatory: Purgatory<Fused, Self>,
     ends: Log<(u32, Completion)>,
 }
 
@@ -313,7 +222,7 @@ impl DelayedOperation<Fused> for Noting {
     }
 
     fn complete(self, completion: Completion) {
-        (self.used)();
+        drop(self.purgatory.stats());
         self.ends.push((self.name, completion));
     }
 }
@@ -321,7 +230,7 @@ impl DelayedOperation<Fused> for Noting {
 /// Operations of which each end is noted, on keys that may panic.
 struct Trial {
     purgatory: Purgatory<Fused, Noting>,
-    fuse: Fuse,
+    fuse: Arc<Fuse>,
     is_ready: Arc<AtomicBool>,
     ends: Log<(u32, Completion)>,
     names: AtomicU32,
@@ -332,11 +241,12 @@ type Limit = fn(PurgatoryBuilder<Fused, Noting>) -> PurgatoryBuilder<Fused, Noti
 
 impl Trial {
     fn new(limit: Limit) -> Self {
-        let (fuse, is_ready) = (Fuse::default(), Arc::default());
+        let (fuse, is_ready) = (Arc::<Fuse>::default(), Arc::default());
         let clock = FusedClock(Instant::now(), Arc::clone(&fuse));
         let timer = Timer::builder().clock(clock).shards(1);
         let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
         let (names, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+        *fuse.purgatory.lock().unwrap() = Some(purgatory.clone());
         Self { purgatory, fuse, is_ready, ends: Log::new(), names, refused }
     }
 
@@ -349,10 +259,8 @@ impl Trial {
         let (name, purgatory) =
             (self.names.fetch_add(1, Ordering::Relaxed), self.purgatory.clone());
         let (is_ready, ends) = (Arc::clone(&self.is_ready), self.ends.clone());
-        let used = Arc::new(move || _ = purgatory.stats());
-        if let Err(refused) =
-            self.purgatory.watch(Noting { name, is_ready, used, ends }, watch, HOUR)
-        {
+        let noting = Noting { name, is_ready, purgatory, ends };
+        if let Err(refused) = self.purgatory.watch(noting, watch, HOUR) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             refused.into_value().complete(Cancelled);
         }
@@ -369,6 +277,7 @@ impl Trial {
         assert_eq!(ended.len() as u64 + stats.delayed, names.into(), "an operation is lost");
         assert_eq!(stats.refused, self.refused.load(Ordering::Relaxed).into());
         assert_eq!(super::support::sum(&stats) + stats.refused, names.into(), "{stats:?}");
+        assert_eq!(stats.timer.pending, stats.delayed, "a timeout is left");
         for end in ends {
             self.ends.push(end);
         }
@@ -382,7 +291,6 @@ fn panics(call: impl FnOnce()) -> bool {
 
 #[test]
 fn no_operation_is_lost_wherever_a_key_or_the_clock_panics() {
-    use delaywheel::Overload::{DisplaceOldest, Refuse};
     let limits: [Limit; 3] = [
         |builder| builder,
         |builder| builder.max_delayed(30, Refuse).max_delayed_per_key(20, Refuse),
@@ -415,17 +323,18 @@ fn no_operation_is_lost_wherever_a_key_or_the_clock_panics() {
     must_return(move || {
         for kind in [Use::Comparison, Use::Hash, Use::Drop, Use::Clock] {
             for limit in limits {
-                for count in 0.. {
+                for count in (0..).step_by(if cfg!(debug_assertions) { 3 } else { 1 }) {
                     let trial = Trial::new(limit);
-                    *trial.fuse.lock().unwrap() = Some((kind, count));
+                    *trial.fuse.left.lock().unwrap() = Some((kind, count));
                     let panicked = script(&trial);
-                    let is_used_up = trial.fuse.lock().unwrap().take().is_none();
+                    let is_used_up = trial.fuse.left.lock().unwrap().take().is_none();
                     trial.check();
                     assert!(is_used_up || !panicked, "other code panicked");
                     for operation in trial.purgatory.shutdown() {
                         operation.complete(ShutDown);
                     }
                     trial.check();
+                    *trial.fuse.purgatory.lock().unwrap() = None;
                     if !is_used_up {
                         assert!(count > 30, "few uses were made");
                         break;
@@ -439,7 +348,7 @@ fn no_operation_is_lost_wherever_a_key_or_the_clock_panics() {
 #[test]
 fn after_a_panic_of_a_key_the_call_ends_the_operations_that_it_has_reached() {
     let panicking = |trial: &Trial, call: &dyn Fn()| {
-        *trial.fuse.lock().unwrap() = Some((Use::Comparison, 1));
+        *trial.fuse.left.lock().unwrap() = Some((Use::Comparison, 1));
         assert!(panics(call), "no key panicked");
         trial.check();
         trial.ends.take()
@@ -476,13 +385,23 @@ fn after_a_panic_of_a_key_the_call_ends_the_operations_that_it_has_reached() {
         assert_eq!(ends, all(0..32, Cancelled));
         assert_eq!(trial.purgatory.cancel_for_key(&one).len(), 8);
     });
+    let limits: [Limit; 5] = [
+        |builder| builder,
+        |builder| builder.max_delayed(2, DisplaceOldest),
+        |builder| builder.max_delayed(2, Refuse),
+        |builder| builder.max_delayed_per_key(2, DisplaceOldest),
+        |builder| builder.max_delayed_per_key(2, Refuse),
+    ];
     must_return(move || {
-        let trial =
-            Trial::new(|builder| builder.max_delayed_per_key(9, delaywheel::Overload::Refuse));
-        let [one, two] = [1, 2].map(|number| trial.key(number));
-        trial.watch([one.clone(), two.clone()]);
-        let ends = panicking(&trial, &|| trial.watch([one.clone(), two.clone()]));
-        assert_eq!(ends, [(1, Cancelled)]);
-        assert_eq!(trial.purgatory.stats().cancelled, 1);
+        for limit in limits {
+            let trial = Trial::new(limit);
+            let [one, two] = [1, 2].map(|number| trial.key(number));
+            trial.watch([one.clone(), two.clone()]);
+            let ends = panicking(&trial, &|| trial.watch([one.clone(), two.clone()]));
+            assert_eq!(ends, [(1, Cancelled)]);
+            assert_eq!(trial.purgatory.stats().cancelled, 1);
+            trial.watch([one]);
+            assert_eq!(trial.purgatory.stats().delayed, 2, "a permit is lost");
+        }
     });
 }

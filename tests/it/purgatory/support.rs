@@ -5,7 +5,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
 
 use delaywheel::{
@@ -13,16 +12,20 @@ use delaywheel::{
     PurgatoryStats, Timer, WatchError, Watched, Watches,
 };
 
-pub(crate) use crate::timer::support::{HOUR, Log, MS, SECOND, YEAR, must_return, wait_until};
+pub(crate) use crate::timer::support::{
+    HOUR, Log, MS, OnDrop, SECOND, YEAR, must_return, wait_until,
+};
 
-/// An operation whose methods are closures.
-pub(crate) struct Op {
+type Reach<K> = dyn FnMut(&K, u64) -> bool + Send;
+
+/// Tests share its types, since each pair of keys and operations takes half a second to compile.
+pub(crate) struct Op<K = u32> {
     check: Box<dyn FnMut() -> bool + Send>,
-    reach: Box<dyn FnMut(u32, u64) -> bool + Send>,
+    reach: Box<Reach<K>>,
     end: Box<dyn FnOnce(Completion) + Send>,
 }
 
-impl Op {
+impl<K> Op<K> {
     /// Makes an operation that never completes by itself, and ignores its end.
     pub(crate) fn new() -> Self {
         Self { check: Box::new(|| false), reach: Box::new(|_, _| false), end: Box::new(drop) }
@@ -33,7 +36,7 @@ impl Op {
         self
     }
 
-    pub(crate) fn reach(mut self, reach: impl FnMut(u32, u64) -> bool + Send + 'static) -> Self {
+    pub(crate) fn reach(mut self, reach: impl FnMut(&K, u64) -> bool + Send + 'static) -> Self {
         self.reach = Box::new(reach);
         self
     }
@@ -44,13 +47,13 @@ impl Op {
     }
 }
 
-impl DelayedOperation<u32> for Op {
+impl<K: 'static> DelayedOperation<K> for Op<K> {
     fn try_complete(&mut self) -> bool {
         (self.check)()
     }
 
-    fn has_reached(&mut self, key: &u32, threshold: u64) -> bool {
-        (self.reach)(*key, threshold)
+    fn has_reached(&mut self, key: &K, threshold: u64) -> bool {
+        (self.reach)(key, threshold)
     }
 
     fn complete(self, completion: Completion) {
@@ -58,26 +61,21 @@ impl DelayedOperation<u32> for Op {
     }
 }
 
-/// An operation that never completes by itself.
-pub(crate) struct Idle;
-
-impl<K> DelayedOperation<K> for Idle {
-    fn complete(self, _: Completion) {}
-}
-
 pub(crate) type Builder = PurgatoryBuilder<u32, Op>;
 
 pub(crate) type Shared = Purgatory<u32, Op>;
 
+/// A key whose drop calls a function.
+pub(crate) type Key = Tagged<OnDrop>;
+
+pub(crate) type OnKeys = Purgatory<Key, Op<Key>>;
+
 /// The state that operations wait for, and a log of their checks and ends.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Operations whose checks succeed.
     pub(crate) ready: BTreeSet<u32>,
     pub(crate) values: BTreeMap<u32, u64>,
-    /// Operations that were checked, in order.
     pub(crate) checked: Vec<u32>,
-    /// How operations ended, in order.
     pub(crate) ended: Vec<(u32, Completion)>,
     /// Number of accepted operations, whether they waited or not.
     pub(crate) accepted: u64,
@@ -126,7 +124,7 @@ impl World {
             })
             .reach(move |key, at| {
                 let state = reached.lock().expect("no test panics in here");
-                state.values.get(&key).is_some_and(|&value| value >= at)
+                state.values.get(key).is_some_and(|&value| value >= at)
             })
             .end(move |completion| {
                 ended.lock().expect("no test panics in here").ended.push((name, completion));
@@ -136,16 +134,7 @@ impl World {
 
     /// Registers an operation for events, with a delay of an hour.
     pub(crate) fn watch(&self, name: u32, keys: impl IntoIterator<Item = u32>) -> OperationKey {
-        self.watch_for(name, keys, HOUR)
-    }
-
-    pub(crate) fn watch_for(
-        &self,
-        name: u32,
-        keys: impl IntoIterator<Item = u32>,
-        delay: Duration,
-    ) -> OperationKey {
-        self.waits(self.purgatory.watch(self.op(name), keys, delay))
+        self.waits(self.purgatory.watch(self.op(name), keys, HOUR))
     }
 
     /// Registers an operation, which must wait, with a delay of an hour.
@@ -154,7 +143,6 @@ impl World {
         self.waits(self.purgatory.watch(op, watches, HOUR))
     }
 
-    /// Returns the key of an operation that must wait.
     #[track_caller]
     pub(crate) fn waits(&self, watched: Result<Watched, WatchError<Op>>) -> OperationKey {
         self.state().accepted += 1;
@@ -173,18 +161,15 @@ impl World {
         self.state().ready.insert(name);
     }
 
-    /// Sets the value of a key, and announces it.
     pub(crate) fn advance(&self, key: u32, value: u64) -> usize {
         self.state().values.insert(key, value);
         self.purgatory.advance(&key, value)
     }
 
-    /// Returns the ends since the last call, in order.
     pub(crate) fn ended(&self) -> Vec<(u32, Completion)> {
         std::mem::take(&mut self.state().ended)
     }
 
-    /// Returns the checks since the last call, in order.
     pub(crate) fn checked(&self) -> Vec<u32> {
         std::mem::take(&mut self.state().checked)
     }
@@ -198,7 +183,6 @@ impl World {
         assert_eq!(stats.timer.pending, stats.delayed);
     }
 
-    /// Checks that no operation is left.
     #[track_caller]
     pub(crate) fn check_empty(&self) {
         self.check_books();
@@ -211,6 +195,18 @@ impl World {
 /// A key that is equal to each one of its number, whatever it carries.
 #[derive(Debug, Clone)]
 pub(crate) struct Tagged<T>(pub(crate) u32, pub(crate) T);
+
+impl Key {
+    pub(crate) fn new(number: u32, dropped: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(number, OnDrop::new(dropped))
+    }
+}
+
+impl Borrow<u32> for Key {
+    fn borrow(&self) -> &u32 {
+        &self.0
+    }
+}
 
 impl<T> PartialEq for Tagged<T> {
     fn eq(&self, other: &Self) -> bool {
@@ -237,12 +233,10 @@ pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: Completion) -> Vec<
     names.into_iter().map(|name| (name, end)).collect()
 }
 
-/// Calls that tests combine of those of a purgatory.
 pub(crate) trait Cancel<K> {
     /// Announces events on keys, one after the other. Returns how many operations completed.
     fn check_each(&self, keys: impl IntoIterator<Item = K>) -> usize;
 
-    /// Returns whether the operation was waiting.
     fn cancel_one(&self, key: OperationKey) -> bool;
 
     /// Cancels the operations that watch a key. Returns the number of those that were waiting.

@@ -13,7 +13,7 @@ fn a_threshold_found_in_two_ways_during_registration_counts_once() {
         let (purgatory, mut asked) = (world.purgatory.clone(), 0);
         let op = world.op(1).reach(move |key, at| {
             asked += 1;
-            asked == 3 && (!advances || purgatory.advance(&key, at) == 0)
+            asked == 3 && (!advances || purgatory.advance(key, at) == 0)
         });
         world.wait_on(op, Watch::all([Threshold(1, 5), Threshold(2, 5)]));
         assert_eq!((world.purgatory.stats().watched, world.ended()), (1, vec![]));
@@ -32,7 +32,7 @@ fn an_advance_from_within_has_reached_is_not_lost() {
         asked += 1;
         if asked == 3 {
             assert_eq!(purgatory.advance(&2, 5), 0, "the operation is being checked");
-            assert_eq!(purgatory.advance(&key, at), 0, "the operation is being checked");
+            assert_eq!(purgatory.advance(key, at), 0, "the operation is being checked");
         }
         false
     });
@@ -55,5 +55,16 @@ fn an_advance_completes_the_operations_of_all_threads_in_order() {
     assert_eq!(world.ended(), all(0..200, Satisfied));
     assert_eq!(world.advance(1, 300), 100);
     assert_eq!(world.ended(), all(200..300, Satisfied));
+    world.check_empty();
+}
+
+#[test]
+fn thresholds_of_0_and_of_the_greatest_value_are_reached() {
+    let world = World::new();
+    let key = world.wait_on(world.op(0), Watch::all([Threshold(1, 0), Threshold(2, u64::MAX)]));
+    world.purgatory.guard(key).disarm();
+    assert_eq!((world.advance(1, 0), world.advance(2, u64::MAX - 1)), (0, 0));
+    assert_eq!(world.advance(2, u64::MAX), 1);
+    assert_eq!(world.ended(), [(0, Satisfied)]);
     world.check_empty();
 }

@@ -5,7 +5,7 @@ use std::{sync::mpsc, time::Duration};
 use delaywheel::{Clock, ManualClock, Purgatory, Reaper, Throttle, Timer, time::DelayMap};
 
 use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set};
-use crate::purgatory::support::Op;
+use crate::purgatory::support::{Op, Shared};
 
 #[test]
 fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
@@ -53,8 +53,7 @@ fn a_delay_of_zero_and_a_passed_instant_are_due_at_once_within_a_tick() {
     let (timer, log) = (builder().build().unwrap(), Log::new());
     clock.advance(SECOND / 2);
     let (now, passed) = (clock.now(), clock.now().checked_sub(SECOND / 4).unwrap());
-    let far: [_; 3] =
-        std::array::from_fn(|number| timer.schedule(60 * SECOND, log.note(number)).unwrap());
+    let far = [0, 1, 2_u32].map(|number| timer.schedule(60 * SECOND, log.note(number)).unwrap());
     assert!(far[0].reset(Duration::ZERO) && far[1].reset_at(now) && far[2].reset_at(passed));
     timer.schedule(Duration::ZERO, log.note(3)).unwrap();
     timer.schedule_at(now, log.note(4)).unwrap();
@@ -68,7 +67,7 @@ fn a_delay_of_zero_and_a_passed_instant_are_due_at_once_within_a_tick() {
     map.insert(8, (), Duration::ZERO).unwrap();
     map.insert_at(9, (), passed).unwrap();
     assert!(map.pop_expired().is_some() && map.pop_expired().is_some(), "in the map");
-    let operations = Purgatory::builder().timer(builder()).build().unwrap();
+    let operations: Shared = Purgatory::builder().timer(builder()).build().unwrap();
     let (ends, end) = (log.clone(), Duration::ZERO);
     operations.watch(Op::new().end(move |_| ends.push(10)), [1], end).unwrap();
     clock.advance(Duration::from_nanos(1));

@@ -7,40 +7,36 @@ use std::{
 
 use delaywheel::{ManualClock, ScheduleErrorKind, TimeoutKey, Timer, TimerBuilder, ValueTimer};
 
-use super::support::{Log, SECOND, must_return};
+use super::support::{Log, OnDrop, SECOND, must_return};
+
+type Meddled = ValueTimer<Option<OnDrop>>;
 
 /// Uses its timer when it is dropped, which deadlocks if a lock is held.
-struct Meddler {
-    timer: Arc<OnceLock<ValueTimer<Option<Meddler>>>>,
-    log: Log<&'static str>,
-}
-
-impl Drop for Meddler {
-    fn drop(&mut self) {
-        self.log.push("dropped");
-        let Some(timer) = self.timer.get() else { return };
+fn meddler(used: &Arc<OnceLock<Meddled>>, log: &Log<&'static str>) -> OnDrop {
+    let (used, log) = (Arc::clone(used), log.clone());
+    OnDrop::new(move || {
+        log.push("dropped");
+        let Some(timer) = used.get() else { return };
         if let Ok(key) = timer.schedule(SECOND, None) {
             timer.reset(key, 2 * SECOND);
             timer.cancel(key);
         }
         assert_eq!(timer.stats().panicked, 0);
         assert!(format!("{timer:?}").contains("pending"));
-    }
+    })
 }
-
-type Meddled = ValueTimer<Option<Meddler>>;
 
 /// Runs a test with a timer, the key of such a value, and a function that makes more of them.
 fn meddle(
     change: fn(TimerBuilder) -> TimerBuilder,
-    test: fn(&ManualClock, &Meddled, TimeoutKey, &dyn Fn() -> Meddler),
+    test: fn(&ManualClock, &Meddled, TimeoutKey, &dyn Fn() -> OnDrop),
 ) {
     let dropped = must_return(move || {
         let (clock, log) = (ManualClock::new(), Log::new());
         let builder = change(Timer::builder().clock(clock.clone()));
-        let timer = builder.build_with(drop::<Option<Meddler>>).unwrap();
+        let timer = builder.build_with(drop::<Option<OnDrop>>).unwrap();
         let slot = Arc::new(OnceLock::new());
-        let meddler = || Meddler { timer: Arc::clone(&slot), log: log.clone() };
+        let meddler = || meddler(&slot, &log);
         let key = timer.schedule(SECOND, Some(meddler())).unwrap();
         slot.set(timer.clone()).unwrap();
         test(&clock, &timer, key, &meddler);
@@ -92,20 +88,16 @@ fn the_drop_of_a_value_pending_at_the_drop_of_the_timer_may_use_handles() {
 
 #[test]
 fn a_drop_that_panics_at_the_end_of_a_timer_does_not_stop_the_other_drops() {
-    struct Explosive(Log<u32>, u32);
-
-    impl Drop for Explosive {
-        fn drop(&mut self) {
-            self.0.push(self.1);
-            assert!(self.1 != 4, "the fifth drop panics");
-        }
-    }
-
     let log = Log::new();
-    let timer = Timer::builder().clock(ManualClock::new()).build_with(|_: Explosive| ());
+    let timer = Timer::builder().clock(ManualClock::new()).build_with(drop::<Option<OnDrop>>);
     let timer = timer.unwrap();
     for index in 0..10 {
-        timer.schedule(SECOND, Explosive(log.clone(), index)).unwrap();
+        let log = log.clone();
+        let value = OnDrop::new(move || {
+            log.push(index);
+            assert!(index != 4, "the fifth drop panics");
+        });
+        timer.schedule(SECOND, Some(value)).unwrap();
     }
     let end = std::panic::AssertUnwindSafe(|| drop(timer));
     assert!(std::panic::catch_unwind(end).is_err());

@@ -1,11 +1,7 @@
 //! The reaper in real time, with clocks of the user: one that jumps ahead, and one that panics.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -14,8 +10,8 @@ use delaywheel::{
     Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
 };
 
-use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, YEAR, must_return, wait_until};
-use crate::purgatory::support::Op;
+use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, YEAR, block, must_return, wait_until};
+use crate::{clock::Deadly, purgatory::support::Op};
 
 /// Moves the clock two hours ahead, past a timeout of one hour, and calls `notice`, after which the
 /// reaper must expire the timeout; three times.
@@ -63,27 +59,20 @@ fn every_call_after_the_clock_has_jumped_wakes_the_reaper() {
     assert_noticed(1, Timer::wake);
 }
 
-/// A reaper whose thread is blocked by a callback, until the sender is dropped.
-fn blocked_reaper() -> (Reaper, mpsc::Sender<()>) {
-    let reaper = Reaper::new("dw-late");
-    let blocked = Timer::builder().reaper(&reaper).inline().build().unwrap();
-    let ((running, runs), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-    let block = move || {
-        running.send(()).unwrap();
-        let _ = released.recv_timeout(2 * GENEROUS);
-    };
-    blocked.schedule(Duration::ZERO, block).unwrap();
-    runs.recv_timeout(GENEROUS).unwrap();
-    (reaper, release)
+/// A clock, settings with it and with a reaper that a callback blocks, and what ends that.
+fn late() -> (Set, TimerBuilder, mpsc::Sender<()>) {
+    let (reaper, clock) = (Reaper::new("dw-late"), Set::quiet());
+    let release = block(&Timer::builder().reaper(&reaper).inline().build().unwrap());
+    let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
+    (clock, settings, release)
 }
 
 #[test]
 fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
-    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
-    let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
+    let (clock, settings, release) = late();
     let (handled, values) = mpsc::channel();
     let timer = settings.build_with(move |value| handled.send(value).unwrap()).unwrap();
-    for value in 0..40 {
+    for value in 0..40_u32 {
         timer.schedule(HOUR, value).unwrap();
     }
     // The jump does not move the wall clock.
@@ -102,20 +91,15 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
     got.sort_unstable();
     assert!(got.into_iter().eq(0..40), "each once");
     assert_eq!(timer.cancel(far), Some(99));
-    assert_eq!(
-        timer.cancel(by_wall_clock),
-        Some(97),
-        "a thread that helps looks at the wall clock"
-    );
+    assert_eq!(timer.cancel(by_wall_clock), Some(97), "it looks at the wall clock");
     drop(release);
 }
 
 #[test]
 fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_well() {
-    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
-    let settings = || Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
-    let timer = settings().build().unwrap();
-    let purgatory = Purgatory::builder().timer(settings()).build().unwrap();
+    let (clock, settings, release) = late();
+    let timer = settings.clone().build().unwrap();
+    let purgatory = Purgatory::<u32, _>::builder().timer(settings).build().unwrap();
     let (ended, ends) = mpsc::channel();
     let expires = ended.clone();
     timer.schedule(HOUR, move || ended.send("timeout").unwrap()).unwrap();
@@ -131,10 +115,9 @@ fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_w
 
 #[test]
 fn a_thread_that_inserts_wakes_no_task_of_a_late_queue() {
-    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
-    let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
+    let (clock, settings, release) = late();
     let queue = settings.build_queue().unwrap();
-    queue.insert(HOUR, 1).unwrap();
+    queue.insert(HOUR, 1_u32).unwrap();
     clock.pass(2 * HOUR);
     queue.insert(YEAR, 2).unwrap();
     // The waker of a task that receives may take a lock that the inserter holds.
@@ -145,9 +128,8 @@ fn a_thread_that_inserts_wakes_no_task_of_a_late_queue() {
 
 #[test]
 fn a_thread_that_schedules_runs_no_callback_of_a_late_reaper() {
-    let ((reaper, release), clock) = (blocked_reaper(), Set::quiet());
-    let settings = || Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
-    let [threads, inline] = [settings(), settings().inline()].map(|one| one.build().unwrap());
+    let (clock, settings, release) = late();
+    let [threads, inline] = [settings.clone(), settings.inline()].map(|one| one.build().unwrap());
     let (ran, runs) = mpsc::channel();
     for timer in [&threads, &inline] {
         let ran = ran.clone();
@@ -202,33 +184,14 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
     assert!(wakeups <= 3, "{wakeups} wake-ups");
 }
 
-/// A clock that panics on the thread of a reaper once the test asks for it.
-#[derive(Debug, Clone)]
-pub(super) struct Deadly(Arc<AtomicBool>);
-
-impl Deadly {
-    fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    /// Makes the reaper of a timer panic.
-    pub(super) fn kill(&self, mut schedule: impl FnMut(Duration) -> bool) {
-        self.0.store(true, Ordering::Relaxed);
-        // This is due before the next wake-up of the reaper, so it wakes now.
-        wait_until("the reaper is dead", || !schedule(Duration::ZERO));
-    }
-}
-
-impl Clock for Deadly {
-    fn now(&self) -> Instant {
-        let is_reaper = thread::current().name() == Some("mortal-reaper");
-        assert!(!is_reaper || !self.0.load(Ordering::Relaxed), "the clock panics");
-        Instant::now()
-    }
+pub(super) fn kill(clock: &Deadly, mut schedule: impl FnMut(Duration) -> bool) {
+    clock.kill();
+    // This is due before the next wake-up of the reaper, so it wakes now.
+    wait_until("the reaper is dead", || !schedule(Duration::ZERO));
 }
 
 pub(super) fn mortal() -> (Deadly, TimerBuilder) {
-    let clock = Deadly::new();
+    let clock = Deadly::of("mortal-reaper");
     let builder = Timer::builder().clock(clock.clone()).name("mortal");
     (clock, builder)
 }
@@ -237,7 +200,7 @@ pub(super) fn mortal() -> (Deadly, TimerBuilder) {
 fn a_timer_that_reports_a_dead_reaper_refuses_timeouts_from_then_on() {
     let (clock, builder) = mortal();
     let timer = builder.build_with(|_: u32| ()).unwrap();
-    clock.0.store(true, Ordering::Relaxed);
+    clock.kill();
     // This starts the reaper, whose clock panics.
     timer.schedule(YEAR, 1).unwrap();
     wait_until("the reaper is dead", || timer.is_reaper_dead());
@@ -259,7 +222,7 @@ fn a_finish_of_a_timer_with_a_dead_reaper_returns_at_once() {
         let timer: ValueTimer<u32> = way(builder).build_with(|_| ()).unwrap();
         timer.schedule(YEAR, 1).unwrap();
         assert!(!timer.is_reaper_dead());
-        clock.kill(|delay| timer.schedule(delay, 2).is_ok());
+        kill(&clock, |delay| timer.schedule(delay, 2).is_ok());
         let own = timer.clone();
         let left = must_return(move || own.finish(YEAR));
         assert!(left.contains(&1), "a shutdown returns the pending value");
@@ -271,12 +234,12 @@ fn a_finish_of_a_timer_with_a_dead_reaper_returns_at_once() {
 fn receivers_of_a_queue_with_a_dead_reaper_get_an_error() {
     let (clock, builder) = mortal();
     let queue = builder.build_queue().unwrap();
-    queue.insert(YEAR, 1).unwrap();
+    queue.insert(YEAR, 1_u32).unwrap();
     let queue = Arc::new(queue);
     let own = Arc::clone(&queue);
     let receiver = thread::spawn(move || while own.recv().is_ok() {});
     assert!(!queue.timer().is_reaper_dead());
-    clock.kill(|delay| queue.insert(delay, 2).is_ok());
+    kill(&clock, |delay| queue.insert(delay, 2).is_ok());
     must_return(|| receiver.join().unwrap());
     assert!(queue.timer().is_reaper_dead());
     assert!(queue.shutdown().contains(&1), "a shutdown returns the pending value");

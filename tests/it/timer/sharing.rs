@@ -10,7 +10,7 @@ use std::{
 use delaywheel::{Completion, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer};
 
 use super::{
-    reaper::mortal,
+    reaper::{kill, mortal},
     support::{GENEROUS, MS, SECOND, YEAR, must_return, wait_until},
     threads::threads,
 };
@@ -20,7 +20,6 @@ fn served(reaper: &Reaper) -> TimerBuilder {
     Timer::builder().reaper(reaper).inline().name("served")
 }
 
-/// Waits for a callback of the timer.
 fn await_callback(timer: &Timer) {
     let (ran, runs) = mpsc::channel();
     timer.schedule(MS, move || ran.send(thread::current().id()).unwrap()).unwrap();
@@ -44,7 +43,7 @@ fn two_purgatories_a_timer_and_a_queue_share_a_thread_that_ends_with_the_last_of
             purgatory.watch(op, [1], MS).unwrap();
             assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::Expired));
         }
-        queue.insert(MS, 7).unwrap();
+        queue.insert(MS, 7_u32).unwrap();
         assert_eq!(queue.recv_timeout(GENEROUS), Ok(7));
         assert_eq!((threads("for-all"), threads("served")), (1, 0));
 
@@ -74,7 +73,7 @@ fn a_clock_that_panics_ends_its_timer_and_no_other_on_the_reaper() {
     let other = served(&reaper).build().unwrap();
     await_callback(&other);
     mortal.schedule(YEAR, || ()).unwrap();
-    clock.kill(|delay| mortal.schedule(delay, || ()).is_ok());
+    kill(&clock, |delay| mortal.schedule(delay, || ()).is_ok());
     assert!(mortal.is_reaper_dead() && !other.is_reaper_dead());
     await_callback(&other);
     assert!(!mortal.shutdown().is_empty());
@@ -104,7 +103,6 @@ fn a_timer_in_virtual_time_does_not_start_its_reaper() {
     assert_eq!(runs.try_recv(), Ok(()));
 }
 
-/// Panics when it is dropped.
 struct Explosive;
 
 impl Drop for Explosive {

@@ -74,7 +74,6 @@ impl fmt::Debug for HookedClock {
     }
 }
 
-/// Events, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
 
@@ -98,6 +97,34 @@ impl<T: Clone + Send + 'static> Log<T> {
         let log = self.clone();
         move || log.push(entry)
     }
+}
+
+/// Calls a function when it is dropped.
+#[derive(Clone)]
+pub(crate) struct OnDrop(pub(crate) Arc<dyn Fn() + Send + Sync>);
+
+impl OnDrop {
+    pub(crate) fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Blocks a thread of a timer by a callback, until the sender is dropped.
+pub(crate) fn block(timer: &Timer) -> mpsc::Sender<()> {
+    let ((running, runs), (release, released)) = (mpsc::channel(), mpsc::channel());
+    let callback = move || {
+        running.send(()).unwrap();
+        let _ = released.recv_timeout(2 * GENEROUS);
+    };
+    timer.schedule(Duration::ZERO, callback).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
+    release
 }
 
 /// Runs a closure that would deadlock if a lock were held, and fails if it does not return.

@@ -7,7 +7,6 @@ use delaywheel::{Completion, DelayedOperation};
 use super::Waits;
 use crate::{fronts::panic_as_planned, ledger::Number, script::Action, world::World};
 
-/// An operation.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(super) world: Arc<World>,

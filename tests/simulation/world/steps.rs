@@ -62,7 +62,6 @@ impl World {
         false
     }
 
-    /// Takes a step.
     pub(super) fn step(&self, step: Step) {
         let this = self.this();
         match step {
@@ -100,7 +99,6 @@ impl World {
     }
 }
 
-/// Returns an operation of user code.
 fn plain_wait(events: u32, delay: Delay) -> Wait {
     Wait {
         kind: Kind::Plain,

@@ -3,7 +3,9 @@
 
 use std::{
     boxed::Box,
+    mem,
     sync::Arc,
+    task::Waker,
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -92,11 +94,15 @@ struct Batch<T> {
     expired: Vec<Expired<T>>,
     /// The greatest lateness in the latest round that expired a timeout; `None` before that.
     lateness: Option<Duration>,
+    /// Timeouts that are in the backlog, and for which no thread was woken yet.
+    handed: usize,
+    /// Wakers of the tasks that receive these.
+    tasks: Vec<Waker>,
 }
 
 impl<T> Batch<T> {
     const fn new() -> Self {
-        Self { expired: Vec::new(), lateness: None }
+        Self { expired: Vec::new(), lateness: None, handed: 0, tasks: Vec::new() }
     }
 }
 
@@ -104,6 +110,9 @@ impl<S: ShardState> Shared<S> {
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
     /// lateness of the timeouts before. Returns whether no due timeout is left.
+    ///
+    /// It wakes threads and tasks once for all shards, or for [`LEAST_STEPS`] timeouts at a time. If
+    /// cores are short, each wake-up stops another thread, which may hold a lock.
     fn expire_some(&self, batch: &mut Batch<S::Due>) -> bool {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);
@@ -122,6 +131,7 @@ impl<S: ShardState> Shared<S> {
             }
             is_drained = false;
         }
+        self.wake_receivers(batch);
         for expired in batch.expired.drain(..) {
             match self.delivery() {
                 Delivery::Pool(pool) => {
@@ -143,17 +153,29 @@ impl<S: ShardState> Shared<S> {
         mut shard: ShardGuard<'_, S>,
         read: Reading,
         steps: u64,
-        Batch { expired, lateness }: &mut Batch<S::Due>,
+        batch: &mut Batch<S::Due>,
     ) -> bool {
+        let Batch { expired, lateness, handed, tasks } = batch;
         let before = expired.len();
         let is_drained = shard.expire(read, steps, expired);
         *lateness = self.record_lateness(read.elapsed, &expired[before..]).max(*lateness);
-        let receivers = self.delivery().backlog().map(|backlog| (backlog, backlog.put(expired)));
+        if let Some(backlog) = self.delivery().backlog() {
+            *handed += expired.len();
+            tasks.append(&mut backlog.put(expired));
+        }
         drop(shard.unlock_fairly());
-        if let Some((backlog, (threads, tasks))) = receivers {
-            backlog.wake(threads, tasks, |task| self.handler.catch(|| task.wake()));
+        if batch.handed as u64 >= LEAST_STEPS {
+            self.wake_receivers(batch);
         }
         is_drained
+    }
+
+    /// Wakes threads and tasks that wait for timeouts.
+    fn wake_receivers(&self, Batch { handed, tasks, .. }: &mut Batch<S::Due>) {
+        if let Some(backlog) = self.delivery().backlog() {
+            let (threads, tasks) = (mem::take(handed), mem::take(tasks));
+            backlog.wake(threads, tasks, |task| self.handler.catch(|| task.wake()));
+        }
     }
 
     /// Hands off due timeouts of one shard in place of a reaper that is late, if executor threads
@@ -174,6 +196,7 @@ impl<S: ShardState> Shared<S> {
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {
                 let mut batch = Batch::new();
                 self.expire_shard(shard, read, HELP_STEPS, &mut batch);
+                self.wake_receivers(&mut batch);
                 batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
         } else {

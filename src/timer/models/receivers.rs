@@ -15,17 +15,18 @@ use crate::{
     wheel::Expired,
 };
 
-/// As the reaper does it.
-fn put_all(backlog: &Backlog<u32>, mut batch: Vec<Expired<u32>>) {
-    let (threads, tasks) = backlog.put(&mut batch);
-    backlog.wake(threads, tasks, |task| {
+/// As the reaper does it in one turn.
+fn put_all<const BATCHES: usize>(backlog: &Backlog<u32>, batches: [Vec<Expired<u32>>; BATCHES]) {
+    let handed = batches.iter().map(Vec::len).sum();
+    let tasks = batches.into_iter().flat_map(|mut batch| backlog.put(&mut batch)).collect();
+    backlog.wake(handed, tasks, |task| {
         task.wake();
         true
     });
 }
 
 fn put(backlog: &Backlog<u32>, value: u32) {
-    put_all(backlog, expired([value]));
+    put_all(backlog, [expired([value])]);
 }
 
 fn close(backlog: &Backlog<u32>) {
@@ -77,9 +78,11 @@ fn put_two(backlog: &Backlog<u32>) {
 
 /// No later batch comes that could wake an executor.
 #[test]
-fn each_timeout_of_a_batch_wakes_an_executor() {
-    let put_batch = |backlog: &Backlog<u32>| put_all(backlog, expired([1, 2]));
-    two(false, [take, take], put_batch, [Some(1), Some(2)]);
+fn each_timeout_of_a_turn_wakes_an_executor() {
+    let in_one = |backlog: &Backlog<u32>| put_all(backlog, [expired([1, 2])]);
+    let in_two = |backlog: &Backlog<u32>| put_all(backlog, [expired([1]), expired([2])]);
+    two(false, [take, take], in_one, [Some(1), Some(2)]);
+    two(false, [take, take], in_two, [Some(1), Some(2)]);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn run_poisoned(store: impl Store) {
         Ok(())
     });
     let timer = timer.expect("start");
-    while timer.count().expect("count").live > 0 {
+    while timer.count().wait().expect("count").live > 0 {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(timer.finish(Duration::from_secs(60)));
@@ -129,7 +129,7 @@ fn builder(store: impl Store) -> DurableTimerBuilder {
 fn use_timer(timer: &DurableTimer, drained: &mpsc::Receiver<()>) {
     let round: u64 = variable("CRASH_ROUND").parse().expect("a number");
     if env::var("CRASH_LAST").is_ok() {
-        while timer.count().expect("count").live > 0 {
+        while timer.count().wait().expect("count").live > 0 {
             let _ = drained.recv_timeout(Duration::from_secs(1));
         }
         assert!(timer.finish(Duration::from_secs(60)));

@@ -18,13 +18,14 @@ use rustc_hash::FxHashMap;
 
 use super::{PARKED, Sharded, is_parked};
 use crate::{
-    error::{DurableError, StoreResult},
+    error::StoreResult,
     record::{Claim, MOVED, Name, Record, TimeoutId, is_moved},
     store::{
         Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
         WorkerId,
     },
     time::WallTime,
+    timer::Receipt,
 };
 
 /// Name of each mover as a worker. It takes over the claims of the one before, of any pair.
@@ -67,7 +68,11 @@ impl Sharded {
     /// # Errors
     ///
     /// The error of a database. The next call continues with another one.
-    pub fn move_some(&self, limit: usize) -> StoreResult<bool> {
+    pub fn move_some(&self, limit: usize) -> Receipt<bool> {
+        self.ask(Ok(()), move |this, ()| Ok(this.move_now(limit)?))
+    }
+
+    pub(super) fn move_now(&self, limit: usize) -> StoreResult<bool> {
         let mut sweep = self.sweep.lock();
         let pairs = self.old * (self.timers.len() - self.old);
         if pairs == 0 {
@@ -97,17 +102,19 @@ impl Sharded {
 
     /// Returns the number of timeouts that are in an old database and belong into a new one, and
     /// of moves that have not ended. Reads all timeouts of the old databases.
-    pub fn count_unmoved(&self) -> Result<u64, DurableError> {
-        let all = Query::Prefix { prefix: String::new(), after: None };
-        let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
-        let mut count = 0;
-        for (shard, timer) in self.timers.iter().enumerate() {
-            let query = if shard < self.old { &all } else { &copies };
-            pages(timer.store(), query.clone(), |record| {
-                count += u64::from(shard >= self.old || self.home(&record.id) != shard);
-            })?;
-        }
-        Ok(count)
+    pub fn count_unmoved(&self) -> Receipt<u64> {
+        self.ask(Ok(()), |this, ()| {
+            let all = Query::Prefix { prefix: String::new(), after: None };
+            let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
+            let mut count = 0;
+            for (shard, store) in this.stores().enumerate() {
+                let query = if shard < this.old { &all } else { &copies };
+                pages(store, query.clone(), |record| {
+                    count += u64::from(shard >= this.old || this.home(&record.id) != shard);
+                })?;
+            }
+            Ok(count)
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::delivery::Delivery;
-use crate::error::{StoreError, StoreErrorReason, StoreResult};
+use crate::error::{StoreError, StoreErrorReason};
 
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
@@ -114,10 +114,10 @@ pub(super) fn run_contained(run: impl FnOnce()) {
 }
 
 /// Calls a store. Turns a panic into a failure of unknown outcome.
-pub(super) fn contain<R>(call: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
+pub(super) fn contain<R, E: From<StoreError>>(call: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = format!("the store panicked: {}", message(&*panic));
-        Err(StoreError::with_source(StoreErrorReason::OutcomeUnknown, text))
+        Err(StoreError::with_source(StoreErrorReason::OutcomeUnknown, text).into())
     })
 }
 

@@ -157,9 +157,9 @@ fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     let mut counts = Vec::new();
     for second in 0..8 {
         if second == 3 {
-            workers[0].0.pause("email").expect("pause");
+            workers[0].0.pause("email").wait().expect("pause");
         } else if second == 5 {
-            workers[1].0.resume("email").expect("resume");
+            workers[1].0.resume("email").wait().expect("resume");
         }
         (0..100).for_each(|_| clock.advance(SECOND / 100));
         counts.push(count());

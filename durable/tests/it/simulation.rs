@@ -64,11 +64,12 @@ struct Network {
     accepted: Vec<(Claim, bool)>,
 }
 
-/// A call that locks records.
+/// A call of the store.
 pub(crate) enum Call<'a> {
     Write(&'a [Command]),
     Claim,
     Begin,
+    Other,
 }
 
 type Hook = Arc<dyn Fn(Call<'_>) -> StoreResult<()> + Send + Sync>;
@@ -79,7 +80,7 @@ pub(crate) struct RemoteStore {
     store: MemoryStore,
     network: Arc<Mutex<Network>>,
     fault: Option<Fault>,
-    /// Runs before a call that locks records, and may refuse it.
+    /// Runs before a call, and may refuse it.
     hook: Hook,
 }
 
@@ -111,6 +112,7 @@ impl RemoteStore {
     }
 
     fn call<R>(&self, run: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
+        (self.hook)(Call::Other)?;
         self.send(Vec::new, run)
     }
 

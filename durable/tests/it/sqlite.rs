@@ -351,14 +351,14 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
         .expect("start");
     assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), "good");
-    timer.get("bad").expect_err("it is damaged");
+    timer.get("bad").wait().expect_err("it is damaged");
     let kept = NewTimeout::new("bad", at(0), b"").expect("valid").conflict(Conflict::Keep);
     timer.schedule_new(kept).wait().expect_err("it would never be delivered");
     let moved = timer.reschedule("bad", DAY);
     timer.schedule("other", DAY, b"").wait().expect("it is not damaged");
     moved.wait().expect_err("it is damaged");
     assert_eq!(timer.cancel("bad").wait().expect("cancel"), Cancelled::Cancelled);
-    assert_eq!(timer.count().expect("count").live, 1);
+    assert_eq!(timer.count().wait().expect("count").live, 1);
 }
 
 /// Each commit acknowledges one that was due long before the others.

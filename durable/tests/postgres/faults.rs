@@ -129,7 +129,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         deliveries.recv_timeout(LONG).expect("delivery").dead("bad");
     }
     assert!(timer.finish(LONG));
-    let record = timer.get("a").expect("get").expect("kept");
+    let record = timer.get("a").wait().expect("get").expect("kept");
     assert_eq!(record.state, State::Dead);
     assert_eq!(record.error.as_deref(), Some("the store refused the text of the error"));
     client(&server)
@@ -158,9 +158,9 @@ async fn a_store_works_and_ends_within_a_runtime() {
         .expect("start");
     timer.schedule("a", Duration::ZERO, b"").await.expect("schedule");
     assert_eq!(seen.recv().await.as_deref(), Some("a"));
-    timer.get("a").expect("get");
+    timer.get("a").wait().expect("get");
     assert!(timer.finish(LONG));
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     drop(timer);
     drop(store);
 }
@@ -205,7 +205,7 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     timer.schedule_new(new).wait().expect("schedule");
     timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "b");
-    while timer.get("a").expect("get").expect("kept").error.is_none() {
+    while timer.get("a").wait().expect("get").expect("kept").error.is_none() {
         thread::yield_now();
     }
     let store = timer.store();

@@ -208,7 +208,7 @@ async fn a_transaction_of_the_user_decides() {
     transaction.commit().await.expect("commit");
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "a");
-    assert_eq!(timer.get("undone").expect("get"), None);
+    assert_eq!(timer.get("undone").wait().expect("get"), None);
 
     // The handler's row, the acknowledgement and the history, or none.
     store.keep_history(LONG);
@@ -230,7 +230,7 @@ async fn a_transaction_of_the_user_decides() {
     assert!(!again, "the claim is void");
     drop(transaction);
     assert_eq!(store.history(timer.now(), None, None, 9).expect("history").len(), 1);
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).await.expect("count").get(0);
     assert_eq!(paid, 1);
 
@@ -284,7 +284,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     // The acknowledgement would share the transaction of the next command.
-    until(|| timer.count().expect("count").live == 0);
+    until(|| timer.count().wait().expect("count").live == 0);
     proxy.arm("command", Cut::Answer);
     let error = timer.schedule("command", Duration::ZERO, b"").wait().expect_err("cut");
     let DurableError::Store(error) = error else { panic!("{error}") };
@@ -300,7 +300,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     // machine, this may be the acknowledgement.
     for cut in [Cut::Request, Cut::Answer] {
         // An acknowledgement under way would keep the row locked.
-        until(|| timer.count().expect("count").live == 0);
+        until(|| timer.count().wait().expect("count").live == 0);
         proxy.arm("begin", cut);
         put(&other, "begin", timer.now().saturating_add(SECOND));
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "begin");
@@ -522,8 +522,8 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
     );
     client.batch_execute(&sql).expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "good");
-    until(|| timer.count().expect("count").dead > 0);
-    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
+    until(|| timer.count().wait().expect("count").dead > 0);
+    let dead = timer.list(&Query::Dead { after: None }, 9).wait().expect("list");
     assert_eq!(dead[0].id.as_str(), "bad");
     assert!(dead[0].error.as_ref().is_some_and(|error| error.contains(rule)), "{dead:?}");
     assert!(timer.finish(LONG));
@@ -565,11 +565,11 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     client.batch_execute(old).expect("schedule");
     let (timer, seen) = start(&server);
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
-    assert_eq!(timer.count().expect("count").live, 1, "it recurs");
-    timer.pause("q").expect("pause");
+    assert_eq!(timer.count().wait().expect("count").live, 1, "it recurs");
+    timer.pause("q").wait().expect("pause");
     let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
     client.batch_execute(new).expect("schedule");
-    let record = timer.get("new").expect("get").expect("scheduled");
+    let record = timer.get("new").wait().expect("get").expect("scheduled");
     let parts = (record.queue.as_str(), record.priority, record.key.as_ref().map(Name::as_str));
     assert_eq!(parts, ("q", Priority::High, Some("k")));
     // A worker of another process that waits for the queue hears of the end of the pause.
@@ -579,7 +579,7 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     let worker = worker.build().expect("start");
     until(|| worker.stats().empty_claims >= 2);
     assert!(emails.try_recv().is_err());
-    timer.resume("q").expect("resume");
+    timer.resume("q").wait().expect("resume");
     assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
 }
 

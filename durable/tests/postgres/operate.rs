@@ -88,7 +88,7 @@ fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
         .expect("start");
     timer.schedule("mail", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "mail");
-    until(|| timer.count().expect("count").dead > 0);
+    until(|| timer.count().wait().expect("count").dead > 0);
     assert!(run(&["dead"]).1.contains("mail  no route"));
     assert_eq!(
         run(&["requeue", "--prefix", "ma"]),

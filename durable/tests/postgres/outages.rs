@@ -71,12 +71,12 @@ fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
     let proxy = Proxy::start(&server.parameters());
     let (sender, seen) = mpsc::channel();
     let timer = telling(builder(proxy.parameters()).recheck(None).lease(10 * LONG), sender);
-    timer.pause("").expect("pause");
+    timer.pause("").wait().expect("pause");
     let before = timer.stats().empty_claims;
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     until(|| timer.stats().empty_claims != before);
     proxy.arm("COMMIT", Cut::Answer);
-    timer.resume("").expect_err("cut");
+    timer.resume("").wait().expect_err("cut");
     assert!(proxy.has_cut());
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }

@@ -142,10 +142,10 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
         timer.schedule("b", Duration::ZERO, b"").await.expect("schedule");
         assert_eq!(seen.recv().await.as_deref(), Some("b"));
         for _ in 0..100 {
-            timer.get("none").expect("get");
+            timer.get("none").wait().expect("get");
         }
         assert!(timer.finish(LONG));
-        assert_eq!(timer.count().expect("count").live, 0);
+        assert_eq!(timer.count().wait().expect("count").live, 0);
         let status = pool.status();
         assert_eq!(status.available, status.size, "all are returned");
         let sql = "SELECT count(*) FROM pg_stat_activity

@@ -139,11 +139,11 @@ fn race(store: impl Store) {
         });
         answers.insert(id, all);
     }
-    until(|| timer.count().expect("count").live == 0);
+    until(|| timer.count().wait().expect("count").live == 0);
     for (id, (answer, _, _)) in &mut answers {
         answer.get_or_insert_with(|| cancel(id));
     }
-    let left = timer.list(&Query::Dead { after: None }, COUNT).expect("list");
+    let left = timer.list(&Query::Dead { after: None }, COUNT).wait().expect("list");
     let left: BTreeSet<_> = left.iter().map(|record| record.id.as_str()).collect();
     assert!(timer.finish(LONG));
     let deliveries = deliveries.lock().expect("not poisoned");
@@ -343,6 +343,6 @@ fn commands_of_an_id_keep_their_order_while_two_groups_are_written() {
             });
         }
     });
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     assert!(timer.finish(LONG));
 }

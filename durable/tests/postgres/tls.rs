@@ -57,7 +57,7 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
         assert!(Instant::now() < deadline, "{:?}", timer.stats());
         std::thread::yield_now();
     }
-    timer.get("now").expect("get");
+    timer.get("now").wait().expect("get");
     let sql = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl
         JOIN pg_stat_activity USING (pid) WHERE application_name = 'tls'";
     let row = client(&server).query_one(sql, &[]).expect("query");

@@ -49,8 +49,8 @@ fn main() -> Result<()> {
         ["server", parameters] => {
             use delaywheel_durable::{NoTls, PostgresStore};
 
-            PostgresStore::migrate(parameters, "delaywheel", NoTls)?;
-            child(PostgresStore::connect(parameters, "delaywheel", NoTls)?)
+            PostgresStore::migrate_blocking(parameters, "delaywheel", NoTls)?;
+            child(PostgresStore::connect_blocking(parameters, "delaywheel", NoTls)?)
         }
         _ => Err("usage: reminders [postgres]".into()),
     }

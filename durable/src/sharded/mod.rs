@@ -7,6 +7,7 @@ mod mover;
 use std::{fmt, sync::Arc, thread, time::Duration};
 
 use parking_lot::Mutex;
+use pollster::FutureExt as _;
 
 use self::mover::Sweep;
 use crate::{
@@ -236,11 +237,11 @@ impl Sharded {
     /// Returns where a timeout is that moves.
     fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
         let (old, new) = self.homes(id);
-        let moved = match self.store(old)?.get(id)? {
+        let moved = match self.store(old)?.get(id).block_on()? {
             Some(record) if !is_moved(&record) => return Ok(Place::Old(record)),
             moved => moved,
         };
-        Ok(match (self.store(new)?.get(id)?, moved) {
+        Ok(match (self.store(new)?.get(id).block_on()?, moved) {
             (None, _) => Place::Nowhere,
             (Some(copy), Some(moved)) if is_parked(&copy) => {
                 Place::New(Record { due: moved.due, next: moved.due, ..copy })
@@ -265,7 +266,7 @@ impl Sharded {
         self.ask(id.try_into().map_err(Into::into), |this, id| {
             let (old, new) = this.homes(&id);
             if old == new {
-                return Ok(this.timers[new].store().get(&id)?);
+                return Ok(this.timers[new].store().get(&id).block_on()?);
             }
             Ok(match this.locate(&id)? {
                 Place::Old(record) | Place::New(record) => Some(record),
@@ -283,7 +284,7 @@ impl Sharded {
                 let mut query = query.clone();
                 let mut left = limit;
                 loop {
-                    let mut page = store.list(&query, left)?;
+                    let mut page = store.list(&query, left).block_on()?;
                     let last = page.last().filter(|_| page.len() == left).cloned();
                     page.retain(|record| !is_moved(record) && !is_parked(record));
                     left -= page.len();
@@ -308,7 +309,7 @@ impl Sharded {
         self.ask(Ok(()), |this, ()| {
             let mut sum = Counts::default();
             for store in this.stores() {
-                let Counts { live, dead } = store.count()?;
+                let Counts { live, dead } = store.count().block_on()?;
                 sum = Counts { live: sum.live + live, dead: sum.dead + dead };
             }
             Ok(sum)
@@ -340,7 +341,7 @@ impl Sharded {
 
     fn set_paused(&self, queue: impl Input<Name>, is_paused: bool) -> Receipt<()> {
         self.ask(queue.try_into().map_err(Into::into), move |this, queue| {
-            let paused = this.stores().map(|store| store.pause(&queue, is_paused));
+            let paused = this.stores().map(|store| store.pause(&queue, is_paused).block_on());
             Ok(paused.fold(Ok(()), Result::and)?)
         })
     }

@@ -316,7 +316,7 @@ fn two() -> (Sharded, NewTimeout) {
 
 fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
     let old = NewTimeout { due, payload: b"old".as_slice().into(), ..new.clone() };
-    sharded.timers[shard].store().write(due, &[Command::Schedule(old)]).expect("write");
+    sharded.timers[shard].store().write(due, &[Command::Schedule(old)]).block_on().expect("write");
 }
 
 /// A mover that was slow may write a copy after the timeout has ended.

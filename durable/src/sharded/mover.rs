@@ -14,6 +14,7 @@
 
 use std::time::Duration;
 
+use pollster::FutureExt as _;
 use rustc_hash::FxHashMap;
 
 use super::{PARKED, Sharded, is_parked};
@@ -89,13 +90,14 @@ impl Sharded {
 
     /// Returns whether the pair is done.
     fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
-        let enter =
-            |shard: usize| self.store(shard)?.enter(self.timers[shard].now(), LEASE, Some(NAME));
+        let enter = |shard: usize| {
+            self.store(shard)?.enter(self.timers[shard].now(), LEASE, Some(NAME)).block_on()
+        };
         let mover = Mover { sharded: self, pair, workers: [enter(pair[0])?, enter(pair[1])?] };
         let is_done = mover.step(sweep, limit)?;
         // All records that did not move are pending again.
         for (shard, worker) in pair.into_iter().zip(mover.workers) {
-            self.store(shard)?.leave(worker)?;
+            self.store(shard)?.leave(worker).block_on()?;
         }
         Ok(is_done)
     }
@@ -121,7 +123,7 @@ impl Sharded {
 /// Reads all pages of a list.
 fn pages(store: &dyn Store, mut query: Query, mut read: impl FnMut(&Record)) -> StoreResult<()> {
     loop {
-        let page = store.list(&query, PAGE)?;
+        let page = store.list(&query, PAGE).block_on()?;
         page.iter().for_each(&mut read);
         match page.last().filter(|_| page.len() == PAGE) {
             Some(last) => query.continue_after(last.next, last.id.clone()),
@@ -136,7 +138,7 @@ impl Mover<'_> {
             Some(queues) => queues,
             none => {
                 self.recover()?;
-                let queues = self.sharded.store(self.pair[0])?.queues()?;
+                let queues = self.sharded.store(self.pair[0])?.queues().block_on()?;
                 none.insert(queues.into_iter().map(|queue| queue.name).collect())
             }
         };
@@ -160,14 +162,14 @@ impl Mover<'_> {
             return Ok(Vec::new());
         }
         let shard = self.pair[which];
-        self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands)
+        self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands).block_on()
     }
 
     /// Claims also what is paused: a pause keeps deliveries from their begin, not from a move.
     fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Vec<Record>> {
         let store = self.sharded.store(self.pair[which])?;
         let request = ClaimRequest { paused: true, ..request };
-        Ok(store.claim(self.workers[which], &request)?.unwrap_or_default().records)
+        Ok(store.claim(self.workers[which], &request).block_on()?.unwrap_or_default().records)
     }
 
     /// Claims the copies of a queue that no worker holds.
@@ -180,10 +182,10 @@ impl Mover<'_> {
     fn recover(&self) -> StoreResult<()> {
         let [old, new] = self.pair.map(|shard| self.sharded.store(shard));
         let (old, new) = (old?, new?);
-        for queue in new.queues()? {
+        for queue in new.queues().block_on()? {
             for copy in self.claim_copies(&queue.name)? {
                 if self.is_of_pair(&copy.id) {
-                    let moved = old.get(&copy.id)?.filter(is_moved);
+                    let moved = old.get(&copy.id).block_on()?.filter(is_moved);
                     let settlement =
                         moved.map_or(Settlement::Done, |moved| Settlement::Again(moved.due));
                     self.write(1, &[Command::Settle(copy.claim(), settlement)])?;
@@ -197,7 +199,7 @@ impl Mover<'_> {
             }
         })?;
         for id in moved {
-            if !new.get(&id)?.as_ref().is_some_and(is_parked) {
+            if !new.get(&id).block_on()?.as_ref().is_some_and(is_parked) {
                 self.write(0, &[Command::Cancel(id)])?;
             }
         }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use pollster::block_on;
 
 use super::delivery::Delivery;
 use crate::error::{StoreError, StoreErrorReason};
@@ -113,9 +114,11 @@ pub(super) fn run_contained(run: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(run)));
 }
 
-/// Calls a store. Turns a panic into a failure of unknown outcome.
-pub(super) fn contain<R, E: From<StoreError>>(call: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+/// Calls a store, and waits. Turns a panic into a failure of unknown outcome.
+pub(super) fn contain<R, E: From<StoreError>, F: Future<Output = Result<R, E>>>(
+    call: impl FnOnce() -> F,
+) -> Result<R, E> {
+    catch_unwind(AssertUnwindSafe(|| block_on(call()))).unwrap_or_else(|panic| {
         let text = format!("the store panicked: {}", message(&*panic));
         Err(StoreError::with_source(StoreErrorReason::OutcomeUnknown, text).into())
     })

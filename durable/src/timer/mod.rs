@@ -12,12 +12,14 @@ mod policy;
 pub(crate) mod stats;
 
 use std::{
-    future::Future,
+    future::{Future, ready},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
+
+use pollster::FutureExt as _;
 
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
@@ -348,7 +350,7 @@ impl DurableTimer {
         let (core, is_virtual) = (Arc::clone(&self.owner.0), self.core().alarm.is_none());
         let (sender, answer) = oneshot::channel();
         let ask = move || {
-            let answer = contain(|| ask(&*core.store, input));
+            let answer = contain(|| ready(ask(&*core.store, input)));
             // Whoever gets the answer may open the store again.
             drop(core);
             // The caller may have gone.
@@ -364,17 +366,17 @@ impl DurableTimer {
 
     /// Returns a timeout; `None` if there is none of that id.
     pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
-        self.ask(id.try_into().map_err(Into::into), |store, id| Ok(store.get(&id)?))
+        self.ask(id.try_into().map_err(Into::into), |store, id| Ok(store.get(&id).block_on()?))
     }
 
     /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
-        self.ask(Ok(query.clone()), move |store, query| Ok(store.list(&query, limit)?))
+        self.ask(Ok(query.clone()), move |store, query| Ok(store.list(&query, limit).block_on()?))
     }
 
     /// Returns the numbers of live and of dead timeouts in the store.
     pub fn count(&self) -> Receipt<Counts> {
-        self.ask(Ok(()), |store, ()| Ok(store.count()?))
+        self.ask(Ok(()), |store, ()| Ok(store.count().block_on()?))
     }
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
@@ -397,7 +399,7 @@ impl DurableTimer {
 
     fn set_paused(&self, queue: impl Input<Name>, is_paused: bool) -> Receipt<()> {
         let queue = queue.try_into().map_err(Into::into);
-        self.ask(queue, move |store, queue| Ok(store.pause(&queue, is_paused)?))
+        self.ask(queue, move |store, queue| Ok(store.pause(&queue, is_paused).block_on()?))
     }
 
     /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
@@ -429,13 +431,13 @@ impl DurableTimer {
         limit: usize,
     ) -> Receipt<Vec<Attempt>> {
         self.ask(Ok((self.now(), id.cloned())), move |store, (now, id)| {
-            Ok(store.history(now, id.as_ref(), before, limit)?)
+            Ok(store.history(now, id.as_ref(), before, limit).block_on()?)
         })
     }
 
     /// Returns the queues of the store: those that had a timeout or a pause.
     pub fn queues(&self) -> Receipt<Vec<QueueState>> {
-        self.ask(Ok(()), |store, ()| Ok(store.queues()?))
+        self.ask(Ok(()), |store, ()| Ok(store.queues().block_on()?))
     }
 
     /// Returns the present time of the timer's clock.
@@ -487,7 +489,7 @@ impl DurableTimer {
 
 pub(crate) fn count_due(store: &dyn Store, now: WallTime) -> StoreResult<usize> {
     let until = now.saturating_add(Duration::from_micros(1));
-    store.count_live(WallTime::MIN, until, None, usize::MAX)
+    store.count_live(WallTime::MIN, until, None, usize::MAX).block_on()
 }
 
 impl NewTimeout {

@@ -80,7 +80,7 @@ fn workers_of_different_names_and_queues_share_no_name() {
         builder.queue(self::queue(queue).0).build().expect("start")
     });
     clock.advance(SECOND);
-    assert_eq!(store.workers(9).expect("memory").expect("known").len(), workers.len());
+    assert_eq!(store.workers(9).block_on().expect("memory").expect("known").len(), workers.len());
 }
 
 /// The worker holds eight timeouts of a long backlog when others come.

@@ -405,7 +405,8 @@ pub struct QueueState {
 }
 
 /// Called with a time at which a new or changed record is due, and its queue if that is known; with
-/// [`WallTime::MIN`], after records of any time have become pending again or deliveries void.
+/// [`WallTime::MIN`], after records of any time have become pending again or deliveries void. Must
+/// not block.
 pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
 /// Timers of this process that want to know of new records.

@@ -462,16 +462,37 @@ impl PostgresStore {
         Ok(taken as u64)
     }
 
-    /// Has the timers look if a change may have made a record due at a time. The server may carry
-    /// out the change later, and its notification then must not seem to be one of this process.
-    fn doubt<R>(&self, due: Option<WallTime>, result: StoreResult<R>) -> StoreResult<R> {
-        if result.as_ref().is_err_and(|error| error.reason() == StoreErrorReason::OutcomeUnknown) {
+    /// Begins a change that may make a record due at a time.
+    fn doubt(&self, due: Option<WallTime>) -> Doubt<'_> {
+        Doubt { shared: &self.shared, due, is_certain: false }
+    }
+}
+
+/// Has the timers look unless the outcome of a change is known: it is not if its future is dropped.
+/// The server may carry out the change later, and its notification then must not seem to be one of
+/// this process.
+struct Doubt<'a> {
+    shared: &'a Shared,
+    due: Option<WallTime>,
+    is_certain: bool,
+}
+
+impl Doubt<'_> {
+    fn end<R>(mut self, result: StoreResult<R>) -> StoreResult<R> {
+        let is_unknown = |error: &StoreError| error.reason() == StoreErrorReason::OutcomeUnknown;
+        self.is_certain = !result.as_ref().is_err_and(is_unknown);
+        result
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if !self.is_certain {
             self.shared.sender.store(new_sender(), SeqCst);
-            if let Some(due) = due {
+            if let Some(due) = self.due {
                 self.shared.listeners.tell(None, due);
             }
         }
-        result
     }
 }
 
@@ -497,6 +518,7 @@ impl Store for PostgresStore {
             if commands.len() == 1 { (single, "5ms") } else { (writer, "100ms") };
         let (until, now) = (self.keep_until(now), now.to_system_time());
         let extra = Extra { stopped: &stopped, until, now, patience };
+        let doubt = self.doubt(commands.iter().filter_map(Command::due).min());
         let answers = run!(connection, session => {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
@@ -522,8 +544,7 @@ impl Store for PostgresStore {
             session.end(result).await?;
             Ok(answers)
         });
-        let due = commands.iter().filter_map(Command::due).min();
-        let answers = self.doubt(due, answers)?;
+        let answers = doubt.end(answers)?;
         self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
@@ -626,12 +647,13 @@ impl Store for PostgresStore {
         if !known.get::<_, bool>(0) {
             return Ok(true);
         }
+        let doubt = self.doubt(Some(WallTime::MIN));
         let taken = run!(keeper, transaction session => {
             let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
             self.take_from(session, &lapsed).await
         });
         // The lease is renewed, even if the records of others are locked: the next call takes them.
-        if self.doubt(Some(WallTime::MIN), taken).is_ok_and(|taken| taken > 0) {
+        if doubt.end(taken).is_ok_and(|taken| taken > 0) {
             self.shared.listeners.tell_all();
         }
         Ok(true)
@@ -653,12 +675,13 @@ impl Store for PostgresStore {
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
         let tokens: Vec<_> = tokens.iter().map(|token| token.cast_signed()).collect();
         let id = worker.0.cast_signed();
+        let doubt = self.doubt(Some(WallTime::MIN));
         let freed = run!(self.shared.keeper, transaction session => {
             // A claim of unknown outcome ends first.
             session.query(sql::LOCK_WORKER, &[&id]).await?;
             session.query(sql::TAKE, &[&[id].as_slice(), &tokens]).await
         });
-        let freed = self.doubt(Some(WallTime::MIN), freed)?;
+        let freed = doubt.end(freed)?;
         if !freed.is_empty() {
             self.shared.listeners.tell_all();
         }
@@ -791,12 +814,13 @@ impl Store for PostgresStore {
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        let doubt = self.doubt(Some(WallTime::MIN));
         let paused = run!(self.shared.writers[0], transaction session => {
             session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
             let notice = self.notice(Some(queue), WallTime::MIN);
             session.query(sql::NOTIFY, &[&notice]).await
         });
-        self.doubt(Some(WallTime::MIN), paused)?;
+        doubt.end(paused)?;
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
     }

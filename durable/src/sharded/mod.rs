@@ -79,9 +79,9 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
-/// A call for a timeout that moves is not of a group commit, and two of them at once take effect in
-/// any order: wait for one before you make the next. If one of its two databases fails, so does the
-/// call. If the first one was changed before, the reason is
+/// Two calls at once for a timeout that moves take effect in any order: wait for one before you make
+/// the next. If one of its two databases fails, so does the call. If the first one was changed
+/// before, the reason is
 /// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
 ///
 /// A recurring timeout whose period is shorter than the
@@ -307,40 +307,23 @@ impl Sharded {
     /// Returns the numbers of live and of dead timeouts. One that moves meanwhile may count twice.
     pub fn count(&self) -> Receipt<Counts> {
         self.ask(Ok(()), |this, ()| {
-            let mut sum = Counts::default();
-            for store in this.stores() {
+            this.stores().try_fold(Counts::default(), |sum, store| {
                 let Counts { live, dead } = store.count().block_on()?;
-                sum = Counts { live: sum.live + live, dead: sum.dead + dead };
-            }
-            Ok(sum)
+                Ok(Counts { live: sum.live + live, dead: sum.dead + dead })
+            })
         })
     }
 
     /// Returns the number of timeouts that are due and not acknowledged.
     pub fn count_due(&self) -> Receipt<usize> {
         self.ask(Ok(()), |this, ()| {
-            let mut sum = 0;
-            for timer in &*this.timers {
-                sum += timer::count_due(timer.store(), timer.now())?;
-            }
-            Ok(sum)
+            let due = this.timers.iter().map(|timer| timer::count_due(timer.store(), timer.now()));
+            Ok(due.sum::<StoreResult<_>>()?)
         })
     }
 
-    /// Pauses a queue in all databases, like [`DurableTimer::pause`]. Asks all of them, and
-    /// returns the first error.
-    pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
-        self.set_paused(queue, true)
-    }
-
-    /// Resumes a queue in all databases. Asks all of them, and
-    /// returns the first error.
-    pub fn resume(&self, queue: impl Input<Name>) -> Receipt<()> {
-        self.set_paused(queue, false)
-    }
-
-    fn set_paused(&self, queue: impl Input<Name>, is_paused: bool) -> Receipt<()> {
-        self.ask(queue.try_into().map_err(Into::into), move |this, queue| {
+    fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
+        self.ask(queue, move |this, queue| {
             let paused = this.stores().map(|store| store.pause(&queue, is_paused).block_on());
             Ok(paused.fold(Ok(()), Result::and)?)
         })

@@ -166,7 +166,8 @@ pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
 }
 
-/// Defines the calls for one timeout, for a type with `now_of` and `submit_one`.
+/// Defines the calls for one timeout or queue, for a type with `now_of`, `submit_one` and
+/// `set_paused`.
 macro_rules! calls {
     ($kind:ident) => {
         impl $kind {
@@ -264,6 +265,20 @@ macro_rules! calls {
             ) -> Receipt<bool> {
                 let moved = self.due(id, when).map(|(id, due)| Command::Requeue(id, due));
                 self.submit_one(moved, one!(Requeued))
+            }
+
+            /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps
+            /// that. Handlers that run go on, and so does one that starts at this moment. Deliveries
+            /// that wait for a thread or a task go back to the store. The default queue is `""`.
+            ///
+            /// Asks each of several databases. The error is that of the first one.
+            pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
+                self.set_paused(queue.try_into().map_err(Into::into), true)
+            }
+
+            /// Resumes a queue.
+            pub fn resume(&self, queue: impl Input<Name>) -> Receipt<()> {
+                self.set_paused(queue.try_into().map_err(Into::into), false)
             }
 
             fn due(
@@ -385,20 +400,7 @@ impl DurableTimer {
         self.ask(Ok(self.now()), |store, now| Ok(count_due(store, now)?))
     }
 
-    /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
-    /// Handlers that run go on, and so does one that starts at this moment. Deliveries that wait
-    /// for a thread or a task go back to the store. The default queue is `""`.
-    pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
-        self.set_paused(queue, true)
-    }
-
-    /// Resumes a queue.
-    pub fn resume(&self, queue: impl Input<Name>) -> Receipt<()> {
-        self.set_paused(queue, false)
-    }
-
-    fn set_paused(&self, queue: impl Input<Name>, is_paused: bool) -> Receipt<()> {
-        let queue = queue.try_into().map_err(Into::into);
+    fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
         self.ask(queue, move |store, queue| Ok(store.pause(&queue, is_paused).block_on()?))
     }
 

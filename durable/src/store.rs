@@ -1,8 +1,9 @@
 //! Stores: a small trait, and the commands that change records.
 //!
-//! The trait is asynchronous, for stores behind a network. A thread of the timer polls a future until
-//! it is ready, and commits for all callers, so a store in a file may do its work within the poll.
-//! Time is an argument: a store reads no clock, so that tests and simulations run in virtual time.
+//! The trait is asynchronous, for stores behind a network. A thread of the timer commits for all
+//! callers, and polls a future until it is ready, so a store in a file may do its work within the
+//! poll. Time is an argument: a store reads no clock, so that tests and simulations run in virtual
+//! time.
 
 use std::{
     fmt,

@@ -1,8 +1,8 @@
 //! Connections that are opened when they are needed, and closed when they are not.
 //!
-//! A thread of the store drives them, with a runtime of its own. So any executor may poll a call: it
-//! sends its request to that thread and waits for the answer. A call that is dropped before its end
-//! takes its connection with it, as a transaction may be open.
+//! A thread of the store drives them, with a runtime of its own. So any executor may poll a call,
+//! which sends its request to that thread and waits for the answer. A call that is dropped before
+//! its end takes its connection with it, as a transaction may be open.
 //!
 //! A pool such as `PgBouncer` in transaction mode gives each transaction another session of the
 //! server, which has no settings and no prepared statements of this process. Through one, each
@@ -107,9 +107,9 @@ pub(super) struct Turn<'a> {
     _guard: sync::MutexGuard<'a, ()>,
 }
 
-/// Runs statements, or a transaction of them, in a turn of a lane. A deadlock or conflict, which the
-/// server has undone, is tried again. A function cannot take a closure for this: the compiler does
-/// not know that the futures of an asynchronous one are `Send`.
+/// Runs statements, or a transaction of them, in a turn of a lane. A deadlock or conflict, which
+/// the server has undone, is tried again. A function cannot take a closure for this: the compiler
+/// does not know that the futures of an asynchronous one are `Send`.
 macro_rules! run {
     ($lane:expr, transaction $session:ident => $body:expr) => {
         run!($lane, $session => {

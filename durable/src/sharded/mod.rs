@@ -79,10 +79,10 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
-/// Two calls at once for a timeout that moves take effect in any order: wait for one before you make
-/// the next. If one of its two databases fails, so does the call. If the first one was changed
-/// before, the reason is
-/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+/// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
+/// make the next. If one of its two databases fails, so does the call. If the first one was changed
+/// before, the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call
+/// again.
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.

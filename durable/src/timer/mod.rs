@@ -88,8 +88,8 @@ impl Drop for Owner {
 
 /// The answer to a call that is under way: a future, for which a thread can also wait.
 ///
-/// The call is carried out even if the receipt is dropped, and keeps the store open until it ends. A
-/// poll does not block.
+/// The call is carried out even if the receipt is dropped, and keeps the store open until it ends.
+/// A poll does not block.
 #[derive(Debug)]
 #[must_use = "the call has succeeded once the receipt says so"]
 pub struct Receipt<T>(Pending<T>);
@@ -267,11 +267,12 @@ macro_rules! calls {
                 self.submit_one(moved, one!(Requeued))
             }
 
-            /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps
-            /// that. Handlers that run go on, and so does one that starts at this moment. Deliveries
-            /// that wait for a thread or a task go back to the store. The default queue is `""`.
+            /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store
+            /// keeps that. Handlers that run go on, and so does one that starts at this moment.
+            /// Deliveries that wait for a thread or a task go back to the store. The default queue
+            /// is `""`.
             ///
-            /// Asks each of several databases. The error is that of the first one.
+            /// Of several databases, each is asked, and the first error is returned.
             pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
                 self.set_paused(queue.try_into().map_err(Into::into), true)
             }

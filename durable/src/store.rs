@@ -8,12 +8,14 @@
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use pollster::block_on;
 
 use crate::{
     error::StoreResult,
@@ -450,10 +452,10 @@ impl Listeners {
 /// and a future that is dropped before its end. A timer treats a panic like that error: it counts
 /// the error, pauses, and calls again.
 ///
-/// A timer polls each future on a thread that has no runtime and that the future may block. So one
-/// that needs a runtime brings it, as those of `PostgresStore` do. A store may say that its futures
-/// do not block, and a task may then await them. A task awaits those of any store by the methods of
-/// [`DurableTimer`](crate::DurableTimer).
+/// A timer polls each future on a thread that has no runtime and that the future may block, or by
+/// [`spawn`](Self::spawn). So one that needs a runtime brings it, as those of `PostgresStore` do.
+/// Tasks may await the futures of a store that does not block. Those of any store they await by the
+/// methods of [`DurableTimer`](crate::DurableTimer).
 ///
 /// The methods are those of the crate `async-trait`, whose macro this crate exports.
 ///
@@ -606,6 +608,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// process can add one.
     fn recheck(&self) -> Option<Duration> {
         None
+    }
+
+    /// Runs a future of a timer, which makes calls of the store for a task. Must not block. The
+    /// default does so on a thread that the future may block. A store whose futures do not block
+    /// can use its executor.
+    fn spawn(&self, calls: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        blocking::unblock(|| block_on(calls)).detach();
     }
 
     /// Returns the clock by which all workers of the store agree on the time. By default that of

@@ -11,7 +11,7 @@ mod sql;
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -864,6 +864,10 @@ impl Store for PostgresStore {
 
     fn recheck(&self) -> Option<Duration> {
         Some(RECHECK)
+    }
+
+    fn spawn(&self, calls: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.shared.connections.runtime.spawn(calls);
     }
 
     fn clock(&self) -> Arc<dyn WallClock> {

@@ -7,7 +7,6 @@ mod mover;
 use std::{fmt, sync::Arc, thread, time::Duration};
 
 use parking_lot::Mutex;
-use pollster::FutureExt as _;
 
 use self::mover::Sweep;
 use crate::{
@@ -173,9 +172,10 @@ impl Sharded {
         });
         let (old, new) = command.as_ref().map_or((0, 0), |command| self.homes(command.id()));
         match command {
-            Ok(command) if old != new => self.ask(Ok(command), move |this, command| {
-                timer::read(read, &[this.write_moving(command)?])
-            }),
+            Ok(command) if old != new => {
+                let this = self.clone();
+                self.ask(async move { timer::read(read, &[this.write_moving(command).await?]) })
+            }
             command => self.timers[new].submit(command.map(|command| vec![command]), read),
         }
     }
@@ -185,13 +185,13 @@ impl Sharded {
     /// In the old database no record is created any more. So one that is not there any more is in
     /// the new one, or ended. The mover may act between any two calls here, and loses: what it does
     /// later is void after each change here.
-    fn write_moving(&self, command: Command) -> Result<Answer, DurableError> {
+    async fn write_moving(&self, command: Command) -> Result<Answer, DurableError> {
         let id = command.id().clone();
         let (old, new) = self.homes(&id);
-        let send = |shard: usize, command: Command| {
+        let send = async |shard: usize, command: Command| {
             let first: Read<Answer> = |answers| answers.first().copied().map(Ok);
             self.store(shard)?;
-            self.timers[shard].submit(Ok(vec![command]), first).wait()
+            self.timers[shard].submit(Ok(vec![command]), first).await
         };
         let replacing = |command| match command {
             Command::Schedule(new) => {
@@ -200,9 +200,11 @@ impl Sharded {
             other => other,
         };
         let (_, absent) = apply(None, &command, 0);
-        match (self.locate(&id)?, &command) {
-            (Place::Nowhere, Command::Schedule(_)) | (Place::New(_), _) => send(new, command),
-            (Place::Copied, Command::Schedule(_)) => send(new, replacing(command)).map(|_| absent),
+        match (self.locate(&id).await?, &command) {
+            (Place::Nowhere, Command::Schedule(_)) | (Place::New(_), _) => send(new, command).await,
+            (Place::Copied, Command::Schedule(_)) => {
+                send(new, replacing(command)).await.map(|_| absent)
+            }
             (Place::Nowhere | Place::Copied, _) => Ok(absent),
             (Place::Old(record), Command::Schedule(_)) => {
                 let (change, kept) = apply(Some(record), &command, 0);
@@ -210,8 +212,8 @@ impl Sharded {
                     return Ok(kept);
                 }
                 // The new one first: if this process ends here, the mover removes the old one.
-                let created = send(new, replacing(command))?;
-                Ok(match send(old, Command::Cancel(id)).map_err(unknown)? {
+                let created = send(new, replacing(command)).await?;
+                Ok(match send(old, Command::Cancel(id)).await.map_err(unknown)? {
                     Answer::Cancelled(Cancelled::Delivering) => {
                         Answer::Scheduled(Scheduled::ReplacedDelivering)
                     }
@@ -223,25 +225,25 @@ impl Sharded {
             }
             (Place::Old(_), Command::Cancel(_)) => {
                 // The mover may have made a copy.
-                let first = send(old, command.clone())?;
-                let second = send(new, command).map_err(unknown)?;
+                let first = send(old, command.clone()).await?;
+                let second = send(new, command).await.map_err(unknown)?;
                 Ok(if first == absent || second.stops() { second } else { first })
             }
-            (Place::Old(_), _) => match send(old, command.clone())? {
-                answer if answer == absent => send(new, command),
+            (Place::Old(_), _) => match send(old, command.clone()).await? {
+                answer if answer == absent => send(new, command).await,
                 answer => Ok(answer),
             },
         }
     }
 
     /// Returns where a timeout is that moves.
-    fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
+    async fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
         let (old, new) = self.homes(id);
-        let moved = match self.store(old)?.get(id).block_on()? {
+        let moved = match self.store(old)?.get(id).await? {
             Some(record) if !is_moved(&record) => return Ok(Place::Old(record)),
             moved => moved,
         };
-        Ok(match (self.store(new)?.get(id).block_on()?, moved) {
+        Ok(match (self.store(new)?.get(id).await?, moved) {
             (None, _) => Place::Nowhere,
             (Some(copy), Some(moved)) if is_parked(&copy) => {
                 Place::New(Record { due: moved.due, next: moved.due, ..copy })
@@ -252,23 +254,23 @@ impl Sharded {
     }
 
     /// Makes calls of stores, like [`DurableTimer::ask`].
-    fn ask<I: Send + 'static, T: Send + 'static>(
+    fn ask<T: Send + 'static>(
         &self,
-        input: Result<I, InputError>,
-        ask: impl FnOnce(&Self, I) -> Result<T, DurableError> + Send + 'static,
+        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
     ) -> Receipt<T> {
-        let this = self.clone();
-        self.timers[0].ask(input, move |_, input| ask(&this, input))
+        self.timers[0].ask(calls)
     }
 
     /// Returns a timeout; `None` if there is none of that id.
     pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
-        self.ask(id.try_into().map_err(Into::into), |this, id| {
+        let (this, id) = (self.clone(), id.try_into().map_err(Into::<InputError>::into));
+        self.ask(async move {
+            let id = id?;
             let (old, new) = this.homes(&id);
             if old == new {
-                return Ok(this.timers[new].store().get(&id).block_on()?);
+                return this.timers[new].get(id).await;
             }
-            Ok(match this.locate(&id)? {
+            Ok(match this.locate(&id).await? {
                 Place::Old(record) | Place::New(record) => Some(record),
                 Place::Nowhere | Place::Copied => None,
             })
@@ -278,13 +280,14 @@ impl Sharded {
     /// Returns at most `limit` timeouts of all databases, in the order of the list. To continue,
     /// put the last one into the query. A timeout that moves meanwhile may be missing.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
-        self.ask(Ok(query.clone()), move |this, query| {
+        let (this, query) = (self.clone(), query.clone());
+        self.ask(async move {
             let mut all = Vec::new();
             for store in this.stores() {
                 let mut query = query.clone();
                 let mut left = limit;
                 loop {
-                    let mut page = store.list(&query, left).block_on()?;
+                    let mut page = store.list(&query, left).await?;
                     let last = page.last().filter(|_| page.len() == left).cloned();
                     page.retain(|record| !is_moved(record) && !is_parked(record));
                     left -= page.len();
@@ -306,26 +309,37 @@ impl Sharded {
 
     /// Returns the numbers of live and of dead timeouts. One that moves meanwhile may count twice.
     pub fn count(&self) -> Receipt<Counts> {
-        self.ask(Ok(()), |this, ()| {
-            this.stores().try_fold(Counts::default(), |sum, store| {
-                let Counts { live, dead } = store.count().block_on()?;
-                Ok(Counts { live: sum.live + live, dead: sum.dead + dead })
-            })
+        let this = self.clone();
+        self.ask(async move {
+            let mut sum = Counts::default();
+            for store in this.stores() {
+                let Counts { live, dead } = store.count().await?;
+                sum = Counts { live: sum.live + live, dead: sum.dead + dead };
+            }
+            Ok(sum)
         })
     }
 
     /// Returns the number of timeouts that are due and not acknowledged.
     pub fn count_due(&self) -> Receipt<usize> {
-        self.ask(Ok(()), |this, ()| {
-            let due = this.timers.iter().map(|timer| timer::count_due(timer.store(), timer.now()));
-            Ok(due.sum::<StoreResult<_>>()?)
+        let this = self.clone();
+        self.ask(async move {
+            let mut sum = 0;
+            for timer in &*this.timers {
+                sum += timer::count_due(timer.store(), timer.now()).await?;
+            }
+            Ok(sum)
         })
     }
 
     fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
-        self.ask(queue, move |this, queue| {
-            let paused = this.stores().map(|store| store.pause(&queue, is_paused).block_on());
-            Ok(paused.fold(Ok(()), Result::and)?)
+        let this = self.clone();
+        self.ask(async move {
+            let (queue, mut paused) = (queue?, Ok(()));
+            for store in this.stores() {
+                paused = paused.and(store.pause(&queue, is_paused).await);
+            }
+            Ok(paused?)
         })
     }
 

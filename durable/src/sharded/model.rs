@@ -10,6 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
+use pollster::FutureExt as _;
 
 use super::*;
 use crate::{Delivery, ManualWallClock, MemoryStore, Missed, WallClock};
@@ -190,7 +191,7 @@ impl Both {
                 match both.below(12) {
                     0..4 => both.call(),
                     // Its answer does not matter.
-                    4 => drop(both.rival.move_now(3)),
+                    4 => drop(both.rival.move_now(3).block_on()),
                     _ => (),
                 }
                 let is_last = left.fetch_sub(1, SeqCst) == 0;
@@ -208,7 +209,7 @@ impl Both {
             *self.mover.hook.lock() = None;
             *self.mover.sweep.lock() = Sweep::default();
             self.mover.sweep.lock().pair = pair;
-            self.mover.move_now(1).expect("memory");
+            self.mover.move_now(1).block_on().expect("memory");
         }
         self.advance(Duration::ZERO);
         deaths
@@ -220,7 +221,7 @@ impl Both {
         *self.mover.sweep.lock() = Sweep::default();
         let limit = 1 + self.below(5) as usize;
         loop {
-            match self.mover.move_now(limit) {
+            match self.mover.move_now(limit).block_on() {
                 Ok(false) => (),
                 end => break end.is_ok(),
             }
@@ -288,7 +289,7 @@ fn databases_that_grow_are_as_one_store() {
             // A mover acts between two steps of a call.
             *both.sharded.hook.lock() = Some(Box::new(move || {
                 if rng.lock().u8(..4) == 0 {
-                    rival.move_now(2)?;
+                    rival.move_now(2).block_on()?;
                 }
                 Ok(())
             }));
@@ -347,13 +348,13 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
             0 => Err(StoreError::new(StoreErrorReason::Unavailable)),
             _ => Ok(()),
         }));
-        let is_done = sharded.move_now(8).is_ok();
+        let is_done = sharded.move_now(8).block_on().is_ok();
         *sharded.hook.lock() = None;
         marks += u32::from(records(&sharded.timers[0]).iter().any(is_moved));
         let requeued = sharded.timers[0].requeue(&new.id, new.due).wait().expect("requeue");
         assert!(!requeued, "there is no dead timeout");
         for _ in 0..9 {
-            sharded.move_now(8).expect("memory");
+            sharded.move_now(8).block_on().expect("memory");
         }
         assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1], "{last}");
         if is_done {
@@ -370,7 +371,7 @@ fn a_paused_queue_moves() {
     write(&sharded, 0, new.due, &new);
     sharded.pause("").wait().expect("pause");
     for _ in 0..9 {
-        sharded.move_now(8).expect("memory");
+        sharded.move_now(8).block_on().expect("memory");
     }
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
     assert_eq!(records(&sharded.timers[1])[0].due, new.due);
@@ -382,7 +383,7 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     write(&sharded, 0, new.due, &new);
     sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
     for _ in 0..9 {
-        sharded.move_now(8).expect("memory");
+        sharded.move_now(8).block_on().expect("memory");
     }
     assert_eq!(records(&sharded.timers[0]), []);
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");

@@ -12,14 +12,14 @@ mod policy;
 pub(crate) mod stats;
 
 use std::{
-    future::{Future, ready},
+    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use pollster::FutureExt as _;
+use pollster::block_on;
 
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
@@ -27,7 +27,7 @@ pub use self::{
     policy::Backoff,
     stats::{DurableStats, Latency},
 };
-use self::{core::Core, executor::contain};
+use self::{core::Core, executor::contained};
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
@@ -312,6 +312,11 @@ impl DurableTimer {
         &self.owner.0
     }
 
+    /// Returns the state of the timer for a call, which does not keep the timer from its end.
+    fn shared(&self) -> Arc<Core> {
+        Arc::clone(&self.owner.0)
+    }
+
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
     /// [`Conflict::Refuse`] the answer for an id that is taken is [`Scheduled::Kept`].
     ///
@@ -353,56 +358,54 @@ impl DurableTimer {
         submit().map_or_else(Receipt::failed, |answers| Receipt(Pending::Commands(answers, read)))
     }
 
-    /// Makes a call of the store, on a thread that may block; in virtual time, at once.
-    pub(crate) fn ask<I: Send + 'static, T: Send + 'static>(
+    /// Makes calls of the store for a task; in virtual time, at once.
+    pub(crate) fn ask<T: Send + 'static>(
         &self,
-        input: Result<I, InputError>,
-        ask: impl FnOnce(&dyn Store, I) -> Result<T, DurableError> + Send + 'static,
+        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
     ) -> Receipt<T> {
-        let input = match input {
-            Ok(input) => input,
-            Err(error) => return Receipt::failed(error.into()),
-        };
-        let (core, is_virtual) = (Arc::clone(&self.owner.0), self.core().alarm.is_none());
         let (sender, answer) = oneshot::channel();
-        let ask = move || {
-            let answer = contain(|| ready(ask(&*core.store, input)));
-            // Whoever gets the answer may open the store again.
-            drop(core);
+        let calls = async move {
+            // This drops the calls: whoever gets the answer may open the store again.
+            let answer = contained(calls).await;
             // The caller may have gone.
             let _ = sender.send(answer);
         };
-        if is_virtual {
-            ask();
+        if self.core().alarm.is_some() {
+            self.store().spawn(Box::pin(calls));
         } else {
-            blocking::unblock(ask).detach();
+            block_on(calls);
         }
         Receipt(Pending::Call(answer))
     }
 
     /// Returns a timeout; `None` if there is none of that id.
     pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
-        self.ask(id.try_into().map_err(Into::into), |store, id| Ok(store.get(&id).block_on()?))
+        let (core, id) = (self.shared(), id.try_into().map_err(Into::<InputError>::into));
+        self.ask(async move { Ok(core.store.get(&id?).await?) })
     }
 
     /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
-        self.ask(Ok(query.clone()), move |store, query| Ok(store.list(&query, limit).block_on()?))
+        let (core, query) = (self.shared(), query.clone());
+        self.ask(async move { Ok(core.store.list(&query, limit).await?) })
     }
 
     /// Returns the numbers of live and of dead timeouts in the store.
     pub fn count(&self) -> Receipt<Counts> {
-        self.ask(Ok(()), |store, ()| Ok(store.count().block_on()?))
+        let core = self.shared();
+        self.ask(async move { Ok(core.store.count().await?) })
     }
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
     /// that are being delivered. The store reads an entry for each of them.
     pub fn count_due(&self) -> Receipt<usize> {
-        self.ask(Ok(self.now()), |store, now| Ok(count_due(store, now)?))
+        let (core, now) = (self.shared(), self.now());
+        self.ask(async move { Ok(count_due(&*core.store, now).await?) })
     }
 
     fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
-        self.ask(queue, move |store, queue| Ok(store.pause(&queue, is_paused).block_on()?))
+        let core = self.shared();
+        self.ask(async move { Ok(core.store.pause(&queue?, is_paused).await?) })
     }
 
     /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
@@ -433,14 +436,14 @@ impl DurableTimer {
         before: Option<u64>,
         limit: usize,
     ) -> Receipt<Vec<Attempt>> {
-        self.ask(Ok((self.now(), id.cloned())), move |store, (now, id)| {
-            Ok(store.history(now, id.as_ref(), before, limit).block_on()?)
-        })
+        let (core, now, id) = (self.shared(), self.now(), id.cloned());
+        self.ask(async move { Ok(core.store.history(now, id.as_ref(), before, limit).await?) })
     }
 
     /// Returns the queues of the store: those that had a timeout or a pause.
     pub fn queues(&self) -> Receipt<Vec<QueueState>> {
-        self.ask(Ok(()), |store, ()| Ok(store.queues().block_on()?))
+        let core = self.shared();
+        self.ask(async move { Ok(core.store.queues().await?) })
     }
 
     /// Returns the present time of the timer's clock.
@@ -490,9 +493,9 @@ impl DurableTimer {
     }
 }
 
-pub(crate) fn count_due(store: &dyn Store, now: WallTime) -> StoreResult<usize> {
+pub(crate) async fn count_due(store: &dyn Store, now: WallTime) -> StoreResult<usize> {
     let until = now.saturating_add(Duration::from_micros(1));
-    store.count_live(WallTime::MIN, until, None, usize::MAX).block_on()
+    store.count_live(WallTime::MIN, until, None, usize::MAX).await
 }
 
 impl NewTimeout {

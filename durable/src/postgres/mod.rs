@@ -294,8 +294,8 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other)
-    /// for a runtime of one thread, where a call of the store would wait for itself.
+    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for a runtime of
+    /// one thread, where [`Receipt::wait`](crate::Receipt::wait) would wait for its own thread.
     #[cfg(feature = "pool")]
     pub async fn from_pool(
         pool: deadpool_postgres::Pool,

@@ -174,7 +174,8 @@ impl Sharded {
         match command {
             Ok(command) if old != new => {
                 let this = self.clone();
-                self.ask(async move { timer::read(read, &[this.write_moving(command).await?]) })
+                self.timers[0]
+                    .ask(async move { timer::read(read, &[this.write_moving(command).await?]) })
             }
             command => self.timers[new].submit(command.map(|command| vec![command]), read),
         }
@@ -253,18 +254,10 @@ impl Sharded {
         })
     }
 
-    /// Makes calls of stores, like [`DurableTimer::ask`].
-    fn ask<T: Send + 'static>(
-        &self,
-        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
-    ) -> Receipt<T> {
-        self.timers[0].ask(calls)
-    }
-
     /// Returns a timeout; `None` if there is none of that id.
     pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
         let (this, id) = (self.clone(), id.try_into().map_err(Into::<InputError>::into));
-        self.ask(async move {
+        self.timers[0].ask(async move {
             let id = id?;
             let (old, new) = this.homes(&id);
             if old == new {
@@ -281,7 +274,7 @@ impl Sharded {
     /// put the last one into the query. A timeout that moves meanwhile may be missing.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
         let (this, query) = (self.clone(), query.clone());
-        self.ask(async move {
+        self.timers[0].ask(async move {
             let mut all = Vec::new();
             for store in this.stores() {
                 let mut query = query.clone();
@@ -310,7 +303,7 @@ impl Sharded {
     /// Returns the numbers of live and of dead timeouts. One that moves meanwhile may count twice.
     pub fn count(&self) -> Receipt<Counts> {
         let this = self.clone();
-        self.ask(async move {
+        self.timers[0].ask(async move {
             let mut sum = Counts::default();
             for store in this.stores() {
                 let Counts { live, dead } = store.count().await?;
@@ -323,7 +316,7 @@ impl Sharded {
     /// Returns the number of timeouts that are due and not acknowledged.
     pub fn count_due(&self) -> Receipt<usize> {
         let this = self.clone();
-        self.ask(async move {
+        self.timers[0].ask(async move {
             let mut sum = 0;
             for timer in &*this.timers {
                 sum += timer::count_due(timer.store(), timer.now()).await?;
@@ -334,7 +327,7 @@ impl Sharded {
 
     fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
         let this = self.clone();
-        self.ask(async move {
+        self.timers[0].ask(async move {
             let (queue, mut paused) = (queue?, Ok(()));
             for store in this.stores() {
                 paused = paused.and(store.pause(&queue, is_paused).await);

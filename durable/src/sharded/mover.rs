@@ -70,7 +70,7 @@ impl Sharded {
     /// The error of a database. The next call continues with another one.
     pub fn move_some(&self, limit: usize) -> Receipt<bool> {
         let this = self.clone();
-        self.ask(async move { Ok(this.move_now(limit).await?) })
+        self.timers[0].ask(async move { Ok(this.move_now(limit).await?) })
     }
 
     pub(super) async fn move_now(&self, limit: usize) -> StoreResult<bool> {
@@ -111,7 +111,7 @@ impl Sharded {
     /// of moves that have not ended. Reads all timeouts of the old databases.
     pub fn count_unmoved(&self) -> Receipt<u64> {
         let this = self.clone();
-        self.ask(async move {
+        self.timers[0].ask(async move {
             let all = Query::Prefix { prefix: String::new(), after: None };
             let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
             let mut count = 0;

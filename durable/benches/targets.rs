@@ -31,6 +31,7 @@ use delaywheel_durable::{
     Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, TimeoutId,
 };
 use parking_lot::Mutex;
+use pollster::FutureExt as _;
 
 /// Delay of a timeout that is scheduled while a backlog is delivered.
 const PROBE: Duration = Duration::from_millis(200);
@@ -133,7 +134,7 @@ impl Bench {
                     Command::Schedule(NewTimeout::new(scattered(), due, b"payload").expect("valid"))
                 };
                 let commands: Vec<_> = (0..BATCH).map(|_| new()).collect();
-                stores[0].write(now, &commands).expect("write");
+                stores[0].write(now, &commands).block_on().expect("write");
             }
         };
         write(self.rows, false);

@@ -49,8 +49,8 @@ fn main() -> Result<()> {
         ["server", parameters] => {
             use delaywheel_durable::{NoTls, PostgresStore};
 
-            PostgresStore::migrate(parameters, "delaywheel", NoTls)?;
-            child(PostgresStore::connect(parameters, "delaywheel", NoTls)?)
+            PostgresStore::migrate_blocking(parameters, "delaywheel", NoTls)?;
+            child(PostgresStore::connect_blocking(parameters, "delaywheel", NoTls)?)
         }
         _ => Err("usage: reminders [postgres]".into()),
     }
@@ -114,7 +114,7 @@ fn parent<S: Store, E: Error + Send + Sync + 'static>(
         rest.lock().expect("not poisoned").insert(id.to_owned());
     };
     let timer = start(open(place)?, note)?;
-    while timer.count()?.live > 0 {
+    while timer.count().wait()?.live > 0 {
         thread::sleep(Duration::from_millis(50));
     }
     let has_finished = timer.finish(Duration::from_secs(60));

@@ -18,6 +18,7 @@ use std::{
 };
 
 use fastrand::Rng;
+use pollster::FutureExt as _;
 
 use crate::{
     error::StoreResult,
@@ -62,7 +63,7 @@ fn new(name: &str, due: WallTime) -> NewTimeout {
 }
 
 fn write(store: &dyn Store, command: Command) -> Answer {
-    store.write(at(0), &[command]).expect("write")[0]
+    store.write(at(0), &[command]).block_on().expect("write")[0]
 }
 
 fn limits_of_ids_payloads_and_times(store: &dyn Store) {
@@ -76,12 +77,12 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
         let key = Some(queue.clone());
         let command = Command::Schedule(NewTimeout { payload, queue, key, ..new(name, due) });
         assert_eq!(write(store, command), Answer::Scheduled(Scheduled::Created));
-        let record = store.get(&id(name)).expect("get").expect("kept");
+        let record = store.get(&id(name)).block_on().expect("get").expect("kept");
         assert_eq!((record.due, record.payload.len()), (due, crate::record::MAX_PAYLOAD));
     }
     let empty = NewTimeout { payload: [].into(), ..new("empty", at(0)) };
     write(store, Command::Schedule(empty));
-    assert!(store.get(&id("empty")).expect("get").expect("kept").payload.is_empty());
+    assert!(store.get(&id("empty")).block_on().expect("get").expect("kept").payload.is_empty());
 }
 
 /// The comparison with the reference hardly ever has so many deliveries of one key.
@@ -89,11 +90,13 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
     for name in ["a", "b", "c"] {
         write(store, Command::Schedule(new(name, at(0)).key("k").expect("valid")));
     }
-    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
     let request = ClaimRequest::new(at(0), at(1));
-    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
     let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
-    let begin = |claims: &[Claim]| store.begin(at(0), claims, NonZeroUsize::new(2)).expect("begin");
+    let begin = |claims: &[Claim]| {
+        store.begin(at(0), claims, NonZeroUsize::new(2)).block_on().expect("begin")
+    };
     assert_eq!(begin(&claims), [Begun::Begun, Begun::Begun, Begun::Busy]);
     assert_eq!(begin(&claims[2..]), [Begun::Busy]);
     write(store, Command::Settle(claims[0].clone(), Settlement::Done));
@@ -103,16 +106,20 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
 /// A worker claims a timeout that was moved, and still holds the claim from before.
 fn a_void_claim_beside_a_valid_one(store: &dyn Store) {
     write(store, Command::Schedule(new("a", at(0))));
-    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
     let claim = || {
-        let batch = store.claim(worker, &ClaimRequest::new(at(0), at(1))).expect("claim");
+        let batch =
+            store.claim(worker, &ClaimRequest::new(at(0), at(1))).block_on().expect("claim");
         batch.expect("lease").records[0].claim()
     };
     let first = claim();
     write(store, Command::Reschedule(id("a"), at(0)));
     let claims = [first, claim()];
-    assert_eq!(store.begin(at(0), &claims, None).expect("begin"), [Begun::Void, Begun::Begun]);
-    assert_eq!(store.are_current(&claims).expect("current"), [false, true]);
+    assert_eq!(
+        store.begin(at(0), &claims, None).block_on().expect("begin"),
+        [Begun::Void, Begun::Begun]
+    );
+    assert_eq!(store.are_current(&claims).block_on().expect("current"), [false, true]);
 }
 
 /// Workers whose clocks differ a little keep to a rate, and a late call shortens no lease. After a
@@ -122,16 +129,17 @@ fn clocks_that_differ_or_step_back(store: &dyn Store) {
     let now = at(0).saturating_add(9_000 * SECOND);
     let back = now.saturating_sub(3_600 * SECOND);
     let rate = NonZeroU32::new(1_000).expect("positive");
-    let permits = |now| store.permits(&Name::default(), now, rate, 10_000).expect("permits").0;
+    let permits =
+        |now| store.permits(&Name::default(), now, rate, 10_000).block_on().expect("permits").0;
     let behind = now.saturating_sub(SECOND / 50);
     let given: usize = (0..20).map(|_| permits(now) + permits(behind)).sum();
     assert_eq!(given, 100, "a tenth of the rate, in one moment");
     assert_eq!([back, back.saturating_add(SECOND / 10)].map(permits), [0, 100]);
     let lease = 30 * SECOND;
-    let worker = store.enter(now, lease, None).expect("enter");
+    let worker = store.enter(now, lease, None).block_on().expect("enter");
     for (now, until) in [(now.saturating_sub(20 * SECOND), 50), (back, 30)] {
-        assert!(store.renew(worker, now, lease).expect("renew"));
-        if let Some(workers) = store.workers(1).expect("workers") {
+        assert!(store.renew(worker, now, lease).block_on().expect("renew"));
+        if let Some(workers) = store.workers(1).block_on().expect("workers") {
             assert_eq!(workers[0].until.since(now), until * SECOND);
         }
     }
@@ -144,35 +152,36 @@ fn a_late_renewal_takes_nothing(store: &dyn Store) {
     write(store, Command::Schedule(new("a", at(0))));
     let workers = [0, 20].map(|seconds| {
         let now = at(0).saturating_add(SECOND * seconds);
-        store.enter(now, lease, None).expect("enter")
+        store.enter(now, lease, None).block_on().expect("enter")
     });
-    let batch = store.claim(workers[0], &ClaimRequest::new(at(0), at(1))).expect("claim");
+    let batch =
+        store.claim(workers[0], &ClaimRequest::new(at(0), at(1))).block_on().expect("claim");
     let claim = batch.expect("lease").records[0].claim();
     let renew = |seconds: u32| {
         let now = at(0).saturating_add(SECOND * seconds);
-        assert!(store.renew(workers[1], now, lease).expect("renew"));
+        assert!(store.renew(workers[1], now, lease).block_on().expect("renew"));
     };
     renew(36);
-    let begun = store.begin(at(0), std::slice::from_ref(&claim), None).expect("begin");
+    let begun = store.begin(at(0), std::slice::from_ref(&claim), None).block_on().expect("begin");
     assert_eq!(begun, [Begun::Begun]);
     renew(37);
     assert_eq!(write(store, Command::Settle(claim, Settlement::Done)), Answer::Settled(false));
-    assert!(!store.renew(workers[0], at(0), lease).expect("renew"));
+    assert!(!store.renew(workers[0], at(0), lease).block_on().expect("renew"));
 }
 
 /// A mark in an old database is no dead timeout, and a pause keeps nothing from a move.
 fn what_moves_between_databases(store: &dyn Store) {
     write(store, Command::Schedule(new("a", at(0))));
-    store.pause(&Name::default(), true).expect("pause");
-    let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+    store.pause(&Name::default(), true).block_on().expect("pause");
+    let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
     let claim = |paused| {
         let request = ClaimRequest { paused, ..ClaimRequest::new(at(0), at(1)) };
-        store.claim(worker, &request).expect("claim").expect("lease").records
+        store.claim(worker, &request).block_on().expect("claim").expect("lease").records
     };
     assert_eq!(claim(false), []);
     let claim = claim(true)[0].claim();
     assert_eq!(
-        store.begin(at(0), std::slice::from_ref(&claim), None).expect("begin"),
+        store.begin(at(0), std::slice::from_ref(&claim), None).block_on().expect("begin"),
         [Begun::Paused]
     );
     let mark = Settlement::Dead { error: MOVED.to_owned() };
@@ -258,7 +267,7 @@ impl Comparison<'_> {
             ours.push(our);
             theirs.push(their);
         }
-        self.same_of(ours, theirs, |store, commands| store.write(self.now, &commands));
+        self.same_of(ours, theirs, |store, commands| store.write(self.now, &commands).block_on());
     }
 
     fn command(&mut self) -> (Command, Command) {
@@ -310,8 +319,8 @@ impl Comparison<'_> {
         let (begins, lapse) = (self.rng.bool(), self.rng.bool());
         let request =
             ClaimRequest { from, limit, max_bytes, queue, busy, begins, lapse, ..request };
-        let batch = self.store.claim(our, &request).expect("claim");
-        let expected = self.reference.claim(their, &request).expect("claim");
+        let batch = self.store.claim(our, &request).block_on().expect("claim");
+        let expected = self.reference.claim(their, &request).block_on().expect("claim");
         assert_eq!(batch.is_some(), expected.is_some(), "{request:?}");
         let (Some(batch), Some(expected)) = (batch, expected) else { return };
         assert_eq!(without_tokens(&batch.records), without_tokens(&expected.records));
@@ -331,7 +340,9 @@ impl Comparison<'_> {
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_values().unzip();
         let limit = NonZeroUsize::new(self.rng.usize(..3));
-        self.same_of(ours, theirs, |store, claims| store.begin(self.now, &claims, limit));
+        self.same_of(ours, theirs, |store, claims| {
+            store.begin(self.now, &claims, limit).block_on()
+        });
     }
 
     fn queue(&mut self) -> Name {
@@ -347,10 +358,10 @@ impl Comparison<'_> {
         let (queue, rate) = (self.queue(), NonZeroU32::MIN.saturating_add(self.rng.u32(..9_000)));
         if self.rng.u8(..4) == 0 {
             let is_paused = self.rng.u8(..4) == 0;
-            self.same(|store| store.pause(&queue, is_paused));
+            self.same(|store| store.pause(&queue, is_paused).block_on());
         }
         let (now, most) = (self.now, self.rng.usize(..9));
-        self.same(|store| store.permits(&queue, now, rate, most));
+        self.same(|store| store.permits(&queue, now, rate, most).block_on());
         if self.rng.u8(..4) == 0 {
             let keep = Duration::from_micros([0, 400, 2_000][self.rng.usize(..3)]);
             self.store.keep_history(keep);
@@ -358,15 +369,15 @@ impl Comparison<'_> {
         }
         let (id, limit) = (self.id(), self.rng.usize(..9));
         for id in [None, Some(&id)] {
-            let attempts = |store: &dyn Store| store.history(now, id, None, 9_999);
+            let attempts = |store: &dyn Store| store.history(now, id, None, 9_999).block_on();
             self.same(|store| attempts(store).map(|history| without_numbers(&history)));
             let history = attempts(self.store).expect("history");
             assert!(history.is_sorted_by(|a, b| a.number > b.number));
             let before = history.first().map(|first| first.number);
-            let rest = self.store.history(now, id, before, limit).expect("history");
+            let rest = self.store.history(now, id, before, limit).block_on().expect("history");
             assert!(rest.iter().eq(history.iter().skip(1).take(limit)), "{rest:?}");
         }
-        self.same(Store::queues);
+        self.same(|store| store.queues().block_on());
     }
 
     fn work(&mut self) {
@@ -374,13 +385,15 @@ impl Comparison<'_> {
         match self.rng.u8(..5) {
             0 => {
                 let name = [None, None, Some("one"), Some("two")][self.rng.usize(..4)];
-                let our = self.store.enter(self.now, lease, name).expect("enter");
-                self.workers
-                    .push((our, self.reference.enter(self.now, lease, name).expect("enter")));
+                let our = self.store.enter(self.now, lease, name).block_on().expect("enter");
+                self.workers.push((
+                    our,
+                    self.reference.enter(self.now, lease, name).block_on().expect("enter"),
+                ));
             }
             1 if self.workers.len() > 2 => {
                 let (our, their) = self.workers.remove(self.rng.usize(..self.workers.len()));
-                self.same_of(our, their, Store::leave);
+                self.same_of(our, their, |store, worker| store.leave(worker).block_on());
             }
             2 => {
                 let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };
@@ -389,13 +402,15 @@ impl Comparison<'_> {
                     self.claims[kept..].iter().map(|(our, their)| (our.token, their.token));
                 let (ours, theirs): (Vec<_>, Vec<_>) = tokens.unzip();
                 let keep = |store: &dyn Store, (worker, tokens): (_, Vec<_>)| {
-                    store.keep_only(worker, &tokens)
+                    store.keep_only(worker, &tokens).block_on()
                 };
                 self.same_of((our, ours), (their, theirs), keep);
             }
             _ => {
                 let Some(&(our, their)) = self.rng.choice(&self.workers) else { return };
-                self.same_of(our, their, |store, worker| store.renew(worker, self.now, lease));
+                self.same_of(our, their, |store, worker| {
+                    store.renew(worker, self.now, lease).block_on()
+                });
             }
         }
     }
@@ -414,21 +429,23 @@ impl Comparison<'_> {
             }
             _ => Query::Dead { after: after.filter(|_| self.rng.bool()) },
         };
-        self.same(|store| store.list(&query, 5).map(|list| without_tokens(&list)));
+        self.same(|store| store.list(&query, 5).block_on().map(|list| without_tokens(&list)));
         let id = self.id();
-        self.same(|store| store.get(&id).map(|found| without_tokens(found.as_slice())));
+        self.same(|store| store.get(&id).block_on().map(|found| without_tokens(found.as_slice())));
     }
 
     fn compare(&mut self) {
         let all = Query::Prefix { prefix: String::new(), after: None };
-        self.same(|store| store.list(&all, usize::MAX >> 1).map(|list| without_tokens(&list)));
-        self.same(Store::count);
+        self.same(|store| {
+            store.list(&all, usize::MAX >> 1).block_on().map(|list| without_tokens(&list))
+        });
+        self.same(|store| store.count().block_on());
         let range = (self.time(), self.time());
         let (queue, limit) = (self.queue(), self.rng.usize(..40));
         for (queue, limit) in [(None, usize::MAX), (Some(&queue), limit)] {
-            self.same(|store| store.count_live(range.0, range.1, queue, limit));
+            self.same(|store| store.count_live(range.0, range.1, queue, limit).block_on());
         }
-        let workers = |store: &dyn Store| store.workers(9).expect("workers");
+        let workers = |store: &dyn Store| store.workers(9).block_on().expect("workers");
         let leases = |workers: Vec<WorkerLease>| {
             let lease = |other: WorkerLease| WorkerLease { worker: WorkerId(0), ..other };
             workers.into_iter().map(lease).collect::<Vec<_>>()

@@ -31,23 +31,30 @@ pub struct Overview {
 
 impl Overview {
     /// Counts the records of a store. Each number costs one statement.
-    pub fn of(store: &dyn Store, now: WallTime, hours: usize, limit: usize) -> StoreResult<Self> {
+    pub async fn of(
+        store: &dyn Store,
+        now: WallTime,
+        hours: usize,
+        limit: usize,
+    ) -> StoreResult<Self> {
         const HOUR: u64 = 3_600_000_000;
         let later = now.saturating_add(Duration::from_micros(1));
         let due = Query::Times { from: WallTime::MIN, until: later, after: None };
         let hour = now.saturating_sub(Duration::from_micros(now.as_micros() % HOUR));
         let start = |number: u64| hour.saturating_add(Duration::from_micros(number * HOUR));
-        let by_hour = (0..hours as u64).map(|number| {
-            store.count_live(start(number).max(later), start(number + 1), None, limit)
-        });
+        let mut by_hour = Vec::with_capacity(hours);
+        for number in 0..hours as u64 {
+            let from = start(number).max(later);
+            by_hour.push(store.count_live(from, start(number + 1), None, limit).await?);
+        }
         Ok(Self {
             now,
             limit,
-            due: store.count_live(WallTime::MIN, later, None, limit)?,
-            oldest_due: store.list(&due, 1)?.first().map(|record| record.next),
-            dead: store.count()?.dead,
+            due: store.count_live(WallTime::MIN, later, None, limit).await?,
+            oldest_due: store.list(&due, 1).await?.first().map(|record| record.next),
+            dead: store.count().await?.dead,
             hour,
-            by_hour: by_hour.collect::<StoreResult<_>>()?,
+            by_hour,
         })
     }
 }
@@ -66,14 +73,14 @@ pub struct QueueOverview {
 
 impl QueueOverview {
     /// Counts the records of a queue, with two statements.
-    pub fn of(
+    pub async fn of(
         store: &dyn Store,
         queue: QueueState,
         now: WallTime,
         limit: usize,
     ) -> StoreResult<Self> {
         let count = |until| store.count_live(WallTime::MIN, until, Some(&queue.name), limit);
-        let due = count(now.saturating_add(Duration::from_micros(1)))?;
-        Ok(Self { live: count(WallTime::MAX)?, due, queue })
+        let due = count(now.saturating_add(Duration::from_micros(1))).await?;
+        Ok(Self { live: count(WallTime::MAX).await?, due, queue })
     }
 }

@@ -182,6 +182,7 @@ pub use self::{
         Latency, Queue, Receipt, StopToken,
     },
 };
+pub use async_trait::async_trait;
 #[cfg(feature = "postgres")]
 pub use tokio_postgres::NoTls;
 

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::{
@@ -146,8 +147,9 @@ impl Contents {
     }
 }
 
+#[async_trait]
 impl Store for MemoryStore {
-    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut state = self.state.lock();
         let answers = commands.iter().map(|command| {
             let token = state.token();
@@ -176,11 +178,11 @@ impl Store for MemoryStore {
         Ok(answers)
     }
 
-    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
+    async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         Ok(self.state.lock().records.get(id).map(|entry| entry.record.clone()))
     }
 
-    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
+    async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let state = self.state.lock();
         let records = state.records.values().map(|entry| &entry.record);
         let mut found: Vec<_> = records.filter(|record| query.matches(record)).cloned().collect();
@@ -191,20 +193,25 @@ impl Store for MemoryStore {
         Ok(found)
     }
 
-    fn count(&self) -> StoreResult<Counts> {
+    async fn count(&self) -> StoreResult<Counts> {
         let state = self.state.lock();
         let dead = state.records.values().filter(|entry| entry.record.state == State::Dead).count();
         let live = state.records.len() - dead;
         Ok(Counts { live: live as u64, dead: dead as u64 })
     }
 
-    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+    async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
         let state = self.state.lock();
         let hold = |entry: &Entry| (entry.worker, entry.record.state == State::Delivering);
         Ok(Some(state.workers.leases(limit, &state.records.values().map(hold))))
     }
 
-    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
+    async fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> StoreResult<WorkerId> {
         let mut state = self.state.lock();
         let (worker, old) = state.workers.enter(now.saturating_add(lease), name);
         if let Some(old) = old {
@@ -213,7 +220,7 @@ impl Store for MemoryStore {
         Ok(worker)
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
+    async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let mut state = self.state.lock();
         let (is_known, lapsed) = state.workers.renew(worker, now, lease);
         for &worker in &lapsed {
@@ -226,13 +233,13 @@ impl Store for MemoryStore {
         Ok(is_known)
     }
 
-    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
+    async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.state.lock().take_from(worker);
         self.listeners.tell_all();
         Ok(())
     }
 
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+    async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
         let taken = self.state.lock().take_all_but(tokens, worker);
         if taken > 0 {
             self.listeners.tell_all();
@@ -240,7 +247,11 @@ impl Store for MemoryStore {
         Ok(taken)
     }
 
-    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> StoreResult<Option<ClaimedBatch>> {
         let mut state = self.state.lock();
         if !state.workers.is_known(worker) {
             return Ok(None);
@@ -270,7 +281,7 @@ impl Store for MemoryStore {
         Ok(Some(batch))
     }
 
-    fn begin(
+    async fn begin(
         &self,
         now: WallTime,
         claims: &[Claim],
@@ -304,7 +315,7 @@ impl Store for MemoryStore {
         Ok(begun.collect())
     }
 
-    fn permits(
+    async fn permits(
         &self,
         queue: &Name,
         now: WallTime,
@@ -314,7 +325,7 @@ impl Store for MemoryStore {
         Ok(self.state.lock().queues.permits(queue, now, rate, most))
     }
 
-    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+    async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         self.state.lock().queues.pause(queue, is_paused);
         self.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
@@ -324,7 +335,7 @@ impl Store for MemoryStore {
         self.state.lock().keep = keep;
     }
 
-    fn history(
+    async fn history(
         &self,
         now: WallTime,
         id: Option<&TimeoutId>,
@@ -340,7 +351,7 @@ impl Store for MemoryStore {
         Ok(kept.map(|(_, attempt)| attempt).filter(matches).take(limit).cloned().collect())
     }
 
-    fn queues(&self) -> StoreResult<Vec<QueueState>> {
+    async fn queues(&self) -> StoreResult<Vec<QueueState>> {
         Ok(self.state.lock().queues.list())
     }
 

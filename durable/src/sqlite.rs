@@ -29,7 +29,9 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use parking_lot::{Condvar, Mutex};
+use pollster::FutureExt as _;
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior,
     types::Type,
@@ -144,6 +146,9 @@ const MAX_LOOSE: usize = 1 << 14;
 ///
 /// SQLite keeps a write-ahead log and an index of it beside the file, and the store a file that is
 /// locked while the store is open.
+///
+/// A poll of its futures waits for the disk, so poll them on a thread that may block. Tasks use the
+/// methods of [`DurableTimer`](crate::DurableTimer), which do not block.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -302,7 +307,8 @@ impl SqliteStore {
     /// let folder = tempfile::tempdir()?;
     /// let store = SqliteStore::open(folder.path().join("timeouts.db"))?;
     /// store.backup(folder.path().join("backup.db"))?;
-    /// assert_eq!(SqliteStore::open(folder.path().join("backup.db"))?.count()?.live, 0);
+    /// let copy = SqliteStore::open(folder.path().join("backup.db"))?;
+    /// assert_eq!(pollster::block_on(copy.count())?.live, 0);
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -373,8 +379,9 @@ impl Drop for Shared {
     }
 }
 
+#[async_trait]
 impl Store for SqliteStore {
-    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
         let mut transact = || -> StoreResult<_> {
@@ -409,7 +416,7 @@ impl Store for SqliteStore {
         result
     }
 
-    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
+    async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         let mut held = self.shared.held.lock();
         while held.changing.contains(id) {
             self.shared.settled.wait(&mut held);
@@ -417,7 +424,7 @@ impl Store for SqliteStore {
         self.read(|reader| find(reader, id, held.holds.get(id)))
     }
 
-    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
+    async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         // Between the commit of a transaction and its end, the claims differ from the records.
         let _writer = self.shared.writer.lock();
         let mut held = self.shared.held.lock();
@@ -450,7 +457,7 @@ impl Store for SqliteStore {
         Ok(records)
     }
 
-    fn count(&self) -> StoreResult<Counts> {
+    async fn count(&self) -> StoreResult<Counts> {
         let read = |row: &Row<'_>| Ok(Counts { live: row.get(0)?, dead: row.get(1)? });
         self.read(|reader| {
             reader.prepare_cached("SELECT live, dead FROM store")?.query_row((), read)
@@ -458,7 +465,7 @@ impl Store for SqliteStore {
     }
 
     /// On a connection of its own, so that no claim waits for it.
-    fn count_live(
+    async fn count_live(
         &self,
         from: WallTime,
         until: WallTime,
@@ -474,7 +481,7 @@ impl Store for SqliteStore {
         read().map_err(store_error)
     }
 
-    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+    async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
         if self.shared.lock.is_none() {
             return Ok(None);
         }
@@ -483,7 +490,12 @@ impl Store for SqliteStore {
         Ok(Some(held.workers.leases(limit, &holds)))
     }
 
-    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
+    async fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> StoreResult<WorkerId> {
         if self.shared.lock.is_none() {
             return Err(StoreError::new(StoreErrorReason::ReadOnly));
         }
@@ -498,7 +510,7 @@ impl Store for SqliteStore {
         Ok(worker)
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
+    async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let mut held = self.shared.held.lock();
         let (is_known, lapsed) = held.workers.renew(worker, now, lease);
         for &worker in &lapsed {
@@ -511,13 +523,13 @@ impl Store for SqliteStore {
         Ok(is_known)
     }
 
-    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
+    async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         self.shared.held.lock().take_from(worker);
         self.shared.listeners.tell_all();
         Ok(())
     }
 
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+    async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
         let taken = self.shared.held.lock().take_all_but(tokens, worker);
         if taken > 0 {
             self.shared.listeners.tell_all();
@@ -525,7 +537,11 @@ impl Store for SqliteStore {
         Ok(taken)
     }
 
-    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> StoreResult<Option<ClaimedBatch>> {
         let mut held = self.shared.held.lock();
         if !held.workers.is_known(worker) {
             return Ok(None);
@@ -550,8 +566,8 @@ impl Store for SqliteStore {
             batch.records.iter_mut().filter(|record| request.begins(record)).collect();
         if !begins.is_empty() {
             let claims: Vec<_> = begins.iter().map(|record| record.claim()).collect();
-            // After an error, they are claimed.
-            let begun = self.begin(request.now, &claims, None).unwrap_or_default();
+            // It is ready at once. After an error, they are claimed.
+            let begun = self.begin(request.now, &claims, None).block_on().unwrap_or_default();
             for (record, _) in
                 begins.iter_mut().zip(begun).filter(|(_, begun)| *begun == Begun::Begun)
             {
@@ -561,7 +577,7 @@ impl Store for SqliteStore {
         Ok(Some(batch))
     }
 
-    fn begin(
+    async fn begin(
         &self,
         now: WallTime,
         claims: &[Claim],
@@ -624,7 +640,7 @@ impl Store for SqliteStore {
         Ok(answers)
     }
 
-    fn permits(
+    async fn permits(
         &self,
         queue: &Name,
         now: WallTime,
@@ -639,7 +655,7 @@ impl Store for SqliteStore {
         Ok(self.shared.held.lock().queues.permits(queue, now, rate, most))
     }
 
-    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+    async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         let writer = self.shared.writer.lock();
         set_paused(&writer, queue, is_paused).map_err(commit_error)?;
         self.shared.held.lock().queues.pause(queue, is_paused);
@@ -652,7 +668,7 @@ impl Store for SqliteStore {
         self.shared.held.lock().keep = keep;
     }
 
-    fn history(
+    async fn history(
         &self,
         now: WallTime,
         id: Option<&TimeoutId>,
@@ -673,7 +689,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn queues(&self) -> StoreResult<Vec<QueueState>> {
+    async fn queues(&self) -> StoreResult<Vec<QueueState>> {
         self.known_queues(&mut self.shared.held.lock())
     }
 
@@ -1477,7 +1493,7 @@ mod tests {
 
     fn claim(store: &SqliteStore, worker: WorkerId) -> Vec<Record> {
         let request = ClaimRequest::new(at(0), at(100));
-        store.claim(worker, &request).expect("claim").expect("lease").records
+        store.claim(worker, &request).block_on().expect("claim").expect("lease").records
     }
 
     fn ids(records: &[Record]) -> Vec<&str> {
@@ -1515,14 +1531,14 @@ mod tests {
     #[test]
     fn a_commit_that_fails_changes_nothing_and_voids_no_claim() {
         let (_folder, store) = open();
-        let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
-        store.write(at(0), &[schedule("first", 50)]).expect("write");
+        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
+        store.write(at(0), &[schedule("first", 50)]).block_on().expect("write");
         let claims = [claim(&store, worker)[0].claim()];
         let notices = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&notices);
         store.listen(Arc::new(move |_, due| told.lock().push(due)));
         let commands = [schedule("second", 20), schedule("first", 70)];
-        let fails = || store.write(at(0), &commands).expect_err("it fails").reason();
+        let fails = || store.write(at(0), &commands).block_on().expect_err("it fails").reason();
         let set = |sql: &str| {
             let writer = store.shared.writer.lock();
             let mut statement = writer.prepare(sql).expect("valid");
@@ -1537,12 +1553,13 @@ mod tests {
         set("PRAGMA query_only = 0");
         set("PRAGMA max_page_count = 1");
         let large = NewTimeout::new("large", at(0), vec![7; 100_000]).expect("valid");
-        let error = store.write(at(0), &[Command::Schedule(large)]).expect_err("it is full");
+        let error =
+            store.write(at(0), &[Command::Schedule(large)]).block_on().expect_err("it is full");
         assert_eq!(error.reason(), StoreErrorReason::Full);
         set("PRAGMA max_page_count = 1000000");
-        assert_eq!(store.count().expect("count").live, 1);
-        assert_eq!(store.begin(at(60), &claims, None).expect("begin"), [Begun::Begun]);
-        store.write(at(0), &commands).expect("it goes on");
+        assert_eq!(store.count().block_on().expect("count").live, 1);
+        assert_eq!(store.begin(at(60), &claims, None).block_on().expect("begin"), [Begun::Begun]);
+        store.write(at(0), &commands).block_on().expect("it goes on");
         assert_eq!(ids(&claim(&store, worker)), ["second", "first"]);
     }
 
@@ -1570,19 +1587,22 @@ mod tests {
     #[test]
     fn a_commit_delays_only_deliveries_and_reads_of_its_own_records() {
         let (_folder, store) = open();
-        let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
-        store.write(at(0), &[schedule("a", 10), schedule("b", 10)]).expect("write");
+        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
+        store.write(at(0), &[schedule("a", 10), schedule("b", 10)]).block_on().expect("write");
         let claims: Vec<_> = claim(&store, worker).iter().map(Record::claim).collect();
-        store.write(at(0), &[schedule("c", 10)]).expect("write");
+        store.write(at(0), &[schedule("c", 10)]).block_on().expect("write");
         let (commit, go) = gate(&store);
         thread::scope(|scope| {
-            let cancel =
-                scope.spawn(|| store.write(at(0), &[Command::Cancel(claims[0].id.clone())]));
+            let cancel = scope
+                .spawn(|| store.write(at(0), &[Command::Cancel(claims[0].id.clone())]).block_on());
             commit.recv().expect("a commit");
-            assert_eq!(store.begin(at(10), &claims[1..], None).expect("begin"), [Begun::Begun]);
+            assert_eq!(
+                store.begin(at(10), &claims[1..], None).block_on().expect("begin"),
+                [Begun::Begun]
+            );
             assert_eq!(ids(&claim(&store, worker)), ["c"]);
-            let begin = scope.spawn(|| store.begin(at(10), &claims[..1], None));
-            let get = scope.spawn(|| store.get(&claims[0].id));
+            let begin = scope.spawn(|| store.begin(at(10), &claims[..1], None).block_on());
+            let get = scope.spawn(|| store.get(&claims[0].id).block_on());
             go.send(()).expect("the commit waits");
             cancel.join().expect("no panic").expect("write");
             assert_eq!(begin.join().expect("no panic").expect("begin"), [Begun::Void]);
@@ -1614,7 +1634,7 @@ mod tests {
         assert!(is_wary(&open()), "the one before was not closed");
         let store = open();
         assert!(is_wary(&store), "no worker has entered since");
-        store.enter(WallTime::MIN, Duration::MAX, None).expect("enter");
+        store.enter(WallTime::MIN, Duration::MAX, None).block_on().expect("enter");
         drop(store);
         assert!(!is_wary(&open()));
     }

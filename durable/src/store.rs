@@ -1,18 +1,21 @@
 //! Stores: a small trait, and the commands that change records.
 //!
-//! The trait is synchronous. A thread of the timer commits for all callers, so a store needs no
-//! concurrency inside of a commit, and asynchronous callers wait for that thread's answer without
-//! blocking. Time is an argument: a store reads no clock, so that tests and simulations run in
-//! virtual time.
+//! The trait is asynchronous, for stores behind a network. A thread of the timer commits for all
+//! callers, and polls a future until it is ready, so a store in a file may do its work within the
+//! poll. Time is an argument: a store reads no clock, so that tests and simulations run in virtual
+//! time.
 
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
+use pollster::block_on;
 
 use crate::{
     error::StoreResult,
@@ -405,7 +408,8 @@ pub struct QueueState {
 }
 
 /// Called with a time at which a new or changed record is due, and its queue if that is known; with
-/// [`WallTime::MIN`], after records of any time have become pending again or deliveries void.
+/// [`WallTime::MIN`], after records of any time have become pending again or deliveries void. Must
+/// not block.
 pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
 /// Timers of this process that want to know of new records.
@@ -442,17 +446,26 @@ impl Listeners {
 
 /// A place that keeps records safe.
 ///
-/// Its methods block and may be called from several threads at once. Each is atomic: it takes
-/// effect in one moment between call and return, or fails and has changed nothing. The one
-/// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown). A
-/// timer treats a panic like that error: it counts the error, pauses, and calls again.
+/// Its methods may be called from several threads at once. Each is atomic: it takes effect in one
+/// moment between the first poll of its future and the last one, or fails and has changed nothing.
+/// The exceptions are [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown)
+/// and a future that is dropped before its end. A timer treats a panic like that error: it counts
+/// the error, pauses, and calls again.
+///
+/// A timer polls each future on a thread that has no runtime and that the future may block, or by
+/// [`spawn`](Self::spawn). So one that needs a runtime brings it, as those of `PostgresStore` do.
+/// Tasks may await the futures of a store that does not block. Those of any store they await by the
+/// methods of [`DurableTimer`](crate::DurableTimer).
+///
+/// The methods are those of the crate `async-trait`, whose macro this crate exports.
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
+#[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Applies commands in order, in one transaction. On return, the changes are durable.
     ///
     /// The answers are in the order of the commands.
-    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
+    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
 
     /// Returns how many calls of [`write`](Self::write) the store can carry out at once: one, or
     /// two or more. A timer then makes two while many commands wait. By default one.
@@ -461,62 +474,71 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns a record.
-    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>>;
+    async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>>;
 
     /// Returns at most `limit` records of a list.
-    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>>;
+    async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>>;
 
     /// Returns the numbers of records.
-    fn count(&self) -> StoreResult<Counts>;
+    async fn count(&self) -> StoreResult<Counts>;
 
     /// Returns the number of live records of all queues or of one whose next attempt lies in a
     /// range of time, the end not included; `limit` if there are more. The default reads them.
-    fn count_live(
+    async fn count_live(
         &self,
         from: WallTime,
         until: WallTime,
         queue: Option<&Name>,
         limit: usize,
     ) -> StoreResult<usize> {
-        let records = self.list(&Query::Times { from, until, after: None }, usize::MAX)?;
+        let records = self.list(&Query::Times { from, until, after: None }, usize::MAX).await?;
         let fits = |record: &&Record| queue.is_none_or(|queue| record.queue == *queue);
         Ok(records.iter().filter(fits).take(limit).count())
     }
 
     /// Returns at most `limit` workers; `None` if the store cannot tell, which is the default.
-    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+    async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
         let _ = limit;
         Ok(None)
     }
 
     /// Registers a worker with a lease until `now + lease`. A worker with a name takes over the
     /// records of an earlier one of this name, whose claims become void.
-    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId>;
+    async fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> StoreResult<WorkerId>;
 
     /// Extends the lease of a worker to `now + lease`, and takes the records of workers whose lease
     /// ended before `now` from them. If less than half of `lease` was left, it takes nothing: what
     /// made this call late may have stopped the others as well. Returns `false` if the worker had
     /// lost its lease.
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool>;
+    async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool>;
 
     /// Removes a worker. Its claims become void, and its records pending.
-    fn leave(&self, worker: WorkerId) -> StoreResult<()>;
+    async fn leave(&self, worker: WorkerId) -> StoreResult<()>;
 
     /// Makes the records of a worker pending whose tokens are not among these, and returns their
     /// number. The worker has no claim under way. Those that others have locked may stay.
     ///
     /// A timer calls this each minute if other processes share the store.
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64>;
+    async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64>;
 
     /// Claims pending records of a queue and a window, and gives each a new token: first those that
     /// are due, in the order of priority and time, and then the earliest others. None if the queue
     /// is paused, unless the request asks for them. `None` if the worker has lost its lease.
-    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>>;
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> StoreResult<Option<ClaimedBatch>>;
 
     /// Begins the deliveries of claimed records that are due at `now`, and counts an attempt for
     /// each that may proceed. Of each queue and key, at most `key_limit` deliveries of all workers
     /// are under way at once.
-    fn begin(
+    async fn begin(
         &self,
         now: WallTime,
         claims: &[Claim],
@@ -525,17 +547,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns for each claim whether it is still valid. A timer asks for the deliveries under way
     /// when it renews its lease, and after a notice without a queue and time.
-    fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
-        let is_current = |claim: &Claim| {
-            let record = self.get(&claim.id)?;
-            Ok(record.is_some_and(|record| record.token == claim.token))
-        };
-        claims.iter().map(is_current).collect()
+    async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+        let mut current = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let record = self.get(&claim.id).await?;
+            current.push(record.is_some_and(|record| record.token == claim.token));
+        }
+        Ok(current)
     }
 
     /// Returns which of these records other transactions have locked at this moment. A timer asks
     /// if a commit failed because of a lock, and writes the other commands first. By default none.
-    fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
+    async fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
         let _ = ids;
         Ok(Vec::new())
     }
@@ -545,7 +568,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// There are `rate` in a second, and those of the latest tenth of a second are kept. A crash
     /// may give these out again.
-    fn permits(
+    async fn permits(
         &self,
         queue: &Name,
         now: WallTime,
@@ -554,7 +577,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> StoreResult<(usize, WallTime)>;
 
     /// Pauses a queue, or resumes it. While it is paused, no delivery of it begins.
-    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()>;
+    async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()>;
 
     /// Keeps attempts that end from now on for a time; zero keeps none. Each transaction that adds
     /// attempts removes old ones: at most 16, and twice as many as it adds.
@@ -562,7 +585,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns at most `limit` attempts of one or all timeouts with a number less than `before`,
     /// the latest first. Those that were kept for their time at `now` are not among them.
-    fn history(
+    async fn history(
         &self,
         now: WallTime,
         id: Option<&TimeoutId>,
@@ -571,7 +594,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> StoreResult<Vec<Attempt>>;
 
     /// Returns the queues, in the order of their names.
-    fn queues(&self) -> StoreResult<Vec<QueueState>>;
+    async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
     /// Asks the store to call `notice` when a record becomes due, also by another process.
     ///
@@ -585,6 +608,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// process can add one.
     fn recheck(&self) -> Option<Duration> {
         None
+    }
+
+    /// Runs a future of a timer, which makes calls of the store for a task. Must not block. The
+    /// default does so on a thread that the future may block. A store whose futures do not block
+    /// can use its executor.
+    fn spawn(&self, calls: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        blocking::unblock(|| block_on(calls)).detach();
     }
 
     /// Returns the clock by which all workers of the store agree on the time. By default that of

@@ -32,6 +32,7 @@ use delaywheel_durable::{
     SqliteStore, Store, StoreErrorReason,
 };
 use fastrand::Rng;
+use pollster::FutureExt as _;
 use tempfile::TempDir;
 
 const CALLERS: u64 = 8;
@@ -83,7 +84,7 @@ fn run_poisoned(store: impl Store) {
         batch.push(new("poison".to_owned(), 2_000));
         batch.extend((0..100).map(|n| new(format!("after/{n}"), 1_000)));
     }
-    store.write(now, &batch).expect("schedule");
+    store.write(now, &batch).block_on().expect("schedule");
     let builder = builder(store).worker("poisoned").threads(1);
     let timer = builder.backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
         if delivery.id().as_str() == "poison" {
@@ -92,7 +93,7 @@ fn run_poisoned(store: impl Store) {
         Ok(())
     });
     let timer = timer.expect("start");
-    while timer.count().expect("count").live > 0 {
+    while timer.count().wait().expect("count").live > 0 {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(timer.finish(Duration::from_secs(60)));
@@ -104,7 +105,7 @@ fn check_poisoned<S: Store>(place: (&str, &OsStr), attempts: &[i32], open: impl 
         let mut child = start(place, round as u64, false);
         assert_eq!(child.wait().expect("end").code(), Some(*attempt), "round {round}");
     }
-    let count = open().count().expect("count");
+    let count = open().count().block_on().expect("count");
     assert_eq!((count.live, count.dead), (0, 1));
 }
 
@@ -129,7 +130,7 @@ fn builder(store: impl Store) -> DurableTimerBuilder {
 fn use_timer(timer: &DurableTimer, drained: &mpsc::Receiver<()>) {
     let round: u64 = variable("CRASH_ROUND").parse().expect("a number");
     if env::var("CRASH_LAST").is_ok() {
-        while timer.count().expect("count").live > 0 {
+        while timer.count().wait().expect("count").live > 0 {
             let _ = drained.recv_timeout(Duration::from_secs(1));
         }
         assert!(timer.finish(Duration::from_secs(60)));
@@ -409,8 +410,8 @@ mod shared {
     pub(super) fn child(kind: &str, parameters: &str) {
         // The parent may cut the connection.
         let store = loop {
-            let migrated = PostgresStore::migrate(parameters, "delaywheel", NoTls);
-            let connect = |()| PostgresStore::connect(parameters, "delaywheel", NoTls);
+            let migrated = PostgresStore::migrate_blocking(parameters, "delaywheel", NoTls);
+            let connect = |()| PostgresStore::connect_blocking(parameters, "delaywheel", NoTls);
             match migrated.and_then(connect) {
                 Ok(store) => break store,
                 Err(error) => refused(&error.into(), "open"),

@@ -17,6 +17,7 @@ use delaywheel_durable::{
     Store, StoreError, TimeoutId, WallTime,
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use pollster::FutureExt as _;
 use serde_json::{Value, json};
 
 use self::{
@@ -78,9 +79,9 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Migrate { print } => migrate(&target, print, report),
         Action::Stats => {
             let store = target.open(true)?;
-            let seen = Overview::of(&*store, store.clock().now(), 0, usize::MAX)?;
+            let seen = Overview::of(&*store, store.clock().now(), 0, usize::MAX).block_on()?;
             let oldest = seen.oldest_due.map(|time| time.to_string());
-            let (live, dead, due) = (store.count()?.live, seen.dead, seen.due);
+            let (live, dead, due) = (store.count().block_on()?.live, seen.dead, seen.due);
             print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
         }
         Action::List { due_before, page } => {
@@ -102,8 +103,8 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Show { id } => {
             let store = target.open(true)?;
-            let record = store.get(&id)?;
-            let history = store.history(store.clock().now(), Some(&id), None, PAGE)?;
+            let record = store.get(&id).block_on()?;
+            let history = store.history(store.clock().now(), Some(&id), None, PAGE).block_on()?;
             if record.is_none() && history.is_empty() {
                 return Ok(missing(&id));
             }
@@ -121,7 +122,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Requeue(requeue) => {
             let store = target.open(requeue.dry_run)?;
             let requeued = match &requeue.id {
-                Some(id) => match store.get(id)? {
+                Some(id) => match store.get(id).block_on()? {
                     Some(record) => requeue_one(&*store, record, &requeue)?,
                     None => return Ok(missing(id)),
                 },
@@ -133,8 +134,9 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Queues => {
             let store = target.open(true)?;
             let now = store.clock().now();
-            let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX);
-            let queues: Result<Vec<_>, _> = store.queues()?.into_iter().map(count).collect();
+            let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX).block_on();
+            let queues: Result<Vec<_>, _> =
+                store.queues().block_on()?.into_iter().map(count).collect();
             let queues: Vec<_> = queues?.iter().map(report::queue).collect();
             print(report, &json!({"queues": queues}))
         }
@@ -180,7 +182,7 @@ fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) 
     let mut found = Vec::new();
     // One more tells whether there are others.
     while found.len() <= page.limit {
-        let records = store.list(&query, PAGE)?;
+        let records = store.list(&query, PAGE).block_on()?;
         let Some(last) = records.last() else { break };
         query.continue_after(last.next, last.id.clone());
         found.extend(records.into_iter().filter(|record| page.filter.fits(record)));
@@ -198,7 +200,7 @@ fn missing(id: &TimeoutId) -> bool {
 }
 
 fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
-    let answers = store.write(store.clock().now(), &[Command::Cancel(id.clone())])?;
+    let answers = store.write(store.clock().now(), &[Command::Cancel(id.clone())]).block_on()?;
     let result = match answers[..] {
         [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
         [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
@@ -218,7 +220,7 @@ fn requeue_one(store: &dyn Store, record: Record, requeue: &Requeue) -> Result<u
     if record.state != State::Dead || requeue.dry_run {
         return Ok(usize::from(record.state == State::Dead));
     }
-    Ok(count(&store.write(now, &[Command::Requeue(record.id, due(requeue, now)?)])?))
+    Ok(count(&store.write(now, &[Command::Requeue(record.id, due(requeue, now)?)]).block_on()?))
 }
 
 fn count(answers: &[Answer]) -> usize {
@@ -229,12 +231,12 @@ fn count(answers: &[Answer]) -> usize {
 fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
     let start = store.clock().now();
     let due = due(requeue, start)?;
-    let bar = ProgressBar::new(store.count()?.dead).with_message("0");
+    let bar = ProgressBar::new(store.count().block_on()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
     let (mut after, mut requeued) = (None, 0);
     while requeued < requeue.limit {
-        let records = store.list(&Query::Dead { after }, PAGE)?;
+        let records = store.list(&Query::Dead { after }, PAGE).block_on()?;
         after = records.last().map(|last| (last.next, last.id.clone()));
         if after.is_none() {
             break;
@@ -247,7 +249,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
         requeued += if requeue.dry_run {
             commands.len()
         } else {
-            count(&store.write(store.clock().now(), &commands)?)
+            count(&store.write(store.clock().now(), &commands).block_on()?)
         };
         bar.set_message(requeued.to_string());
     }
@@ -256,7 +258,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
 }
 
 fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
-    target.open(false)?.pause(queue, is_paused)?;
+    target.open(false)?.pause(queue, is_paused).block_on()?;
     print(report, &json!({"queue": queue.as_str(), "paused": is_paused}))
 }
 

@@ -36,7 +36,9 @@ impl Target {
     /// Opens the store, to read it or to change it: then a SQLite file must not be in use.
     pub(crate) fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
         Ok(match &self.kind {
-            Kind::Postgres(url) => Arc::new(PostgresStore::connect(url, &self.schema, NoTls)?),
+            Kind::Postgres(url) => {
+                Arc::new(PostgresStore::connect_blocking(url, &self.schema, NoTls)?)
+            }
             _ => Arc::new(self.sqlite(is_read)?),
         })
     }
@@ -61,7 +63,7 @@ impl Target {
             self.file()?;
             return usage("this command is for PostgreSQL stores");
         };
-        Ok(PostgresStore::migrate(url, &self.schema, NoTls)?)
+        Ok(PostgresStore::migrate_blocking(url, &self.schema, NoTls)?)
     }
 
     /// Serves the page until the program is interrupted.

@@ -23,6 +23,7 @@ use axum::{
     routing::{get, post},
 };
 use maud::Markup;
+use pollster::FutureExt as _;
 use tokio::sync::Semaphore;
 
 use self::view::Snapshot;
@@ -219,18 +220,18 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
         Some((time, id.try_into().ok()?))
     });
     let read = move |page: &Page| {
-        let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1)?;
+        let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1).block_on()?;
         let has_more = dead.len() > ROWS;
         dead.truncate(ROWS);
         let (store, now) = (&*page.store, page.clock.now());
-        let queues = store.queues()?.into_iter().take(ROWS);
-        let queues = queues.map(|queue| QueueOverview::of(store, queue, now, COUNTED));
+        let queues = store.queues().block_on()?.into_iter().take(ROWS);
+        let count = |queue| QueueOverview::of(store, queue, now, COUNTED).block_on();
         Ok(Snapshot {
-            overview: Overview::of(store, now, HOURS, COUNTED)?,
-            queues: queues.collect::<StoreResult<_>>()?,
+            overview: Overview::of(store, now, HOURS, COUNTED).block_on()?,
+            queues: queues.map(count).collect::<StoreResult<_>>()?,
             dead,
             has_more,
-            workers: page.store.workers(ROWS)?,
+            workers: page.store.workers(ROWS).block_on()?,
         })
     };
     let notice = field(&fields, "notice").map(str::to_owned);
@@ -249,7 +250,7 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
     };
     let write = |page: &Page| {
         let now = page.clock.now();
-        page.store.write(now, &[Command::Requeue(id, now)])
+        page.store.write(now, &[Command::Requeue(id, now)]).block_on()
     };
     match page.with_store(write).await {
         Ok(answers) if answers == [Answer::Requeued(true)] => {
@@ -266,7 +267,8 @@ async fn pause(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Res
         return page.say(StatusCode::BAD_REQUEST, "The name is not valid.");
     };
     let notice = if field(&fields, "resume").is_some() { "resumed" } else { "paused" };
-    match page.with_store(move |page| page.store.pause(&queue, notice == "paused")).await {
+    match page.with_store(move |page| page.store.pause(&queue, notice == "paused").block_on()).await
+    {
         Ok(()) => Redirect::to(&format!("/?notice={notice}")).into_response(),
         Err(response) => response,
     }

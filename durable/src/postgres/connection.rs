@@ -1,7 +1,8 @@
 //! Connections that are opened when they are needed, and closed when they are not.
 //!
-//! A thread of the store drives them, with a runtime of its own. A blocking call sends its request
-//! to that thread and waits for the answer, so it may also be made within another runtime.
+//! A thread of the store drives them, with a runtime of its own. So any executor may poll a call,
+//! which sends its request to that thread and waits for the answer. A call that is dropped before
+//! its end takes its connection with it, as a transaction may be open.
 //!
 //! A pool such as `PgBouncer` in transaction mode gives each transaction another session of the
 //! server, which has no settings and no prepared statements of this process. Through one, each
@@ -10,13 +11,12 @@
 use std::{
     error::Error as _,
     future::poll_fn,
-    ops::Deref,
-    panic::resume_unwind,
+    mem,
+    ops::{ControlFlow, Deref},
     pin::Pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
-        mpsc,
     },
     task::{Context, Poll},
     thread,
@@ -24,10 +24,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-pub(super) use pollster::block_on;
 use rustc_hash::FxHashMap;
 use tokio::{
     runtime::{Builder, Handle},
+    sync::{self, mpsc::UnboundedSender},
     time::{sleep, timeout},
 };
 use tokio_postgres::{
@@ -41,9 +41,6 @@ use tokio_postgres::{
 use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
-
-/// Parameters with their types.
-type Typed<'a> = Vec<(&'a (dyn ToSql + Sync), Type)>;
 
 /// Does the work of a connection, and returns messages that are no answers.
 type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
@@ -59,7 +56,8 @@ pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
 pub(super) enum Held {
     Own(Client),
     #[cfg(feature = "pool")]
-    Lent(deadpool_postgres::Object),
+    /// `None` after the pool has lost it.
+    Lent(Option<deadpool_postgres::Object>),
 }
 
 /// Time without an answer after which a connection fails.
@@ -88,7 +86,7 @@ pub(super) struct Connections {
     are_lent: bool,
     /// Types of the parameters of statements that are not prepared.
     types: Types,
-    runtime: Handle,
+    pub(super) runtime: Handle,
     /// The least recently used first.
     idle: Mutex<Vec<Session>>,
     /// Ends the thread when it is dropped, which is after the connections.
@@ -98,8 +96,44 @@ pub(super) struct Connections {
 /// Calls that wait for each other, and for no others.
 pub(super) struct Lane {
     connections: Arc<Connections>,
-    turn: Mutex<()>,
+    turn: sync::Mutex<()>,
 }
+
+/// A connection for one call of a lane. After a panic, a loss or a drop, it is not used again.
+pub(super) struct Turn<'a> {
+    pub(super) session: Session,
+    connections: &'a Connections,
+    tries: usize,
+    _guard: sync::MutexGuard<'a, ()>,
+}
+
+/// Runs statements, or a transaction of them, in a turn of a lane. A deadlock or conflict, which
+/// the server has undone, is tried again. A function cannot take a closure for this: the compiler
+/// does not know that the futures of an asynchronous one are `Send`.
+macro_rules! run {
+    ($lane:expr, transaction $session:ident => $body:expr) => {
+        run!($lane, $session => {
+            $session.begin().await?;
+            let result = async { $body }.await;
+            $session.end(result).await
+        })
+    };
+    ($lane:expr, $session:ident => $body:expr) => {
+        async {
+            let mut turn = $lane.turn().await?;
+            loop {
+                let $session = &mut turn.session;
+                let result = async { $body }.await;
+                turn = match turn.end(result) {
+                    std::ops::ControlFlow::Continue(turn) => turn,
+                    std::ops::ControlFlow::Break(answer) => break answer,
+                };
+            }
+        }
+        .await
+    };
+}
+pub(super) use run;
 
 /// A connection that is open, with its prepared statements.
 pub(super) struct Session {
@@ -109,6 +143,8 @@ pub(super) struct Session {
     /// Begins a transaction with its settings, if a pool is between.
     begin: Option<String>,
     is_in_transaction: bool,
+    /// A call has not ended.
+    is_busy: bool,
     types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
@@ -157,14 +193,14 @@ pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect
         Box::pin(async move {
             let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
             let taken = taken.await.map_err(|_| StoreError::new(StoreErrorReason::Closed))?;
-            Ok((Held::Lent(taken.map_err(failed)?), None))
+            Ok((Held::Lent(Some(taken.map_err(failed)?)), None))
         })
     })
 }
 
 impl Connections {
     /// Starts the thread, and connects. All sessions have the options.
-    pub(super) fn start(
+    pub(super) async fn start(
         mut config: Config,
         connect: Connect,
         schema: &str,
@@ -195,20 +231,20 @@ impl Connections {
         let run = move || runtime.block_on(tend(&weak, ended));
         thread::Builder::new().name(name).spawn(run).map_err(failed)?;
         if !are_lent {
-            connections.probe()?;
+            connections.probe().await?;
         }
         Ok(connections)
     }
 
     /// Finds out whether a pool is between: it refuses the settings of a session, or drops them.
-    fn probe(&self) -> StoreResult<()> {
+    async fn probe(&self) -> StoreResult<()> {
         let is_refusal = |error: &StoreError| {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
             error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
         };
-        let is_pooled = match self.open(None) {
+        let is_pooled = match self.open(None).await {
             Ok(client) => {
-                let shown = block_on(client.simple_query("SHOW plan_cache_mode"));
+                let shown = client.simple_query("SHOW plan_cache_mode").await;
                 let is_set = |message: &SimpleQueryMessage| {
                     matches!(message, SimpleQueryMessage::Row(row)
                         if row.get(0) == Some("force_generic_plan"))
@@ -232,14 +268,17 @@ impl Connections {
     }
 
     /// Opens a connection, whose notifications go to a channel.
-    pub(super) fn open(&self, notices: Option<mpsc::Sender<Notification>>) -> StoreResult<Held> {
+    pub(super) async fn open(
+        &self,
+        notices: Option<UnboundedSender<Notification>>,
+    ) -> StoreResult<Held> {
         let mut config = self.config.clone();
         if !self.are_pooled() {
             let old = config.get_options().unwrap_or_default();
             let options = format!("{old} {}", self.options);
             config.options(options.trim());
         }
-        let opened = block_on(self.runtime.spawn((self.connect)(config)));
+        let opened = self.runtime.spawn((self.connect)(config)).await;
         let closed = |_| StoreError::new(StoreErrorReason::Closed);
         let (client, driver) = opened.map_err(closed)??;
         if let Some(mut driver) = driver {
@@ -257,18 +296,20 @@ impl Connections {
     }
 
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
-    fn take(&self) -> StoreResult<Session> {
-        while let Some(session) = { self.idle.lock().pop() } {
+    async fn take(&self) -> StoreResult<Session> {
+        while let Some(mut session) = { self.idle.lock().pop() } {
+            (session.is_busy, session.may_commit) = (true, false);
             if !session.client.is_closed() {
                 return Ok(session);
             }
         }
         Ok(Session {
-            client: self.open(None)?,
+            client: self.open(None).await?,
             schema: self.schema.clone(),
             statements: FxHashMap::default(),
             begin: self.are_pooled().then(|| begin(self.options)),
             is_in_transaction: false,
+            is_busy: true,
             types: Arc::clone(&self.types),
             may_commit: false,
             avoided: 0,
@@ -277,6 +318,7 @@ impl Connections {
     }
 
     fn give_back(&self, mut session: Session) {
+        session.is_busy = false;
         if self.are_lent {
             return;
         }
@@ -313,55 +355,56 @@ fn begin(options: &str) -> String {
 
 impl Lane {
     pub(super) fn new(connections: &Arc<Connections>) -> Self {
-        Self { connections: Arc::clone(connections), turn: Mutex::default() }
+        Self { connections: Arc::clone(connections), turn: sync::Mutex::default() }
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.turn.is_locked()
+        self.turn.try_lock().is_err()
     }
 
-    /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
-    ///
-    /// After a panic or a loss, the connection is not used again.
-    pub(super) fn run<R: Send>(
+    /// Runs a statement.
+    pub(super) async fn query(
         &self,
-        run: impl FnMut(&mut Session) -> Result<R, Error> + Send,
-    ) -> StoreResult<R> {
-        if self.connections.are_lent && Handle::try_current().is_ok() {
-            // A task that this thread wakes would wait for this thread.
-            let result = thread::scope(|scope| scope.spawn(|| self.run_here(run)).join());
-            return result.unwrap_or_else(|panic| resume_unwind(panic));
-        }
-        self.run_here(run)
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> StoreResult<Vec<Row>> {
+        run!(self, session => session.query(sql, parameters).await)
     }
 
-    fn run_here<R>(&self, mut run: impl FnMut(&mut Session) -> Result<R, Error>) -> StoreResult<R> {
-        let _turn = self.turn.lock();
-        let mut session = self.connections.take()?;
-        for tries in 1.. {
-            session.may_commit = false;
-            let error = match run(&mut session) {
-                Ok(result) => {
-                    self.connections.give_back(session);
-                    return Ok(result);
-                }
-                Err(error) => error,
-            };
-            let may_commit = session.may_commit;
-            // A standby, or it was the primary. A new connection may find the primary.
-            let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
-            if is_standby {
-                self.connections.idle.lock().clear();
+    /// Waits for a turn, and for a connection.
+    pub(super) async fn turn(&self) -> StoreResult<Turn<'_>> {
+        let turn = self.turn.lock().await;
+        let session = self.connections.take().await?;
+        Ok(Turn { session, connections: &self.connections, tries: 0, _guard: turn })
+    }
+}
+
+impl Turn<'_> {
+    /// Ends a try, and the turn unless there is another one.
+    pub(super) fn end<R>(mut self, result: Result<R, Error>) -> ControlFlow<StoreResult<R>, Self> {
+        let error = match result {
+            Ok(result) => {
+                self.connections.give_back(self.session);
+                return ControlFlow::Break(Ok(result));
             }
-            let is_lost = is_standby || error.as_db_error().is_none() || session.client.is_closed();
-            if is_lost || !is_conflict(&error) || tries == TRIES {
-                if !is_lost {
-                    self.connections.give_back(session);
-                }
-                return Err(store_error(error, may_commit));
-            }
+            Err(error) => error,
+        };
+        let may_commit = mem::take(&mut self.session.may_commit);
+        self.tries += 1;
+        // A standby, or it was the primary. A new connection may find the primary.
+        let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
+        if is_standby {
+            self.connections.idle.lock().clear();
         }
-        unreachable!("the last try returns")
+        let is_lost =
+            is_standby || error.as_db_error().is_none() || self.session.client.is_closed();
+        if !is_lost && is_conflict(&error) && self.tries < TRIES {
+            return ControlFlow::Continue(self);
+        }
+        if !is_lost {
+            self.connections.give_back(self.session);
+        }
+        ControlFlow::Break(Err(store_error(error, may_commit)))
     }
 }
 
@@ -392,60 +435,60 @@ impl Deref for Held {
         match self {
             Self::Own(client) => client,
             #[cfg(feature = "pool")]
-            Self::Lent(client) => client,
+            Self::Lent(client) => client.as_ref().expect("only a drop takes it"),
         }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // After a panic, the pool must not lend a connection with an open transaction.
-        if self.is_in_transaction {
-            let _ = self.execute("ROLLBACK");
+        // The pool must not lend a connection with an open transaction.
+        #[cfg(feature = "pool")]
+        if let (true, Held::Lent(client)) = (self.is_busy, &mut self.client) {
+            drop(client.take().map(deadpool_postgres::Object::take));
         }
     }
 }
 
 impl Session {
     /// Runs a statement, which outside of a transaction is one by itself.
-    pub(super) fn query(
+    pub(super) async fn query(
         &mut self,
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
         if self.begin.is_none() {
-            let statement = self.prepare(sql)?;
+            let statement = self.prepare(sql).await?;
             self.may_commit |= !self.is_in_transaction && !sql.trim_start().starts_with("SELECT");
-            return block_on(self.client.query(&statement, parameters));
+            return self.client.query(&statement, parameters).await;
         }
-        if !self.is_in_transaction {
-            return self.transaction(|session| session.query(sql, parameters));
+        if self.is_in_transaction {
+            return self.query_typed(sql, parameters).await;
         }
-        let (sql, parameters) = self.typed(sql, parameters)?;
-        block_on(self.client.query_typed(&sql, &parameters))
+        self.begin().await?;
+        let result = self.query_typed(sql, parameters).await;
+        self.end(result).await
     }
 
-    pub(super) fn transaction<R>(
-        &mut self,
-        run: impl FnOnce(&mut Self) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+    /// Begins a transaction.
+    pub(super) async fn begin(&mut self) -> Result<(), Error> {
         let begin = self.begin.clone();
-        self.execute(begin.as_deref().unwrap_or("BEGIN"))?;
+        self.execute(begin.as_deref().unwrap_or("BEGIN")).await?;
         self.is_in_transaction = true;
-        let result = run(self);
+        Ok(())
+    }
+
+    /// Commits a transaction, or after an error undoes it.
+    pub(super) async fn end<R>(&mut self, result: Result<R, Error>) -> Result<R, Error> {
         self.is_in_transaction = false;
-        match result {
-            Ok(result) => {
-                self.may_commit = true;
-                self.execute("COMMIT")?;
-                Ok(result)
-            }
-            Err(error) => {
-                // If this fails, the connection is lost, and with it the transaction.
-                let _ = self.execute("ROLLBACK");
-                Err(error)
-            }
+        if result.is_ok() {
+            self.may_commit = true;
+            self.execute("COMMIT").await?;
+        } else {
+            // If this fails, the connection is lost, and with it the transaction.
+            let _ = self.execute("ROLLBACK").await;
         }
+        result
     }
 
     /// Returns whether a statement outside of a transaction is one by itself.
@@ -454,14 +497,14 @@ impl Session {
     }
 
     /// Starts a COPY, which outside of a transaction is one by itself.
-    pub(super) fn copy_in(
+    pub(super) async fn copy_in(
         &mut self,
         sql: &str,
         types: &[Type],
     ) -> Result<BinaryCopyInWriter, Error> {
-        let statement = self.prepare(sql)?;
+        let statement = self.prepare(sql).await?;
         self.may_commit |= !self.is_in_transaction;
-        Ok(BinaryCopyInWriter::new(block_on(self.client.copy_in(&statement))?, types))
+        Ok(BinaryCopyInWriter::new(self.client.copy_in(&statement).await?, types))
     }
 
     /// Returns whether a COPY is likely to find all ids free.
@@ -477,37 +520,38 @@ impl Session {
         self.may_commit = false;
     }
 
-    pub(super) fn execute(&mut self, sql: &str) -> Result<(), Error> {
-        block_on(self.client.batch_execute(sql))
+    pub(super) async fn execute(&mut self, sql: &str) -> Result<(), Error> {
+        self.client.batch_execute(sql).await
     }
 
-    fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
+    async fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let statement = block_on(self.client.prepare(&self.own(sql)))?;
+        let statement = self.client.prepare(&self.own(sql)).await?;
         if self.commits_alone() {
             self.statements.insert(sql.to_owned(), statement.clone());
         }
         Ok(statement)
     }
 
-    /// Returns the text of a statement, and its parameters with their types, for which it is
-    /// prepared once within a transaction.
-    fn typed<'a>(
+    /// Runs a statement within a transaction, for which it is prepared once, to know the types of
+    /// its parameters.
+    async fn query_typed(
         &mut self,
         sql: &str,
-        parameters: Parameters<'a>,
-    ) -> Result<(String, Typed<'a>), Error> {
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, Error> {
         let known = self.types.lock().get(sql).cloned();
         let types = if let Some(types) = known {
             types
         } else {
-            let types = self.prepare(sql)?.params().to_vec();
+            let types = self.prepare(sql).await?.params().to_vec();
             self.types.lock().insert(sql.to_owned(), types.clone());
             types
         };
-        Ok((self.own(sql), parameters.iter().copied().zip(types).collect()))
+        let parameters: Vec<_> = parameters.iter().copied().zip(types).collect();
+        self.client.query_typed(&self.own(sql), &parameters).await
     }
 
     fn own(&self, sql: &str) -> String {

@@ -11,18 +11,22 @@ mod sql;
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-        mpsc,
     },
-    thread,
     time::{Duration, Instant, SystemTime},
 };
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
+use pollster::block_on;
 use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver},
+    time::{sleep, timeout},
+};
 use tokio_postgres::{
     Client, Config, Error, GenericClient, Notification, Row, error::SqlState, types::Type,
 };
@@ -31,8 +35,7 @@ pub use self::connection::Tls;
 use self::{
     clock::ServerClock,
     connection::{
-        Connect, Connections, Lane, Parameters, Session, block_on, connect_by, store_error,
-        unavailable,
+        Connect, Connections, Lane, Parameters, Session, connect_by, run, store_error, unavailable,
     },
 };
 use crate::{
@@ -129,9 +132,9 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// # Use within `async` code
 ///
-/// A thread of the store drives the connections. Its methods block the calling thread until the
-/// server answers, and may be called within a runtime. The methods of
-/// [`DurableTimer`](crate::DurableTimer) that return a [`Receipt`](crate::Receipt) do not block.
+/// Any executor may poll the futures of the store, and none needs a runtime: a thread of the store
+/// drives the connections. A future that is dropped before its end closes its connection, which
+/// undoes an open transaction. Of a single statement, the outcome is unknown.
 ///
 /// # Transactions of your own
 ///
@@ -200,9 +203,10 @@ impl PostgresStore {
     /// use delaywheel_durable::{NoTls, PostgresStore};
     /// use tokio_postgres_rustls::MakeRustlsConnect;
     ///
-    /// PostgresStore::migrate("host=localhost user=owner dbname=app", "delaywheel", NoTls)?;
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// PostgresStore::migrate("host=localhost user=owner dbname=app", "delaywheel", NoTls).await?;
     /// let parameters = "host=localhost user=me dbname=app";
-    /// let store = PostgresStore::connect(parameters, "delaywheel", NoTls)?;
+    /// let store = PostgresStore::connect(parameters, "delaywheel", NoTls).await?;
     ///
     /// # fn certificates() -> rustls::RootCertStore { rustls::RootCertStore::empty() }
     /// let settings = rustls::ClientConfig::builder()
@@ -210,8 +214,9 @@ impl PostgresStore {
     ///     .with_no_client_auth();
     /// let parameters = "host=db.example.org user=app dbname=app sslmode=require";
     /// let tls = MakeRustlsConnect::new(settings);
-    /// let store = PostgresStore::connect(parameters, "delaywheel", tls)?;
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// let store = PostgresStore::connect(parameters, "delaywheel", tls).await?;
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// # Errors
@@ -220,8 +225,13 @@ impl PostgresStore {
     /// sides cannot agree on TLS, [`Other`](StoreErrorReason::Other) for the name, and
     /// [`NotMigrated`](StoreErrorReason::NotMigrated) or
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) for the version of the tables.
-    pub fn connect(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
-        Self::of(&open(parameters, schema, connect_by(tls))?, schema)
+    pub async fn connect(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
+        Self::of(&open(parameters, schema, connect_by(tls)).await?, schema).await
+    }
+
+    /// The same as [`connect`](Self::connect) for a thread, which waits.
+    pub fn connect_blocking(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
+        block_on(Self::connect(parameters, schema, tls))
     }
 
     /// Creates the tables of a schema, or migrates older ones, in one transaction.
@@ -233,9 +243,14 @@ impl PostgresStore {
     ///
     /// Those of [`connect`](Self::connect) but `NotMigrated`, and
     /// [`Other`](StoreErrorReason::Other) if the role may not create tables.
-    pub fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
-        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?);
-        if check(&lane, schema)? < NEWEST { migrate(&lane, schema) } else { Ok(()) }
+    pub async fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
+        let lane = Lane::new(&open(parameters, schema, connect_by(tls)).await?);
+        if check(&lane, schema).await? < NEWEST { migrate(&lane, schema).await } else { Ok(()) }
+    }
+
+    /// The same as [`migrate`](Self::migrate) for a thread, which waits.
+    pub fn migrate_blocking(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
+        block_on(Self::migrate(parameters, schema, tls))
     }
 
     /// Returns the statements that lead from each version of the tables to the next.
@@ -272,17 +287,17 @@ impl PostgresStore {
     /// let manager = Manager::new(parameters, tokio_postgres::NoTls);
     /// let pool = Pool::builder(manager).max_size(16).build()?;
     /// let runtime = tokio::runtime::Handle::current();
-    /// let store = PostgresStore::from_pool(pool, "delaywheel", runtime)?;
+    /// let store = PostgresStore::from_pool(pool, "delaywheel", runtime).await?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other)
-    /// for a runtime of one thread, where a call of the store would wait for itself.
+    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for a runtime of
+    /// one thread, where [`Receipt::wait`](crate::Receipt::wait) would wait for its own thread.
     #[cfg(feature = "pool")]
-    pub fn from_pool(
+    pub async fn from_pool(
         pool: deadpool_postgres::Pool,
         schema: &str,
         runtime: tokio::runtime::Handle,
@@ -293,13 +308,14 @@ impl PostgresStore {
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
         let lend = connection::lend_by(pool, runtime);
-        Self::of(&Connections::start(Config::new(), lend, schema, BY_INDEX, true)?, schema)
+        let start = Connections::start(Config::new(), lend, schema, BY_INDEX, true);
+        Self::of(&start.await?, schema).await
     }
 
-    fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
+    async fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
         let lane = || Lane::new(connections);
         let writers = [lane(), lane()];
-        let version = check(&writers[0], schema)?;
+        let version = check(&writers[0], schema).await?;
         if version < NEWEST {
             let message = format!(
                 "the tables of the schema {schema} have version {version} and need {NEWEST}: \
@@ -308,7 +324,7 @@ impl PostgresStore {
             return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
         }
         // The last answer: the clock runs from its arrival on.
-        let shown = writers[0].run(|session| session.query(sql::NOW, &[]))?;
+        let shown = writers[0].query(sql::NOW, &[]).await?;
         let shared = Shared {
             writers,
             single: lane(),
@@ -418,14 +434,14 @@ impl PostgresStore {
     }
 
     /// Makes sure that queues have a row.
-    fn add_queues<'a>(&self, names: impl Iterator<Item = &'a Name>) -> StoreResult<()> {
+    async fn add_queues(&self, names: impl Iterator<Item = &Name>) -> StoreResult<()> {
         let new: FxHashSet<_> = {
             let known = self.shared.queues.lock();
             names.filter(|name| !known.contains(*name)).collect()
         };
         if !new.is_empty() {
             let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
-            self.shared.writers[0].run(|session| session.query(sql::ADD_QUEUES, &[&names]))?;
+            self.shared.writers[0].query(sql::ADD_QUEUES, &[&names]).await?;
             self.shared.queues.lock().extend(new.into_iter().cloned());
         }
         Ok(())
@@ -433,41 +449,64 @@ impl PostgresStore {
 
     /// Ends the leases of locked workers, and makes their records pending. Returns the number of
     /// these.
-    fn take_from(&self, session: &mut Session, workers: &[Row]) -> Result<u64, Error> {
+    async fn take_from(&self, session: &mut Session, workers: &[Row]) -> Result<u64, Error> {
         const NONE: &[i64] = &[];
         let ids: Vec<i64> = workers.iter().map(|row| row.get(0)).collect();
         if ids.is_empty() {
             return Ok(0);
         }
-        session.query(sql::END_LEASES, &[&ids])?;
-        let taken = session.query(sql::TAKE, &[&ids, &NONE])?.len();
-        session.query(sql::REMOVE, &[&ids])?;
-        session.query(sql::NOTIFY, &[&self.notice(None, WallTime::MIN)])?;
+        session.query(sql::END_LEASES, &[&ids]).await?;
+        let taken = session.query(sql::TAKE, &[&ids, &NONE]).await?.len();
+        session.query(sql::REMOVE, &[&ids]).await?;
+        session.query(sql::NOTIFY, &[&self.notice(None, WallTime::MIN)]).await?;
         Ok(taken as u64)
     }
 
-    /// Has the timers look if a change may have made a record due at a time. The server may carry
-    /// out the change later, and its notification then must not seem to be one of this process.
-    fn doubt<R>(&self, due: Option<WallTime>, result: StoreResult<R>) -> StoreResult<R> {
-        if result.as_ref().is_err_and(|error| error.reason() == StoreErrorReason::OutcomeUnknown) {
-            self.shared.sender.store(new_sender(), SeqCst);
-            if let Some(due) = due {
-                self.shared.listeners.tell(None, due);
-            }
-        }
+    /// Begins a change that may make a record due at a time.
+    fn doubt(&self, due: Option<WallTime>) -> Doubt<'_> {
+        Doubt { shared: &self.shared, due, is_certain: false }
+    }
+}
+
+/// Has the timers look unless the outcome of a change is known: it is not if its future is dropped.
+/// The server may carry out the change later, and its notification then must not seem to be one of
+/// this process.
+struct Doubt<'a> {
+    shared: &'a Shared,
+    due: Option<WallTime>,
+    is_certain: bool,
+}
+
+impl Doubt<'_> {
+    fn end<R>(mut self, result: StoreResult<R>) -> StoreResult<R> {
+        let is_unknown = |error: &StoreError| error.reason() == StoreErrorReason::OutcomeUnknown;
+        self.is_certain = !result.as_ref().is_err_and(is_unknown);
         result
     }
 }
 
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if !self.is_certain {
+            self.shared.sender.store(new_sender(), SeqCst);
+            if let Some(due) = self.due {
+                self.shared.listeners.tell(None, due);
+            }
+        }
+    }
+}
+
+#[async_trait]
 impl Store for PostgresStore {
-    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        self.add_queues(commands.iter().filter_map(|command| match command {
+        let queues = commands.iter().filter_map(|command| match command {
             Command::Schedule(new) => Some(&new.queue),
             _ => None,
-        }))?;
+        });
+        self.add_queues(queues).await?;
         let told = self.notification(now, commands);
         let told = told.as_deref();
         let stopped = self.notice(None, WallTime::MIN);
@@ -479,30 +518,33 @@ impl Store for PostgresStore {
             if commands.len() == 1 { (single, "5ms") } else { (writer, "100ms") };
         let (until, now) = (self.keep_until(now), now.to_system_time());
         let extra = Extra { stopped: &stopped, until, now, patience };
-        let answers = connection.run(|session| {
+        let doubt = self.doubt(commands.iter().filter_map(Command::due).min());
+        let answers = run!(connection, session => {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
                 // One statement needs no transaction around it, and two round trips less.
-                if copy(group, session, told)? {
+                if copy(group, session, told).await? {
                     return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
                 }
-                write_group(group, session, told, &extra, &mut answers)?;
+                write_group(group, session, told, &extra, &mut answers).await?;
                 return Ok(answers);
             }
-            session.transaction(|session| {
-                groups.iter().try_for_each(|group| {
-                    write_group(group, session, None, &extra, &mut answers)
-                })?;
-                match told {
-                    Some(told) => session.query(sql::NOTIFY, &[&told]).map(drop),
-                    // A command may have stopped a delivery, which is a notification as well.
-                    None => session.execute("SET LOCAL lock_timeout = '10s'"),
+            session.begin().await?;
+            let result = async {
+                for group in &groups {
+                    write_group(group, session, None, &extra, &mut answers).await?;
                 }
-            })?;
+                match told {
+                    Some(told) => session.query(sql::NOTIFY, &[&told]).await.map(drop),
+                    // A command may have stopped a delivery, which is a notification as well.
+                    None => session.execute("SET LOCAL lock_timeout = '10s'").await,
+                }
+            };
+            let result = result.await;
+            session.end(result).await?;
             Ok(answers)
         });
-        let due = commands.iter().filter_map(Command::due).min();
-        let answers = self.doubt(due, answers)?;
+        let answers = doubt.end(answers)?;
         self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
@@ -511,41 +553,40 @@ impl Store for PostgresStore {
         2
     }
 
-    fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
-        let rows = self.shared.reader.run(|session| session.query(sql::GET, &[&id.as_str()]))?;
+    async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
+        let rows = self.shared.reader.query(sql::GET, &[&id.as_str()]).await?;
         rows.first().map(read_row).transpose()
     }
 
-    fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
+    async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let limit = most(limit);
-        let list = |sql, parameters: Parameters<'_>| {
-            self.shared.reader.run(|session| session.query(sql, parameters))
-        };
+        let reader = &self.shared.reader;
         let rows = match query {
             Query::Prefix { prefix, after } => {
                 let after = after.as_ref().map_or("", TimeoutId::as_str);
-                list(sql::LIST_PREFIX, &[prefix, &after, &limit])
+                reader.query(sql::LIST_PREFIX, &[prefix, &after, &limit]).await
             }
             Query::Times { from, until, after } => {
                 let (time, id) = list_start(*from, after.as_ref());
-                list(sql::LIST_TIMES, &[&time, &id, &until.to_system_time(), &limit])
+                let until = until.to_system_time();
+                reader.query(sql::LIST_TIMES, &[&time, &id, &until, &limit]).await
             }
             Query::Dead { after } => {
                 let (time, id) = list_start(WallTime::MIN, after.as_ref());
-                list(sql::LIST_DEAD, &[&time, &id, &limit])
+                reader.query(sql::LIST_DEAD, &[&time, &id, &limit]).await
             }
         }?;
         rows.iter().map(read_row).collect()
     }
 
-    fn count(&self) -> StoreResult<Counts> {
-        let rows = self.shared.reader.run(|session| session.query(sql::COUNT, &[]))?;
+    async fn count(&self) -> StoreResult<Counts> {
+        let rows = self.shared.reader.query(sql::COUNT, &[]).await?;
         let count = |column| rows[0].get::<_, i64>(column).cast_unsigned();
         Ok(Counts { live: count(0), dead: count(1) })
     }
 
     /// The limit holds for the server too.
-    fn count_live(
+    async fn count_live(
         &self,
         from: WallTime,
         until: WallTime,
@@ -555,13 +596,13 @@ impl Store for PostgresStore {
         let (from, until) = (from.to_system_time(), until.to_system_time());
         let (most, queue) = (most(limit), queue.map(Name::as_str));
         let parameters: Parameters<'_> = &[&from, &until, &most, &queue];
-        let rows = self.shared.reader.run(|session| session.query(sql::COUNT_LIVE, parameters))?;
+        let rows = self.shared.reader.query(sql::COUNT_LIVE, parameters).await?;
         Ok(usize::try_from(rows[0].get::<_, i64>(0)).unwrap_or(limit))
     }
 
-    fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
+    async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
         let limit = most(limit);
-        let rows = self.shared.reader.run(|session| session.query(sql::LEASES, &[&limit]))?;
+        let rows = self.shared.reader.query(sql::LEASES, &[&limit]).await?;
         let lease = |row: &Row| WorkerLease {
             worker: WorkerId(row.get::<_, i64>(0).cast_unsigned()),
             name: row.get(1),
@@ -572,81 +613,86 @@ impl Store for PostgresStore {
         Ok(Some(rows.iter().map(lease).collect()))
     }
 
-    fn enter(&self, now: WallTime, lease: Duration, name: Option<&str>) -> StoreResult<WorkerId> {
+    async fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> StoreResult<WorkerId> {
         let until = now.saturating_add(lease).to_system_time();
-        let (id, taken) = self.shared.worker.run(|session| {
-            session.transaction(|session| {
-                let named = if name.is_some() {
-                    session.query(sql::LOCK_NAMED, &[&name])?
-                } else {
-                    Vec::new()
-                };
-                let taken = self.take_from(session, &named)?;
-                let rows = session.query(sql::ENTER, &[&until, &name])?;
-                Ok((rows[0].get::<_, i64>(0), taken))
-            })
-        })?;
+        let entered = run!(self.shared.worker, transaction session => {
+            let named = if name.is_some() {
+                session.query(sql::LOCK_NAMED, &[&name]).await?
+            } else {
+                Vec::new()
+            };
+            let taken = self.take_from(session, &named).await?;
+            let rows = session.query(sql::ENTER, &[&until, &name]).await?;
+            Ok((rows[0].get::<_, i64>(0), taken))
+        });
+        let (id, taken) = entered?;
         if taken > 0 {
             self.shared.listeners.tell_all();
         }
         Ok(WorkerId(id.cast_unsigned()))
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
+    async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
         let half = now.saturating_add(lease / 2).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
         let keeper = &self.shared.keeper;
-        let known = keeper.run(|session| session.query(sql::RENEW, &[&id, &until, &half]))?;
+        let known = keeper.query(sql::RENEW, &[&id, &until, &half]).await?;
         let Some(known) = known.first() else { return Ok(false) };
         if !known.get::<_, bool>(0) {
             return Ok(true);
         }
-        let taken = keeper.run(|session| {
-            session.transaction(|session| {
-                let lapsed = session.query(sql::LAPSED, &[&now, &id])?;
-                self.take_from(session, &lapsed)
-            })
+        let doubt = self.doubt(Some(WallTime::MIN));
+        let taken = run!(keeper, transaction session => {
+            let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
+            self.take_from(session, &lapsed).await
         });
         // The lease is renewed, even if the records of others are locked: the next call takes them.
-        if self.doubt(Some(WallTime::MIN), taken).is_ok_and(|taken| taken > 0) {
+        if doubt.end(taken).is_ok_and(|taken| taken > 0) {
             self.shared.listeners.tell_all();
         }
         Ok(true)
     }
 
-    fn leave(&self, worker: WorkerId) -> StoreResult<()> {
+    async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
-        self.shared.worker.run(|session| {
-            session.transaction(|session| {
-                // A shutdown calls once, and a claim may be under way.
-                session.execute("SET LOCAL lock_timeout = 5000")?;
-                let worker = session.query(sql::LOCK_WORKER, &[&id])?;
-                self.take_from(session, &worker)
-            })
-        })?;
+        let left = run!(self.shared.worker, transaction session => {
+            // A shutdown calls once, and a claim may be under way.
+            session.execute("SET LOCAL lock_timeout = 5000").await?;
+            let worker = session.query(sql::LOCK_WORKER, &[&id]).await?;
+            self.take_from(session, &worker).await
+        });
+        left?;
         self.shared.listeners.tell_all();
         Ok(())
     }
 
-    fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+    async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
         let tokens: Vec<_> = tokens.iter().map(|token| token.cast_signed()).collect();
         let id = worker.0.cast_signed();
-        let freed = self.shared.keeper.run(|session| {
-            session.transaction(|session| {
-                // A claim of unknown outcome ends first.
-                session.query(sql::LOCK_WORKER, &[&id])?;
-                session.query(sql::TAKE, &[&[id].as_slice(), &tokens])
-            })
+        let doubt = self.doubt(Some(WallTime::MIN));
+        let freed = run!(self.shared.keeper, transaction session => {
+            // A claim of unknown outcome ends first.
+            session.query(sql::LOCK_WORKER, &[&id]).await?;
+            session.query(sql::TAKE, &[&[id].as_slice(), &tokens]).await
         });
-        let freed = self.doubt(Some(WallTime::MIN), freed)?;
+        let freed = doubt.end(freed)?;
         if !freed.is_empty() {
             self.shared.listeners.tell_all();
         }
         Ok(freed.len() as u64)
     }
 
-    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
         let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
         let limit = most(request.limit);
@@ -659,12 +705,13 @@ impl Store for PostgresStore {
         let (begins, paused) = (request.begins, request.paused);
         let parameters: Parameters<'_> =
             &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &begins, &paused];
-        let rows = connection.run(|session| session.query(sql::CLAIM, parameters))?;
+        let rows = connection.query(sql::CLAIM, parameters).await?;
         // The claim has taken effect, whatever fails from here on.
         let unknown = |error| StoreError::with_source(StoreErrorReason::OutcomeUnknown, error);
         let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
-        let after =
-            connection.run(|session| Ok((Instant::now(), session.query(sql::AFTER_CLAIM, after)?)));
+        let after = run!(connection, session => {
+            Ok((Instant::now(), session.query(sql::AFTER_CLAIM, after).await?))
+        });
         let (sent, after) = after.map_err(unknown)?;
         let after = &after[0];
         self.shared.clock.adjust(sent, WallTime::now_of(after.get(3)));
@@ -680,15 +727,14 @@ impl Store for PostgresStore {
             }
         }
         if !unreadable.is_empty() {
-            let buried = connection.run(|session| session.query(sql::BURY, &[&id, &unreadable]));
-            buried.map_err(unknown)?;
+            connection.query(sql::BURY, &[&id, &unreadable]).await.map_err(unknown)?;
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
     }
 
-    fn begin(
+    async fn begin(
         &self,
         now: WallTime,
         claims: &[Claim],
@@ -698,18 +744,16 @@ impl Store for PostgresStore {
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
         let limit = key_limit.map(|limit| most(limit.get()));
-        let start = |session: &mut Session, busy: &[String]| {
-            session.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &busy])
-        };
-        let rows = self.shared.starter.run(|session| {
-            if limit.is_none() {
-                return start(session, &[]);
-            }
-            session.transaction(|session| {
-                let busy = session.query(sql::LOCK_KEYS, &[&ids])?;
-                start(session, &busy.iter().map(|row| row.get(0)).collect::<Vec<_>>())
+        let (starter, none) = (&self.shared.starter, Vec::<String>::new());
+        let rows = if limit.is_none() {
+            starter.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &none]).await
+        } else {
+            run!(starter, transaction session => {
+                let busy = session.query(sql::LOCK_KEYS, &[&ids]).await?;
+                let busy: Vec<String> = busy.iter().map(|row| row.get(0)).collect();
+                session.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &busy]).await
             })
-        })?;
+        }?;
         // The worker may hold a void claim beside a valid one of the same id.
         let begun = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2)));
         let begun: FxHashMap<(&str, i64), i32> = begun.collect();
@@ -723,23 +767,22 @@ impl Store for PostgresStore {
         Ok(ids.into_iter().zip(tokens).map(answer).collect())
     }
 
-    fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+    async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
-        let current = |session: &mut Session| session.query(sql::CURRENT, &[&ids, &tokens]);
-        let rows = self.shared.keeper.run(current)?;
+        let rows = self.shared.keeper.query(sql::CURRENT, &[&ids, &tokens]).await?;
         let current = rows.iter().map(|row| (row.get(0), row.get(1)));
         let current: FxHashSet<(&str, i64)> = current.collect();
         Ok(ids.into_iter().zip(tokens).map(|claim| current.contains(&claim)).collect())
     }
 
-    fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
+    async fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
         let ids: Vec<_> = ids.iter().map(|id| id.as_str()).collect();
-        let rows = self.shared.single.run(|session| session.query(sql::LOCKED, &[&ids]))?;
+        let rows = self.shared.single.query(sql::LOCKED, &[&ids]).await?;
         Ok(rows.iter().filter_map(|row| TimeoutId::new(row.get::<_, &str>(0)).ok()).collect())
     }
 
-    fn permits(
+    async fn permits(
         &self,
         queue: &Name,
         now: WallTime,
@@ -754,14 +797,15 @@ impl Store for PostgresStore {
         let most = self::most(most);
         let queue = queue.as_str();
         let parameters: Parameters<'_> = &[&queue, &most, &first, &now, &step];
-        let rows = self.shared.starter.run(|session| {
-            let rows = session.query(sql::PERMITS, parameters)?;
+        let rows = run!(self.shared.starter, session => {
+            let rows = session.query(sql::PERMITS, parameters).await?;
             if !rows.is_empty() {
                 return Ok(rows);
             }
-            session.query(sql::ADD_PERMITS, &[&queue])?;
-            session.query(sql::PERMITS, parameters)
-        })?;
+            session.query(sql::ADD_PERMITS, &[&queue]).await?;
+            session.query(sql::PERMITS, parameters).await
+        });
+        let rows = rows?;
         // Another program may have removed the row again.
         let Some(row) = rows.first() else { return Ok((0, later)) };
         let given = |column| row.get::<_, i64>(column).cast_unsigned();
@@ -769,15 +813,14 @@ impl Store for PostgresStore {
         Ok((usize::try_from(given(0)).unwrap_or(0), next.saturating_add(interval)))
     }
 
-    fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        let paused = self.shared.writers[0].run(|session| {
-            session.transaction(|session| {
-                session.query(sql::PAUSE, &[&queue.as_str(), &is_paused])?;
-                let notice = self.notice(Some(queue), WallTime::MIN);
-                session.query(sql::NOTIFY, &[&notice]).map(drop)
-            })
+    async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        let doubt = self.doubt(Some(WallTime::MIN));
+        let paused = run!(self.shared.writers[0], transaction session => {
+            session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
+            let notice = self.notice(Some(queue), WallTime::MIN);
+            session.query(sql::NOTIFY, &[&notice]).await
         });
-        self.doubt(Some(WallTime::MIN), paused)?;
+        doubt.end(paused)?;
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
     }
@@ -786,7 +829,7 @@ impl Store for PostgresStore {
         *self.shared.keep.lock() = keep;
     }
 
-    fn history(
+    async fn history(
         &self,
         now: WallTime,
         id: Option<&TimeoutId>,
@@ -796,15 +839,16 @@ impl Store for PostgresStore {
         let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
         let limit = most(limit);
         let now = now.to_system_time();
-        let rows = self.shared.reader.run(|session| match id {
-            None => session.query(sql::HISTORY, &[&before, &now, &limit]),
-            Some(id) => session.query(sql::HISTORY_OF, &[&before, &now, &limit, &id.as_str()]),
-        })?;
+        let reader = &self.shared.reader;
+        let rows = match id.map(TimeoutId::as_str) {
+            None => reader.query(sql::HISTORY, &[&before, &now, &limit]).await,
+            Some(id) => reader.query(sql::HISTORY_OF, &[&before, &now, &limit, &id]).await,
+        }?;
         rows.iter().map(read_attempt).collect()
     }
 
-    fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        let rows = self.shared.reader.run(|session| session.query(sql::QUEUES, &[]))?;
+    async fn queues(&self) -> StoreResult<Vec<QueueState>> {
+        let rows = self.shared.reader.query(sql::QUEUES, &[]).await?;
         rows.iter()
             .map(|row| Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) }))
             .collect()
@@ -814,14 +858,16 @@ impl Store for PostgresStore {
         self.shared.listeners.add(notice);
         if !self.shared.is_listening.swap(true, SeqCst) {
             let shared = Arc::downgrade(&self.shared);
-            let name = "delaywheel-listen".to_owned();
-            // Without a thread, records are found by the regular look.
-            let _ = thread::Builder::new().name(name).spawn(move || listen(&shared));
+            self.shared.connections.runtime.spawn(listen(shared));
         }
     }
 
     fn recheck(&self) -> Option<Duration> {
         Some(RECHECK)
+    }
+
+    fn spawn(&self, calls: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.shared.connections.runtime.spawn(calls);
     }
 
     fn clock(&self) -> Arc<dyn WallClock> {
@@ -853,62 +899,58 @@ fn new_sender() -> u64 {
 
 /// Passes notifications on until the store is dropped. Also follows the clock of the server: a
 /// timer that only schedules makes no claims.
-fn listen(shared: &Weak<Shared>) {
+async fn listen(shared: Weak<Shared>) {
     let mut looks = 0;
     while let Some(store) = shared.upgrade() {
         if store.connections.are_pooled() {
             store.listeners.tell_all();
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
-                let read =
-                    |session: &mut Session| Ok((Instant::now(), session.query(sql::NOW, &[])?));
-                if let Ok((sent, shown)) = store.reader.run(read) {
+                let sent = Instant::now();
+                if let Ok(shown) = store.reader.query(sql::NOW, &[]).await {
                     store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }
+        } else {
+            let (sender, notices) = mpsc::unbounded_channel();
+            let (opened, schema) = (store.connections.open(Some(sender)).await, &store.schema);
+            let schema = schema.clone();
             drop(store);
-            thread::sleep(LISTEN_AGAIN);
+            if let Ok(client) = opened {
+                // The error is that the connection was lost.
+                let _ = pass_on(&client, notices, &shared, &schema).await;
+            }
+            sleep(LISTEN_AGAIN).await;
             continue;
         }
-        let (sender, notices) = mpsc::channel();
-        let (opened, schema) = (store.connections.open(Some(sender)), store.schema.clone());
         drop(store);
-        if let Ok(client) = opened {
-            // The error is that the connection was lost.
-            let _ = pass_on(&client, &notices, shared, &schema);
-        }
-        thread::sleep(LISTEN_AGAIN);
+        sleep(LISTEN_AGAIN).await;
     }
 }
 
-fn pass_on(
+async fn pass_on(
     client: &Client,
-    notices: &mpsc::Receiver<Notification>,
+    mut notices: UnboundedReceiver<Notification>,
     shared: &Weak<Shared>,
     schema: &str,
 ) -> Result<(), Error> {
-    let read_clock = || -> Result<(), Error> {
-        let sent = Instant::now();
-        let shown = block_on(client.query_typed(sql::NOW, &[]))?;
-        let shared = shared.upgrade();
-        shared.inspect(|shared| shared.clock.adjust(sent, WallTime::now_of(shown[0].get(0))));
-        Ok(())
-    };
-    block_on(client.batch_execute(&format!("LISTEN {schema}")))?;
+    client.batch_execute(&format!("LISTEN {schema}")).await?;
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {
         shared.listeners.tell_all();
     }
     let mut looked = Instant::now();
     loop {
-        let next = notices.recv_timeout(LOOK.saturating_sub(looked.elapsed()));
-        let Some(shared) = shared.upgrade() else { return Ok(()) };
-        let Ok(notification) = next else {
+        let next = timeout(LOOK.saturating_sub(looked.elapsed()), notices.recv()).await;
+        let Ok(Some(notification)) = next else {
             // Does the server still answer?
-            read_clock()?;
             looked = Instant::now();
+            let shown = client.query_typed(sql::NOW, &[]).await?;
+            let Some(shared) = shared.upgrade() else { return Ok(()) };
+            shared.clock.adjust(looked, WallTime::now_of(shown[0].get(0)));
             continue;
         };
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
         let mut parts = notification.payload().splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
         let (due, from) = (WallTime::from_micros(number()), number());
@@ -920,10 +962,10 @@ fn pass_on(
 }
 
 /// Checks the parameters, and starts the thread of the connections.
-fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
+async fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
     check_name(schema)?;
     let config: Config = parameters.parse().map_err(unavailable)?;
-    Connections::start(config, connect, schema, BY_INDEX, false)
+    Connections::start(config, connect, schema, BY_INDEX, false).await
 }
 
 fn check_name(schema: &str) -> StoreResult<()> {
@@ -937,15 +979,15 @@ fn check_name(schema: &str) -> StoreResult<()> {
 }
 
 /// Checks the database, and that its tables are not newer. Returns their version.
-fn check(lane: &Lane, schema: &str) -> StoreResult<i32> {
+async fn check(lane: &Lane, schema: &str) -> StoreResult<i32> {
     let encoding = "SELECT current_setting('server_encoding')";
-    let rows = lane.run(|session| session.query(encoding, &[]))?;
+    let rows = lane.query(encoding, &[]).await?;
     let encoding: &str = rows[0].get(0);
     if encoding != "UTF8" {
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
-    let (version, compatible) = lane.run(|session| version(session, schema))?;
+    let (version, compatible) = run!(lane, session => version(session, schema).await)?;
     if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
     }
@@ -953,30 +995,29 @@ fn check(lane: &Lane, schema: &str) -> StoreResult<i32> {
 }
 
 /// Returns the version of the tables, and the least one whose programs work with it.
-fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
+async fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
     // Another process may have made the tables since this transaction began. A query of the catalog
     // sees that, and `to_regclass` does not.
     let tables = "SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = 'version'";
-    if session.query(tables, &[&schema])?.is_empty() {
+    if session.query(tables, &[&schema]).await?.is_empty() {
         return Ok((0, 0));
     }
     let sql = "SELECT version, compatible FROM {schema}.version ORDER BY version DESC LIMIT 1";
-    let rows = session.query(sql, &[])?;
+    let rows = session.query(sql, &[]).await?;
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-fn migrate(lane: &Lane, schema: &str) -> StoreResult<()> {
-    lane.run(|session| {
-        session.transaction(|session| {
-            // One process at a time; the others wait until it is done.
-            session.execute(
-                "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;
-                 SELECT pg_advisory_xact_lock(7205759403792793600)",
-            )?;
-            let known = usize::try_from(version(session, schema)?.0).unwrap_or(0);
-            let migrations = PostgresStore::migrations(schema);
-            migrations.iter().skip(known).try_for_each(|migration| session.execute(migration))
-        })
+async fn migrate(lane: &Lane, schema: &str) -> StoreResult<()> {
+    run!(lane, transaction session => {
+        // One process at a time; the others wait until it is done.
+        let lock = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;
+            SELECT pg_advisory_xact_lock(7205759403792793600)";
+        session.execute(lock).await?;
+        let known = usize::try_from(version(session, schema).await?.0).unwrap_or(0);
+        for migration in PostgresStore::migrations(schema).iter().skip(known) {
+            session.execute(migration).await?;
+        }
+        Ok(())
     })
 }
 
@@ -1002,7 +1043,7 @@ fn groups(commands: &[Command]) -> Vec<Group<'_>> {
 
 /// Adds many new timeouts at once by COPY, which is much faster than INSERT and knows no conflicts.
 /// Returns `false` if other commands are among them, or an id is scheduled already.
-fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<bool, Error> {
+async fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<bool, Error> {
     let is_schedule = |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
     let is_alone = told.is_none() && session.commits_alone();
     let least = if is_alone { COPIED_ALONE } else { COPIED };
@@ -1011,12 +1052,14 @@ fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<
     }
     let columns = Columns::of(group);
     let copied = if is_alone {
-        columns.copy(session)
+        columns.copy(session).await
     } else {
-        session.transaction(|session| {
-            columns.copy(session)?;
-            told.map_or(Ok(()), |told| session.query(sql::NOTIFY, &[&told]).map(drop))
-        })
+        session.begin().await?;
+        let mut copied = columns.copy(session).await;
+        if let (Ok(()), Some(told)) = (&copied, told) {
+            copied = session.query(sql::NOTIFY, &[&told]).await.map(drop);
+        }
+        session.end(copied).await
     };
     match copied {
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
@@ -1039,7 +1082,7 @@ struct Extra<'a> {
 }
 
 /// Carries out the commands of a group, and fills in their answers.
-fn write_group(
+async fn write_group(
     group: &Group<'_>,
     session: &mut Session,
     told: Option<&str>,
@@ -1057,9 +1100,9 @@ fn write_group(
     let is_done =
         |(_, command): &(usize, &Command)| matches!(command, Command::Settle(_, Settlement::Done));
     let rows = if until.is_none() && group.iter().all(is_done) {
-        session.query(sql::DONE, &[ids, tokens, patience])?
+        session.query(sql::DONE, &[ids, tokens, patience]).await?
     } else {
-        session.query(sql::WRITE, parameters)?
+        session.query(sql::WRITE, parameters).await?
     };
     let found: FxHashMap<&str, i16> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     for &(number, command) in group {
@@ -1146,7 +1189,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Adds the timeouts; fails if an id is scheduled already.
-    fn copy(&self, session: &mut Session) -> Result<(), Error> {
+    async fn copy(&self, session: &mut Session) -> Result<(), Error> {
         let times = [Type::TIMESTAMPTZ, Type::TIMESTAMPTZ];
         let types = [
             &[Type::TEXT],
@@ -1155,17 +1198,15 @@ impl<'a> Columns<'a> {
             &[Type::TEXT, Type::INT2, Type::TEXT],
         ]
         .concat();
-        let mut writer = pin!(session.copy_in(sql::COPY, &types)?);
-        block_on(async {
-            for (index, id) in self.ids.iter().enumerate() {
-                let (time, repeat) = (&self.times[index], &self.repeats[index]);
-                let (queue, priority) = (&self.queues[index], &self.priorities[index]);
-                let (payload, key) = (&self.payloads[index], &self.keys[index]);
-                let row: Parameters<'_> = &[id, time, time, repeat, payload, queue, priority, key];
-                writer.as_mut().write(row).await?;
-            }
-            writer.finish().await.map(drop)
-        })
+        let mut writer = pin!(session.copy_in(sql::COPY, &types).await?);
+        for (index, id) in self.ids.iter().enumerate() {
+            let (time, repeat) = (&self.times[index], &self.repeats[index]);
+            let (queue, priority) = (&self.queues[index], &self.priorities[index]);
+            let (payload, key) = (&self.payloads[index], &self.keys[index]);
+            let row: Parameters<'_> = &[id, time, time, repeat, payload, queue, priority, key];
+            writer.as_mut().write(row).await?;
+        }
+        writer.finish().await.map(drop)
     }
 }
 

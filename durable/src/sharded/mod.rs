@@ -4,7 +4,7 @@
 mod model;
 mod mover;
 
-use std::{fmt, thread, time::Duration};
+use std::{fmt, sync::Arc, thread, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -18,7 +18,7 @@ use crate::{
         Store,
     },
     time::{WallTime, When},
-    timer::{DurableTimer, Read, Receipt, calls, one, read_scheduled},
+    timer::{self, DurableTimer, Read, Receipt, calls, one, read_scheduled},
     transition::{Change, apply},
 };
 
@@ -55,11 +55,11 @@ const PARKED: WallTime = WallTime::MAX.before();
 ///
 /// // A third database takes its part of the timeouts.
 /// let three = Sharded::growing(vec![first, second, third.clone()], 2);
-/// while three.count_unmoved()? > 0 {
-///     three.move_some(64)?;
+/// while three.count_unmoved().wait()? > 0 {
+///     three.move_some(64).wait()?;
 /// }
-/// assert_eq!(three.count()?.live, 100);
-/// assert!(third.count()?.live > 20);
+/// assert_eq!(three.count().wait()?.live, 100);
+/// assert!(third.count().wait()?.live > 20);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -78,20 +78,24 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
-/// A call for a timeout that moves blocks until it is answered. If one of its two databases fails,
-/// so does the call. If the first one was changed before, the reason is
-/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+/// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
+/// make the next. If one of its two databases fails, so does the call. If the first one was changed
+/// before, the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call
+/// again.
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
+///
+/// Clones are the same.
+#[derive(Clone)]
 pub struct Sharded {
-    timers: Vec<DurableTimer>,
+    timers: Arc<[DurableTimer]>,
     /// The first ones, which have all timeouts at the start.
     old: usize,
-    sweep: Mutex<Sweep>,
+    sweep: Arc<Mutex<Sweep>>,
     /// Called before a call of a store that takes part in a move. An error ends the mover there.
     #[cfg(test)]
-    hook: Mutex<Option<model::Hook>>,
+    hook: Arc<Mutex<Option<model::Hook>>>,
 }
 
 /// Where a timeout is.
@@ -128,11 +132,11 @@ impl Sharded {
     pub fn growing(timers: Vec<DurableTimer>, old: usize) -> Self {
         assert!((1..=timers.len()).contains(&old), "{old} of {} databases are old", timers.len());
         Self {
-            timers,
+            timers: timers.into(),
             old,
-            sweep: Mutex::default(),
+            sweep: Arc::default(),
             #[cfg(test)]
-            hook: Mutex::default(),
+            hook: Arc::default(),
         }
     }
 
@@ -157,14 +161,22 @@ impl Sharded {
         self.timers[self.home(id)].now()
     }
 
-    fn submit_one<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
+    fn submit_one<T: Send + 'static>(
+        &self,
+        command: Result<Command, InputError>,
+        read: Read<T>,
+    ) -> Receipt<T> {
         let is_valid = |command: &Command| command.due().is_none_or(|due| due < PARKED);
         let command = command.and_then(|command| {
             if is_valid(&command) { Ok(command) } else { Err(InputError::AfterYear9999) }
         });
         let (old, new) = command.as_ref().map_or((0, 0), |command| self.homes(command.id()));
         match command {
-            Ok(command) if old != new => Receipt::ready(self.write_moving(command), read),
+            Ok(command) if old != new => {
+                let this = self.clone();
+                self.timers[0]
+                    .ask(async move { timer::read(read, &[this.write_moving(command).await?]) })
+            }
             command => self.timers[new].submit(command.map(|command| vec![command]), read),
         }
     }
@@ -174,13 +186,13 @@ impl Sharded {
     /// In the old database no record is created any more. So one that is not there any more is in
     /// the new one, or ended. The mover may act between any two calls here, and loses: what it does
     /// later is void after each change here.
-    fn write_moving(&self, command: Command) -> Result<Answer, DurableError> {
+    async fn write_moving(&self, command: Command) -> Result<Answer, DurableError> {
         let id = command.id().clone();
         let (old, new) = self.homes(&id);
-        let send = |shard: usize, command: Command| {
+        let send = async |shard: usize, command: Command| {
             let first: Read<Answer> = |answers| answers.first().copied().map(Ok);
             self.store(shard)?;
-            self.timers[shard].submit(Ok(vec![command]), first).wait()
+            self.timers[shard].submit(Ok(vec![command]), first).await
         };
         let replacing = |command| match command {
             Command::Schedule(new) => {
@@ -189,9 +201,11 @@ impl Sharded {
             other => other,
         };
         let (_, absent) = apply(None, &command, 0);
-        match (self.locate(&id)?, &command) {
-            (Place::Nowhere, Command::Schedule(_)) | (Place::New(_), _) => send(new, command),
-            (Place::Copied, Command::Schedule(_)) => send(new, replacing(command)).map(|_| absent),
+        match (self.locate(&id).await?, &command) {
+            (Place::Nowhere, Command::Schedule(_)) | (Place::New(_), _) => send(new, command).await,
+            (Place::Copied, Command::Schedule(_)) => {
+                send(new, replacing(command)).await.map(|_| absent)
+            }
             (Place::Nowhere | Place::Copied, _) => Ok(absent),
             (Place::Old(record), Command::Schedule(_)) => {
                 let (change, kept) = apply(Some(record), &command, 0);
@@ -199,8 +213,8 @@ impl Sharded {
                     return Ok(kept);
                 }
                 // The new one first: if this process ends here, the mover removes the old one.
-                let created = send(new, replacing(command))?;
-                Ok(match send(old, Command::Cancel(id)).map_err(unknown)? {
+                let created = send(new, replacing(command)).await?;
+                Ok(match send(old, Command::Cancel(id)).await.map_err(unknown)? {
                     Answer::Cancelled(Cancelled::Delivering) => {
                         Answer::Scheduled(Scheduled::ReplacedDelivering)
                     }
@@ -212,25 +226,25 @@ impl Sharded {
             }
             (Place::Old(_), Command::Cancel(_)) => {
                 // The mover may have made a copy.
-                let first = send(old, command.clone())?;
-                let second = send(new, command).map_err(unknown)?;
+                let first = send(old, command.clone()).await?;
+                let second = send(new, command).await.map_err(unknown)?;
                 Ok(if first == absent || second.stops() { second } else { first })
             }
-            (Place::Old(_), _) => match send(old, command.clone())? {
-                answer if answer == absent => send(new, command),
+            (Place::Old(_), _) => match send(old, command.clone()).await? {
+                answer if answer == absent => send(new, command).await,
                 answer => Ok(answer),
             },
         }
     }
 
     /// Returns where a timeout is that moves.
-    fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
+    async fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
         let (old, new) = self.homes(id);
-        let moved = match self.store(old)?.get(id)? {
+        let moved = match self.store(old)?.get(id).await? {
             Some(record) if !is_moved(&record) => return Ok(Place::Old(record)),
             moved => moved,
         };
-        Ok(match (self.store(new)?.get(id)?, moved) {
+        Ok(match (self.store(new)?.get(id).await?, moved) {
             (None, _) => Place::Nowhere,
             (Some(copy), Some(moved)) if is_parked(&copy) => {
                 Place::New(Record { due: moved.due, next: moved.due, ..copy })
@@ -241,74 +255,89 @@ impl Sharded {
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    pub fn get(&self, id: impl Input<TimeoutId>) -> Result<Option<Record>, DurableError> {
-        let id = id.try_into().map_err(Into::into)?;
-        let (old, new) = self.homes(&id);
-        if old == new {
-            return self.timers[new].get(id);
-        }
-        Ok(match self.locate(&id)? {
-            Place::Old(record) | Place::New(record) => Some(record),
-            Place::Nowhere | Place::Copied => None,
+    pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
+        let (this, id) = (self.clone(), id.try_into().map_err(Into::<InputError>::into));
+        self.timers[0].ask(async move {
+            let id = id?;
+            let (old, new) = this.homes(&id);
+            if old == new {
+                return this.timers[new].get(id).await;
+            }
+            Ok(match this.locate(&id).await? {
+                Place::Old(record) | Place::New(record) => Some(record),
+                Place::Nowhere | Place::Copied => None,
+            })
         })
     }
 
     /// Returns at most `limit` timeouts of all databases, in the order of the list. To continue,
     /// put the last one into the query. A timeout that moves meanwhile may be missing.
-    pub fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, DurableError> {
-        let mut all = Vec::new();
-        for timer in &self.timers {
-            let mut query = query.clone();
-            let mut left = limit;
-            loop {
-                let mut page = timer.list(&query, left)?;
-                let last = page.last().filter(|_| page.len() == left).cloned();
-                page.retain(|record| !is_moved(record) && !is_parked(record));
-                left -= page.len();
-                all.append(&mut page);
-                match last {
-                    Some(last) if left > 0 => query.continue_after(last.next, last.id),
-                    _ => break,
+    pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
+        let (this, query) = (self.clone(), query.clone());
+        self.timers[0].ask(async move {
+            let mut all = Vec::new();
+            for store in this.stores() {
+                let mut query = query.clone();
+                let mut left = limit;
+                loop {
+                    let mut page = store.list(&query, left).await?;
+                    let last = page.last().filter(|_| page.len() == left).cloned();
+                    page.retain(|record| !is_moved(record) && !is_parked(record));
+                    left -= page.len();
+                    all.append(&mut page);
+                    match last {
+                        Some(last) if left > 0 => query.continue_after(last.next, last.id),
+                        _ => break,
+                    }
                 }
             }
-        }
-        match query {
-            Query::Prefix { .. } => all.sort_unstable_by(|a, b| a.id.cmp(&b.id)),
-            _ => all.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id))),
-        }
-        all.truncate(limit);
-        Ok(all)
+            match query {
+                Query::Prefix { .. } => all.sort_unstable_by(|a, b| a.id.cmp(&b.id)),
+                _ => all.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id))),
+            }
+            all.truncate(limit);
+            Ok(all)
+        })
     }
 
     /// Returns the numbers of live and of dead timeouts. One that moves meanwhile may count twice.
-    pub fn count(&self) -> Result<Counts, DurableError> {
-        self.timers.iter().try_fold(Counts::default(), |sum, timer| {
-            let Counts { live, dead } = timer.count()?;
-            Ok(Counts { live: sum.live + live, dead: sum.dead + dead })
+    pub fn count(&self) -> Receipt<Counts> {
+        let this = self.clone();
+        self.timers[0].ask(async move {
+            let mut sum = Counts::default();
+            for store in this.stores() {
+                let Counts { live, dead } = store.count().await?;
+                sum = Counts { live: sum.live + live, dead: sum.dead + dead };
+            }
+            Ok(sum)
         })
     }
 
     /// Returns the number of timeouts that are due and not acknowledged.
-    pub fn count_due(&self) -> Result<usize, DurableError> {
-        self.timers.iter().map(DurableTimer::count_due).sum()
+    pub fn count_due(&self) -> Receipt<usize> {
+        let this = self.clone();
+        self.timers[0].ask(async move {
+            let mut sum = 0;
+            for timer in &*this.timers {
+                sum += timer::count_due(timer.store(), timer.now()).await?;
+            }
+            Ok(sum)
+        })
     }
 
-    /// Pauses a queue in all databases, like [`DurableTimer::pause`]. Asks all of them, and
-    /// returns the first error.
-    pub fn pause(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
-        let queue = queue.try_into().map_err(Into::into)?;
-        self.each(|timer| timer.pause(queue.as_str()))
+    fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
+        let this = self.clone();
+        self.timers[0].ask(async move {
+            let (queue, mut paused) = (queue?, Ok(()));
+            for store in this.stores() {
+                paused = paused.and(store.pause(&queue, is_paused).await);
+            }
+            Ok(paused?)
+        })
     }
 
-    /// Resumes a queue in all databases. Asks all of them, and
-    /// returns the first error.
-    pub fn resume(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
-        let queue = queue.try_into().map_err(Into::into)?;
-        self.each(|timer| timer.resume(queue.as_str()))
-    }
-
-    fn each<E>(&self, run: impl Fn(&DurableTimer) -> Result<(), E>) -> Result<(), E> {
-        self.timers.iter().map(run).fold(Ok(()), Result::and)
+    fn stores(&self) -> impl Iterator<Item = &dyn Store> {
+        self.timers.iter().map(DurableTimer::store)
     }
 
     /// Shuts all timers down, like [`DurableTimer::shutdown`].

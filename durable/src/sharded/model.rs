@@ -10,6 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
+use pollster::FutureExt as _;
 
 use super::*;
 use crate::{Delivery, ManualWallClock, MemoryStore, Missed, WallClock};
@@ -65,7 +66,7 @@ fn start(clock: &ManualWallClock, seen: &Arc<Seen>) -> DurableTimer {
 /// Returns all records of a database, in the order of ids.
 fn records(timer: &DurableTimer) -> Vec<Record> {
     let all = Query::Prefix { prefix: String::new(), after: None };
-    timer.list(&all, usize::MAX).expect("memory")
+    timer.list(&all, usize::MAX).wait().expect("memory")
 }
 
 /// Makes a call to both sides, and compares the answers.
@@ -115,7 +116,7 @@ impl Both {
             6 => same!(self, |side| side.reschedule(&id, due).wait()),
             7 => same!(self, |side| side.requeue(&id, due).wait()),
             8 => self.release(&TimeoutId::new(&id).expect("valid")),
-            _ => same!(self, |side| side.get(&id).map(|found| plain(found.as_slice()))),
+            _ => same!(self, |side| side.get(&id).wait().map(|found| plain(found.as_slice()))),
         }
     }
 
@@ -160,6 +161,7 @@ impl Both {
         for number in 0..IDS {
             same!(self, |side| side
                 .get(format!("id {number}"))
+                .wait()
                 .map(|found| plain(found.as_slice())));
         }
         let limit = 1 + self.below(11) as usize;
@@ -172,10 +174,10 @@ impl Both {
             Query::Times { from: WallTime::MIN, until: PARKED, after: after.clone() },
             Query::Dead { after: None },
         ] {
-            same!(self, |side| side.list(&query, limit).map(|found| plain(&found)));
+            same!(self, |side| side.list(&query, limit).wait().map(|found| plain(&found)));
         }
-        same!(self, |side| side.count());
-        same!(self, |side| side.count_due());
+        same!(self, |side| side.count().wait());
+        same!(self, |side| side.count_due().wait());
     }
 
     /// Runs the mover, with calls in between, until it dies at a call of a store. At last, another
@@ -189,7 +191,7 @@ impl Both {
                 match both.below(12) {
                     0..4 => both.call(),
                     // Its answer does not matter.
-                    4 => drop(both.rival.move_some(3)),
+                    4 => drop(both.rival.move_now(3).block_on()),
                     _ => (),
                 }
                 let is_last = left.fetch_sub(1, SeqCst) == 0;
@@ -207,7 +209,7 @@ impl Both {
             *self.mover.hook.lock() = None;
             *self.mover.sweep.lock() = Sweep::default();
             self.mover.sweep.lock().pair = pair;
-            self.mover.move_some(1).expect("memory");
+            self.mover.move_now(1).block_on().expect("memory");
         }
         self.advance(Duration::ZERO);
         deaths
@@ -219,7 +221,7 @@ impl Both {
         *self.mover.sweep.lock() = Sweep::default();
         let limit = 1 + self.below(5) as usize;
         loop {
-            match self.mover.move_some(limit) {
+            match self.mover.move_now(limit).block_on() {
                 Ok(false) => (),
                 end => break end.is_ok(),
             }
@@ -229,7 +231,7 @@ impl Both {
     /// Moves all. Dead timeouts are cancelled for that.
     fn move_all(self: &Arc<Self>) {
         for _ in 0..80 {
-            if self.sharded.count_unmoved().expect("count") == 0 {
+            if self.sharded.count_unmoved().wait().expect("count") == 0 {
                 return;
             }
             let held: Vec<_> = self.seen[0].held.lock().keys().cloned().collect();
@@ -237,12 +239,13 @@ impl Both {
                 self.release(id);
             }
             self.advance(SECOND * self.below(300));
-            for dead in self.reference.list(&Query::Dead { after: None }, 99).expect("list") {
+            for dead in self.reference.list(&Query::Dead { after: None }, 99).wait().expect("list")
+            {
                 same!(self, |side| side.cancel(&dead.id).wait());
             }
             self.sweep_until(None);
         }
-        panic!("{} did not move", self.sharded.count_unmoved().expect("count"));
+        panic!("{} did not move", self.sharded.count_unmoved().wait().expect("count"));
     }
 }
 
@@ -286,7 +289,7 @@ fn databases_that_grow_are_as_one_store() {
             // A mover acts between two steps of a call.
             *both.sharded.hook.lock() = Some(Box::new(move || {
                 if rng.lock().u8(..4) == 0 {
-                    rival.move_some(2)?;
+                    rival.move_now(2).block_on()?;
                 }
                 Ok(())
             }));
@@ -314,7 +317,7 @@ fn two() -> (Sharded, NewTimeout) {
 
 fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
     let old = NewTimeout { due, payload: b"old".as_slice().into(), ..new.clone() };
-    sharded.timers[shard].store().write(due, &[Command::Schedule(old)]).expect("write");
+    sharded.timers[shard].store().write(due, &[Command::Schedule(old)]).block_on().expect("write");
 }
 
 /// A mover that was slow may write a copy after the timeout has ended.
@@ -322,15 +325,15 @@ fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
 fn a_copy_without_a_mark_is_no_timeout() {
     let (sharded, new) = two();
     write(&sharded, 1, PARKED, &new);
-    assert_eq!(sharded.get(&new.id).expect("get"), None);
-    assert_eq!(sharded.count_unmoved().expect("count"), 1, "the next recovery removes it");
+    assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
+    assert_eq!(sharded.count_unmoved().wait().expect("count"), 1, "the next recovery removes it");
     assert_eq!(sharded.cancel(&new.id).wait().expect("cancel"), Cancelled::NotFound);
     let answer = sharded.reschedule(&new.id, SECOND).wait().expect("reschedule");
     assert_eq!(answer, Rescheduled::NotFound);
     let answer = sharded.schedule_new(new.clone().conflict(Conflict::Refuse)).wait();
     assert_eq!(answer.expect("schedule"), Scheduled::Created);
-    assert_eq!(&*sharded.get(&new.id).expect("get").expect("kept").payload, b"new");
-    assert_eq!(sharded.count_unmoved().expect("count"), 0);
+    assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
+    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
 }
 
 /// The mover ends at any of its calls, and somebody requeues the dead timeouts of the old database.
@@ -345,13 +348,13 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
             0 => Err(StoreError::new(StoreErrorReason::Unavailable)),
             _ => Ok(()),
         }));
-        let is_done = sharded.move_some(8).is_ok();
+        let is_done = sharded.move_now(8).block_on().is_ok();
         *sharded.hook.lock() = None;
         marks += u32::from(records(&sharded.timers[0]).iter().any(is_moved));
         let requeued = sharded.timers[0].requeue(&new.id, new.due).wait().expect("requeue");
         assert!(!requeued, "there is no dead timeout");
         for _ in 0..9 {
-            sharded.move_some(8).expect("memory");
+            sharded.move_now(8).block_on().expect("memory");
         }
         assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1], "{last}");
         if is_done {
@@ -366,11 +369,11 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
 fn a_paused_queue_moves() {
     let (sharded, new) = two();
     write(&sharded, 0, new.due, &new);
-    sharded.pause("").expect("pause");
+    sharded.pause("").wait().expect("pause");
     for _ in 0..9 {
-        sharded.move_some(8).expect("memory");
+        sharded.move_now(8).block_on().expect("memory");
     }
-    assert_eq!(sharded.count_unmoved().expect("count"), 0);
+    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
     assert_eq!(records(&sharded.timers[1])[0].due, new.due);
 }
 
@@ -380,10 +383,10 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     write(&sharded, 0, new.due, &new);
     sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
     for _ in 0..9 {
-        sharded.move_some(8).expect("memory");
+        sharded.move_now(8).block_on().expect("memory");
     }
     assert_eq!(records(&sharded.timers[0]), []);
-    assert_eq!(&*sharded.get(&new.id).expect("get").expect("kept").payload, b"new");
+    assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
 }
 
 #[test]

@@ -12,19 +12,20 @@
 //! mover has the same name as a worker, which voids the claims of the one before. It carries out
 //! steps 3 and 4 for the copies that have a mark, and removes the other copies.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use rustc_hash::FxHashMap;
 
 use super::{PARKED, Sharded, is_parked};
 use crate::{
-    error::{DurableError, StoreResult},
+    error::StoreResult,
     record::{Claim, MOVED, Name, Record, TimeoutId, is_moved},
     store::{
         Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
         WorkerId,
     },
     time::WallTime,
+    timer::Receipt,
 };
 
 /// Name of each mover as a worker. It takes over the claims of the one before, of any pair.
@@ -62,59 +63,78 @@ impl Sharded {
     /// Looks at up to `limit` timeouts of one old database, and moves those whose database is a new
     /// one. Returns whether all old databases have been looked at since the last time.
     ///
-    /// Only one process should call it. If that dies, any other one continues.
+    /// Only one process should call it, and once at a time. If that dies, any other one continues.
     ///
     /// # Errors
     ///
     /// The error of a database. The next call continues with another one.
-    pub fn move_some(&self, limit: usize) -> StoreResult<bool> {
-        let mut sweep = self.sweep.lock();
+    pub fn move_some(&self, limit: usize) -> Receipt<bool> {
+        let this = self.clone();
+        self.timers[0].ask(async move { Ok(this.move_now(limit).await?) })
+    }
+
+    pub(super) async fn move_now(&self, limit: usize) -> StoreResult<bool> {
         let pairs = self.old * (self.timers.len() - self.old);
         if pairs == 0 {
             return Ok(true);
         }
+        // A second call meanwhile begins at the first pair, and voids the claims of this one.
+        let mut sweep = mem::take(&mut *self.sweep.lock());
         let pair = [sweep.pair % self.old, self.old + sweep.pair / self.old];
-        let result = self.step(pair, &mut sweep, limit.max(1));
+        let result = self.step(pair, &mut sweep, limit.max(1)).await;
         if !matches!(result, Ok(false)) {
             let pair = (sweep.pair + 1) % pairs;
-            *sweep = Sweep { pair, ..Sweep::default() };
+            sweep = Sweep { pair, ..Sweep::default() };
         }
-        Ok(result? && sweep.pair == 0)
+        let is_first = sweep.pair == 0;
+        *self.sweep.lock() = sweep;
+        Ok(result? && is_first)
     }
 
     /// Returns whether the pair is done.
-    fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
-        let enter =
-            |shard: usize| self.store(shard)?.enter(self.timers[shard].now(), LEASE, Some(NAME));
-        let mover = Mover { sharded: self, pair, workers: [enter(pair[0])?, enter(pair[1])?] };
-        let is_done = mover.step(sweep, limit)?;
+    async fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
+        let mut workers = [WorkerId(0); 2];
+        for (worker, shard) in workers.iter_mut().zip(pair) {
+            let now = self.timers[shard].now();
+            *worker = self.store(shard)?.enter(now, LEASE, Some(NAME)).await?;
+        }
+        let mover = Mover { sharded: self, pair, workers };
+        let is_done = mover.step(sweep, limit).await?;
         // All records that did not move are pending again.
         for (shard, worker) in pair.into_iter().zip(mover.workers) {
-            self.store(shard)?.leave(worker)?;
+            self.store(shard)?.leave(worker).await?;
         }
         Ok(is_done)
     }
 
     /// Returns the number of timeouts that are in an old database and belong into a new one, and
     /// of moves that have not ended. Reads all timeouts of the old databases.
-    pub fn count_unmoved(&self) -> Result<u64, DurableError> {
-        let all = Query::Prefix { prefix: String::new(), after: None };
-        let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
-        let mut count = 0;
-        for (shard, timer) in self.timers.iter().enumerate() {
-            let query = if shard < self.old { &all } else { &copies };
-            pages(timer.store(), query.clone(), |record| {
-                count += u64::from(shard >= self.old || self.home(&record.id) != shard);
-            })?;
-        }
-        Ok(count)
+    pub fn count_unmoved(&self) -> Receipt<u64> {
+        let this = self.clone();
+        self.timers[0].ask(async move {
+            let all = Query::Prefix { prefix: String::new(), after: None };
+            let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
+            let mut count = 0;
+            for (shard, store) in this.stores().enumerate() {
+                let query = if shard < this.old { &all } else { &copies };
+                pages(store, query.clone(), |record| {
+                    count += u64::from(shard >= this.old || this.home(&record.id) != shard);
+                })
+                .await?;
+            }
+            Ok(count)
+        })
     }
 }
 
 /// Reads all pages of a list.
-fn pages(store: &dyn Store, mut query: Query, mut read: impl FnMut(&Record)) -> StoreResult<()> {
+async fn pages(
+    store: &dyn Store,
+    mut query: Query,
+    mut read: impl FnMut(&Record),
+) -> StoreResult<()> {
     loop {
-        let page = store.list(&query, PAGE)?;
+        let page = store.list(&query, PAGE).await?;
         page.iter().for_each(&mut read);
         match page.last().filter(|_| page.len() == PAGE) {
             Some(last) => query.continue_after(last.next, last.id.clone()),
@@ -124,17 +144,17 @@ fn pages(store: &dyn Store, mut query: Query, mut read: impl FnMut(&Record)) -> 
 }
 
 impl Mover<'_> {
-    fn step(&self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
+    async fn step(&self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
         let queues = match &mut sweep.queues {
             Some(queues) => queues,
             none => {
-                self.recover()?;
-                let queues = self.sharded.store(self.pair[0])?.queues()?;
+                self.recover().await?;
+                let queues = self.sharded.store(self.pair[0])?.queues().await?;
                 none.insert(queues.into_iter().map(|queue| queue.name).collect())
             }
         };
         if let Some(queue) = queues.last()
-            && self.move_batch(queue, &mut sweep.from, limit)?
+            && self.move_batch(queue, &mut sweep.from, limit).await?
         {
             queues.pop();
             sweep.from = WallTime::MIN;
@@ -148,38 +168,38 @@ impl Mover<'_> {
     }
 
     /// Writes to the old database (0) or the new one (1).
-    fn write(&self, which: usize, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    async fn write(&self, which: usize, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
         let shard = self.pair[which];
-        self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands)
+        self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands).await
     }
 
     /// Claims also what is paused: a pause keeps deliveries from their begin, not from a move.
-    fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Vec<Record>> {
+    async fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Vec<Record>> {
         let store = self.sharded.store(self.pair[which])?;
         let request = ClaimRequest { paused: true, ..request };
-        Ok(store.claim(self.workers[which], &request)?.unwrap_or_default().records)
+        Ok(store.claim(self.workers[which], &request).await?.unwrap_or_default().records)
     }
 
     /// Claims the copies of a queue that no worker holds.
-    fn claim_copies(&self, queue: &Name) -> StoreResult<Vec<Record>> {
+    async fn claim_copies(&self, queue: &Name) -> StoreResult<Vec<Record>> {
         let all = ClaimRequest::new(WallTime::MIN, WallTime::MAX);
-        self.claim(1, ClaimRequest { from: PARKED, queue: queue.clone(), ..all })
+        self.claim(1, ClaimRequest { from: PARKED, queue: queue.clone(), ..all }).await
     }
 
     /// Ends the moves of a mover that died.
-    fn recover(&self) -> StoreResult<()> {
+    async fn recover(&self) -> StoreResult<()> {
         let [old, new] = self.pair.map(|shard| self.sharded.store(shard));
         let (old, new) = (old?, new?);
-        for queue in new.queues()? {
-            for copy in self.claim_copies(&queue.name)? {
+        for queue in new.queues().await? {
+            for copy in self.claim_copies(&queue.name).await? {
                 if self.is_of_pair(&copy.id) {
-                    let moved = old.get(&copy.id)?.filter(is_moved);
+                    let moved = old.get(&copy.id).await?.filter(is_moved);
                     let settlement =
                         moved.map_or(Settlement::Done, |moved| Settlement::Again(moved.due));
-                    self.write(1, &[Command::Settle(copy.claim(), settlement)])?;
+                    self.write(1, &[Command::Settle(copy.claim(), settlement)]).await?;
                 }
             }
         }
@@ -188,28 +208,34 @@ impl Mover<'_> {
             if is_moved(record) && self.is_of_pair(&record.id) {
                 moved.push(record.id.clone());
             }
-        })?;
+        })
+        .await?;
         for id in moved {
-            if !new.get(&id)?.as_ref().is_some_and(is_parked) {
-                self.write(0, &[Command::Cancel(id)])?;
+            if !new.get(&id).await?.as_ref().is_some_and(is_parked) {
+                self.write(0, &[Command::Cancel(id)]).await?;
             }
         }
         Ok(())
     }
 
     /// Moves a batch of a queue. Returns whether it has come to the end.
-    fn move_batch(&self, queue: &Name, from: &mut WallTime, limit: usize) -> StoreResult<bool> {
+    async fn move_batch(
+        &self,
+        queue: &Name,
+        from: &mut WallTime,
+        limit: usize,
+    ) -> StoreResult<bool> {
         loop {
             let all = ClaimRequest::new(WallTime::MIN, PARKED);
             let (queue, max_bytes) = (queue.clone(), MAX_BYTES);
             let request = ClaimRequest { from: *from, limit, max_bytes, queue, ..all };
-            let mut batch = self.claim(0, request.clone())?;
+            let mut batch = self.claim(0, request.clone()).await?;
             let Some(last) = batch.last().map(|last| last.next) else { return Ok(true) };
             batch.retain(|record| {
                 let is_fresh = record.attempt == 0 && record.due == record.next;
                 is_fresh && record.error.is_none() && self.is_of_pair(&record.id)
             });
-            self.move_all(&request.queue, &batch)?;
+            self.move_all(&request.queue, &batch).await?;
             let is_later = last > *from;
             *from = last;
             // Otherwise the next claim goes on behind these, which all have one time.
@@ -220,13 +246,13 @@ impl Mover<'_> {
     }
 
     /// Moves records that are claimed.
-    fn move_all(&self, queue: &Name, batch: &[Record]) -> StoreResult<()> {
+    async fn move_all(&self, queue: &Name, batch: &[Record]) -> StoreResult<()> {
         let copies: Vec<_> = batch.iter().map(copy).collect();
-        let answers = self.write(1, &copies)?;
+        let answers = self.write(1, &copies).await?;
         if answers.is_empty() {
             return Ok(());
         }
-        let parked = self.claim_copies(queue)?;
+        let parked = self.claim_copies(queue).await?;
         let parked: FxHashMap<_, _> = parked.iter().map(|copy| (&copy.id, copy.claim())).collect();
         let mut pairs: Vec<(&Record, Option<&Claim>)> = Vec::new();
         for (record, answer) in batch.iter().zip(answers) {
@@ -242,14 +268,14 @@ impl Mover<'_> {
         let mark = |(record, _): &(&Record, _)| {
             Command::Settle(record.claim(), Settlement::Dead { error: MOVED.to_owned() })
         };
-        let marked = self.write(0, &pairs.iter().map(mark).collect::<Vec<_>>())?;
+        let marked = self.write(0, &pairs.iter().map(mark).collect::<Vec<_>>()).await?;
         let starts = pairs.into_iter().zip(marked).filter_map(|((record, claim), answer)| {
             let is_marked = answer == Answer::Settled(true);
             let start = if is_marked { Settlement::Again(record.due) } else { Settlement::Done };
             Some(Command::Settle(claim?.clone(), start))
         });
         let starts: Vec<_> = starts.collect();
-        let started = self.write(1, &starts)?;
+        let started = self.write(1, &starts).await?;
         // The next recovery removes the other marks: it starts copies that have one.
         let removals = starts.into_iter().zip(started).filter_map(|pair| match pair {
             (Command::Settle(claim, Settlement::Again(_)), Answer::Settled(true)) => {
@@ -257,7 +283,7 @@ impl Mover<'_> {
             }
             _ => None,
         });
-        self.write(0, &removals.collect::<Vec<_>>())?;
+        self.write(0, &removals.collect::<Vec<_>>()).await?;
         Ok(())
     }
 }

@@ -55,8 +55,8 @@ pub struct DurableTimerBuilder {
 ///     .build()?;
 /// let mail = NewTimeout::new("welcome/17", timer.now(), b"")?.queue("email")?;
 /// timer.schedule_new(mail.key("customer/17")?.priority(Priority::High)).wait()?;
-/// timer.pause("email")?;
-/// assert!(timer.queues()?[1].is_paused);
+/// timer.pause("email").wait()?;
+/// assert!(timer.queues().wait()?[1].is_paused);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub struct Queue {

@@ -515,6 +515,8 @@ impl fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
+    use pollster::FutureExt as _;
+
     use super::*;
     use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State};
 
@@ -566,7 +568,7 @@ mod tests {
         }
 
         fn write(&self, command: Command) -> Answer {
-            self.store.write(self.clock.now(), &[command]).expect("write")[0]
+            self.store.write(self.clock.now(), &[command]).block_on().expect("write")[0]
         }
 
         fn turn(&self) -> Option<WallTime> {
@@ -585,7 +587,7 @@ mod tests {
         }
 
         fn pause(&self, is_paused: bool) {
-            self.store.pause(&Name::default(), is_paused).expect("pause");
+            self.store.pause(&Name::default(), is_paused).block_on().expect("pause");
             self.core.notice(Some(&Name::default()), WallTime::MIN);
         }
 
@@ -720,7 +722,7 @@ mod tests {
             let on_its_way = Mutex::new(None);
             let claim = |claim: LaneClaim| {
                 if claim.lane == Lane::Backlog {
-                    let claimed = bench.store.claim(claim.worker, &claim.request);
+                    let claimed = bench.store.claim(claim.worker, &claim.request).block_on();
                     on_its_way.lock().replace((claim, claimed));
                 } else {
                     bench.core.claim(claim);

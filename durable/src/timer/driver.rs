@@ -1265,6 +1265,8 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
 
 #[cfg(test)]
 mod tests {
+    use pollster::FutureExt as _;
+
     use super::*;
     use crate::{Command, MemoryStore, NewTimeout, Priority, TimeoutId, timer::held::ALONE};
 
@@ -1310,7 +1312,7 @@ mod tests {
 
         fn schedule(&self, new: impl IntoIterator<Item = NewTimeout>) {
             let commands: Vec<_> = new.into_iter().map(Command::Schedule).collect();
-            self.store.write(self.now, &commands).expect("write");
+            self.store.write(self.now, &commands).block_on().expect("write");
         }
 
         fn pass(&mut self, time: Duration) {
@@ -1325,7 +1327,7 @@ mod tests {
 
         fn carry_out(&mut self, claims: Vec<LaneClaim>) {
             self.claimed.extend(claims.into_iter().map(|claim| {
-                let claimed = self.store.claim(claim.worker, &claim.request);
+                let claimed = self.store.claim(claim.worker, &claim.request).block_on();
                 (claim, claimed)
             }));
         }
@@ -1357,7 +1359,7 @@ mod tests {
 
         fn settle(&mut self, claim: Claim, settlement: Settlement) {
             let (token, settle) = (claim.token, Command::Settle(claim, settlement));
-            self.store.write(self.now, std::slice::from_ref(&settle)).expect("write");
+            self.store.write(self.now, std::slice::from_ref(&settle)).block_on().expect("write");
             self.driver.ended(token);
             settle.due().into_iter().for_each(|due| self.driver.notice(None, due));
         }
@@ -1368,7 +1370,7 @@ mod tests {
 
         /// The process ends, and another one takes its records.
         fn leave(&mut self) {
-            self.store.leave(self.driver.leave().expect("entered")).expect("leave");
+            self.store.leave(self.driver.leave().expect("entered")).block_on().expect("leave");
         }
     }
 
@@ -1405,10 +1407,10 @@ mod tests {
         let mut bench = Bench::new(3);
         let step = bench.step();
         let [window, backlog] = &step.claims[..] else { panic!("{:?}", step.claims) };
-        let records = bench.store.claim(window.worker, &window.request);
+        let records = bench.store.claim(window.worker, &window.request).block_on();
         assert_eq!(records.as_ref().expect("claim").as_ref().expect("lease").records.len(), 1);
         // Another worker takes the records while the window's are on their way.
-        bench.store.leave(window.worker).expect("leave");
+        bench.store.leave(window.worker).block_on().expect("leave");
         bench.carry_out(vec![backlog.clone()]);
         let step = bench.step();
         let [again] = &step.claims[..] else { panic!("{:?}", step.claims) };
@@ -1426,7 +1428,7 @@ mod tests {
     fn a_closed_driver_leaves_as_the_worker_of_a_claim_that_failed() {
         let mut bench = Bench::new(3);
         for claim in bench.step().claims {
-            drop(bench.store.claim(claim.worker, &claim.request));
+            drop(bench.store.claim(claim.worker, &claim.request).block_on());
             let lost = StoreError::new(StoreErrorReason::OutcomeUnknown);
             bench.claimed.push((claim, Err(lost)));
         }
@@ -1605,9 +1607,9 @@ mod tests {
         bench.carry_out(claims);
         bench.step();
         bench.pass(lease);
-        assert!(bench.store.renew(worker, bench.now, lease).expect("renew"));
+        assert!(bench.store.renew(worker, bench.now, lease).block_on().expect("renew"));
         // The store calls this during the renewal: it takes the records of another worker.
-        bench.store.enter(WallTime::MIN, Duration::ZERO, None).expect("enter");
+        bench.store.enter(WallTime::MIN, Duration::ZERO, None).block_on().expect("enter");
         let heard = Arc::new(std::sync::OnceLock::new());
         let noted = Arc::clone(&heard);
         bench.store.listen(Arc::new(move |_, _| {
@@ -1675,13 +1677,13 @@ mod tests {
         let mut bench = Bench::new(5_000).quick();
         let (now, store) = (bench.now, bench.store.clone());
         let again = store.records().into_iter().find(|record| record.next == now).expect("one");
-        let other = store.enter(now, SECOND, None).expect("enter");
+        let other = store.enter(now, SECOND, None).block_on().expect("enter");
         let request =
             ClaimRequest { from: now, ..ClaimRequest::new(now, now.saturating_add(SECOND)) };
-        let batch = store.claim(other, &request).expect("claim").expect("lease");
+        let batch = store.claim(other, &request).block_on().expect("claim").expect("lease");
         let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
         assert_eq!(claims.len(), 1);
-        store.begin(now, &claims, None).expect("begin");
+        store.begin(now, &claims, None).block_on().expect("begin");
         let retry = Settlement::Retry { at: now, error: "again".to_owned() };
         bench.settle(claims[0].clone(), retry);
         let mut running = Vec::new();
@@ -1696,7 +1698,7 @@ mod tests {
             is_begun
         });
         assert!(repeated.is_some_and(|steps| steps < 20), "{repeated:?}");
-        assert!(store.count().expect("count").live > 1_000, "the backlog is not over");
+        assert!(store.count().block_on().expect("count").live > 1_000, "the backlog is not over");
     }
 
     /// A worker is killed again and again, before its handlers start.
@@ -1752,7 +1754,11 @@ mod tests {
             let dead = first.store.records().remove(0);
             assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
             // It is requeued, beside new ones.
-            first.store.write(first.now, &[Command::Requeue(dead.id, first.now)]).expect("write");
+            first
+                .store
+                .write(first.now, &[Command::Requeue(dead.id, first.now)])
+                .block_on()
+                .expect("write");
             first.schedule(
                 done.iter().map(|id| NewTimeout::new(id, first.now, b"").expect("valid")),
             );
@@ -1849,9 +1855,9 @@ mod tests {
         let mut bench = Bench::new(300).quick();
         bench.driver.settings.is_virtual = true;
         let (now, store) = (bench.now, bench.store.clone());
-        let other = store.enter(now, 20 * SECOND, None).expect("enter");
+        let other = store.enter(now, 20 * SECOND, None).block_on().expect("enter");
         let request = ClaimRequest { limit: 1, ..ClaimRequest::new(now, now) };
-        store.claim(other, &request).expect("claim").expect("lease");
+        store.claim(other, &request).block_on().expect("claim").expect("lease");
         let end = now.saturating_add(20 * SECOND).saturating_add(Duration::from_micros(1));
         // Carries the claims of a step out, and returns whether they asked.
         let asks = |bench: &mut Bench| {
@@ -1867,10 +1873,16 @@ mod tests {
         assert_eq!(asks(&mut bench), [false], "it knows");
         assert_eq!(bench.driver.lapse_at, Some(end));
         assert!(bench.driver.next_step().is_some_and(|next| next <= end));
-        store.renew(bench.driver.worker.expect("entered"), end, 30 * SECOND).expect("renew");
+        store
+            .renew(bench.driver.worker.expect("entered"), end, 30 * SECOND)
+            .block_on()
+            .expect("renew");
         bench.now = end;
         assert!(asks(&mut bench).contains(&true), "the other worker may have another lease");
-        assert!(!store.renew(other, end, SECOND).expect("renew"), "its records are taken");
+        assert!(
+            !store.renew(other, end, SECOND).block_on().expect("renew"),
+            "its records are taken"
+        );
     }
 
     #[test]

@@ -3,13 +3,17 @@
 use std::{
     any::Any,
     collections::VecDeque,
+    future::poll_fn,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
     sync::Arc,
+    task::{Context, Poll},
     thread::{self, JoinHandle},
 };
 
 use parking_lot::{Condvar, Mutex};
+use pollster::block_on;
 
 use super::delivery::Delivery;
 use crate::error::{StoreError, StoreErrorReason, StoreResult};
@@ -113,12 +117,27 @@ pub(super) fn run_contained(run: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(run)));
 }
 
-/// Calls a store. Turns a panic into a failure of unknown outcome.
-pub(super) fn contain<R>(call: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = format!("the store panicked: {}", message(&*panic));
-        Err(StoreError::with_source(StoreErrorReason::OutcomeUnknown, text))
-    })
+/// Calls a store, and waits. Turns a panic into a failure of unknown outcome.
+pub(super) fn contain<R, F: Future<Output = StoreResult<R>>>(
+    call: impl FnOnce() -> F,
+) -> StoreResult<R> {
+    block_on(contained(async { call().await }))
+}
+
+/// Polls calls of a store. Turns a panic into a failure of unknown outcome.
+pub(super) async fn contained<R, E: From<StoreError>>(
+    calls: impl Future<Output = Result<R, E>>,
+) -> Result<R, E> {
+    let mut calls = pin!(calls);
+    let poll = |context: &mut Context<'_>| {
+        let poll = AssertUnwindSafe(|| calls.as_mut().poll(context));
+        catch_unwind(poll).unwrap_or_else(|panic| {
+            let text = format!("the store panicked: {}", message(&*panic));
+            let error = StoreError::with_source(StoreErrorReason::OutcomeUnknown, text);
+            Poll::Ready(Err(error.into()))
+        })
+    };
+    poll_fn(poll).await
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

@@ -19,13 +19,15 @@ use std::{
     time::Duration,
 };
 
-use self::core::Core;
+use pollster::block_on;
+
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},
     policy::Backoff,
     stats::{DurableStats, Latency},
 };
+use self::{core::Core, executor::contained};
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
@@ -84,34 +86,37 @@ impl Drop for Owner {
     }
 }
 
-/// The answer to a command that is under way: a future, for which a thread can also wait.
+/// The answer to a call that is under way: a future, for which a thread can also wait.
 ///
-/// The command is carried out even if the receipt is dropped.
+/// The call is carried out even if the receipt is dropped, and keeps the store open until it ends.
+/// A poll does not block.
 #[derive(Debug)]
-#[must_use = "the change is durable once the receipt says so"]
-pub struct Receipt<T> {
-    answer: Result<oneshot::Receiver<StoreResult<Vec<Answer>>>, DurableError>,
-    read: Read<T>,
+#[must_use = "the call has succeeded once the receipt says so"]
+pub struct Receipt<T>(Pending<T>);
+
+#[derive(Debug)]
+enum Pending<T> {
+    Commands(oneshot::Receiver<StoreResult<Vec<Answer>>>, Read<T>),
+    Call(oneshot::Receiver<Result<T, DurableError>>),
 }
 
 /// Reads the answers to commands; `None` if they are to others.
 pub(crate) type Read<T> = fn(&[Answer]) -> Option<Result<T, DurableError>>;
 
 impl<T> Receipt<T> {
-    /// Returns a receipt for an answer that is there.
-    pub(crate) fn ready(answer: Result<Answer, DurableError>, read: Read<T>) -> Self {
-        let answer = answer.map(|answer| {
-            let (sender, receiver) = oneshot::channel();
-            // The receiver is there.
-            let _ = sender.send(Ok(vec![answer]));
-            receiver
-        });
-        Self { answer, read }
+    fn failed(error: DurableError) -> Self {
+        let (sender, answer) = oneshot::channel();
+        // The receiver is there.
+        let _ = sender.send(Err(error));
+        Self(Pending::Call(answer))
     }
 
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
-        read(self.read, self.answer?.recv())
+        match self.0 {
+            Pending::Commands(answers, how) => read(how, &ended(answers.recv())?),
+            Pending::Call(answer) => ended(answer.recv()),
+        }
     }
 }
 
@@ -119,22 +124,26 @@ impl<T> Future for Receipt<T> {
     type Output = Result<T, DurableError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let how = self.read;
-        match &mut self.answer {
-            Err(error) => Poll::Ready(Err(error.clone())),
-            Ok(receiver) => Pin::new(receiver).poll(context).map(|answers| read(how, answers)),
+        match &mut self.0 {
+            Pending::Commands(answers, how) => {
+                Pin::new(answers).poll(context).map(|answers| read(*how, &ended(answers)?))
+            }
+            Pending::Call(answer) => Pin::new(answer).poll(context).map(ended),
         }
     }
 }
 
-fn read<T>(
-    how: Read<T>,
-    answers: Result<StoreResult<Vec<Answer>>, oneshot::RecvError>,
+/// Returns an answer that has arrived, unless the timer ended before it.
+fn ended<T, E: Into<DurableError>>(
+    answer: Result<Result<T, E>, oneshot::RecvError>,
 ) -> Result<T, DurableError> {
-    let answers = answers.map_err(|_| DurableError::ShutDown)??;
+    answer.map_err(|_| DurableError::ShutDown)?.map_err(Into::into)
+}
+
+pub(crate) fn read<T>(how: Read<T>, answers: &[Answer]) -> Result<T, DurableError> {
     let wrong = "the store gave an answer to another command";
     let wrong = || Err(StoreError::with_source(StoreErrorReason::Other, wrong).into());
-    how(&answers).unwrap_or_else(wrong)
+    how(answers).unwrap_or_else(wrong)
 }
 
 /// Returns a function that reads the answer to one command.
@@ -157,7 +166,8 @@ pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
 }
 
-/// Defines the calls for one timeout, for a type with `now_of` and `submit_one`.
+/// Defines the calls for one timeout or queue, for a type with `now_of`, `submit_one` and
+/// `set_paused`.
 macro_rules! calls {
     ($kind:ident) => {
         impl $kind {
@@ -257,6 +267,21 @@ macro_rules! calls {
                 self.submit_one(moved, one!(Requeued))
             }
 
+            /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store
+            /// keeps that. Handlers that run go on, and so does one that starts at this moment.
+            /// Deliveries that wait for a thread or a task go back to the store. The default queue
+            /// is `""`.
+            ///
+            /// Of several databases, each is asked, and the first error is returned.
+            pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
+                self.set_paused(queue.try_into().map_err(Into::into), true)
+            }
+
+            /// Resumes a queue.
+            pub fn resume(&self, queue: impl Input<Name>) -> Receipt<()> {
+                self.set_paused(queue.try_into().map_err(Into::into), false)
+            }
+
             fn due(
                 &self,
                 id: impl Input<TimeoutId>,
@@ -285,6 +310,11 @@ impl DurableTimer {
 
     fn core(&self) -> &Core {
         &self.owner.0
+    }
+
+    /// Returns the state of the timer for a call, which does not keep the timer from its end.
+    fn shared(&self) -> Arc<Core> {
+        Arc::clone(&self.owner.0)
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
@@ -325,42 +355,57 @@ impl DurableTimer {
             })?;
             Ok(self.core().submit(commands))
         };
-        Receipt { answer: submit(), read }
+        submit().map_or_else(Receipt::failed, |answers| Receipt(Pending::Commands(answers, read)))
+    }
+
+    /// Makes calls of the store for a task; in virtual time, at once.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
+    ) -> Receipt<T> {
+        let (sender, answer) = oneshot::channel();
+        let calls = async move {
+            // This drops the calls: whoever gets the answer may open the store again.
+            let answer = contained(calls).await;
+            // The caller may have gone.
+            let _ = sender.send(answer);
+        };
+        if self.core().alarm.is_some() {
+            self.store().spawn(Box::pin(calls));
+        } else {
+            block_on(calls);
+        }
+        Receipt(Pending::Call(answer))
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    pub fn get(&self, id: impl Input<TimeoutId>) -> Result<Option<Record>, DurableError> {
-        let id = id.try_into().map_err(Into::into)?;
-        Ok(self.core().store.get(&id)?)
+    pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
+        let (core, id) = (self.shared(), id.try_into().map_err(Into::<InputError>::into));
+        self.ask(async move { Ok(core.store.get(&id?).await?) })
     }
 
     /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query.
-    pub fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, DurableError> {
-        Ok(self.core().store.list(query, limit)?)
+    pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
+        let (core, query) = (self.shared(), query.clone());
+        self.ask(async move { Ok(core.store.list(&query, limit).await?) })
     }
 
-    /// Returns the numbers of live and of dead timeouts in the store. Asks the store.
-    pub fn count(&self) -> Result<Counts, DurableError> {
-        Ok(self.core().store.count()?)
+    /// Returns the numbers of live and of dead timeouts in the store.
+    pub fn count(&self) -> Receipt<Counts> {
+        let core = self.shared();
+        self.ask(async move { Ok(core.store.count().await?) })
     }
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
-    /// that are being delivered. Asks the store, which reads an entry for each of them.
-    pub fn count_due(&self) -> Result<usize, DurableError> {
-        let until = self.now().saturating_add(Duration::from_micros(1));
-        Ok(self.core().store.count_live(WallTime::MIN, until, None, usize::MAX)?)
+    /// that are being delivered. The store reads an entry for each of them.
+    pub fn count_due(&self) -> Receipt<usize> {
+        let (core, now) = (self.shared(), self.now());
+        self.ask(async move { Ok(count_due(&*core.store, now).await?) })
     }
 
-    /// Pauses a queue: no worker begins a delivery of it until it is resumed. The store keeps that.
-    /// Handlers that run go on, and so does one that starts at this moment. Deliveries that wait
-    /// for a thread or a task go back to the store. The default queue is `""`.
-    pub fn pause(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
-        Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, true)?)
-    }
-
-    /// Resumes a queue.
-    pub fn resume(&self, queue: impl Input<Name>) -> Result<(), DurableError> {
-        Ok(self.core().store.pause(&queue.try_into().map_err(Into::into)?, false)?)
+    fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
+        let core = self.shared();
+        self.ask(async move { Ok(core.store.pause(&queue?, is_paused).await?) })
     }
 
     /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
@@ -380,7 +425,7 @@ impl DurableTimer {
     ///     .build_blocking(|_| Err("the printer is off".into()))?;
     /// timer.schedule("report", Duration::ZERO, b"").wait()?;
     /// clock.advance(Duration::ZERO);
-    /// let attempts = timer.history(Some(&"report".try_into()?), None, 10)?;
+    /// let attempts = timer.history(Some(&"report".try_into()?), None, 10).wait()?;
     /// assert_eq!(attempts[0].end, AttemptEnd::Failed);
     /// assert_eq!(attempts[0].error.as_deref(), Some("the printer is off"));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -390,13 +435,15 @@ impl DurableTimer {
         id: Option<&TimeoutId>,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Attempt>, DurableError> {
-        Ok(self.core().store.history(self.now(), id, before, limit)?)
+    ) -> Receipt<Vec<Attempt>> {
+        let (core, now, id) = (self.shared(), self.now(), id.cloned());
+        self.ask(async move { Ok(core.store.history(now, id.as_ref(), before, limit).await?) })
     }
 
     /// Returns the queues of the store: those that had a timeout or a pause.
-    pub fn queues(&self) -> Result<Vec<QueueState>, DurableError> {
-        Ok(self.core().store.queues()?)
+    pub fn queues(&self) -> Receipt<Vec<QueueState>> {
+        let core = self.shared();
+        self.ask(async move { Ok(core.store.queues().await?) })
     }
 
     /// Returns the present time of the timer's clock.
@@ -444,6 +491,11 @@ impl DurableTimer {
     pub fn finish(&self, within: Duration) -> bool {
         self.core().finish(within)
     }
+}
+
+pub(crate) async fn count_due(store: &dyn Store, now: WallTime) -> StoreResult<usize> {
+    let until = now.saturating_add(Duration::from_micros(1));
+    store.count_live(WallTime::MIN, until, None, usize::MAX).await
 }
 
 impl NewTimeout {

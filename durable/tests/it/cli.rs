@@ -25,7 +25,7 @@ fn at(seconds: u64) -> WallTime {
 
 fn schedule(store: &SqliteStore, id: &str, seconds: u64, payload: &[u8]) {
     let new = NewTimeout::new(id, at(seconds), payload).expect("valid");
-    store.write(at(0), &[Change::Schedule(new)]).expect("write");
+    store.write(at(0), &[Change::Schedule(new)]).block_on().expect("write");
 }
 
 /// Ends the last attempts of all timeouts that are due by a time.
@@ -47,7 +47,7 @@ impl File {
         schedule(&store, "due", 1_000, b"text");
         let hour = Repeat::every(Duration::from_secs(3_600)).expect("valid");
         let far = NewTimeout::new("far", at(4_102_444_800), [0xff, 0]).expect("valid");
-        store.write(at(0), &[Change::Schedule(far.repeat(hour))]).expect("write");
+        store.write(at(0), &[Change::Schedule(far.repeat(hour))]).block_on().expect("write");
         Self { folder, path }
     }
 
@@ -101,7 +101,10 @@ fn commands_that_read_work_beside_the_process_that_has_the_file_open() {
     let copy = file.folder.path().join("copy.db");
     let (code, copied) = file.json(&["backup", copy.to_str().expect("text")]);
     assert_eq!((code, copied["bytes"].as_u64()), (0, copy.metadata().ok().map(|file| file.len())));
-    assert_eq!(SqliteStore::open(&copy).expect("a store").count().expect("count").dead, 253);
+    assert_eq!(
+        SqliteStore::open(&copy).expect("a store").count().block_on().expect("count").dead,
+        253
+    );
     assert_eq!(file.json(&["requeue", "sms/0", "--dry-run"]).1["requeued"], 1);
     for command in [&["cancel", "due"][..], &["requeue", "--all"], &["compact"]] {
         let output = file.run(command);
@@ -163,10 +166,13 @@ fn queues_are_listed_paused_and_filtered_and_a_timeout_has_its_history() {
     let store = SqliteStore::open(&file.path).expect("open");
     let queue = |name| Name::new(name).expect("valid");
     // A queue that had no timeout when a rate was first asked for.
-    store.permits(&queue("mail"), at(0), 1.try_into().expect("not 0"), 1).expect("permits");
+    store
+        .permits(&queue("mail"), at(0), 1.try_into().expect("not 0"), 1)
+        .block_on()
+        .expect("permits");
     store.keep_history(Duration::MAX);
     let new = NewTimeout::new("in mail", at(1), b"").expect("valid").queue("mail");
-    store.write(at(0), &[Change::Schedule(new.expect("valid"))]).expect("write");
+    store.write(at(0), &[Change::Schedule(new.expect("valid"))]).block_on().expect("write");
     schedule(&store, "once", 1, b"");
     kill(&store, 2, "no route");
     let list = file.json(&["list", "--queue", "mail"]).1;
@@ -202,7 +208,7 @@ fn cancel_and_compact_change_the_file() {
     let store = SqliteStore::open(&file.path).expect("open");
     (0..100).for_each(|number| schedule(&store, &format!("{number}"), 1, &[1; 10_000]));
     let gone = (0..100).map(|number| Change::Cancel(number.to_string().try_into().expect("id")));
-    store.write(at(0), &gone.collect::<Vec<_>>()).expect("write");
+    store.write(at(0), &gone.collect::<Vec<_>>()).block_on().expect("write");
     drop(store);
     let (code, sizes) = file.json(&["compact"]);
     let size = |name: &str| sizes[name].as_u64().expect("a number");

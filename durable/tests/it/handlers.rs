@@ -35,12 +35,12 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
     }
     clock.advance(Duration::ZERO);
     for (way, error) in ways {
-        let record = timer.get(way).expect("get").expect("it is tried again");
+        let record = timer.get(way).wait().expect("get").expect("it is tried again");
         assert_eq!((record.attempt, record.error.as_deref()), (1, Some(error)), "{way}");
     }
     assert_eq!((timer.stats().retries, timer.stats().delivering), (3, 0));
     clock.advance(SECOND);
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     assert_eq!(timer.stats().acknowledged, 3);
 }
 
@@ -106,5 +106,5 @@ fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {
         assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), id);
     }
     assert!(timer.finish(60 * SECOND));
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
 }

@@ -15,7 +15,7 @@ fn fill(store: &MemoryStore, count: u32) {
         let due = now.saturating_sub(Duration::from_micros(1) * (count - number));
         Command::Schedule(NewTimeout::new(format!("{number:04}"), due, b"").expect("valid"))
     };
-    store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
+    store.write(now, &(0..count).map(new).collect::<Vec<_>>()).block_on().expect("write");
 }
 
 /// The work takes 3 s, and each delivery may take 2 s.

@@ -54,7 +54,7 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
     other.wait().expect("schedule");
     assert_eq!(cancel.wait().expect("cancel"), Cancelled::Cancelled);
     assert_eq!(schedule.wait().expect("schedule"), Scheduled::Created);
-    assert_eq!(&*timer.get("a").expect("get").expect("kept").payload, b"new");
+    assert_eq!(&*timer.get("a").wait().expect("get").expect("kept").payload, b"new");
 }
 
 /// Each try of a locked record takes as long as the store waits for a lock.

@@ -34,8 +34,9 @@ use delaywheel_durable::{
     Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
     ManualWallClock, MemoryStore, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState,
     Record, Repeat, Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason,
-    StoreResult, TimeoutId, WallClock, WallTime, WorkerId,
+    StoreResult, TimeoutId, WallClock, WallTime, WorkerId, async_trait,
 };
+use pollster::FutureExt as _;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -48,12 +49,15 @@ fn acknowledging(store: impl Store, clock: &ManualWallClock) -> DurableTimer {
 
 /// Ends an attempt of each timeout of the default queue that is due before a time.
 fn settle_all(store: &dyn Store, now: WallTime, until: WallTime, settlement: &Settlement) {
-    let worker = store.enter(now, Duration::MAX, None).expect("enter");
-    let claimed = store.claim(worker, &ClaimRequest::new(now, until)).expect("claim");
+    let worker = store.enter(now, Duration::MAX, None).block_on().expect("enter");
+    let claimed = store.claim(worker, &ClaimRequest::new(now, until)).block_on().expect("claim");
     let records = claimed.expect("lease").records;
     let claims: Vec<_> = records.iter().map(Record::claim).collect();
-    store.begin(now, &claims, None).expect("begin");
+    store.begin(now, &claims, None).block_on().expect("begin");
     let settle = |claim| Command::Settle(claim, settlement.clone());
-    store.write(now, &claims.into_iter().map(settle).collect::<Vec<_>>()).expect("settle");
-    store.leave(worker).expect("leave");
+    store
+        .write(now, &claims.into_iter().map(settle).collect::<Vec<_>>())
+        .block_on()
+        .expect("settle");
+    store.leave(worker).block_on().expect("leave");
 }

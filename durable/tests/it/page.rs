@@ -22,9 +22,9 @@ fn store(clock: &ManualWallClock) -> MemoryStore {
     let (store, now) = (MemoryStore::new(), clock.now());
     let schedule = |id: &str, due: WallTime| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
-        store.write(now, &[Change::Schedule(new)]).expect("write");
+        store.write(now, &[Change::Schedule(new)]).block_on().expect("write");
     };
-    store.enter(now, HOUR, Some("node <1>")).expect("enter");
+    store.enter(now, HOUR, Some("node <1>")).block_on().expect("enter");
     let early = now.saturating_sub(3 * HOUR);
     for id in ["order/1", SCRIPT] {
         schedule(id, early);
@@ -104,7 +104,11 @@ impl Served {
 
     fn is_dead(&self) -> bool {
         let id = "order/1".try_into().expect("valid");
-        self.store.get(&id).expect("get").is_some_and(|record| record.state == State::Dead)
+        self.store
+            .get(&id)
+            .block_on()
+            .expect("get")
+            .is_some_and(|record| record.state == State::Dead)
     }
 }
 
@@ -156,7 +160,7 @@ fn a_list_of_dead_timeouts_continues_on_the_next_page() {
     let now = ManualWallClock::new().now();
     let new = |number| NewTimeout::new(format!("dead/{number}"), now.saturating_sub(HOUR), b"");
     let new = (0..57).map(|number| Change::Schedule(new(number).expect("valid")));
-    served.store.write(now, &new.collect::<Vec<_>>()).expect("write");
+    served.store.write(now, &new.collect::<Vec<_>>()).block_on().expect("write");
     crate::settle_all(&served.store, now, now, &Settlement::Dead { error: String::new() });
     let rows = |body: &str| body.matches(r#"<td class="number">"#).count();
     let first = served.get("/").1;
@@ -209,7 +213,7 @@ fn queues_are_shown_paused_and_resumed() {
     let pause = |served: &Served, body: &str| {
         let (status, head, _) = served.send("POST /pause", &[&served.own()], body);
         let is_paused = |(queue, is_paused)| {
-            let queues = served.store.queues().expect("queues");
+            let queues = served.store.queues().block_on().expect("queues");
             queues.iter().any(|q| q.name.as_str() == queue && q.is_paused == is_paused)
         };
         assert!(status != 303 || head.contains("location: /?notice="), "{head}");

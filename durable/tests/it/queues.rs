@@ -80,7 +80,7 @@ fn workers_of_different_names_and_queues_share_no_name() {
         builder.queue(self::queue(queue).0).build().expect("start")
     });
     clock.advance(SECOND);
-    assert_eq!(store.workers(9).expect("memory").expect("known").len(), workers.len());
+    assert_eq!(store.workers(9).block_on().expect("memory").expect("known").len(), workers.len());
 }
 
 /// The worker holds eight timeouts of a long backlog when others come.
@@ -157,9 +157,9 @@ fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     let mut counts = Vec::new();
     for second in 0..8 {
         if second == 3 {
-            workers[0].0.pause("email").expect("pause");
+            workers[0].0.pause("email").wait().expect("pause");
         } else if second == 5 {
-            workers[1].0.resume("email").expect("resume");
+            workers[1].0.resume("email").wait().expect("resume");
         }
         (0..100).for_each(|_| clock.advance(SECOND / 100));
         counts.push(count());

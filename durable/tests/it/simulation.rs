@@ -64,11 +64,12 @@ struct Network {
     accepted: Vec<(Claim, bool)>,
 }
 
-/// A call that locks records.
+/// A call of the store.
 pub(crate) enum Call<'a> {
     Write(&'a [Command]),
     Claim,
     Begin,
+    Other,
 }
 
 type Hook = Arc<dyn Fn(Call<'_>) -> StoreResult<()> + Send + Sync>;
@@ -79,7 +80,7 @@ pub(crate) struct RemoteStore {
     store: MemoryStore,
     network: Arc<Mutex<Network>>,
     fault: Option<Fault>,
-    /// Runs before a call that locks records, and may refuse it.
+    /// Runs before a call, and may refuse it.
     hook: Hook,
 }
 
@@ -87,17 +88,6 @@ impl std::fmt::Debug for RemoteStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RemoteStore").field("fault", &self.fault).finish_non_exhaustive()
     }
-}
-
-/// Passes calls on that no fault and no hook changes.
-macro_rules! pass_on {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
-        $(
-            fn $name(&self, $($argument: $kind),*) -> StoreResult<$answer> {
-                self.call(|| self.store.$name($($argument),*))
-            }
-        )*
-    };
 }
 
 impl RemoteStore {
@@ -110,8 +100,10 @@ impl RemoteStore {
         Self { store: store.clone(), network, fault: None, hook: Arc::new(hook) }
     }
 
-    fn call<R>(&self, run: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
-        self.send(Vec::new, run)
+    /// Makes a call that no fault changes.
+    fn call<R>(&self, call: impl Future<Output = StoreResult<R>>) -> StoreResult<R> {
+        (self.hook)(Call::Other)?;
+        self.send(Vec::new, || call.block_on())
     }
 
     /// Carries a request out, unless the network loses it or its reply. A request that is lost may
@@ -143,7 +135,7 @@ impl RemoteStore {
     }
 
     fn faulty_write(&self, now: WallTime, command: &Command) -> StoreResult<Answer> {
-        let old = self.store.get(command.id())?;
+        let old = self.store.get(command.id()).block_on()?;
         let delivering = old.as_ref().is_some_and(|old| old.state == State::Delivering);
         let mut command = command.clone();
         match (self.fault, &mut command) {
@@ -161,12 +153,12 @@ impl RemoteStore {
                 *settlement = Settlement::Release;
             }
             (Some(Fault::CancelHidesDelivery), Command::Cancel(_)) if delivering => {
-                self.store.write(now, &[command])?;
+                self.store.write(now, &[command]).block_on()?;
                 return Ok(Answer::Cancelled(Cancelled::Cancelled));
             }
             _ => (),
         }
-        Ok(self.store.write(now, &[command])?[0])
+        Ok(self.store.write(now, &[command]).block_on()?[0])
     }
 
     fn faulty_claim(
@@ -174,16 +166,16 @@ impl RemoteStore {
         worker: WorkerId,
         request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
-        let mut batch = self.store.claim(worker, request)?;
+        let mut batch = self.store.claim(worker, request).block_on()?;
         if let (Some(batch), Some(Fault::WrongQueue)) = (&mut batch, self.fault) {
             let queue = if request.queue == second() { Name::default() } else { second() };
             let request = ClaimRequest { queue, limit: 1, ..request.clone() };
-            let other = self.store.claim(worker, &request)?;
+            let other = self.store.claim(worker, &request).block_on()?;
             batch.records.extend(other.into_iter().flat_map(|other| other.records));
         }
         if batch.is_none() && self.fault == Some(Fault::ClaimAfterLeave) {
-            let absent = self.store.enter(WallTime::MAX, Duration::ZERO, None)?;
-            self.store.claim(absent, request)?;
+            let absent = self.store.enter(WallTime::MAX, Duration::ZERO, None).block_on()?;
+            self.store.claim(absent, request).block_on()?;
         }
         Ok(batch)
     }
@@ -192,8 +184,12 @@ impl RemoteStore {
     fn receive(&self, late: Late) -> StoreResult<()> {
         match late {
             Late::Claim(worker, request) => self.faulty_claim(worker, &request).map(drop),
-            Late::Begin(now, claims, limit) => self.store.begin(now, &claims, limit).map(drop),
-            Late::Renew(worker, now, lease) => self.store.renew(worker, now, lease).map(drop),
+            Late::Begin(now, claims, limit) => {
+                self.store.begin(now, &claims, limit).block_on().map(drop)
+            }
+            Late::Renew(worker, now, lease) => {
+                self.store.renew(worker, now, lease).block_on().map(drop)
+            }
             Late::Settle(now, command) => {
                 let answer = self.faulty_write(now, &command)?;
                 self.network.lock().note(&command, answer);
@@ -217,19 +213,63 @@ impl Network {
     }
 }
 
+#[async_trait]
 impl Store for RemoteStore {
-    pass_on! {
-        get(id: &TimeoutId) -> Option<Record>;
-        list(query: &Query, limit: usize) -> Vec<Record>;
-        count() -> Counts;
-        enter(now: WallTime, lease: Duration, name: Option<&str>) -> WorkerId;
-        leave(worker: WorkerId) -> ();
-        keep_only(worker: WorkerId, tokens: &[u64]) -> u64;
-        permits(queue: &Name, now: WallTime, rate: NonZeroU32, most: usize) -> (usize, WallTime);
-        pause(queue: &Name, is_paused: bool) -> ();
-        history(now: WallTime, id: Option<&TimeoutId>, before: Option<u64>, limit: usize)
-            -> Vec<Attempt>;
-        queues() -> Vec<QueueState>;
+    async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
+        self.call(self.store.get(id))
+    }
+
+    async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
+        self.call(self.store.list(query, limit))
+    }
+
+    async fn count(&self) -> StoreResult<Counts> {
+        self.call(self.store.count())
+    }
+
+    async fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> StoreResult<WorkerId> {
+        self.call(self.store.enter(now, lease, name))
+    }
+
+    async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
+        self.call(self.store.leave(worker))
+    }
+
+    async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
+        self.call(self.store.keep_only(worker, tokens))
+    }
+
+    async fn permits(
+        &self,
+        queue: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> StoreResult<(usize, WallTime)> {
+        self.call(self.store.permits(queue, now, rate, most))
+    }
+
+    async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        self.call(self.store.pause(queue, is_paused))
+    }
+
+    async fn history(
+        &self,
+        now: WallTime,
+        id: Option<&TimeoutId>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> StoreResult<Vec<Attempt>> {
+        self.call(self.store.history(now, id, before, limit))
+    }
+
+    async fn queues(&self) -> StoreResult<Vec<QueueState>> {
+        self.call(self.store.queues())
     }
 
     fn keep_history(&self, keep: Duration) {
@@ -240,7 +280,7 @@ impl Store for RemoteStore {
         self.store.listen(notice);
     }
 
-    fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         (self.hook)(Call::Write(commands))?;
         let settlements = || {
             let is_settlement = |command: &&Command| matches!(command, Command::Settle(..));
@@ -262,13 +302,17 @@ impl Store for RemoteStore {
         })
     }
 
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
+    async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let now = if self.fault == Some(Fault::NoLapse) { WallTime::MIN } else { now };
         let late = || vec![Late::Renew(worker, now, lease)];
-        self.send(late, || self.store.renew(worker, now, lease))
+        self.send(late, || self.store.renew(worker, now, lease).block_on())
     }
 
-    fn claim(&self, worker: WorkerId, request: &ClaimRequest) -> StoreResult<Option<ClaimedBatch>> {
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> StoreResult<Option<ClaimedBatch>> {
         (self.hook)(Call::Claim)?;
         let late = || vec![Late::Claim(worker, request.clone())];
         self.send(late, || {
@@ -282,7 +326,7 @@ impl Store for RemoteStore {
         })
     }
 
-    fn begin(
+    async fn begin(
         &self,
         now: WallTime,
         claims: &[Claim],
@@ -291,20 +335,22 @@ impl Store for RemoteStore {
         (self.hook)(Call::Begin)?;
         let late = || vec![Late::Begin(now, claims.to_vec(), key_limit)];
         self.send(late, || match self.fault {
-            Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims, key_limit),
+            Some(Fault::Early) => {
+                self.store.begin(now.saturating_add(SECOND), claims, key_limit).block_on()
+            }
             Some(Fault::BeginAnyway) => {
-                self.store.begin(now, claims, key_limit)?;
+                self.store.begin(now, claims, key_limit).block_on()?;
                 Ok(vec![Begun::Begun; claims.len()])
             }
-            Some(Fault::NoKeyLimit) => self.store.begin(now, claims, None),
+            Some(Fault::NoKeyLimit) => self.store.begin(now, claims, None).block_on(),
             Some(Fault::NoPause) => {
-                let is_paused = self.store.queues()?.iter().any(|queue| queue.is_paused);
-                self.store.pause(&second(), false)?;
-                let begun = self.store.begin(now, claims, key_limit);
-                self.store.pause(&second(), is_paused)?;
+                let is_paused = self.store.queues().block_on()?.iter().any(|queue| queue.is_paused);
+                self.store.pause(&second(), false).block_on()?;
+                let begun = self.store.begin(now, claims, key_limit).block_on();
+                self.store.pause(&second(), is_paused).block_on()?;
                 begun
             }
-            _ => self.store.begin(now, claims, key_limit),
+            _ => self.store.begin(now, claims, key_limit).block_on(),
         })
     }
 
@@ -603,7 +649,7 @@ impl World {
 
     fn pause_queue(&mut self) {
         self.is_paused = !self.is_paused;
-        self.store.pause(&second(), self.is_paused).expect("memory");
+        self.store.pause(&second(), self.is_paused).block_on().expect("memory");
     }
 
     fn crash(&mut self) {

@@ -50,19 +50,19 @@ fn is_migrated(old: &str) {
     let store = SqliteStore::open(&path).expect("open");
     let new = |number: u64| NewTimeout::new(format!("{number}"), at(number), b"payload");
     let commands = (0..3).map(|number| Command::Schedule(new(number).expect("valid")));
-    store.write(at(0), &commands.collect::<Vec<_>>()).expect("write");
-    let records = store.list(&all(), 9).expect("list");
+    store.write(at(0), &commands.collect::<Vec<_>>()).block_on().expect("write");
+    let records = store.list(&all(), 9).block_on().expect("list");
     drop(store);
     change(&path, old);
     let store = SqliteStore::open_checked(&path).expect("migrate");
-    assert_eq!(store.list(&all(), 9).expect("list"), records);
+    assert_eq!(store.list(&all(), 9).block_on().expect("list"), records);
     let queue = Name::new("q").expect("valid");
-    store.pause(&queue, true).expect("pause");
+    store.pause(&queue, true).block_on().expect("pause");
     drop(store);
     let store = SqliteStore::open(&path).expect("open");
-    assert!(store.queues().expect("queues")[1].is_paused, "the file keeps it");
+    assert!(store.queues().block_on().expect("queues")[1].is_paused, "the file keeps it");
     let new = NewTimeout { queue, ..new(0).expect("valid") };
-    store.write(at(0), &[Command::Schedule(new)]).expect("write");
+    store.write(at(0), &[Command::Schedule(new)]).block_on().expect("write");
     drop(store);
     drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
     change(&path, "UPDATE records SET queue = 'r'; UPDATE ids SET queue = 'r'");
@@ -89,7 +89,7 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
         let id = format!("{:04}", number * 7_919 % 10_000);
         Command::Schedule(NewTimeout::new(id, at(number), b"").expect("valid"))
     };
-    store.write(at(0), &(0..1_000).map(new).collect::<Vec<_>>()).expect("write");
+    store.write(at(0), &(0..1_000).map(new).collect::<Vec<_>>()).block_on().expect("write");
     let settle = |mut store: SqliteStore, from: u64| {
         for until in (from..from + 500).step_by(100) {
             drop(store);
@@ -101,9 +101,9 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
     let store = settle(store, 0);
     let left = count(&path, "ids");
     assert!((501..900).contains(&left), "{left} rows of 500 records");
-    let live = |store: &SqliteStore| store.list(&all(), 9_999).expect("list").len();
+    let live = |store: &SqliteStore| store.list(&all(), 9_999).block_on().expect("list").len();
     assert_eq!((live(&store), count(&path, "records")), (500, 500));
-    let answers = store.write(at(0), &[new(3), new(499), new(500)]).expect("write");
+    let answers = store.write(at(0), &[new(3), new(499), new(500)]).block_on().expect("write");
     let created = Answer::Scheduled(Scheduled::Created);
     assert_eq!(answers, [created, created, Answer::Scheduled(Scheduled::Replaced)]);
     assert_eq!(live(&store), 502);
@@ -111,15 +111,15 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
     let old = NewTimeout::new("5000/old", at(0), b"").and_then(|new| new.queue("other"));
     let old = old.expect("valid");
     let cancel = Command::Cancel(old.id.clone());
-    store.write(at(0), &[Command::Schedule(old)]).expect("write");
+    store.write(at(0), &[Command::Schedule(old)]).block_on().expect("write");
     let store = settle(store, 500);
-    let cancelled = store.write(at(0), &[cancel]).expect("write");
+    let cancelled = store.write(at(0), &[cancel]).block_on().expect("write");
     assert_eq!(cancelled, [Answer::Cancelled(Cancelled::Cancelled)]);
     let left = count(&path, "ids");
     assert!(left < 500, "{left} rows of none");
     store.compact().expect("compact");
     assert_eq!(count(&path, "ids"), 0);
-    store.write(at(0), &[new(1), new(2)]).expect("write");
+    store.write(at(0), &[new(1), new(2)]).block_on().expect("write");
     drop(store);
     drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
     change(&path, "DELETE FROM ids WHERE next = 2");
@@ -134,10 +134,10 @@ fn commits_that_add_to_the_history_remove_old_attempts() {
     store.keep_history(Duration::from_micros(10));
     for number in 0..100 {
         let new = NewTimeout::new("a", at(number), b"").expect("valid");
-        store.write(at(number), &[Command::Schedule(new)]).expect("write");
+        store.write(at(number), &[Command::Schedule(new)]).block_on().expect("write");
         crate::settle_all(&store, at(number), WallTime::MAX, &Settlement::Done);
     }
-    assert_eq!(store.history(at(99), None, None, 999).expect("history").len(), 10);
+    assert_eq!(store.history(at(99), None, None, 999).block_on().expect("history").len(), 10);
     assert_eq!(count(&path, "history"), 10);
 }
 
@@ -151,12 +151,12 @@ fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
         Command::Schedule(new.expect("valid"))
     };
     let fill: Vec<_> = (0..2_000).map(|number| command(number, &[7; 2_000])).collect();
-    store.write(at(0), &fill).expect("write");
+    store.write(at(0), &fill).block_on().expect("write");
     thread::scope(|scope| {
         let changes = scope.spawn(|| {
             for number in 0..50 {
                 let pair = [command(number, b"1"), command(number + 1_000, b"1")];
-                store.write(at(0), &pair).expect("write");
+                store.write(at(0), &pair).block_on().expect("write");
             }
         });
         for number in 0..3 {
@@ -167,12 +167,12 @@ fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     store.backup(path("copy-0")).expect_err("it exists");
     for number in 0..3 {
         let copy = SqliteStore::open_checked(path(&format!("copy-{number}"))).expect("open");
-        let records = copy.list(&all(), 9_999).expect("list");
+        let records = copy.list(&all(), 9_999).block_on().expect("list");
         let changed = records.iter().filter(|record| record.payload.len() == 1).count();
         assert_eq!((records.len(), changed % 2), (2_000, 0), "one moment");
     }
     let cancel = |number: u64| Command::Cancel(TimeoutId::new(number.to_string()).expect("id"));
-    store.write(at(0), &(10..2_000).map(cancel).collect::<Vec<_>>()).expect("write");
+    store.write(at(0), &(10..2_000).map(cancel).collect::<Vec<_>>()).block_on().expect("write");
     let length = || {
         let size = |name| fs::metadata(path(name)).expect("file").len();
         size("store") + size("store-wal")
@@ -181,9 +181,9 @@ fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     assert!(store.compact().expect("compact"));
     assert!(length() < before / 4, "{before} and {}", length());
     let token = |store: &SqliteStore| {
-        let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
         let request = ClaimRequest { limit: 1, ..ClaimRequest::new(at(0), WallTime::MAX) };
-        store.claim(worker, &request).expect("claim").expect("lease").records[0].token
+        store.claim(worker, &request).block_on().expect("claim").expect("lease").records[0].token
     };
     let first = token(&store);
     drop(store);
@@ -230,11 +230,11 @@ fn sqlite_refuses_what_it_cannot_use_and_leaves_it_as_it_was() {
     assert_eq!(mode.expect("mode"), "delete");
     SqliteStore::open_read_only(path("missing")).expect_err("there is no file");
     let read = SqliteStore::open_read_only(path("in use")).expect("open");
-    let enter = read.enter(WallTime::MIN, Duration::MAX, None).map(drop);
+    let enter = read.enter(WallTime::MIN, Duration::MAX, None).block_on().map(drop);
     for refused in [enter, schedule(&read, 0..1)] {
         assert_eq!(refused.expect_err("a change").reason(), StoreErrorReason::ReadOnly);
     }
-    assert_eq!(read.workers(9).expect("read"), None);
+    assert_eq!(read.workers(9).block_on().expect("read"), None);
     drop((in_use, read));
     SqliteStore::open(path("in use")).expect("it is free");
 }
@@ -245,7 +245,7 @@ fn schedule(store: &SqliteStore, numbers: Range<u32>) -> StoreResult<()> {
         let new = NewTimeout::new(format!("{number:04}"), due, payload(number)).expect("valid");
         Command::Schedule(new)
     });
-    store.write(WallTime::MIN, &commands.collect::<Vec<_>>()).map(drop)
+    store.write(WallTime::MIN, &commands.collect::<Vec<_>>()).block_on().map(drop)
 }
 
 fn payload(number: u32) -> Vec<u8> {
@@ -280,17 +280,17 @@ fn filled(path: &Path) -> Vec<u8> {
 
 /// Reads, claims and writes; returns whether all timeouts were there.
 fn use_store(store: &SqliteStore) -> StoreResult<bool> {
-    let records = store.list(&all(), 10_000)?;
+    let records = store.list(&all(), 10_000).block_on()?;
     let found = records.iter().map(|record| (record.id.to_string(), record.payload.to_vec()));
     let times = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
-    store.list(&times, 10_000)?;
+    store.list(&times, 10_000).block_on()?;
     for record in &records {
-        store.get(&record.id)?;
+        store.get(&record.id).block_on()?;
     }
-    store.count()?;
-    let worker = store.enter(WallTime::MIN, Duration::from_secs(1), None)?;
+    store.count().block_on()?;
+    let worker = store.enter(WallTime::MIN, Duration::from_secs(1), None).block_on()?;
     let request = ClaimRequest { limit: 10, ..ClaimRequest::new(WallTime::MIN, WallTime::MAX) };
-    store.claim(worker, &request)?;
+    store.claim(worker, &request).block_on()?;
     schedule(store, COUNT..COUNT + 1)?;
     let expected = (0..COUNT).map(|number| (format!("{number:04}"), payload(number)));
     Ok(found.eq(expected))
@@ -343,7 +343,7 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
         let priority = if id == "bad" { Priority::High } else { Priority::Low };
         Command::Schedule(NewTimeout::new(id, at(0), b"a").expect("valid").priority(priority))
     };
-    store.write(at(0), &["bad", "good"].map(schedule)).expect("write");
+    store.write(at(0), &["bad", "good"].map(schedule)).block_on().expect("write");
     drop(store);
     change(&path, "UPDATE records SET payload = x'00' WHERE id = 'bad'");
     let (sender, seen) = mpsc::channel();
@@ -351,14 +351,14 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
         .expect("start");
     assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), "good");
-    timer.get("bad").expect_err("it is damaged");
+    timer.get("bad").wait().expect_err("it is damaged");
     let kept = NewTimeout::new("bad", at(0), b"").expect("valid").conflict(Conflict::Keep);
     timer.schedule_new(kept).wait().expect_err("it would never be delivered");
     let moved = timer.reschedule("bad", DAY);
     timer.schedule("other", DAY, b"").wait().expect("it is not damaged");
     moved.wait().expect_err("it is damaged");
     assert_eq!(timer.cancel("bad").wait().expect("cancel"), Cancelled::Cancelled);
-    assert_eq!(timer.count().expect("count").live, 1);
+    assert_eq!(timer.count().wait().expect("count").live, 1);
 }
 
 /// Each commit acknowledges one that was due long before the others.
@@ -366,7 +366,7 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
 fn rows_of_ids_are_cleaned_beside_old_timeouts() {
     let (_folder, path) = file();
     let store = SqliteStore::open(&path).expect("open");
-    let worker = store.enter(at(0), DAY, None).expect("enter");
+    let worker = store.enter(at(0), DAY, None).block_on().expect("enter");
     for round in 1..=200 {
         let now = at(round * 1_000);
         let new = |number: u64| {
@@ -375,13 +375,13 @@ fn rows_of_ids_are_cleaned_beside_old_timeouts() {
             let id = format!("{:08x}", (round * 20 + number).wrapping_mul(0x9e37_79b1) % (1 << 32));
             Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
         };
-        store.write(now, &(0..20).map(new).collect::<Vec<_>>()).expect("write");
-        let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX));
+        store.write(now, &(0..20).map(new).collect::<Vec<_>>()).block_on().expect("write");
+        let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX)).block_on();
         let records = claimed.expect("claim").expect("lease").records;
         let claims: Vec<_> = records.iter().map(Record::claim).collect();
-        store.begin(now, &claims, None).expect("begin");
+        store.begin(now, &claims, None).block_on().expect("begin");
         let done = claims.into_iter().map(|claim| Command::Settle(claim, Settlement::Done));
-        store.write(now, &done.collect::<Vec<_>>()).expect("write");
+        store.write(now, &done.collect::<Vec<_>>()).block_on().expect("write");
     }
     drop(store);
     let count = "SELECT count(*) FROM ids";

@@ -81,12 +81,12 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
             seconds.push(second + 1);
         }
         if seconds.len() == 2 {
-            let record = timer.get("a").expect("get").expect("kept");
+            let record = timer.get("a").wait().expect("get").expect("kept");
             assert_eq!(record.error.as_deref(), Some("the handler panicked: no a"));
         }
     }
     assert_eq!(seconds, [1, 2, 4, 7], "after 1, 2 and 3 seconds");
-    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
+    let dead = timer.list(&Query::Dead { after: None }, 9).wait().expect("list");
     assert_eq!((dead[0].state, dead[0].error.as_deref()), (State::Dead, Some("no route")));
     assert_eq!((timer.stats().retries, timer.stats().dead), (3, 1));
     assert!(timer.requeue("a", Duration::ZERO).wait().expect("requeue"));
@@ -120,7 +120,7 @@ fn a_failure_brings_back_nothing_that_was_cancelled_or_replaced() {
     assert_eq!((replaced, under_way.len()), (Scheduled::ReplacedDelivering, 3));
     drop(under_way);
     clock.advance(SECOND * 60);
-    let attempts = |id| timer.get(id).expect("get").map(|record| record.attempt);
+    let attempts = |id| timer.get(id).wait().expect("get").map(|record| record.attempt);
     assert_eq!(["a", "c"].map(attempts), [None, Some(0)]);
     assert_eq!(timer.stats().fenced, 2);
 }
@@ -185,7 +185,7 @@ fn bad_input_is_a_typed_error() {
     assert_eq!(timer.schedule("a", last, b"").wait().expect("schedule"), Scheduled::Created);
     let batch = timer.schedule_batch(vec![new, large]).wait();
     assert!(matches!(batch, Err(DurableError::Input(error)) if error == too_large));
-    assert_eq!(timer.count().expect("count").live, 1, "none of the batch");
+    assert_eq!(timer.count().wait().expect("count").live, 1, "none of the batch");
 }
 
 /// Schedules an hourly timeout, lets 200 minutes pass while no timer runs, and returns the due
@@ -228,7 +228,7 @@ fn timeouts_that_are_too_old_are_skipped() {
     clock.advance(Duration::ZERO);
     assert_eq!(ids(&seen), ["edge", "recent"]);
     assert_eq!(timer.stats().skipped, 1);
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
 }
 
 #[test]
@@ -321,10 +321,10 @@ fn a_handler_that_never_returns_loses_its_permit_backs_off_and_its_timeout_dies(
     let again = deliveries.try_recv().expect("it is tried again");
     assert_eq!((again.id().as_str(), again.attempt()), ("stuck", 2));
     stuck.acknowledge();
-    assert!(timer.get("stuck").expect("get").is_some(), "the first attempt is void");
+    assert!(timer.get("stuck").wait().expect("get").is_some(), "the first attempt is void");
     clock.advance(120 * SECOND);
     assert!(deliveries.try_recv().is_err(), "that was the last attempt");
-    let record = timer.get("stuck").expect("get").expect("kept");
+    let record = timer.get("stuck").wait().expect("get").expect("kept");
     assert_eq!(record.state, State::Dead);
     assert_eq!(record.error.as_deref(), Some("the handler exceeded its limit"));
     let stats = timer.stats();
@@ -421,7 +421,7 @@ fn many_callers_share_commits() {
     timer.schedule("later", DAY, b"").wait().expect("schedule");
     assert!(timer.finish(Duration::from_secs(60)));
     let stats = timer.stats();
-    assert_eq!((stats.acknowledged, timer.count().expect("count").live), (160, 1));
+    assert_eq!((stats.acknowledged, timer.count().wait().expect("count").live), (160, 1));
     assert!(stats.commits < stats.commands, "{stats:?}");
 }
 

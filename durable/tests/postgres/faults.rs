@@ -129,14 +129,15 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         deliveries.recv_timeout(LONG).expect("delivery").dead("bad");
     }
     assert!(timer.finish(LONG));
-    let record = timer.get("a").expect("get").expect("kept");
+    let record = timer.get("a").wait().expect("get").expect("kept");
     assert_eq!(record.state, State::Dead);
     assert_eq!(record.error.as_deref(), Some("the store refused the text of the error"));
     client(&server)
         .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         .expect("database");
     let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
-    let error = PostgresStore::connect(&latin, "delaywheel", NoTls).expect_err("not UTF-8");
+    let error =
+        PostgresStore::connect_blocking(&latin, "delaywheel", NoTls).expect_err("not UTF-8");
     assert_eq!(error.reason(), StoreErrorReason::Other);
 }
 
@@ -158,9 +159,9 @@ async fn a_store_works_and_ends_within_a_runtime() {
         .expect("start");
     timer.schedule("a", Duration::ZERO, b"").await.expect("schedule");
     assert_eq!(seen.recv().await.as_deref(), Some("a"));
-    timer.get("a").expect("get");
+    timer.get("a").wait().expect("get");
     assert!(timer.finish(LONG));
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     drop(timer);
     drop(store);
 }
@@ -175,7 +176,7 @@ fn workers_share_what_is_due_at_once() {
     let due = store.clock().now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
-    store.write(due, &commands).expect("write");
+    store.write(due, &commands).block_on().expect("write");
     let all = Arc::new(Barrier::new(3));
     let timers = [(); 3].map(|()| {
         let store = connect(&server);
@@ -205,13 +206,15 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     timer.schedule_new(new).wait().expect("schedule");
     timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "b");
-    while timer.get("a").expect("get").expect("kept").error.is_none() {
+    while timer.get("a").wait().expect("get").expect("kept").error.is_none() {
         thread::yield_now();
     }
     let store = timer.store();
-    let other = store.enter(now, 60 * SECOND, None).expect("enter");
+    let other = store.enter(now, 60 * SECOND, None).block_on().expect("enter");
     let request = |cron| ClaimRequest { cron, ..ClaimRequest::new(now, WallTime::MAX) };
-    let claim = |cron| store.claim(other, &request(cron)).expect("claim").expect("lease").records;
+    let claim = |cron| {
+        store.claim(other, &request(cron)).block_on().expect("claim").expect("lease").records
+    };
     // A claim of this worker may still be under way, and take it once more.
     let record = loop {
         assert_eq!(claim(false).len(), 0);
@@ -238,17 +241,17 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
     let now = store.clock().now();
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
-    store.write(now, &[Command::Schedule(new.clone())]).expect("write");
-    let worker = store.enter(now, LONG, None).expect("enter");
+    store.write(now, &[Command::Schedule(new.clone())]).block_on().expect("write");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let claims = claim(&store, worker, now);
-    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun]);
-    let record = store.get(&new.id).expect("get").expect("kept");
+    assert_eq!(store.begin(now, &claims, None).block_on().expect("begin"), [Begun::Begun]);
+    let record = store.get(&new.id).block_on().expect("get").expect("kept");
     let client = async_client(&server).await;
     assert!(store.acknowledge_in(&client, &record).await.expect("acknowledge"));
-    let record = store.get(&new.id).expect("get").expect("kept");
+    let record = store.get(&new.id).block_on().expect("get").expect("kept");
     assert_eq!((record.state, record.attempt), (State::Dead, 1));
     assert!(record.error.is_some());
-    let history = store.history(now, None, None, 9).expect("history");
+    let history = store.history(now, None, None, 9).block_on().expect("history");
     assert_eq!(history[0].end, AttemptEnd::Dead);
 }
 
@@ -256,8 +259,8 @@ async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() 
 #[test]
 fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is_used() {
     let Some(server) = Server::start() else { return };
-    let error =
-        PostgresStore::connect(&server.parameters(), "delaywheel", NoTls).expect_err("no tables");
+    let error = PostgresStore::connect_blocking(&server.parameters(), "delaywheel", NoTls)
+        .expect_err("no tables");
     assert_eq!(error.reason(), StoreErrorReason::NotMigrated);
     assert!(error.source().is_some_and(|text| text.to_string().contains("call `migrate`")));
     let mut client = client(&server);
@@ -270,18 +273,19 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
         REVOKE CREATE ON DATABASE postgres FROM PUBLIC";
     client.batch_execute(rights).expect("rights");
     let app = server.parameters().replace("user=postgres", "user=app");
-    let store = PostgresStore::connect(&app, "delaywheel", NoTls).expect("connect");
+    let store = PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     assert!(timer.finish(LONG));
     assert_eq!(timer.stats().acknowledged, 1);
-    PostgresStore::migrate(&app, "delaywheel", NoTls).expect("nothing is missing");
-    PostgresStore::migrate(&app, "other", NoTls).expect_err("it may not make tables");
+    PostgresStore::migrate_blocking(&app, "delaywheel", NoTls).expect("nothing is missing");
+    PostgresStore::migrate_blocking(&app, "other", NoTls).expect_err("it may not make tables");
     // A newer version that still works with this one, so a deploy can be rolled back.
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 2)").expect("version");
-    PostgresStore::connect(&app, "delaywheel", NoTls).expect("compatible");
+    PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("compatible");
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1002, 1001)").expect("version");
-    let error = PostgresStore::connect(&app, "delaywheel", NoTls).expect_err("not compatible");
+    let error =
+        PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect_err("not compatible");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
 }
 
@@ -362,14 +366,14 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     let store = connect(&server);
     // Two calls at once have two connections.
     thread::scope(|scope| {
-        let queues = scope.spawn(|| store.queues());
+        let queues = scope.spawn(|| store.queues().block_on());
         wait_for(&mut client, STALLED);
-        store.are_current(&[]).expect("current");
+        store.are_current(&[]).block_on().expect("current");
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         queues.join().expect("no panic").expect("queues");
     });
     let new = NewTimeout::new("a", store.clock().now(), b"").expect("valid");
-    let write = || store.write(new.due, &[Command::Schedule(new.clone())]);
+    let write = || store.write(new.due, &[Command::Schedule(new.clone())]).block_on();
     assert_eq!(write().expect_err("a standby").reason(), StoreErrorReason::ReadOnly);
     let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
     client.batch_execute(primary).expect("the primary");
@@ -386,11 +390,11 @@ fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
     client.batch_execute(old).expect("old attempts");
     let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
     let commands: Vec<_> = (0..16).map(|number| Command::Schedule(new(number))).collect();
-    store.write(now, &commands).expect("write");
-    let worker = store.enter(now, LONG, None).expect("enter");
+    store.write(now, &commands).block_on().expect("write");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let request =
         ClaimRequest { begins: true, ..ClaimRequest::new(now, now.saturating_add(SECOND)) };
-    for record in store.claim(worker, &request).expect("claim").expect("lease").records {
+    for record in store.claim(worker, &request).block_on().expect("claim").expect("lease").records {
         let keep = "SELECT delaywheel.acknowledge($1, $2, NULL, now() + interval '1 hour')";
         client.query(keep, &[&record.id.as_str(), &record.token.cast_signed()]).expect("call");
     }
@@ -405,17 +409,17 @@ fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
     let Some((server, store, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
     let new = NewTimeout::new("a", now, b"").expect("valid").queue("q").expect("valid");
-    store.write(now, &[Command::Schedule(new)]).expect("write");
+    store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
     let mut client = client(&server);
     let mut rows = |table: &str| {
         let sql = format!("SELECT string_agg(ctid::text, '') FROM delaywheel.{table}");
         client.query_one(&sql, &[]).expect("rows").get::<_, String>(0)
     };
     let before = rows("queues");
-    while store.permits(&queue, now, rate, 9).expect("permits").0 > 0 {}
+    while store.permits(&queue, now, rate, 9).block_on().expect("permits").0 > 0 {}
     assert_eq!(rows("queues"), before);
     let before = rows("permits");
-    assert_eq!(store.permits(&queue, now, rate, 9).expect("permits").0, 0);
+    assert_eq!(store.permits(&queue, now, rate, 9).block_on().expect("permits").0, 0);
     assert_eq!(rows("permits"), before);
 }
 
@@ -464,17 +468,21 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
     clock("");
     let store = connect(&server);
     let now = store.clock().now();
-    let worker = store.enter(now, LONG, None).expect("enter");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     for code in ["57014", "55P03", "40P01"] {
         let id = TimeoutId::new(code).expect("valid");
         let new = NewTimeout::new(id.clone(), now, b"").expect("valid");
-        store.write(now, &[Command::Schedule(new)]).expect("write");
+        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
         clock(&format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
         let request = ClaimRequest::new(now, now.saturating_add(SECOND));
-        let error = store.claim(worker, &request).expect_err("it fails");
+        let error = store.claim(worker, &request).block_on().expect_err("it fails");
         assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{code}");
         clock("");
-        assert_eq!(store.get(&id).expect("get").expect("kept").state, State::Claimed, "{code}");
+        assert_eq!(
+            store.get(&id).block_on().expect("get").expect("kept").state,
+            State::Claimed,
+            "{code}"
+        );
     }
 }
 
@@ -504,7 +512,7 @@ fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
             let new = |number| NewTimeout::new(format!("{count}/{number}"), now, b"");
             let command = |number| Command::Schedule(new(number).expect("valid"));
             let commands: Vec<_> = (0..count).map(command).collect();
-            scope.spawn(move || store.write(now, &commands).map(drop))
+            scope.spawn(move || store.write(now, &commands).block_on().map(drop))
         };
         let writes = [1, 2, 200].map(write);
         until(|| {

@@ -62,7 +62,7 @@ fn a_process_that_waits_has_two_connections_and_one_that_has_ended_none() {
     for _ in 0..2 {
         for number in 0..50 {
             timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
-            timer.get("none").expect("get");
+            timer.get("none").wait().expect("get");
         }
         for _ in 0..50 {
             seen.recv_timeout(LONG).expect("delivery");

@@ -31,6 +31,7 @@ use delaywheel_durable::{
     Queue, Record, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallTime, WorkerId,
     conformance,
 };
+use pollster::FutureExt as _;
 
 use self::{
     proxy::{Cut, Proxy},
@@ -141,19 +142,19 @@ fn stored() -> Option<(Server, PostgresStore, WallTime)> {
 fn put(store: &PostgresStore, id: &str, due: WallTime) -> TimeoutId {
     let new = NewTimeout::new(id, due, b"").expect("valid");
     let id = new.id.clone();
-    store.write(due, &[Command::Schedule(new)]).expect("write");
+    store.write(due, &[Command::Schedule(new)]).block_on().expect("write");
     id
 }
 
 /// Claims all records that are due within a second.
 fn claim(store: &PostgresStore, worker: WorkerId, now: WallTime) -> Vec<Claim> {
     let request = ClaimRequest::new(now, now.saturating_add(SECOND));
-    let batch = store.claim(worker, &request).expect("claim").expect("lease");
+    let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
     batch.records.iter().map(Record::claim).collect()
 }
 
 fn state(store: &PostgresStore, id: &TimeoutId) -> State {
-    store.get(id).expect("get").expect("kept").state
+    store.get(id).block_on().expect("get").expect("kept").state
 }
 
 /// Waits until a query does not count zero.
@@ -177,11 +178,12 @@ fn postgres_refuses_odd_names_and_a_server_that_is_gone() {
     let Some(server) = Server::start() else { return };
     let parameters = server.parameters();
     for name in ["", "Caps", "a-b", "1a", "a\"b"] {
-        let error = PostgresStore::connect(&parameters, name, NoTls).expect_err("odd");
+        let error = PostgresStore::connect_blocking(&parameters, name, NoTls).expect_err("odd");
         assert_eq!(error.reason(), StoreErrorReason::Other);
     }
     drop(server);
-    let error = PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("gone");
+    let error =
+        PostgresStore::connect_blocking(&parameters, "delaywheel", NoTls).expect_err("gone");
     assert_eq!(error.reason(), StoreErrorReason::Unavailable);
 }
 
@@ -208,7 +210,7 @@ async fn a_transaction_of_the_user_decides() {
     transaction.commit().await.expect("commit");
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "a");
-    assert_eq!(timer.get("undone").expect("get"), None);
+    assert_eq!(timer.get("undone").wait().expect("get"), None);
 
     // The handler's row, the acknowledgement and the history, or none.
     store.keep_history(LONG);
@@ -229,8 +231,8 @@ async fn a_transaction_of_the_user_decides() {
     let again = store.acknowledge_in(&transaction, &record).await.expect("acknowledge");
     assert!(!again, "the claim is void");
     drop(transaction);
-    assert_eq!(store.history(timer.now(), None, None, 9).expect("history").len(), 1);
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(store.history(timer.now(), None, None, 9).block_on().expect("history").len(), 1);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).await.expect("count").get(0);
     assert_eq!(paid, 1);
 
@@ -284,7 +286,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
     // The acknowledgement would share the transaction of the next command.
-    until(|| timer.count().expect("count").live == 0);
+    until(|| timer.count().wait().expect("count").live == 0);
     proxy.arm("command", Cut::Answer);
     let error = timer.schedule("command", Duration::ZERO, b"").wait().expect_err("cut");
     let DurableError::Store(error) = error else { panic!("{error}") };
@@ -300,7 +302,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     // machine, this may be the acknowledgement.
     for cut in [Cut::Request, Cut::Answer] {
         // An acknowledgement under way would keep the row locked.
-        until(|| timer.count().expect("count").live == 0);
+        until(|| timer.count().wait().expect("count").live == 0);
         proxy.arm("begin", cut);
         put(&other, "begin", timer.now().saturating_add(SECOND));
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "begin");
@@ -318,10 +320,10 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let parameters = format!("{} {isolation}", server.parameters());
     let store = open(&parameters, "delaywheel");
     let now = store.clock().now();
-    let other = store.enter(now, 600 * SECOND, None).expect("enter");
+    let other = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
     for lapses in [false, true] {
         let id = put(&store, &lapses.to_string(), now);
-        let worker = store.enter(now, SECOND, None).expect("enter");
+        let worker = store.enter(now, SECOND, None).block_on().expect("enter");
         let number = worker.0.cast_signed();
         let mut client = client(&server);
         let mut claim = client.transaction().expect("begin");
@@ -333,9 +335,9 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
             let end = scope.spawn(|| {
                 let later = now.saturating_add(2 * SECOND);
                 if lapses {
-                    assert!(store.renew(other, later, SECOND).expect("renew"));
+                    assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
                 } else {
-                    store.leave(worker).expect("leave");
+                    store.leave(worker).block_on().expect("leave");
                 }
             });
             let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
@@ -347,7 +349,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
                 end.join().expect("the renewal does not wait");
                 claim.commit().expect("commit");
                 let later = now.saturating_add(2 * SECOND);
-                assert!(store.renew(other, later, SECOND).expect("renew"));
+                assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
             } else {
                 claim.commit().expect("commit");
                 end.join().expect("end");
@@ -392,7 +394,7 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     ] {
         for cut in [Cut::Request, Cut::Answer] {
             proxy.arm(text, cut);
-            let error = store.write(now, commands).expect_err("cut");
+            let error = store.write(now, commands).block_on().expect_err("cut");
             assert!(proxy.has_cut());
             let expected = if is_commit {
                 StoreErrorReason::OutcomeUnknown
@@ -400,13 +402,13 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
                 StoreErrorReason::Unavailable
             };
             assert_eq!(error.reason(), expected, "{text}, {cut:?}: {error:?}");
-            let found = direct.list(&all, 2 * COUNT).expect("list");
+            let found = direct.list(&all, 2 * COUNT).block_on().expect("list");
             let is_done = is_commit && cut == Cut::Answer;
             let is_new = |command: &&Command| matches!(command, Command::Schedule(_));
             let expected = if is_done { commands.iter().filter(is_new).count() } else { 0 };
             assert_eq!(found.len(), expected, "{text}, {cut:?}");
             for record in found {
-                direct.write(now, &[Command::Cancel(record.id)]).expect("cancel");
+                direct.write(now, &[Command::Cancel(record.id)]).block_on().expect("cancel");
             }
             // The server may notice later that a connection is cut, and keeps its locks until then.
             until(|| client.query_one(open, &[]).expect("count").get::<_, i64>(0) == 0);
@@ -462,7 +464,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
     let all = Query::Prefix { prefix: String::new(), after: None };
     let store = connect(&server);
     // Timeouts whose schedule was not acknowledged may be there, and are delivered as well.
-    let left = store.list(&all, 10).expect("list");
+    let left = store.list(&all, 10).block_on().expect("list");
     assert!(left.iter().all(|record| record.attempt == 0), "{left:?}");
 }
 
@@ -476,7 +478,7 @@ fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
             Command::Schedule(NewTimeout { conflict, ..new })
         };
         let commands: Vec<_> = (from..from + 200).map(new).collect();
-        store.write(now, &commands).expect("write")
+        store.write(now, &commands).block_on().expect("write")
     };
     let created = Answer::Scheduled(Scheduled::Created);
     // The first is due soon, so the store notifies other processes.
@@ -492,7 +494,7 @@ fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
         assert_eq!(write(from, conflict, SECOND), expected);
     }
     let all = Query::Prefix { prefix: String::new(), after: None };
-    let records = store.list(&all, 2_000).expect("list");
+    let records = store.list(&all, 2_000).block_on().expect("list");
     let tokens: BTreeSet<_> = records.iter().map(|record| record.token).collect();
     assert_eq!((records.len(), tokens.len()), (997, 997), "each has a token of its own");
 }
@@ -522,8 +524,8 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
     );
     client.batch_execute(&sql).expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "good");
-    until(|| timer.count().expect("count").dead > 0);
-    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
+    until(|| timer.count().wait().expect("count").dead > 0);
+    let dead = timer.list(&Query::Dead { after: None }, 9).wait().expect("list");
     assert_eq!(dead[0].id.as_str(), "bad");
     assert!(dead[0].error.as_ref().is_some_and(|error| error.contains(rule)), "{dead:?}");
     assert!(timer.finish(LONG));
@@ -565,11 +567,11 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     client.batch_execute(old).expect("schedule");
     let (timer, seen) = start(&server);
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
-    assert_eq!(timer.count().expect("count").live, 1, "it recurs");
-    timer.pause("q").expect("pause");
+    assert_eq!(timer.count().wait().expect("count").live, 1, "it recurs");
+    timer.pause("q").wait().expect("pause");
     let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
     client.batch_execute(new).expect("schedule");
-    let record = timer.get("new").expect("get").expect("scheduled");
+    let record = timer.get("new").wait().expect("get").expect("scheduled");
     let parts = (record.queue.as_str(), record.priority, record.key.as_ref().map(Name::as_str));
     assert_eq!(parts, ("q", Priority::High, Some("k")));
     // A worker of another process that waits for the queue hears of the end of the pause.
@@ -579,7 +581,7 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
     let worker = worker.build().expect("start");
     until(|| worker.stats().empty_claims >= 2);
     assert!(emails.try_recv().is_err());
-    timer.resume("q").expect("resume");
+    timer.resume("q").wait().expect("resume");
     assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
 }
 
@@ -595,7 +597,7 @@ fn a_cancel_or_schedule_by_another_process_stops_a_delivery() {
         let delivery = deliveries.recv_timeout(LONG).expect("delivery");
         if id == "a" {
             let cancel = Command::Cancel(delivery.id().clone());
-            connect(&server).write(timer.now(), &[cancel]).expect("cancel");
+            connect(&server).write(timer.now(), &[cancel]).block_on().expect("cancel");
         } else {
             let cancel = "SELECT delaywheel.cancel($1)";
             let replace = "SELECT delaywheel.schedule($1, now() + interval '1 day', '')";

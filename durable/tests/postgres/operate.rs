@@ -5,16 +5,17 @@ use super::*;
 /// Dead `lost`, overdue `held`, `idle` and `late`, of which a worker delivers the first and has
 /// claimed the second, and one in two days.
 fn fill(store: &PostgresStore, now: WallTime) {
-    let claims = || claim(store, store.enter(now, LONG, Some("node-1")).expect("enter"), now);
+    let claims =
+        || claim(store, store.enter(now, LONG, Some("node-1")).block_on().expect("enter"), now);
     let early = now.saturating_sub(7_200 * SECOND);
     put(store, "lost", early);
     let lost = claims();
-    store.begin(now, &lost, None).expect("begin");
+    store.begin(now, &lost, None).block_on().expect("begin");
     let dead = delaywheel_durable::Settlement::Dead { error: "no route".to_owned() };
-    store.write(now, &[Command::Settle(lost[0].clone(), dead)]).expect("settle");
+    store.write(now, &[Command::Settle(lost[0].clone(), dead)]).block_on().expect("settle");
     put(store, "held", early);
     put(store, "idle", early);
-    store.begin(now, &claims()[..1], None).expect("begin");
+    store.begin(now, &claims()[..1], None).block_on().expect("begin");
     put(store, "late", early);
     put(store, "far", now.saturating_add(172_800 * SECOND));
 }
@@ -88,7 +89,7 @@ fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
         .expect("start");
     timer.schedule("mail", Duration::ZERO, b"").wait().expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "mail");
-    until(|| timer.count().expect("count").dead > 0);
+    until(|| timer.count().wait().expect("count").dead > 0);
     assert!(run(&["dead"]).1.contains("mail  no route"));
     assert_eq!(
         run(&["requeue", "--prefix", "ma"]),

@@ -14,23 +14,23 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     let now = store.clock().now();
     let schedule = |id| {
         let new = NewTimeout::new(id, now, b"").and_then(|new| new.key("k")).expect("valid");
-        store.write(now, &[Command::Schedule(new)]).expect("write");
+        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
     };
     schedule("a");
-    let first = dead.enter(now, SECOND, None).expect("enter");
+    let first = dead.enter(now, SECOND, None).block_on().expect("enter");
     let held = claim(&dead, first, now);
     proxy.arm("COMMIT", Cut::Power);
     let one = NonZeroUsize::new(1);
-    thread::spawn(move || drop(dead.begin(now, &held, one)));
+    thread::spawn(move || drop(dead.begin(now, &held, one).block_on()));
     let locks = "SELECT count(*) FROM pg_stat_activity
         WHERE state = 'idle in transaction' AND query LIKE '%WITH held%'";
     wait_for(&mut client(&server), locks);
     schedule("b");
     let later = now.saturating_add(LONG);
-    let second = store.enter(later, LONG, None).expect("enter");
+    let second = store.enter(later, LONG, None).block_on().expect("enter");
     let held = claim(&store, second, now);
-    until(|| store.begin(now, &held, one).expect("begin") == [Begun::Begun]);
-    assert!(store.renew(second, later, LONG).expect("renew"));
+    until(|| store.begin(now, &held, one).block_on().expect("begin") == [Begun::Begun]);
+    assert!(store.renew(second, later, LONG).block_on().expect("renew"));
     assert_eq!(state(&store, &"a".try_into().expect("valid")), State::Pending);
 }
 
@@ -39,17 +39,17 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
 fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
     let Some((server, store, now)) = stored() else { return };
     let ids = ["a", "b"].map(|id| put(&store, id, now));
-    let worker = store.enter(now, LONG, None).expect("enter");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     assert_eq!(claim(&store, worker, now).len(), 2);
     let mut client = client(&server);
     let mut lock = client.transaction().expect("begin");
     let row = "SELECT FROM delaywheel.timeouts WHERE id = 'b' FOR UPDATE";
     lock.query(row, &[]).expect("lock");
     let states = || ids.each_ref().map(|id| state(&store, id));
-    assert_eq!(store.keep_only(worker, &[]).expect("keep"), 1);
+    assert_eq!(store.keep_only(worker, &[]).block_on().expect("keep"), 1);
     assert_eq!(states(), [State::Pending, State::Claimed]);
     lock.commit().expect("commit");
-    assert_eq!(store.keep_only(worker, &[]).expect("keep"), 1);
+    assert_eq!(store.keep_only(worker, &[]).block_on().expect("keep"), 1);
     assert_eq!(states(), [State::Pending; 2]);
 }
 
@@ -58,7 +58,7 @@ fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
 fn a_queue_with_a_rate_goes_on_without_its_row() {
     let Some((server, store, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
-    let permits = |now| store.permits(&queue, now, rate, 1).expect("permits").0;
+    let permits = |now| store.permits(&queue, now, rate, 1).block_on().expect("permits").0;
     permits(now);
     client(&server).batch_execute("DELETE FROM delaywheel.permits WHERE queue = 'q'").expect("row");
     assert_eq!(permits(now.saturating_add(LONG)), 1);
@@ -71,12 +71,12 @@ fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
     let proxy = Proxy::start(&server.parameters());
     let (sender, seen) = mpsc::channel();
     let timer = telling(builder(proxy.parameters()).recheck(None).lease(10 * LONG), sender);
-    timer.pause("").expect("pause");
+    timer.pause("").wait().expect("pause");
     let before = timer.stats().empty_claims;
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     until(|| timer.stats().empty_claims != before);
     proxy.arm("COMMIT", Cut::Answer);
-    timer.resume("").expect_err("cut");
+    timer.resume("").wait().expect_err("cut");
     assert!(proxy.has_cut());
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
@@ -107,9 +107,9 @@ fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
     let Some((server, store, now)) = stored() else { return };
     let later = now.saturating_add(LONG);
     let a = put(&store, "a", now);
-    let lapsed = store.enter(now, SECOND, None).expect("enter");
+    let lapsed = store.enter(now, SECOND, None).block_on().expect("enter");
     claim(&store, lapsed, now);
-    let worker = store.enter(later, LONG, None).expect("enter");
+    let worker = store.enter(later, LONG, None).block_on().expect("enter");
     let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
@@ -118,21 +118,21 @@ fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
         let (sender, renewed) = mpsc::channel();
         scope.spawn({
             let store = store.clone();
-            move || sender.send(store.renew(worker, later, LONG))
+            move || sender.send(store.renew(worker, later, LONG).block_on())
         });
         let renewed = renewed.recv_timeout(LONG / 3);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         assert!(renewed.expect("it does not wait for the claim").expect("renew"));
     });
     put(&store, "b", now);
-    let lapsed = store.enter(now, SECOND, None).expect("enter");
+    let lapsed = store.enter(now, SECOND, None).block_on().expect("enter");
     assert_eq!(claim(&store, lapsed, now).len(), 2, "the lease of the first one had lapsed");
     let mut index = client.transaction().expect("begin");
     index.batch_execute("LOCK TABLE delaywheel.timeouts IN SHARE MODE").expect("lock");
-    assert!(store.renew(worker, later, LONG).expect("renew"));
+    assert!(store.renew(worker, later, LONG).block_on().expect("renew"));
     assert_eq!(state(&store, &a), State::Claimed);
     index.commit().expect("commit");
-    assert!(store.renew(worker, later, LONG).expect("renew"));
+    assert!(store.renew(worker, later, LONG).block_on().expect("renew"));
     assert_eq!(state(&store, &a), State::Pending);
 }
 

@@ -34,24 +34,27 @@ fn settle(claims: &[Claim], settlement: &Settlement) -> Vec<Command> {
 
 /// Uses the store as workers and users do.
 fn use_store(store: &PostgresStore, now: WallTime) {
-    let worker = store.enter(now, Duration::from_secs(60), None).expect("enter");
+    let worker = store.enter(now, Duration::from_secs(60), None).block_on().expect("enter");
     let until = now.saturating_add(Duration::from_micros(1));
     let request = |from| ClaimRequest { from, limit: LIMIT, ..ClaimRequest::new(now, until) };
     // The server may make a new plan for a statement up to its sixth execution.
     for round in 0..8 {
         let from = if round % 2 == 0 { WallTime::MIN } else { now };
-        let batch = store.claim(worker, &request(from)).expect("claim").expect("lease");
+        let batch = store.claim(worker, &request(from)).block_on().expect("claim").expect("lease");
         let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
         assert_eq!(claims.len(), LIMIT);
-        assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Begun; LIMIT]);
+        assert_eq!(
+            store.begin(now, &claims, None).block_on().expect("begin"),
+            [Begun::Begun; LIMIT]
+        );
         let dead = Settlement::Dead { error: String::new() };
         let mut commands = settle(&claims[..2], &dead);
         commands.extend(settle(&claims[2..4], &Settlement::Release));
         commands.push(Command::Reschedule(claims[5].id.clone(), now));
         commands.push(Command::Cancel(claims[6].id.clone()));
-        store.write(now, &commands).expect("write");
-        store.write(now, &settle(&claims[7..], &Settlement::Done)).expect("write");
-        store.write(now, &[Command::Requeue(claims[0].id.clone(), now)]).expect("write");
+        store.write(now, &commands).block_on().expect("write");
+        store.write(now, &settle(&claims[7..], &Settlement::Done)).block_on().expect("write");
+        store.write(now, &[Command::Requeue(claims[0].id.clone(), now)]).block_on().expect("write");
         let after = batch.records.last().map(|last| (last.next, last.id.clone()));
         for query in [
             Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: after.clone() },
@@ -59,17 +62,20 @@ fn use_store(store: &PostgresStore, now: WallTime) {
             Query::Prefix { prefix: "0".to_owned(), after: after.map(|(_, id)| id) },
             Query::Prefix { prefix: "05".to_owned(), after: None },
         ] {
-            assert!(store.list(&query, LIMIT).expect("list").len() <= LIMIT);
+            assert!(store.list(&query, LIMIT).block_on().expect("list").len() <= LIMIT);
         }
-        store.count().expect("count");
-        assert_eq!(Overview::of(store, now, 1, LIMIT).expect("counts").due, LIMIT);
-        assert!(store.workers(LIMIT).expect("workers").is_some());
-        let queue = store.queues().expect("queues").remove(0);
-        assert_eq!(QueueOverview::of(store, queue, now, LIMIT).expect("counts").due, LIMIT);
-        assert!(store.renew(worker, now, Duration::from_secs(60)).expect("renew"));
+        store.count().block_on().expect("count");
+        assert_eq!(Overview::of(store, now, 1, LIMIT).block_on().expect("counts").due, LIMIT);
+        assert!(store.workers(LIMIT).block_on().expect("workers").is_some());
+        let queue = store.queues().block_on().expect("queues").remove(0);
+        assert_eq!(
+            QueueOverview::of(store, queue, now, LIMIT).block_on().expect("counts").due,
+            LIMIT
+        );
+        assert!(store.renew(worker, now, Duration::from_secs(60)).block_on().expect("renew"));
     }
-    store.keep_only(worker, &[]).expect("keep");
-    store.leave(worker).expect("leave");
+    store.keep_only(worker, &[]).block_on().expect("keep");
+    store.leave(worker).block_on().expect("leave");
 }
 
 #[test]
@@ -91,7 +97,7 @@ fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
             NewTimeout::new(id, now.saturating_add(delay), b"payload").expect("valid")
         };
         let commands: Vec<_> = numbers.map(|number| Command::Schedule(new(number))).collect();
-        store.write(now, &commands).expect("write");
+        store.write(now, &commands).block_on().expect("write");
     };
     schedule(0..100, Duration::ZERO);
     use_store(&store, now);

@@ -120,13 +120,15 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
     let manager = Manager::new(parameters, tokio_postgres::NoTls);
     let pool = Pool::builder(manager).max_size(4).build().expect("pool");
     let one = Builder::new_current_thread().enable_all().build().expect("runtime");
-    let error = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
+    let from_one = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
+    let error = from_one.block_on();
     assert_eq!(error.expect_err("one thread").reason(), StoreErrorReason::Other);
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("runtime");
     let task = runtime.spawn(async move {
         let handle = tokio::runtime::Handle::current();
-        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).expect("store");
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
+        let store = store.expect("store");
         let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
         let timer = DurableTimer::builder(store.clone())
             .recheck(None)
@@ -142,10 +144,10 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
         timer.schedule("b", Duration::ZERO, b"").await.expect("schedule");
         assert_eq!(seen.recv().await.as_deref(), Some("b"));
         for _ in 0..100 {
-            timer.get("none").expect("get");
+            timer.get("none").await.expect("get");
         }
         assert!(timer.finish(LONG));
-        assert_eq!(timer.count().expect("count").live, 0);
+        assert_eq!(timer.count().await.expect("count").live, 0);
         let status = pool.status();
         assert_eq!(status.available, status.size, "all are returned");
         let sql = "SELECT count(*) FROM pg_stat_activity
@@ -154,6 +156,48 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
         assert!((1..=4).contains(&row.get::<_, i64>(0)), "no others than those of the pool");
     });
     runtime.block_on(task).expect("task");
+}
+
+/// The call waits for a row in its transaction, on a connection of the store or of a pool.
+#[cfg(feature = "pool")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_dropped_leaves_no_transaction() {
+    use deadpool_postgres::{Manager, Pool};
+
+    let Some((server, own, now)) = stored() else { return };
+    let parameters = server.parameters().parse().expect("parameters");
+    let manager = Manager::new(parameters, tokio_postgres::NoTls);
+    let pool = Pool::builder(manager).max_size(1).build().expect("pool");
+    let runtime = tokio::runtime::Handle::current();
+    let pooled = PostgresStore::from_pool(pool, "delaywheel", runtime).await.expect("store");
+    let (mut client, watcher) = (async_client(&server).await, async_client(&server).await);
+    for store in [own, pooled] {
+        let worker = store.enter(now, LONG, None).await.expect("enter");
+        let lock = client.transaction().await.expect("begin");
+        lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).await.expect("lock");
+        let waiting = async {
+            let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            loop {
+                if let Some(row) = watcher.query_opt(waits, &[]).await.expect("waits") {
+                    break row.get::<_, i32>(0);
+                }
+            }
+        };
+        let session = tokio::select! {
+            left = store.leave(worker) => panic!("{left:?}"),
+            session = waiting => session,
+        };
+        lock.commit().await.expect("commit");
+        let is_open = "SELECT FROM pg_stat_activity WHERE pid = $1";
+        let ends = async {
+            while watcher.query_opt(is_open, &[&session]).await.expect("sessions").is_some() {
+                // It would use a connection that was returned.
+                store.enter(now, LONG, None).await.expect("enter");
+            }
+        };
+        tokio::time::timeout(LONG, ends).await.expect("the server ends the transaction");
+        assert!(store.renew(worker, now, LONG).await.expect("renew"), "it has not left");
+    }
 }
 
 /// The server has committed, and its session ends behind the pool before the answer.
@@ -172,5 +216,5 @@ fn a_commit_whose_session_ends_behind_a_pool_has_an_unknown_outcome() {
     let DurableError::Store(error) = answer.expect_err("the session ended") else { panic!() };
     assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
     let id = TimeoutId::new("payment").expect("valid");
-    assert!(connect(&server).get(&id).expect("get").is_some(), "it took effect");
+    assert!(connect(&server).get(&id).block_on().expect("get").is_some(), "it took effect");
 }

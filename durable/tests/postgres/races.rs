@@ -139,11 +139,11 @@ fn race(store: impl Store) {
         });
         answers.insert(id, all);
     }
-    until(|| timer.count().expect("count").live == 0);
+    until(|| timer.count().wait().expect("count").live == 0);
     for (id, (answer, _, _)) in &mut answers {
         answer.get_or_insert_with(|| cancel(id));
     }
-    let left = timer.list(&Query::Dead { after: None }, COUNT).expect("list");
+    let left = timer.list(&Query::Dead { after: None }, COUNT).wait().expect("list");
     let left: BTreeSet<_> = left.iter().map(|record| record.id.as_str()).collect();
     assert!(timer.finish(LONG));
     let deliveries = deliveries.lock().expect("not poisoned");
@@ -181,22 +181,22 @@ fn calls_that_race_with_deliveries_get_true_answers() {
 fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     let Some((server, store, now)) = stored() else { return };
     let a = put(&store, "a", now);
-    let worker = store.enter(now, LONG, None).expect("enter");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let later = now.saturating_add(LONG);
     let claims = claim(&store, worker, now);
     let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
-        let begin = scope.spawn(|| store.begin(now, &claims, None));
+        let begin = scope.spawn(|| store.begin(now, &claims, None).block_on());
         wait_for(&mut client, STALLED);
-        let answers = store.write(now, &[Command::Reschedule(a.clone(), later)]);
+        let answers = store.write(now, &[Command::Reschedule(a.clone(), later)]).block_on();
         assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         assert_ne!(begin.join().expect("begin").expect("begin"), [Begun::Begun]);
     });
-    let record = store.get(&a).expect("get").expect("a record");
+    let record = store.get(&a).block_on().expect("get").expect("a record");
     assert_eq!((record.state, record.next), (State::Pending, later));
-    assert_eq!(store.begin(now, &claims, None).expect("begin"), [Begun::Void]);
+    assert_eq!(store.begin(now, &claims, None).block_on().expect("begin"), [Begun::Void]);
 }
 
 /// The server runs the statement that begins a delivery when SQL of the user changes its payload.
@@ -204,19 +204,19 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
 fn a_delivery_whose_payload_changes_meanwhile_begins_then_or_at_the_next_try() {
     let Some((server, store, now)) = stored() else { return };
     put(&store, "a", now);
-    let worker = store.enter(now, LONG, None).expect("enter");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let claims = claim(&store, worker, now);
     let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
     let mut begun = thread::scope(|scope| {
-        let begin = scope.spawn(|| store.begin(now, &claims, None));
+        let begin = scope.spawn(|| store.begin(now, &claims, None).block_on());
         wait_for(&mut client, STALLED);
         client.batch_execute("UPDATE delaywheel.timeouts SET payload = 'x'").expect("update");
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         begin.join().expect("no panic").expect("begin")
     });
     if begun == [Begun::Locked] {
-        begun = store.begin(now, &claims, None).expect("begin");
+        begun = store.begin(now, &claims, None).block_on().expect("begin");
     }
     assert_eq!(begun, [Begun::Begun]);
 }
@@ -226,11 +226,11 @@ fn a_delivery_whose_payload_changes_meanwhile_begins_then_or_at_the_next_try() {
 fn a_claim_or_the_next_one_has_a_timeout_that_moves_meanwhile_at_its_new_time() {
     let Some((server, store, now)) = stored() else { return };
     let new = NewTimeout::new("a", now, b"").expect("valid");
-    store.write(now, &[Command::Schedule(new.clone())]).expect("write");
-    let worker = store.enter(now, LONG, None).expect("enter");
+    store.write(now, &[Command::Schedule(new.clone())]).block_on().expect("write");
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let (moved, later) = (now.saturating_add(SECOND), now.saturating_add(LONG));
     let claim = || {
-        let batch = store.claim(worker, &ClaimRequest::new(now, later)).expect("claim");
+        let batch = store.claim(worker, &ClaimRequest::new(now, later)).block_on().expect("claim");
         batch.expect("lease").records
     };
     let mut client = client(&server);
@@ -238,7 +238,7 @@ fn a_claim_or_the_next_one_has_a_timeout_that_moves_meanwhile_at_its_new_time() 
     let mut claimed = thread::scope(|scope| {
         let claim = scope.spawn(claim);
         wait_for(&mut client, STALLED);
-        let answers = store.write(now, &[Command::Reschedule(new.id.clone(), moved)]);
+        let answers = store.write(now, &[Command::Reschedule(new.id.clone(), moved)]).block_on();
         assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         claim.join().expect("no panic")
@@ -271,7 +271,8 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
         });
         assert!(["cancelled", "rescheduled"].contains(&&*answer), "{answer}");
     }
-    let record = store.get(&"a".try_into().expect("valid")).expect("get").expect("a record");
+    let record =
+        store.get(&"a".try_into().expect("valid")).block_on().expect("get").expect("a record");
     assert!(record.due <= store.clock().now());
 }
 
@@ -296,7 +297,7 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
     let id = |id: &str| TimeoutId::new(id).expect("valid");
     let commands = [Command::Cancel(id("a")), Command::Reschedule(id("b"), now)];
     let answers = thread::scope(|scope| {
-        let write = scope.spawn(|| store.write(now, &commands));
+        let write = scope.spawn(|| store.write(now, &commands).block_on());
         wait_for(&mut client, STALLED);
         let replace = format!("BEGIN; DELETE FROM delaywheel.timeouts; {schedule} COMMIT;");
         client.batch_execute(&replace).expect("replace");
@@ -305,8 +306,34 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
     });
     let cancelled = Answer::Cancelled(Cancelled::Cancelled);
     assert_eq!(answers, [cancelled, Answer::Rescheduled(Rescheduled::Rescheduled)]);
-    assert_eq!(store.get(&id("a")).expect("get"), None);
-    assert_eq!(store.get(&id("b")).expect("get").expect("kept").next, now);
+    assert_eq!(store.get(&id("a")).block_on().expect("get"), None);
+    assert_eq!(store.get(&id("b")).block_on().expect("get").expect("kept").next, now);
+}
+
+/// The server writes it after the caller has dropped the call. The timer does not look by itself.
+#[tokio::test]
+async fn a_timeout_whose_call_was_dropped_is_delivered() {
+    let Some((server, store, now)) = stored() else { return };
+    let (sender, seen) = mpsc::channel();
+    let builder = DurableTimer::builder(store.clone()).recheck(None);
+    let _timer = telling(builder, sender);
+    let client = async_client(&server).await;
+    let stall = "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
+            AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
+        CREATE TRIGGER stall BEFORE INSERT ON delaywheel.timeouts
+            FOR EACH ROW EXECUTE FUNCTION stall();
+        SELECT pg_advisory_lock(1)";
+    client.batch_execute(stall).await.expect("stall");
+    let waits = async {
+        while client.query_one(STALLED, &[]).await.expect("waits").get::<_, i64>(0) == 0 {}
+    };
+    let commands = [Command::Schedule(NewTimeout::new("a", now, b"").expect("valid"))];
+    tokio::select! {
+        written = store.write(now, &commands) => panic!("{written:?}"),
+        () = waits => (),
+    }
+    client.batch_execute("SELECT pg_advisory_unlock(1)").await.expect("go on");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
 
 /// Groups of many callers are written two at once, and no caller waits for the answer before it
@@ -343,6 +370,6 @@ fn commands_of_an_id_keep_their_order_while_two_groups_are_written() {
             });
         }
     });
-    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.count().wait().expect("count").live, 0);
     assert!(timer.finish(LONG));
 }

@@ -158,8 +158,8 @@ pub(crate) fn say(text: &str) {
 
 /// Makes the tables of a schema if it has none, and connects.
 pub(crate) fn open(parameters: &str, schema: &str) -> PostgresStore {
-    PostgresStore::migrate(parameters, schema, NoTls).expect("migrate");
-    PostgresStore::connect(parameters, schema, NoTls).expect("connect")
+    PostgresStore::migrate_blocking(parameters, schema, NoTls).expect("migrate");
+    PostgresStore::connect_blocking(parameters, schema, NoTls).expect("connect")
 }
 
 /// Finds the newest server that is installed.

@@ -30,14 +30,14 @@ fn two_databases_become_three_and_go_on_without_one() {
         receipt.wait().expect("schedule");
     }
     let growing = Sharded::growing(timers.clone(), 2);
-    while growing.count_unmoved().expect("count") > 0 {
-        growing.move_some(16).expect("move");
+    while growing.count_unmoved().wait().expect("count") > 0 {
+        growing.move_some(16).wait().expect("move");
     }
     let three = Sharded::new(timers.clone());
-    let moved = timers[2].count().expect("count").live;
+    let moved = timers[2].count().wait().expect("count").live;
     assert!((10..=30).contains(&moved), "{moved} of 60");
     let all = Query::Prefix { prefix: "a/".to_owned(), after: None };
-    assert_eq!(three.list(&all, 99).expect("list").len(), 60);
+    assert_eq!(three.list(&all, 99).wait().expect("list").len(), 60);
     for id in ids("a") {
         three.reschedule(id, Duration::ZERO).wait().expect("reschedule");
     }
@@ -67,7 +67,7 @@ fn two_databases_become_three_and_go_on_without_one() {
             Err(error) => panic!("{error}"),
         }
     }
-    let error = three.list(&all, 99).expect_err("one is missing");
+    let error = three.list(&all, 99).wait().expect_err("one is missing");
     assert!(matches!(error, DurableError::Store(_)), "{error}");
     // Some of the second one may have come before the end of its connections.
     let mut late: BTreeSet<_> = ids("later").filter(lost).collect();

@@ -39,8 +39,8 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
     roots.add(CertificateDer::from(certificate)).expect("certificate");
     let connect = || {
         let tls = connector(roots.clone());
-        PostgresStore::migrate(&parameters, "delaywheel", tls.clone())?;
-        PostgresStore::connect(&parameters, "delaywheel", tls)
+        PostgresStore::migrate_blocking(&parameters, "delaywheel", tls.clone())?;
+        PostgresStore::connect_blocking(&parameters, "delaywheel", tls)
     };
     // The server reads its settings again at a time of its own.
     let deadline = Instant::now() + LONG;
@@ -57,7 +57,7 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
         assert!(Instant::now() < deadline, "{:?}", timer.stats());
         std::thread::yield_now();
     }
-    timer.get("now").expect("get");
+    timer.get("now").wait().expect("get");
     let sql = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl
         JOIN pg_stat_activity USING (pid) WHERE application_name = 'tls'";
     let row = client(&server).query_one(sql, &[]).expect("query");
@@ -66,10 +66,13 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
     assert_eq!(all, encrypted);
     assert!(timer.finish(LONG));
 
-    let unknown =
-        PostgresStore::connect(&parameters, "delaywheel", connector(RootCertStore::empty()));
+    let unknown = PostgresStore::connect_blocking(
+        &parameters,
+        "delaywheel",
+        connector(RootCertStore::empty()),
+    );
     assert_eq!(unknown.expect_err("unknown").reason(), StoreErrorReason::Unavailable);
-    let plain =
-        PostgresStore::connect(&parameters, "delaywheel", NoTls).expect_err("it must be encrypted");
+    let plain = PostgresStore::connect_blocking(&parameters, "delaywheel", NoTls)
+        .expect_err("it must be encrypted");
     assert_eq!(plain.reason(), StoreErrorReason::Unavailable);
 }

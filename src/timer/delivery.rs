@@ -1,9 +1,9 @@
 //! Where expired timeouts go: to callbacks on the reaper or on a pool, or to the backlog, from
 //! which executor threads or receivers take them.
 //!
-//! The reaper adds a batch for each shard, and then wakes no more threads than sleep and are needed.
-//! A thread takes one timeout at a time, so a slow callback delays no timeout that another thread
-//! can take.
+//! The reaper adds a batch for each shard, and then wakes no more threads than sleep and are
+//! needed. A thread takes one timeout at a time, so a slow callback delays no timeout that another
+//! thread can take.
 //!
 //! # Hand-off
 //!
@@ -190,9 +190,9 @@ impl<T> Backlog<T> {
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
-    /// Adds a batch, which it leaves empty with its memory. Returns wakers of tasks, at most one for
-    /// a timeout. The caller holds the lock of the shard, and then [wakes](Self::wake) threads and
-    /// tasks, perhaps for several batches.
+    /// Adds a batch, which it leaves empty with its memory. Returns wakers of tasks, at most one
+    /// for a timeout. The caller holds the lock of the shard, and then [wakes](Self::wake) threads
+    /// and tasks, perhaps for several batches.
     #[must_use]
     pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> Vec<Waker> {
         let len = batch.len();

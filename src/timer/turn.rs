@@ -111,8 +111,8 @@ impl<S: ShardState> Shared<S> {
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
     /// lateness of the timeouts before. Returns whether no due timeout is left.
     ///
-    /// It wakes threads and tasks once for all shards, or for [`LEAST_STEPS`] timeouts at a time. If
-    /// cores are short, each wake-up stops another thread, which may hold a lock.
+    /// It wakes threads and tasks once for all shards, or for [`LEAST_STEPS`] timeouts at a time.
+    /// If cores are short, each wake-up stops another thread, which may hold a lock.
     fn expire_some(&self, batch: &mut Batch<S::Due>) -> bool {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);

@@ -103,9 +103,9 @@ fn climb(bench: &mut Bench, case: &str, slot: Duration, latency: [u32; 2], by: B
 }
 
 /// Offers rates past the knee in slots of 3 s, this many times each, and prints the outcomes.
-/// Returns whether every run completed at least 0.95 of the best rate, or of all that could complete
-/// if that is less, and a request took at most 1.3 of the processor time at half of the sustained
-/// rate. 20 runs take about 15 minutes.
+/// Returns whether every run completed at least 0.95 of the best rate, or of all that could
+/// complete if that is less, and a request took at most 1.3 of the processor time at half of the
+/// sustained rate. 20 runs take about 15 minutes.
 pub fn judge_past(runs: usize) -> bool {
     let long = Duration::from_secs(3);
     let mut is_flat = true;

@@ -120,42 +120,33 @@ pub fn judge_past(runs: usize) -> bool {
                 let schedule = Schedule::new(rate, long, latency);
                 (schedule.possible(), (0..runs).map(|_| attempt(&schedule, by)).collect())
             };
-            let completed = |outcomes: &[Outcome]| -> Vec<f64> {
-                outcomes.iter().map(|outcome| outcome.completed).collect()
+            let greatest = |outcomes: &[Outcome], figure: fn(&Outcome) -> f64| {
+                outcomes.iter().map(figure).fold(0.0, f64::max)
             };
-            let cpu = |outcomes: &[Outcome]| -> Vec<f64> {
-                outcomes.iter().map(|outcome| outcome.cpu.unwrap_or(f64::NAN)).collect()
-            };
-            let greatest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-            let half = greatest(&cpu(&offer(sustained / 2, 2).1));
-            let mut outcomes = vec![offer(sustained, 2)];
-            for tenths in [13, 15, 20] {
-                outcomes.push(offer(sustained / 10 * tenths, runs));
-            }
-            let all: Vec<_> =
-                outcomes.iter().flat_map(|(_, outcomes)| completed(outcomes)).collect();
-            let best = greatest(&all);
+            let cpu = |outcome: &Outcome| outcome.cpu.unwrap_or(f64::NAN);
+            let half = greatest(&offer(sustained / 2, 2).1, cpu);
+            let offers = [(10, 2), (13, runs), (15, runs), (20, runs)]
+                .map(|(tenths, runs)| (tenths, offer(sustained / 10 * tenths, runs)));
+            let bests = offers.iter().map(|(_, (_, runs))| greatest(runs, |run| run.completed));
+            let best = bests.fold(0.0, f64::max);
             println!(
-                "\n{how}, {latency:?}: sustained {} k/s, best {best:.0} k/s, {half:.0} ns at half",
-                sustained / 1_000,
+                "\n{how}, {latency:?}: sustained {} k/s, {half:.0} ns at half",
+                sustained / 1_000
             );
-            for ((possible, outcomes), times) in outcomes.iter().zip(["1.0", "1.3", "1.5", "2.0"]) {
+            for (tenths, (possible, runs)) in &offers {
                 let aim = best.min(*possible);
-                let least = completed(outcomes).into_iter().fold(aim, f64::min) / aim;
-                let most = greatest(&cpu(outcomes)) / half;
-                let verdict = match (times, least >= 0.95 && most <= 1.3) {
-                    ("1.0", _) => "for comparison",
+                let least = runs.iter().map(|run| run.completed).fold(aim, f64::min) / aim;
+                let most = greatest(runs, cpu) / half;
+                let verdict = match (tenths, least >= 0.95 && most <= 1.3) {
+                    (10, _) => "for comparison",
                     (_, true) => "good",
                     (_, false) => "MISSED",
                 };
                 is_flat &= verdict != "MISSED";
-                let created: Vec<_> = outcomes.iter().map(|outcome| outcome.created).collect();
                 println!(
-                    "{verdict} at {times}: least rate {least:.2} of {aim:.0} k/s, most time {most:.2} of half; \
-                     k/s {:.0?}, created {created:.2?}, ns {:.0?}",
-                    completed(outcomes),
-                    cpu(outcomes),
+                    "{verdict} at {tenths}/10: {least:.2} of {aim:.0} k/s, {most:.2} of the time"
                 );
+                runs.iter().for_each(|run| println!("  {run:.2?}"));
             }
         }
     }

@@ -129,10 +129,7 @@ pub fn judge_past(runs: usize) -> bool {
                 .map(|(tenths, runs)| (tenths, offer(sustained / 10 * tenths, runs)));
             let bests = offers.iter().map(|(_, (_, runs))| greatest(runs, |run| run.completed));
             let best = bests.fold(0.0, f64::max);
-            println!(
-                "\n{how}, {latency:?}: sustained {} k/s, {half:.0} ns at half",
-                sustained / 1_000
-            );
+            println!("\n{how}, {latency:?}: {} k/s, {half:.0} ns at half", sustained / 1_000);
             for (tenths, (possible, runs)) in &offers {
                 let aim = best.min(*possible);
                 let least = runs.iter().map(|run| run.completed).fold(aim, f64::min) / aim;
@@ -144,7 +141,7 @@ pub fn judge_past(runs: usize) -> bool {
                 };
                 is_flat &= verdict != "MISSED";
                 println!(
-                    "{verdict} at {tenths}/10: {least:.2} of {aim:.0} k/s, {most:.2} of the time"
+                    "{verdict} at {tenths}/10: {least:.2} of {aim:.0} k/s, time {most:.2} of half"
                 );
                 runs.iter().for_each(|run| println!("  {run:.2?}"));
             }

@@ -55,10 +55,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             timer.shards.lock(shard).state_mut().begin_pass(&mut walk);
             others.push((shard, walk));
         }
+        // The checks before may have ended all operations there.
+        let others = others.into_iter().filter(|(shard, _)| filters.may_have(hash, *shard));
         let (mut batch, mut completed) = (Batch::new(), 0);
         for (shard, mut walk) in iter::once((first, walk())).chain(others) {
-            // The checks before may have ended all operations there.
-            while walk.next.is_some() && filters.may_have(hash, shard) {
+            while walk.next.is_some() {
                 let mut guard = timer.shards.lock(shard);
                 guard.state_mut().take_out(&mut walk, &mut batch);
                 release(guard);

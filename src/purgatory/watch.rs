@@ -284,7 +284,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
 
     /// Counts a new operation in the limits that displace. For each one that is exceeded, displaces
     /// the operation of the least rank of all shards. That is the newcomer only if it was
-    /// registered before the other one. Searches again if the operation found has already ended.
+    /// registered before the other one, and not if the clock has stepped back since the other was.
+    /// Searches again if the operation found has already ended.
     #[cold]
     fn displace(&self, newcomer: (usize, Key), now: Nanos) {
         let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
@@ -295,14 +296,15 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 Some((rank, shard, key))
             };
             let except = |shard| (shard == newcomer.0).then_some(newcomer.1);
+            let present = timer.shards.clock.elapsed().get();
             // One displacement at a time: two threads that see one excess would displace twice.
             let turn = displacing.lock();
             while limits.is_exceeded(limit) {
                 let others =
                     (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
-                let Some(other @ (rank @ (is_by_threshold, _), ..)) = others.min() else { break };
-                let own = oldest(newcomer.0, None);
-                let own = own.filter(|(own, ..)| !is_by_threshold && *own < rank);
+                let Some(other @ (rank @ (is_by_threshold, at), ..)) = others.min() else { break };
+                let own = oldest(newcomer.0, None).filter(|_| !is_by_threshold && at <= present);
+                let own = own.filter(|(own, ..)| *own < rank);
                 let (_, shard, key) = own.unwrap_or(other);
                 let mut shard = timer.shards.lock(shard);
                 let claim = shard.state_mut().end(key, Completion::Displaced, now);

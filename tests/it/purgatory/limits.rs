@@ -4,15 +4,20 @@
 use std::{
     error::Error,
     io,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use delaywheel::{
-    Completion,
+    Clock, Completion,
     Completion::Satisfied,
     Condition::{Events, Threshold},
-    DelayedOperation, ManualClock, Overload, Purgatory, Timer, TimerBuildError, Watch,
-    WatchErrorKind,
+    DelayedOperation, Driven, ManualClock, Overload, Purgatory, Timer, TimerBuildError, Watch,
+    WatchErrorKind, Watched,
 };
 
 use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, must_return};
@@ -151,6 +156,36 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
         purgatory.check_invariants();
         assert_eq!(purgatory.stats().delayed, 1);
     });
+}
+
+/// A clock that the test sets, also back.
+#[derive(Debug, Clone)]
+struct Set(Instant, Arc<AtomicU64>);
+
+impl Clock for Set {
+    fn now(&self) -> Instant {
+        self.0 + Duration::from_micros(self.1.load(Ordering::Relaxed))
+    }
+
+    fn adopt(&self, _: Weak<dyn Driven>) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_new_operation_is_not_displaced_because_the_clock_steps_back() {
+    let clock = Set(Instant::now(), Arc::default());
+    let timer = Timer::builder().clock(clock.clone()).shards(2);
+    let builder = Purgatory::builder().timer(timer).max_delayed(1, Overload::DisplaceOldest);
+    let purgatory: Purgatory<u32, Op> = builder.build().unwrap();
+    let watch = || purgatory.watch(Op::new(), [1], HOUR).ok().and_then(Watched::key).unwrap();
+    // Threads are spread over the shards. Both times are in one tick.
+    for micros in [10_900, 10_000] {
+        clock.1.store(micros, Ordering::Relaxed);
+        let key = thread::scope(|scope| scope.spawn(watch).join().unwrap());
+        assert!(purgatory.is_waiting(key), "at {micros} us");
+    }
+    purgatory.shutdown();
 }
 
 #[test]

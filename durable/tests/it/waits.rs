@@ -1,6 +1,6 @@
 //! A timer that waits does nothing and blocks nobody, and times of the crate `jiff`.
 
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, OnceLock};
 
 use delaywheel_durable::Sharded;
 
@@ -150,6 +150,26 @@ fn a_timer_that_has_finished_has_made_its_changes() {
     assert!(timer.finish(20 * SECOND));
     let queues = memory.queues().block_on().expect("queues");
     assert!(queues.iter().any(|queue| queue.is_paused));
+}
+
+#[test]
+fn a_handler_calls_its_timer_while_that_finishes() {
+    let own = Arc::new(OnceLock::<DurableTimer>::new());
+    let timer = Arc::clone(&own);
+    let handler = move |_: &Delivery| {
+        let timer = timer.wait();
+        timer.pause("q").wait()?;
+        assert_eq!(timer.count().wait()?.live, 1);
+        Ok(())
+    };
+    let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(handler).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    thread::scope(|scope| {
+        let finished = scope.spawn(|| timer.finish(20 * SECOND));
+        assert!(own.set(timer.clone()).is_ok());
+        assert!(finished.join().expect("finish"));
+    });
+    assert_eq!(timer.stats().acknowledged, 1);
 }
 
 #[test]

@@ -172,7 +172,7 @@ pub use self::{
     repeat::{Missed, Repeat},
     sharded::Sharded,
     store::{
-        Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
+        Answer, Begun, Calls, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
         NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
         WorkerLease,
     },

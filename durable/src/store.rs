@@ -15,7 +15,6 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pollster::block_on;
 
 use crate::{
     error::StoreResult,
@@ -412,6 +411,9 @@ pub struct QueueState {
 /// not block.
 pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
+/// Calls of a store for a task, which [`Store::spawn`] runs.
+pub type Calls = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Timers of this process that want to know of new records.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Vec<Notice>>);
@@ -452,10 +454,11 @@ impl Listeners {
 /// and a future that is dropped before its end. A timer treats a panic like that error: it counts
 /// the error, pauses, and calls again.
 ///
-/// A timer polls each future on a thread that has no runtime and that the future may block, or by
-/// [`spawn`](Self::spawn). So one that needs a runtime brings it, as those of `PostgresStore` do.
-/// Tasks may await the futures of a store that does not block. Those of any store they await by the
-/// methods of [`DurableTimer`](crate::DurableTimer).
+/// A timer polls each future on a thread of its own, which has no runtime and which the future may
+/// block, or by [`spawn`](Self::spawn). In virtual time it does so on the thread of the caller. So
+/// one that needs a runtime brings it, as those of `PostgresStore` do. Tasks may await the futures
+/// of a store that does not block. Those of any store they await by the methods of
+/// [`DurableTimer`](crate::DurableTimer).
 ///
 /// The methods are those of the crate `async-trait`, whose macro this crate exports.
 ///
@@ -610,11 +613,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Runs a future of a timer, which makes calls of the store for a task. Must not block. The
-    /// default does so on a thread that the future may block. A store whose futures do not block
-    /// can use its executor.
-    fn spawn(&self, calls: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        blocking::unblock(|| block_on(calls)).detach();
+    /// Runs reads of a timer at once, if the futures of the store do not block, or returns them. A
+    /// thread of the timer runs those that come back, one after the other. By default, all come
+    /// back. Must not block.
+    fn spawn(&self, calls: Calls) -> Option<Calls> {
+        Some(calls)
     }
 
     /// Returns the clock by which all workers of the store agree on the time. By default that of

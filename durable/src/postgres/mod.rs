@@ -11,7 +11,7 @@ mod sql;
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
-    pin::{Pin, pin},
+    pin::pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -43,9 +43,9 @@ use crate::{
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
-        NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
-        WorkerLease, news,
+        Answer, Begun, Calls, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
+        Listeners, NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement,
+        Store, WorkerId, WorkerLease, news,
     },
     time::{WallClock, WallTime},
     workers::interval,
@@ -866,8 +866,9 @@ impl Store for PostgresStore {
         Some(RECHECK)
     }
 
-    fn spawn(&self, calls: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    fn spawn(&self, calls: Calls) -> Option<Calls> {
         self.shared.connections.runtime.spawn(calls);
+        None
     }
 
     fn clock(&self) -> Arc<dyn WallClock> {

@@ -18,7 +18,7 @@ use crate::{
         Store,
     },
     time::{WallTime, When},
-    timer::{self, DurableTimer, Read, Receipt, calls, one, read_scheduled},
+    timer::{self, CallThread, DurableTimer, Read, Receipt, calls, one, read_scheduled},
     transition::{Change, apply},
 };
 
@@ -78,6 +78,8 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
 /// it has an entry for each move.
 ///
+/// A call of several databases delays no call of one. If the stores block, it has another thread.
+///
 /// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
 /// make the next. If one of its two databases fails, so does the call. If the first one was changed
 /// before, the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call
@@ -93,6 +95,8 @@ pub struct Sharded {
     /// The first ones, which have all timeouts at the start.
     old: usize,
     sweep: Arc<Mutex<Sweep>>,
+    /// Makes the calls of several databases, so that none of these delays those of one.
+    calls: Arc<CallThread>,
     /// Called before a call of a store that takes part in a move. An error ends the mover there.
     #[cfg(test)]
     hook: Arc<Mutex<Option<model::Hook>>>,
@@ -135,6 +139,7 @@ impl Sharded {
             timers: timers.into(),
             old,
             sweep: Arc::default(),
+            calls: Arc::default(),
             #[cfg(test)]
             hook: Arc::default(),
         }
@@ -157,11 +162,42 @@ impl Sharded {
         (jump(id, self.old), self.home(id))
     }
 
+    /// Returns a handle for a call, which does not keep the timers from their end.
+    fn for_call(&self) -> Self {
+        let timers = self.timers.iter().map(DurableTimer::for_call).collect();
+        Self { timers, ..self.clone() }
+    }
+
+    /// Makes calls for a task, like those of one timer.
+    fn ask<T: Send + Sync + 'static>(
+        &self,
+        are_reads: bool,
+        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
+    ) -> Receipt<T> {
+        let (receipt, calls) = Receipt::of(calls, are_reads);
+        if let Some(calls) = self.timers[0].spawn(calls) {
+            self.calls.push(calls);
+        }
+        receipt
+    }
+
+    /// Makes calls that change something.
+    fn change<T: Send + Sync + 'static>(
+        &self,
+        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
+    ) -> Receipt<T> {
+        let changes = self.timers.iter().map(DurableTimer::change).collect::<Result<Vec<_>, _>>();
+        self.ask(false, async move {
+            let _changes = changes?;
+            calls.await
+        })
+    }
+
     fn now_of(&self, id: &TimeoutId) -> WallTime {
         self.timers[self.home(id)].now()
     }
 
-    fn submit_one<T: Send + 'static>(
+    fn submit_one<T: Send + Sync + 'static>(
         &self,
         command: Result<Command, InputError>,
         read: Read<T>,
@@ -173,9 +209,8 @@ impl Sharded {
         let (old, new) = command.as_ref().map_or((0, 0), |command| self.homes(command.id()));
         match command {
             Ok(command) if old != new => {
-                let this = self.clone();
-                self.timers[0]
-                    .ask(async move { timer::read(read, &[this.write_moving(command).await?]) })
+                let this = self.for_call();
+                self.change(async move { timer::read(read, &[this.write_moving(command).await?]) })
             }
             command => self.timers[new].submit(command.map(|command| vec![command]), read),
         }
@@ -256,13 +291,16 @@ impl Sharded {
 
     /// Returns a timeout; `None` if there is none of that id.
     pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
-        let (this, id) = (self.clone(), id.try_into().map_err(Into::<InputError>::into));
-        self.timers[0].ask(async move {
-            let id = id?;
-            let (old, new) = this.homes(&id);
-            if old == new {
-                return this.timers[new].get(id).await;
-            }
+        let id = match id.try_into().map_err(Into::<InputError>::into) {
+            Ok(id) => id,
+            Err(error) => return Receipt::failed(error.into()),
+        };
+        let (old, new) = self.homes(&id);
+        if old == new {
+            return self.timers[new].get(id);
+        }
+        let this = self.for_call();
+        self.ask(true, async move {
             Ok(match this.locate(&id).await? {
                 Place::Old(record) | Place::New(record) => Some(record),
                 Place::Nowhere | Place::Copied => None,
@@ -273,8 +311,8 @@ impl Sharded {
     /// Returns at most `limit` timeouts of all databases, in the order of the list. To continue,
     /// put the last one into the query. A timeout that moves meanwhile may be missing.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
-        let (this, query) = (self.clone(), query.clone());
-        self.timers[0].ask(async move {
+        let (this, query) = (self.for_call(), query.clone());
+        self.ask(true, async move {
             let mut all = Vec::new();
             for store in this.stores() {
                 let mut query = query.clone();
@@ -302,8 +340,8 @@ impl Sharded {
 
     /// Returns the numbers of live and of dead timeouts. One that moves meanwhile may count twice.
     pub fn count(&self) -> Receipt<Counts> {
-        let this = self.clone();
-        self.timers[0].ask(async move {
+        let this = self.for_call();
+        self.ask(true, async move {
             let mut sum = Counts::default();
             for store in this.stores() {
                 let Counts { live, dead } = store.count().await?;
@@ -315,8 +353,8 @@ impl Sharded {
 
     /// Returns the number of timeouts that are due and not acknowledged.
     pub fn count_due(&self) -> Receipt<usize> {
-        let this = self.clone();
-        self.timers[0].ask(async move {
+        let this = self.for_call();
+        self.ask(true, async move {
             let mut sum = 0;
             for timer in &*this.timers {
                 sum += timer::count_due(timer.store(), timer.now()).await?;
@@ -326,13 +364,18 @@ impl Sharded {
     }
 
     fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
-        let this = self.clone();
-        self.timers[0].ask(async move {
-            let (queue, mut paused) = (queue?, Ok(()));
-            for store in this.stores() {
-                paused = paused.and(store.pause(&queue, is_paused).await);
+        let queue = match queue {
+            Ok(queue) => queue,
+            Err(error) => return Receipt::failed(error.into()),
+        };
+        let pause = |timer: &DurableTimer| timer.set_paused(Ok(queue.clone()), is_paused);
+        let receipts: Vec<_> = self.timers.iter().map(pause).collect();
+        self.ask(true, async move {
+            let mut paused = Ok(());
+            for receipt in receipts {
+                paused = paused.and(receipt.await);
             }
-            Ok(paused?)
+            paused
         })
     }
 
@@ -346,7 +389,7 @@ impl Sharded {
     }
 
     /// Finishes all timers at once, like [`DurableTimer::finish`]. Returns whether all deliveries
-    /// have ended.
+    /// and changes have ended.
     #[must_use]
     pub fn finish(&self, within: Duration) -> bool {
         thread::scope(|scope| {

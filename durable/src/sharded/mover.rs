@@ -67,10 +67,11 @@ impl Sharded {
     ///
     /// # Errors
     ///
-    /// The error of a database. The next call continues with another one.
+    /// The error of a database, and the next call continues with another one; or
+    /// [`ShutDown`](crate::DurableError::ShutDown).
     pub fn move_some(&self, limit: usize) -> Receipt<bool> {
-        let this = self.clone();
-        self.timers[0].ask(async move { Ok(this.move_now(limit).await?) })
+        let this = self.for_call();
+        self.change(async move { Ok(this.move_now(limit).await?) })
     }
 
     pub(super) async fn move_now(&self, limit: usize) -> StoreResult<bool> {
@@ -110,8 +111,8 @@ impl Sharded {
     /// Returns the number of timeouts that are in an old database and belong into a new one, and
     /// of moves that have not ended. Reads all timeouts of the old databases.
     pub fn count_unmoved(&self) -> Receipt<u64> {
-        let this = self.clone();
-        self.timers[0].ask(async move {
+        let this = self.for_call();
+        self.ask(true, async move {
             let all = Query::Prefix { prefix: String::new(), after: None };
             let copies = Query::Times { from: PARKED, until: WallTime::MAX, after: None };
             let mut count = 0;

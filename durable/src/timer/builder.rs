@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use super::{
     DurableTimer,
     alarm::Alarm,
@@ -437,7 +439,7 @@ impl DurableTimerBuilder {
                 handler = Arc::new(move |delivery| pass_on.push(delivery));
                 threads = Some(started);
             }
-            queues.push(Served { settings, handler, threads });
+            queues.push(Served { settings, handler: Mutex::new(Some(handler)), threads });
         }
         self.store.keep_history(self.history);
         let core = Core::new(self.store, clock, alarm, queues);
@@ -465,8 +467,8 @@ impl DurableTimerBuilder {
         for (name, run) in threads.into_iter().chain(more) {
             let core = Arc::clone(&core);
             let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
-            let thread = spawned.inspect_err(|_| timer.core().commits.close())?;
-            timer.core().threads.lock().push(thread);
+            let thread = spawned.inspect_err(|_| timer.core.commits.close())?;
+            timer.core.threads.lock().push(thread);
         }
         Ok(timer)
     }

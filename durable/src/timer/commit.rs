@@ -25,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{executor::contain, stats::Counters};
 use crate::{
-    error::{StoreError, StoreErrorReason, StoreResult},
+    error::{DurableError, StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, Name, TimeoutId},
     store::{Answer, Command, Settlement, Store, news},
     time::WallTime,
@@ -73,6 +73,8 @@ pub(super) enum Reply {
     Caller(oneshot::Sender<StoreResult<Vec<Answer>>>),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
+    /// A caller that pauses a queue or resumes it. There are no commands.
+    Paused(Name, bool, oneshot::Sender<Result<(), DurableError>>),
 }
 
 /// How a settlement counts.
@@ -113,6 +115,7 @@ struct Waiting {
     aside: Aside,
     /// Ids of the commands that each thread is writing.
     under_way: [FxHashSet<TimeoutId>; 2],
+    is_pausing: bool,
     is_closed: bool,
 }
 
@@ -167,11 +170,18 @@ impl Waiting {
     /// Takes a group: all jobs that wait, up to one whose id the other thread is writing.
     fn take(&mut self, thread: usize) -> Vec<Job> {
         let (mut group, mut commands, mut bytes) = (Vec::new(), 0, 0);
+        // A pause waits for the groups under way, and is alone.
+        if let Some(Job { reply: Reply::Paused(..), .. }) = self.jobs.front() {
+            self.is_pausing = self.under_way.iter().all(FxHashSet::is_empty);
+            let paused = if self.is_pausing { self.jobs.pop_front() } else { None };
+            return Vec::from_iter(paused);
+        }
         while let Some(job) = self.jobs.pop_front() {
             commands += job.commands.len();
             bytes += job.commands.iter().map(payload).sum::<usize>();
             let is_full = !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES);
             let others = &self.under_way[1 - thread];
+            let is_full = is_full || matches!(job.reply, Reply::Paused(..));
             if is_full || !others.is_empty() && job.ids().any(|id| others.contains(id)) {
                 self.jobs.push_front(job);
                 break;
@@ -216,7 +226,7 @@ impl CommitQueue {
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         let is_written = state.under_way.iter().all(FxHashSet::is_empty);
-        state.jobs.is_empty() && state.aside.ids.is_empty() && is_written
+        state.jobs.is_empty() && state.aside.ids.is_empty() && is_written && !state.is_pausing
     }
 
     /// Waits for jobs, and takes a group; `None` once the queue is closed and empty. The second
@@ -253,12 +263,16 @@ impl CommitQueue {
             }
             if !failed.again.is_empty() && !state.is_closed {
                 self.changed[thread].wait_for(&mut state, RETRY);
+                // A pause that waits gets its own answer.
+                let is_pause = |job: &&Job| matches!(job.reply, Reply::Paused(..));
+                let pauses = state.jobs.iter().take_while(is_pause).count();
                 for job in failed.again.into_iter().rev() {
                     state.asked += job.asked();
-                    state.jobs.push_front(job);
+                    state.jobs.insert(pauses, job);
                 }
             }
             state.under_way[thread].clear();
+            state.is_pausing = false;
             if state.is_closed || !state.jobs.is_empty() {
                 self.changed[1 - thread].notify_one();
             }
@@ -396,6 +410,7 @@ pub(super) fn write_group(
             Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
             Reply::Settled(token, _) if is_over => outcome.ended.push(token),
             Reply::Settled(..) => failed.again.push(job),
+            Reply::Paused(..) => (),
         }
     }
     failed
@@ -446,6 +461,7 @@ fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &C
             };
             total.add(1);
         }
+        Reply::Paused(..) => (),
     }
 }
 

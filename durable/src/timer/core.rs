@@ -20,7 +20,7 @@ use super::{
     commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
-    executor::{Handler, Threads, contain, run_contained},
+    executor::{CallThread, Handler, Threads, contain, run_contained},
     held::Lane,
     policy::Backoff,
     stats::{Counters, DurableStats},
@@ -66,7 +66,8 @@ impl Inbox {
 
 pub(super) struct Served {
     pub(super) settings: DriverSettings,
-    pub(super) handler: Handler,
+    /// `None` after the end: the last call may drop the rest on the thread of a store.
+    pub(super) handler: Mutex<Option<Handler>>,
     pub(super) threads: Option<Arc<Threads>>,
 }
 
@@ -77,6 +78,9 @@ pub(super) struct Core {
     /// `None` in virtual time, when no thread sleeps.
     pub(super) alarm: Option<Alarm>,
     pub(super) commits: CommitQueue,
+    pub(super) calls: CallThread,
+    /// Each call of [`Sharded`](crate::Sharded) under way that changes something has a clone.
+    pub(crate) changes: Arc<()>,
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
@@ -102,6 +106,8 @@ impl Core {
             counters: Counters::default(),
             alarm,
             commits: CommitQueue::default(),
+            calls: CallThread::default(),
+            changes: Arc::default(),
             queues,
             drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
@@ -140,6 +146,18 @@ impl Core {
         if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
     }
 
+    /// Pauses a queue, or resumes it, in turn with commands.
+    pub(super) fn pause(
+        &self,
+        queue: Name,
+        is_paused: bool,
+    ) -> oneshot::Receiver<Result<(), DurableError>> {
+        let (sender, receiver) = oneshot::channel();
+        let reply = Reply::Paused(queue, is_paused, sender);
+        self.commit(Job { commands: Vec::new(), reply });
+        receiver
+    }
+
     /// Queues a job; in virtual time, writes it at once. After the end the job is dropped, and its
     /// caller sees a closed channel.
     fn commit(&self, job: Job) {
@@ -156,7 +174,15 @@ impl Core {
         self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
     }
 
-    fn write(&self, group: Vec<Job>) -> Failed {
+    fn write(&self, mut group: Vec<Job>) -> Failed {
+        if let Some(Job { reply: Reply::Paused(..), .. }) = group.first()
+            && let Some(Job { reply: Reply::Paused(queue, is_paused, sender), .. }) = group.pop()
+        {
+            let paused = contain(|| self.store.pause(&queue, is_paused));
+            // The caller may have gone.
+            let _ = sender.send(paused.map_err(Into::into));
+            return Failed::default();
+        }
         let mut outcome = Outcome::default();
         let now = self.clock.now();
         let failed = write_group(&*self.store, now, group, &self.counters, &mut outcome);
@@ -261,7 +287,7 @@ impl Core {
             };
             let again = steps.iter().any(|step| step.again);
             for (queue, step) in self.queues.iter().zip(steps) {
-                self.carry_out(&queue.handler, step, claim);
+                self.carry_out(queue, step, claim);
             }
             if !again && !self.inbox.lock().has_news() {
                 return next;
@@ -269,11 +295,12 @@ impl Core {
         }
     }
 
-    fn carry_out(&self, handler: &Handler, step: Step, claim: &dyn Fn(LaneClaim)) {
+    fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
         for (claim, settlement, counted) in step.settlements {
             self.settle(claim, settlement, counted);
         }
+        let Some(handler) = queue.handler.lock().clone() else { return };
         for (record, run) in step.begun {
             let Some(ends) = self.itself.upgrade() else { continue };
             let delivery = Delivery::new(record, run, ends);
@@ -306,7 +333,13 @@ impl Core {
             self.run_turns(alarm, &claim);
         });
         self.commits.close();
-        self.queues.iter().filter_map(|queue| queue.threads.as_ref()).for_each(|t| t.close());
+        for queue in &self.queues {
+            if let Some(threads) = &queue.threads {
+                threads.close();
+            }
+            let handler = queue.handler.lock().take();
+            run_contained(|| drop(handler));
+        }
         *self.phase.lock() = Phase::Ended;
     }
 
@@ -385,9 +418,10 @@ impl Core {
         *self.phase.lock() == Phase::Ended && self.join(deadline)
     }
 
-    /// Waits for the threads, so that only the handles of the timer hold the store. Returns whether
-    /// they have ended.
+    /// Waits for the threads and their calls, so that only the handles of the timer hold the store.
+    /// Returns whether they have ended.
     fn join(&self, deadline: Option<Instant>) -> bool {
+        self.calls.close();
         let this = thread::current().id();
         let runs = |thread: &JoinHandle<()>| !thread.is_finished() && thread.thread().id() != this;
         let has_ended = wait_until(deadline, || !self.threads.lock().iter().any(runs));
@@ -397,8 +431,8 @@ impl Core {
         has_ended
     }
 
-    /// Returns whether nothing is due or being delivered, no command waits, and the driver has
-    /// taken all news.
+    /// Returns whether nothing is due or being delivered, no change waits, and the driver has taken
+    /// all news.
     fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
         let drivers = match deadline {
@@ -408,7 +442,8 @@ impl Core {
         let Some(drivers) = drivers else { return false };
         let now = self.clock.now();
         // A command that was written has left its news.
-        self.commits.is_idle()
+        Arc::strong_count(&self.changes) == 1
+            && self.commits.is_idle()
             && !self.inbox.lock().has_news()
             && drivers.iter().all(|driver| driver.is_idle(now))
     }
@@ -538,6 +573,7 @@ mod tests {
             let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
             let mut settings = DriverSettings::default();
             set(&mut settings);
+            let handler = Mutex::new(Some(handler));
             let queues = vec![Served { settings, handler, threads: None }];
             let (boxed, shared) = (Box::new(store.clone()), Arc::new(clock.clone()));
             let core = Core::new(boxed, shared, Some(Alarm::new()), queues);

@@ -1,4 +1,5 @@
-//! Threads that run a blocking handler. Catches panics of handlers and stores.
+//! Threads that run blocking handlers, and one that calls stores for tasks. Catches panics of
+//! handlers and stores.
 
 use std::{
     any::Any,
@@ -7,7 +8,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, mpsc},
     task::{Context, Poll},
     thread::{self, JoinHandle},
 };
@@ -16,7 +17,10 @@ use parking_lot::{Condvar, Mutex};
 use pollster::block_on;
 
 use super::delivery::Delivery;
-use crate::error::{StoreError, StoreErrorReason, StoreResult};
+use crate::{
+    error::{StoreError, StoreErrorReason, StoreResult},
+    store::Calls,
+};
 
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
@@ -98,6 +102,39 @@ impl Drop for Threads {
     }
 }
 
+/// A thread that makes calls of stores one after the other. It starts with the first ones.
+#[derive(Debug, Default)]
+pub(crate) struct CallThread(Mutex<Option<mpsc::Sender<Calls>>>);
+
+impl CallThread {
+    /// Adds calls. Returns the thread if it was started.
+    pub(crate) fn push(&self, calls: Calls) -> Option<JoinHandle<()>> {
+        let mut sender = self.0.lock();
+        let mut started = None;
+        if sender.is_none() {
+            let (first, waiting) = mpsc::channel::<Calls>();
+            let run = move || waiting.into_iter().for_each(block_on);
+            let thread = thread::Builder::new().name("delaywheel-calls".to_owned());
+            started = thread.spawn(run).ok();
+            *sender = started.is_some().then_some(first);
+        }
+        let Some(first) = sender.clone() else {
+            drop(sender);
+            // Without a thread, the caller waits.
+            block_on(calls);
+            return None;
+        };
+        // The thread has the receiver.
+        let _ = first.send(calls);
+        started
+    }
+
+    /// Makes the thread end after the calls that wait. Later calls start another one.
+    pub(super) fn close(&self) {
+        self.0.lock().take();
+    }
+}
+
 /// Runs a blocking handler and ends the delivery by its result. A panic counts as a failure.
 pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
     handler: &(dyn Fn(&Delivery) -> Result<(), E> + Send + Sync),
@@ -124,7 +161,8 @@ pub(super) fn contain<R, F: Future<Output = StoreResult<R>>>(
     block_on(contained(async { call().await }))
 }
 
-/// Polls calls of a store. Turns a panic into a failure of unknown outcome.
+/// Polls calls of a store. Turns a panic into a failure of unknown outcome. An `async` block drops
+/// what it awaits within its poll.
 pub(super) async fn contained<R, E: From<StoreError>>(
     calls: impl Future<Output = Result<R, E>>,
 ) -> Result<R, E> {
@@ -143,4 +181,34 @@ pub(super) async fn contained<R, E: From<StoreError>>(
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{panic::resume_unwind, pin::Pin};
+
+    use super::*;
+
+    struct PanicsAtDrop;
+
+    impl Future for PanicsAtDrop {
+        type Output = StoreResult<()>;
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<StoreResult<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Drop for PanicsAtDrop {
+        fn drop(&mut self) {
+            // Without a message on standard error.
+            resume_unwind(Box::new("the store fails"));
+        }
+    }
+
+    #[test]
+    fn a_future_of_a_store_that_panics_when_it_is_dropped_is_an_error() {
+        let error = contain(|| PanicsAtDrop).expect_err("it panics");
+        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+    }
 }

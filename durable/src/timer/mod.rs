@@ -12,8 +12,8 @@ mod policy;
 pub(crate) mod stats;
 
 use std::{
-    future::Future,
-    pin::Pin,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -21,6 +21,7 @@ use std::{
 
 use pollster::block_on;
 
+pub(crate) use self::executor::CallThread;
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},
@@ -33,8 +34,8 @@ use crate::{
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState, Rescheduled,
-        Scheduled, Store,
+        Answer, Calls, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState,
+        Rescheduled, Scheduled, Store,
     },
     time::{WallTime, When},
 };
@@ -73,7 +74,9 @@ use crate::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct DurableTimer {
-    owner: Arc<Owner>,
+    core: Arc<Core>,
+    /// `None` in a call under way, which does not keep the timer from its end.
+    owner: Option<Arc<Owner>>,
 }
 
 /// Shuts the timer down when the last handle is dropped.
@@ -88,8 +91,9 @@ impl Drop for Owner {
 
 /// The answer to a call that is under way: a future, for which a thread can also wait.
 ///
-/// The call is carried out even if the receipt is dropped, and keeps the store open until it ends.
-/// A poll does not block.
+/// A change is carried out even if the receipt is dropped. A read is then left out, or stopped at
+/// its next poll. A call under way keeps the store open, and not the timer. A poll does not block.
+/// In virtual time, the method that returns the receipt makes the call, and blocks.
 #[derive(Debug)]
 #[must_use = "the call has succeeded once the receipt says so"]
 pub struct Receipt<T>(Pending<T>);
@@ -104,7 +108,36 @@ enum Pending<T> {
 pub(crate) type Read<T> = fn(&[Answer]) -> Option<Result<T, DurableError>>;
 
 impl<T> Receipt<T> {
-    fn failed(error: DurableError) -> Self {
+    /// Returns a receipt for calls, and a future that makes them. It stops reads of which the
+    /// receipt is gone.
+    pub(crate) fn of(
+        calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
+        are_reads: bool,
+    ) -> (Self, Calls)
+    where
+        T: Send + Sync + 'static,
+    {
+        let (sender, answer) = oneshot::channel();
+        let calls = async move {
+            let read = async {
+                let mut calls = pin!(calls);
+                poll_fn(|context| {
+                    if are_reads && sender.is_closed() {
+                        return Poll::Ready(Err(DurableError::ShutDown));
+                    }
+                    calls.as_mut().poll(context)
+                })
+                .await
+            };
+            // This drops the calls: whoever gets the answer may open the store again.
+            let answer = contained(read).await;
+            // The caller may have gone.
+            let _ = sender.send(answer);
+        };
+        (Self(Pending::Call(answer)), Box::pin(calls))
+    }
+
+    pub(crate) fn failed(error: DurableError) -> Self {
         let (sender, answer) = oneshot::channel();
         // The receiver is there.
         let _ = sender.send(Err(error));
@@ -272,6 +305,9 @@ macro_rules! calls {
             /// Deliveries that wait for a thread or a task go back to the store. The default queue
             /// is `""`.
             ///
+            /// Takes effect after earlier changes of this timer, and before later ones, except
+            /// those that wait for a locked record. The timer takes it until it has ended.
+            ///
             /// Of several databases, each is asked, and the first error is returned.
             pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
                 self.set_paused(queue.try_into().map_err(Into::into), true)
@@ -305,16 +341,23 @@ impl DurableTimer {
     }
 
     fn new(core: Arc<Core>) -> Self {
-        Self { owner: Arc::new(Owner(core)) }
+        Self { owner: Some(Arc::new(Owner(Arc::clone(&core)))), core }
     }
 
-    fn core(&self) -> &Core {
-        &self.owner.0
+    /// Returns a handle for a call, which does not keep the timer from its end.
+    pub(crate) fn for_call(&self) -> Self {
+        Self { core: self.shared(), owner: None }
     }
 
-    /// Returns the state of the timer for a call, which does not keep the timer from its end.
     fn shared(&self) -> Arc<Core> {
-        Arc::clone(&self.owner.0)
+        Arc::clone(&self.core)
+    }
+
+    /// Begins a change, for which [`finish`](Self::finish) waits until the mark is dropped.
+    pub(crate) fn change(&self) -> Result<Arc<()>, DurableError> {
+        let change = Arc::clone(&self.core.changes);
+        self.core.check_open()?;
+        Ok(change)
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
@@ -347,35 +390,41 @@ impl DurableTimer {
     ) -> Receipt<T> {
         let submit = || {
             let commands = commands?;
-            self.core().check_open()?;
+            // A call under way began before the end.
+            if self.owner.is_some() {
+                self.core.check_open()?;
+            }
             // A caller may have set the fields of a new timeout.
             commands.iter().try_for_each(|command| match command {
                 Command::Schedule(new) => check_payload(&new.payload),
                 _ => Ok(()),
             })?;
-            Ok(self.core().submit(commands))
+            Ok(self.core.submit(commands))
         };
         submit().map_or_else(Receipt::failed, |answers| Receipt(Pending::Commands(answers, read)))
     }
 
-    /// Makes calls of the store for a task; in virtual time, at once.
-    pub(crate) fn ask<T: Send + 'static>(
+    /// Reads the store for a task, as long as its receipt is there; in virtual time, at once.
+    fn ask<T: Send + Sync + 'static>(
         &self,
         calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
     ) -> Receipt<T> {
-        let (sender, answer) = oneshot::channel();
-        let calls = async move {
-            // This drops the calls: whoever gets the answer may open the store again.
-            let answer = contained(calls).await;
-            // The caller may have gone.
-            let _ = sender.send(answer);
-        };
-        if self.core().alarm.is_some() {
-            self.store().spawn(Box::pin(calls));
-        } else {
-            block_on(calls);
+        let (receipt, calls) = Receipt::of(calls, true);
+        if let Some(calls) = self.spawn(calls)
+            && let Some(started) = self.core.calls.push(calls)
+        {
+            self.core.threads.lock().push(started);
         }
-        Receipt(Pending::Call(answer))
+        receipt
+    }
+
+    /// Runs calls, or returns them for a thread that they may block.
+    pub(crate) fn spawn(&self, calls: Calls) -> Option<Calls> {
+        if self.core.alarm.is_some() {
+            return self.store().spawn(calls);
+        }
+        block_on(calls);
+        None
     }
 
     /// Returns a timeout; `None` if there is none of that id.
@@ -403,9 +452,15 @@ impl DurableTimer {
         self.ask(async move { Ok(count_due(&*core.store, now).await?) })
     }
 
-    fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
-        let core = self.shared();
-        self.ask(async move { Ok(core.store.pause(&queue?, is_paused).await?) })
+    pub(crate) fn set_paused(
+        &self,
+        queue: Result<Name, InputError>,
+        is_paused: bool,
+    ) -> Receipt<()> {
+        match queue {
+            Ok(queue) => Receipt(Pending::Call(self.core.pause(queue, is_paused))),
+            Err(error) => Receipt::failed(error.into()),
+        }
     }
 
     /// Returns at most `limit` attempts that have ended, of one or of all timeouts, the latest
@@ -449,20 +504,20 @@ impl DurableTimer {
     /// Returns the present time of the timer's clock.
     #[must_use]
     pub fn now(&self) -> WallTime {
-        self.core().clock.now()
+        self.core.clock.now()
     }
 
     /// Returns the store. For the methods that only its type has, keep a clone of it.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
-        &*self.core().store
+        &*self.core.store
     }
 
     /// Returns the counts of the timer, and the numbers of records in its memory. Does not ask the
     /// store, unlike [`count`](Self::count) and [`count_due`](Self::count_due).
     #[must_use]
     pub fn stats(&self) -> DurableStats {
-        self.core().stats()
+        self.core.stats()
     }
 
     /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
@@ -472,7 +527,7 @@ impl DurableTimer {
     /// Each call adds the durations since the last one.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
-        self.core().publish_metrics();
+        self.core.publish_metrics();
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.
@@ -480,16 +535,16 @@ impl DurableTimer {
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
     /// end; the lease is renewed until they have. Does not wait for them.
     pub fn shutdown(&self) {
-        self.core().shut_down();
+        self.core.shut_down();
     }
 
     /// Refuses new timeouts, delivers until no timeout is due or being delivered, and shuts down;
-    /// after `within` at the latest. Returns whether all deliveries have ended.
+    /// after `within` at the latest. Returns whether all deliveries and changes have ended.
     ///
     /// Later timeouts stay in the store.
     #[must_use]
     pub fn finish(&self, within: Duration) -> bool {
-        self.core().finish(within)
+        self.core.finish(within)
     }
 }
 

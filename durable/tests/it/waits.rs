@@ -1,6 +1,8 @@
 //! A timer that waits does nothing and blocks nobody, and times of the crate `jiff`.
 
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex, OnceLock};
+
+use delaywheel_durable::Sharded;
 
 use super::{
     simulation::{Call, RemoteStore},
@@ -97,6 +99,145 @@ fn a_store_that_panics_while_it_is_asked_is_an_error() {
             if error.reason() == StoreErrorReason::OutcomeUnknown),
         "{error:?}"
     );
+}
+
+#[test]
+fn changes_of_one_caller_take_effect_in_their_order() {
+    let timer = DurableTimer::builder(MemoryStore::new()).build_with(|_| ()).expect("start");
+    for _ in 0..2_000 {
+        let receipts = [timer.resume(""), timer.pause("")];
+        // It is not delivered: the queue is paused.
+        let scheduled = timer.schedule("a", Duration::ZERO, b"");
+        for receipt in receipts {
+            receipt.wait().expect("pause");
+        }
+        assert_eq!(scheduled.wait().expect("schedule"), Scheduled::Created);
+        assert!(timer.queues().wait().expect("queues")[0].is_paused);
+        assert_eq!(timer.cancel("a").wait().expect("cancel"), Cancelled::Cancelled);
+    }
+}
+
+/// Returns a store whose calls, except writes and claims, wait, a number that counts them, and a
+/// sender that lets one of them go on.
+fn slow(memory: &MemoryStore) -> (RemoteStore, Arc<AtomicUsize>, mpsc::Sender<()>) {
+    let (go, waits) = mpsc::channel();
+    let (waits, calls) = (Mutex::new(waits), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&calls);
+    let store = RemoteStore::hooked(memory, move |call| {
+        if matches!(call, Call::Other) {
+            counter.fetch_add(1, SeqCst);
+            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
+        }
+        Ok(())
+    });
+    (store, calls, go)
+}
+
+fn wait_for_calls(calls: &AtomicUsize) {
+    while calls.load(SeqCst) == 0 {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_timer_that_has_finished_has_made_its_changes() {
+    let memory = MemoryStore::new();
+    let (store, _, go) = slow(&memory);
+    let timer = DurableTimer::builder(store).build().expect("start");
+    drop(timer.pause("q"));
+    assert!(!timer.finish(SECOND / 10), "the pause is under way");
+    go.send(()).expect("the store waits");
+    assert!(timer.finish(20 * SECOND));
+    let queues = memory.queues().block_on().expect("queues");
+    assert!(queues.iter().any(|queue| queue.is_paused));
+}
+
+#[test]
+fn a_handler_calls_its_timer_while_that_finishes() {
+    let own = Arc::new(OnceLock::<DurableTimer>::new());
+    let timer = Arc::clone(&own);
+    let handler = move |_: &Delivery| {
+        let timer = timer.wait();
+        timer.pause("q").wait()?;
+        assert_eq!(timer.count().wait()?.live, 1);
+        Ok(())
+    };
+    let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(handler).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    thread::scope(|scope| {
+        let finished = scope.spawn(|| timer.finish(20 * SECOND));
+        assert!(own.set(timer.clone()).is_ok());
+        assert!(finished.join().expect("finish"));
+    });
+    assert_eq!(timer.stats().acknowledged, 1);
+}
+
+#[test]
+fn a_read_does_not_wait_for_changes() {
+    let (go, waits) = mpsc::channel();
+    let waits = Mutex::new(waits);
+    let store = RemoteStore::hooked(&MemoryStore::new(), move |call| {
+        if matches!(call, Call::Write(_)) {
+            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
+        }
+        Ok(())
+    });
+    let timer = DurableTimer::builder(store).build().expect("start");
+    let (written, paused) = (timer.schedule("a", DAY, b""), timer.pause(""));
+    assert_eq!(timer.count().wait().expect("count").live, 0);
+    assert!(!timer.queues().wait().expect("queues")[0].is_paused);
+    go.send(()).expect("the store waits");
+    written.wait().expect("schedule");
+    paused.wait().expect("pause");
+}
+
+#[test]
+fn a_read_that_waits_is_not_made_once_its_receipt_is_gone() {
+    let (store, calls, go) = slow(&MemoryStore::new());
+    let timer = DurableTimer::builder(store).build().expect("start");
+    let first = timer.count();
+    wait_for_calls(&calls);
+    (0..9).for_each(|_| drop(timer.count()));
+    let last = timer.count();
+    (0..2).for_each(|_| go.send(()).expect("the store waits"));
+    first.wait().and(last.wait()).expect("count");
+    assert_eq!(calls.load(SeqCst), 2);
+}
+
+/// All threads of the pool of the crate `blocking` call the timer, which needs none of them.
+#[test]
+fn calls_of_a_full_pool_of_threads_are_answered() {
+    let timer = DurableTimer::builder(MemoryStore::new()).build().expect("start");
+    let (sender, ended) = mpsc::channel();
+    let is_full = Arc::new(Barrier::new(500));
+    for _ in 0..500 {
+        let (timer, sender, is_full) = (timer.clone(), sender.clone(), Arc::clone(&is_full));
+        let call = move || {
+            is_full.wait();
+            sender.send(timer.count().wait().is_ok())
+        };
+        blocking::unblock(call).detach();
+    }
+    for _ in 0..500 {
+        assert_eq!(ended.recv_timeout(20 * SECOND), Ok(true));
+    }
+}
+
+#[test]
+fn a_call_of_several_databases_keeps_no_timer_from_its_end() {
+    let (store, calls, go) = slow(&MemoryStore::new());
+    let first = DurableTimer::builder(store).build().expect("start");
+    let (sender, handler_is_gone) = mpsc::channel();
+    let handler = move |delivery| sender.send(delivery).expect("the test waits");
+    let second = DurableTimer::builder(MemoryStore::new()).build_with(handler).expect("start");
+    let sharded = Sharded::new(vec![first, second]);
+    let counts = sharded.count();
+    wait_for_calls(&calls);
+    drop(sharded);
+    let ended = handler_is_gone.recv_timeout(20 * SECOND);
+    assert!(matches!(ended, Err(mpsc::RecvTimeoutError::Disconnected)));
+    go.send(()).expect("the store waits");
+    counts.wait().expect("the call goes on");
 }
 
 #[cfg(feature = "jiff")]

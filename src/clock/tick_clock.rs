@@ -131,8 +131,8 @@ impl TickClock {
     }
 
     /// Notifies a listener of each jump of the clocks from now on. Only the first call has an
-    /// effect. Returns `true` if the caller must wake the reaper: the system reports no jumps, so the
-    /// reaper begins to recheck, or another call has returned before the effect.
+    /// effect. Returns `true` if the caller must wake the reaper: it has to begin to recheck,
+    /// because the system reports no jumps, or another call has returned before the effect.
     pub(crate) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
         if self.recheck.get().is_some() || self.watches.fetch_add(1, Ordering::AcqRel) > 0 {
             return false;

@@ -39,7 +39,9 @@ fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
 
 /// A clock that schedules on its timer, once, when the timer begins to watch it.
 #[derive(Debug, Clone, Default)]
-struct Scheduling(Arc<Mutex<Option<(Timer, mpsc::Sender<()>)>>>);
+struct Scheduling(Arc<Mutex<Option<Scheduled>>>);
+
+type Scheduled = (Timer, mpsc::Sender<()>);
 
 impl Clock for Scheduling {
     fn now(&self) -> Instant {

@@ -547,6 +547,7 @@ mod tests {
         }
 
         /// Returns the number of slots that take memory.
+        #[cfg(feature = "std")]
         pub(crate) fn held(&self) -> usize {
             let Elsewhere { packed, unswept } = &self.elsewhere;
             let segments = self.segments.iter().chain(unswept).map(|segment| segment.len());
@@ -667,11 +668,10 @@ mod tests {
                     while slab.sweep() {}
                 }
                 let most = live.len() * if is_shrunk { 4 } else { 6 } / 3;
-                let slots: usize = slab.segments.iter().map(|segment| segment.len()).sum();
-                let packed = slab.elsewhere.packed.iter().flatten();
-                let packed = packed.map(|packed| packed.slots.len());
-                assert!(packed.clone().all(|len| len * 4 <= SEGMENT * 3), "full ones stay");
-                let slots = slots + packed.sum::<usize>();
+                let slots = slab.held();
+                let mut packed = slab.elsewhere.packed.iter().flatten();
+                let is_sparse = |packed: &Packed<_>| packed.slots.len() * 4 <= SEGMENT * 3;
+                assert!(packed.all(|packed| is_sparse(packed)), "full ones stay");
                 assert!(slots <= most + SEGMENT, "{slots} slots for {}", live.len());
                 slab.check_invariants();
                 for (key, value) in &mut live {

@@ -91,7 +91,7 @@ const QUARTERS_ON_REQUEST: usize = 3;
 const QUARTERS_IN_STEPS: usize = 2;
 
 /// Slots of at most this many bytes are not packed: a wheel's records take as much.
-const SMALL: usize = 32;
+const UNPACKED: usize = 32;
 
 /// Slots of a new slab's first segment.
 const FIRST: usize = 1;
@@ -345,7 +345,7 @@ impl<V> Slab<V> {
     }
 
     /// Whether a sweep packs sparse segments.
-    const PACKS: bool = size_of::<Slot<V>>() > SMALL;
+    const PACKS: bool = size_of::<Slot<V>>() > UNPACKED;
 
     /// Adds vacant slots: more of the first segment, those of an empty one, or a segment. Returns
     /// `false` if that would take indices from [`END`] on.
@@ -537,6 +537,24 @@ mod tests {
 
     use super::*;
 
+    impl<V> Slab<V> {
+        /// Makes an empty slab whose slot 0 has had almost 2^31 values, and has the next one.
+        pub(crate) fn worn() -> Self {
+            let mut slab = Self::starting_at(NonZeroU32::new(u32::MAX / 2).unwrap());
+            assert!(slab.make_room());
+            slab.first_generation = NonZeroU32::MIN;
+            slab
+        }
+
+        /// Returns the number of slots that take memory.
+        #[cfg(feature = "std")]
+        pub(crate) fn held(&self) -> usize {
+            let Elsewhere { packed, unswept } = &self.elsewhere;
+            let segments = self.segments.iter().chain(unswept).map(|segment| segment.len());
+            segments.chain(packed.iter().flatten().map(|packed| packed.slots.len())).sum()
+        }
+    }
+
     fn take<V>(slab: &mut Slab<V>, key: Key) -> Option<(u32, V)> {
         slab.remove(key.index(), Some(key)).map(|(_, tag, value)| (tag, value))
     }
@@ -563,9 +581,8 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_often_used_keeps_only_its_own_segment() {
-        let mut slab = Slab::starting_at(NonZeroU32::new(u32::MAX / 2).unwrap());
+        let mut slab = Slab::worn();
         let hot = slab.insert(0, 0).unwrap();
-        slab.first_generation = NonZeroU32::MIN;
         for _ in 0..2 {
             let crowd: Vec<_> = (0..8 * 1024).map(|value| slab.insert(0, value).unwrap()).collect();
             take(&mut slab, hot);
@@ -651,11 +668,10 @@ mod tests {
                     while slab.sweep() {}
                 }
                 let most = live.len() * if is_shrunk { 4 } else { 6 } / 3;
-                let slots: usize = slab.segments.iter().map(|segment| segment.len()).sum();
-                let packed = slab.elsewhere.packed.iter().flatten();
-                let packed = packed.map(|packed| packed.slots.len());
-                assert!(packed.clone().all(|len| len * 4 <= SEGMENT * 3), "full ones stay");
-                let slots = slots + packed.sum::<usize>();
+                let slots = slab.held();
+                let mut packed = slab.elsewhere.packed.iter().flatten();
+                let is_sparse = |packed: &Packed<_>| packed.slots.len() * 4 <= SEGMENT * 3;
+                assert!(packed.all(|packed| is_sparse(packed)), "full ones stay");
                 assert!(slots <= most + SEGMENT, "{slots} slots for {}", live.len());
                 slab.check_invariants();
                 for (key, value) in &mut live {

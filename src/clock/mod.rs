@@ -90,7 +90,6 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// A timer calls this with its first timeout if the clock [may jump](Self::may_jump), and with
     /// its first deadline by the wall clock. The default, [`watch_steps`], is right for clocks of
     /// the system. A clock that jumps for other reasons keeps the listeners, and calls them itself.
-    /// It must not use a timer meanwhile.
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
     }

@@ -11,6 +11,7 @@ use std::{
 
 use super::{Clock, ManualClock, StepListener, SystemClock};
 use crate::{
+    panics::catch,
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -34,8 +35,10 @@ pub(crate) struct TickClock {
     /// for its cache line.
     latest: AtomicU64,
     /// Period at which to read the clock while timeouts are pending, because it may jump. Empty
-    /// until the first [`watch`](Self::watch); `None` if the system reports jumps.
+    /// until the first [`watch`](Self::watch) has returned; `None` if the system reports jumps.
     recheck: OnceLock<Option<Duration>>,
+    /// Number of calls of `watch` that found no period.
+    watches: AtomicU64,
 }
 
 /// Returns the present, as an instant and as [`system_nanos`].
@@ -105,8 +108,17 @@ impl TickClock {
             None => (source.now().into(), Nanos::ZERO),
             Some(_) => (OnceLock::new(), Nanos::ZERO),
         };
-        let (latest, recheck) = (AtomicU64::new(0), OnceLock::new());
-        Self { source, is_system, origin, started, manual_start, ticks, latest, recheck }
+        Self {
+            source,
+            is_system,
+            origin,
+            started,
+            manual_start,
+            ticks,
+            latest: AtomicU64::new(0),
+            recheck: OnceLock::new(),
+            watches: AtomicU64::new(0),
+        }
     }
 
     /// Returns the start of tick 0.
@@ -118,13 +130,25 @@ impl TickClock {
         })
     }
 
-    /// Notifies a listener of each jump of the clocks. Only the first call has an effect. It
-    /// returns whether the clock has to be read again and again, also by a reaper that sleeps
-    /// already. So does a call at the same time.
+    /// Notifies a listener of each jump of the clocks from now on. Only the first call has an
+    /// effect. Returns `true` if the caller must wake the reaper: it has to begin to recheck,
+    /// because the system reports no jumps, or another call has returned before the effect.
     pub(crate) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
-        let is_first = self.recheck.get().is_none();
-        let recheck = self.recheck.get_or_init(|| self.source.watch(listener));
-        is_first && recheck.is_some()
+        if self.recheck.get().is_some() || self.watches.fetch_add(1, Ordering::AcqRel) > 0 {
+            return false;
+        }
+        // Without a lock: the clock may use the timer.
+        match catch(|| self.source.watch(listener)) {
+            Ok(recheck) => {
+                _ = self.recheck.set(recheck);
+                recheck.is_some() || self.watches.load(Ordering::Acquire) > 1
+            }
+            Err(panic) => {
+                // The next call tries again.
+                self.watches.store(0, Ordering::Release);
+                panic.resume()
+            }
+        }
     }
 
     /// Returns the time from the start of tick 0 until `span` from now.
@@ -340,12 +364,14 @@ mod tests {
         }
     }
 
+    struct Nobody;
+
+    impl StepListener for Nobody {
+        fn clock_has_stepped(&self) {}
+    }
+
     #[test]
     fn a_clock_that_jumps_without_notice_is_read_again_while_timeouts_are_pending() {
-        struct Nobody;
-        impl StepListener for Nobody {
-            fn clock_has_stepped(&self) {}
-        }
         let clock = Arc::new(Unwatched(Instant::now()));
         let clock = TickClock::new(Some(clock), Duration::from_millis(1));
         let [near, far] = [400, 3_600_000].map(Tick::new);
@@ -354,6 +380,34 @@ mod tests {
         assert_eq!(clock.pause_until(far), Duration::from_secs(1));
         assert_eq!(clock.pause_until(near), Duration::from_millis(400));
         assert_eq!(clock.pause_until(Tick::MAX), Duration::MAX, "without timeouts, it sleeps");
+    }
+
+    /// A clock that panics when it is first watched, and then uses its timer.
+    #[derive(Debug)]
+    struct Watching(Mutex<Option<Arc<TickClock>>>);
+
+    impl Clock for Watching {
+        fn now(&self) -> Instant {
+            Instant::now()
+        }
+
+        fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+            let clock = self.0.lock().take().expect("the clock panics");
+            assert!(!clock.watch(listener), "it need not wake the reaper");
+            None
+        }
+    }
+
+    #[test]
+    fn a_call_that_watches_tells_if_another_did_not_wait_for_it() {
+        let source = Arc::new(Watching(Mutex::default()));
+        let clock =
+            Arc::new(TickClock::new(Some(Arc::clone(&source) as _), Duration::from_millis(1)));
+        let watch = || clock.watch(Weak::<Nobody>::new());
+        assert!(catch(watch).is_err());
+        *source.0.lock() = Some(Arc::clone(&clock));
+        assert!(watch(), "the reaper may have missed a jump");
+        assert!(!watch(), "only once");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, hash::Hash, io, marker::PhantomData, sync::Arc, time::Duration};
 
-use foldhash::{SharedSeed, fast::SeedableRandomState};
+use foldhash::{SharedSeed, quality::SeedableRandomState};
 
 use super::{
     Purgatory, SharedPurgatory,

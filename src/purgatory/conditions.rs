@@ -117,7 +117,7 @@ pub(super) struct Threshold<K> {
 }
 
 /// Number of keys below which a new key is compared with each.
-const FEW: usize = 16;
+const COMPARED: usize = 16;
 
 impl<K: Eq> Conditions<K> {
     #[inline]
@@ -150,7 +150,7 @@ impl<K: Eq> Conditions<K> {
                 |(other, same): &(u64, Option<K>)| *other == hash && same.as_ref() == Some(&key);
             let is_known = match threshold {
                 Some(_) => false,
-                None if self.events.len() < FEW => self.events.iter().any(is_it),
+                None if self.events.len() < COMPARED => self.events.iter().any(is_it),
                 None => self.is_among_many(hash, is_it),
             };
             if is_known {

@@ -206,7 +206,7 @@ pub(super) enum Watcher {
 }
 
 /// Watchers of events that a list holds without a map. Few in models, so that these need the map.
-const FEW: u32 = if cfg!(loom) { 1 } else { 4 };
+const IN_LIST: u32 = if cfg!(loom) { 1 } else { 4 };
 
 /// Watchers of events in a chunk.
 const CHUNK: u32 = if cfg!(loom) { 1 } else { 8 };
@@ -236,8 +236,8 @@ impl Spot {
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
     #[inline]
     fn in_list(key: u32, index: usize) -> Self {
-        assert!(key < IN_CHUNK / FEW, "a shard has more than 2^29 keys");
-        Self(key * FEW + index as u32)
+        assert!(key < IN_CHUNK / IN_LIST, "a shard has more than 2^29 keys");
+        Self(key * IN_LIST + index as u32)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
@@ -262,7 +262,7 @@ impl Spot {
         if is_in_chunk {
             (true, spot / CHUNK, (spot % CHUNK) as usize)
         } else {
-            (false, spot / FEW, (spot % FEW) as usize)
+            (false, spot / IN_LIST, (spot % IN_LIST) as usize)
         }
     }
 }
@@ -273,7 +273,7 @@ pub(super) type Threshold = (u64, u64);
 /// The watchers of a key. A slot of [`END`] is a vacancy.
 #[derive(Debug)]
 pub(super) struct List {
-    few: [u32; FEW as usize],
+    few: [u32; IN_LIST as usize],
     /// The last chunk, or `END`.
     last: u32,
     /// `None` for most keys, which then take a word.
@@ -291,7 +291,7 @@ struct More {
 
 impl List {
     const fn new() -> Self {
-        Self { few: [END; FEW as usize], last: END, more: None }
+        Self { few: [END; IN_LIST as usize], last: END, more: None }
     }
 
     #[inline]

@@ -36,7 +36,7 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
-use foldhash::fast::SeedableRandomState;
+use foldhash::quality::SeedableRandomState;
 
 #[cfg(feature = "future")]
 pub(crate) use self::conditions::Conditions;
@@ -69,6 +69,11 @@ use crate::{
 /// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
 /// An operation that owns a clone prevents this while it waits.
+///
+/// Hashes of keys have a random seed, which makes collisions hard to provoke. An attacker who
+/// chooses keys and measures calls may still find some: a call takes time in proportion to the
+/// watched keys whose hashes collide, under the lock of a shard. Limit the operations of each
+/// client.
 ///
 /// The [contract](crate::contract#the-purgatory) lists the promises of a purgatory.
 ///

@@ -17,7 +17,7 @@ use std::{
     vec::Vec,
 };
 
-use foldhash::fast::SeedableRandomState;
+use foldhash::quality::SeedableRandomState;
 use loom::thread;
 
 use super::{

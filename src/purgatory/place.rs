@@ -11,7 +11,7 @@ use super::{
 use crate::{ticks::Nanos, wheel::Key};
 
 /// Keys that an operation names without an allocation.
-const FEW: usize = 3;
+const SPOTS: usize = 3;
 
 /// The place of an operation whose end is not decided: the value of its timeout. With its slot, one
 /// of a small operation takes 64 bytes, and the fields that an event reads are in one cache line.
@@ -23,7 +23,7 @@ pub(super) struct Place<O> {
     /// The time of its registration.
     pub(super) since: Nanos,
     /// Where it watches events.
-    pub(super) spots: [Spot; FEW],
+    pub(super) spots: [Spot; SPOTS],
     /// The number of the last pass that visited it, minus `number`; [`OLD`] if that does not fit.
     pub(super) seen: u32,
     /// The parts of its rule.
@@ -55,7 +55,7 @@ impl<O> Place<O> {
         Self {
             further: None,
             since,
-            spots: [Spot::NONE; FEW],
+            spots: [Spot::NONE; SPOTS],
             seen: 0,
             missing,
             is_all,

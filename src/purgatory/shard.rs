@@ -405,7 +405,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let slots = self.wheel.slots();
         let mut slot = start;
         let mut claims = 0;
-        while slot < slots.min(start + STEPS) && claims < BATCH {
+        while slot < slots.min(start + SLOTS) && claims < BATCH {
             if let Some(key) = self.wheel.key_at(slot) {
                 claims += 1;
                 if let Claim::Taken(operation) = self.end(key, Completion::ShutDown, now) {
@@ -466,9 +466,10 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     fn free_memory(&mut self) {
         let Self { wheel, lists, most, is_sweeping, .. } = self;
         if wheel.is_empty() {
-            (*most, *is_sweeping) = (0, false);
             let memory = (lists.take_memory(), wheel.take_memory());
             lists.free_later(memory);
+            // The slots of the wheel may stay, and a sweep of them as well.
+            (*most, *is_sweeping) = (0, *is_sweeping && wheel.slots() > 0);
         } else if *most > SWEPT && wheel.len() % PAUSE == 0 {
             if !mem::replace(is_sweeping, true) {
                 wheel.begin_sweep();
@@ -489,7 +490,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
 pub(super) type Rank = (bool, u64);
 
 /// Slots that a shutdown visits in one hold.
-const STEPS: u32 = 256;
+const SLOTS: u32 = 256;
 
 impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
     type Value = Place<O>;
@@ -623,5 +624,45 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         let in_order = lists.all.iter().map(|(&number, &slot)| (number, slot));
         assert!(lists.limits.total.is_none() || in_order.eq(all), "the list of all is wrong");
         in_total
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{clock::ManualClock, purgatory::Purgatory, timer::Timer};
+
+    /// Large enough for a sweep to pack it.
+    struct Never(#[expect(dead_code, reason = "only its size counts")] [u64; 4]);
+
+    impl DelayedOperation<u64> for Never {
+        fn try_complete(&mut self) -> bool {
+            false
+        }
+
+        fn complete(self, _: Completion) {}
+    }
+
+    #[test]
+    fn crowds_of_a_shard_that_keeps_its_slots_sweep_them() {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let purgatory = Purgatory::builder().timer(timer).build().expect("the settings are valid");
+        let shard = || purgatory.shared.timer.shards.lock(0);
+        shard().state_mut().wheel = TimingWheel::worn();
+        let watch = |number| {
+            let delay = Duration::from_secs(60);
+            let watched = purgatory.watch(Never([number; 4]), [number % 7], delay);
+            watched.expect("there is no limit").key().expect("it waits")
+        };
+        for count in [100_000, 5_001, 5_001] {
+            let keys: Vec<_> = (0..count).map(watch).collect();
+            let ended = keys.into_iter().filter(|&key| purgatory.cancel(key).is_some()).count();
+            assert_eq!(ended as u64, count);
+            shard().check_invariants();
+            let held = shard().state().wheel.held();
+            assert!((1024..=8192).contains(&held), "{held} slots of {count}");
+        }
     }
 }

@@ -237,8 +237,8 @@ impl TimerBuilder {
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
 
-    /// Sets another default of the number of shards: so many for each thread that the machine runs
-    /// at once, and at most `most`.
+    /// Unless `shards` was called: makes `shards` for each thread that the machine runs at once, at
+    /// most `most`.
     pub(crate) fn shards_per_thread(mut self, shards: usize, most: usize) -> Self {
         let threads = || thread::available_parallelism().map_or(1, usize::from);
         self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(most));

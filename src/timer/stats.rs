@@ -45,7 +45,9 @@ pub struct TimerStats {
     pub pending: u64,
     /// Timeouts that were accepted.
     pub scheduled: u64,
-    /// Timeouts that became due and were handed off, even if a shutdown then returned them.
+    /// Timeouts that became due and were handed off, even if a shutdown then returned them. The
+    /// number may fall: a sleep that was reset to a later deadline counts from the old one until
+    /// its next poll.
     pub expired: u64,
     /// Timeouts that were cancelled.
     pub cancelled: u64,

@@ -182,11 +182,12 @@ impl<S: ShardState> Shared<S> {
     /// take them. Otherwise lets the reaper run. No callback runs here.
     #[cold]
     pub(super) fn help(&self, read: Reading) {
-        // A callback on the reaper's thread may insert. That thread does not yield.
-        if self.is_driven() || self.callback_threads.is_reaper() {
+        // A callback on the reaper's thread may insert. That thread does not yield. A clock that
+        // panics is left to the reaper: the inserter gets its key.
+        let follow = || self.handler.catch(|| self.shards.follow_wall_clock(read.now));
+        if self.is_driven() || self.callback_threads.is_reaper() || !follow() {
             return;
         }
-        self.shards.follow_wall_clock(read.now);
         let mut due = self.shards.due(read.now).peekable();
         let is_due = due.peek().is_some();
         // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
@@ -238,7 +239,7 @@ impl<S: ShardState> Shared<S> {
 /// What a reaper or a driver keeps for a timer.
 pub(crate) struct TimerClient<S: ShardState> {
     pub(crate) shared: Arc<Shared<S>>,
-    /// Has no lateness once no due timeout is left.
+    /// A turn that drains resets the lateness.
     batch: Batch<S::Due>,
     /// The announced end of the last sleep.
     slept_until: Option<Tick>,

@@ -155,9 +155,10 @@ impl<T: Send + 'static> ValueTimer<T> {
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.shared().ensure_started(value)?;
         let shards = &self.shared().shards;
+        let read = shards.clock.read();
         let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, value);
         let inserted = shards.put_at_time(shards.current(), time.into(), insert);
-        self.shared().help_if_late(shards.clock.read());
+        self.shared().help_if_late(read);
         inserted
     }
 

@@ -389,7 +389,7 @@ impl Buckets {
         (self.records.older(self.kept) == NIL).then_some(id)
     }
 
-    /// Sets the newest chunk of a bucket, after the one that was has left.
+    /// Makes `chunk` the newest of a bucket, because the former newest has gone.
     fn set_newest(&mut self, id: BucketId, chunk: u32) {
         self.bucket_mut(id).newest = chunk;
         if chunk == NIL {

@@ -6,9 +6,10 @@
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance` or `observe`. `d(t)` is the deadline of timeout
-//! `t`: the tick given to `insert` or `reset`. If timeouts had expired up to a later tick already,
-//! `d(t)` is that later tick: *now*, or an earlier one while timeouts are due.
+//! Here *now* is the tick of the latest `advance` or `observe`, and `expired_to` is the tick up to
+//! which timeouts have expired: *now*, or an earlier tick while timeouts are due. `d(t)` is the
+//! deadline of timeout `t`: the tick given to `insert` or `reset`. A deadline before `expired_to`
+//! counts as `expired_to`.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
@@ -448,21 +449,16 @@ impl<T> TimingWheel<T> {
     }
 
     /// Takes the memory of an empty wheel, so that the caller can free it without a lock. Dead keys
-    /// stay dead. *O*(1). `None` if a timeout is pending.
+    /// stay dead. *O*(1).
     ///
-    /// Once a slot has had 2^31 timeouts, it returns `None` as well and shrinks the wheel instead,
-    /// in *O*(slots).
+    /// Once a slot has had 2^31 timeouts, the slots stay: they keep dead keys dead.
     #[cfg(feature = "std")]
-    pub(crate) fn take_memory(&mut self) -> Option<Self> {
-        let Some(values) = self.values.take() else {
-            if self.is_empty() {
-                self.shrink();
-            }
-            return None;
-        };
+    pub(crate) fn take_memory(&mut self) -> Self {
+        debug_assert!(self.is_empty(), "a timeout would be lost");
+        let values = self.values.take().unwrap_or_else(Slab::new);
         let empty = Buckets::new(self.buckets.geometry.clone());
         let buckets = core::mem::replace(&mut self.buckets, empty);
-        Some(Self { values, buckets, ..*self })
+        Self { values, buckets, ..*self }
     }
 
     /// Advances `expired_to` to `now` unless a timeout may be due.
@@ -600,5 +596,44 @@ impl WheelBuilder {
 impl Default for WheelBuilder {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+
+    impl<T> TimingWheel<T> {
+        /// Makes a wheel of which a slot has had almost 2^31 timeouts, and has the next one.
+        pub(crate) fn worn() -> Self {
+            Self { values: Slab::worn(), ..Self::default() }
+        }
+
+        /// Returns the number of slots that take memory.
+        pub(crate) fn held(&self) -> usize {
+            self.values.held()
+        }
+    }
+
+    #[test]
+    fn slots_that_were_used_very_often_stay_when_the_memory_is_taken() {
+        type Large = [u64; 5];
+        let mut wheel = TimingWheel::<Large>::worn();
+        let mut dead = alloc::vec::Vec::new();
+        for _ in 0..3 {
+            let insert = |tick| wheel.insert(Tick::new(tick), [tick; 5]).expect("there is room");
+            let keys: alloc::vec::Vec<_> = (0..5000).map(insert).collect();
+            assert!(keys.iter().all(|&key| wheel.cancel(key).is_some()));
+            dead.extend(keys);
+            let slots = wheel.slots();
+            let memory = wheel.take_memory();
+            assert_eq!(memory.slots(), 0);
+            assert_eq!(wheel.slots(), slots, "to visit them all would take too long");
+            wheel.check_invariants();
+            assert_eq!(wheel.next_expiration(), None);
+        }
+        let last = wheel.insert(Tick::new(7), [7; 5]).expect("there is room");
+        assert!(!dead.contains(&last) && dead.iter().all(|&key| wheel.get(key).is_none()));
+        assert_eq!(wheel.advance(Tick::new(7)).count(), 1);
     }
 }

@@ -33,6 +33,20 @@ fn a_refused_call_does_not_affect_later_ones() {
 }
 
 #[test]
+fn a_refused_run_can_run_and_starts_a_period() {
+    let (clock, timer) = manual_with(|builder| builder.max_pending(1));
+    let (throttle, runs) = throttled(&timer, &clock);
+    let filling = timer.schedule(60 * SECOND, || ()).unwrap();
+    let refused = throttle.call().unwrap_err();
+    assert!(filling.cancel());
+    refused.into_value().run();
+    assert_eq!(runs.take(), [0]);
+    throttle.call().unwrap();
+    clock.advance(SECOND);
+    assert_eq!(runs.take(), [100]);
+}
+
+#[test]
 fn a_period_counts_from_the_start_of_a_run_that_was_held_up() {
     let (clock, timer) = manual();
     let (throttle, runs) = throttled(&timer, &clock);

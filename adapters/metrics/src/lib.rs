@@ -33,7 +33,9 @@ use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 ///
 /// A recorder may store each value of a histogram. So a call records about 4096 values at most. If
 /// more timeouts have expired, it records a sample in proportion, with at least one value of each
-/// bucket of [`Histogram`]. The counter `delaywheel_timer_expired_total` is exact.
+/// bucket of [`Histogram`]. The counter `delaywheel_timer_expired_total` is exact, unless sleeps
+/// are reset to a later deadline: such a sleep may count as expired until its task polls it, and a
+/// counter that never falls shows the greatest count so far.
 ///
 /// # Examples
 ///

@@ -95,8 +95,9 @@ impl Throttle {
     ///
     /// # Errors
     ///
-    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled. If another
-    /// call is about to schedule the run, only that call returns the error.
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled. The caller
+    /// may run the callback that the error holds, which starts a period. If another call is about
+    /// to schedule the run, only that call returns the error.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let Shared { timer, period, state } = &*self.shared;
@@ -109,19 +110,26 @@ impl Throttle {
             (state.scheduled, state.is_under_way) = (Some(state.number), true);
             (state.number, state.last)
         };
-        let run = Run { throttle: Arc::downgrade(&self.shared), number };
-        let callback = Arc::clone(&self.callback);
-        let task = move || {
-            if run.begin() {
-                callback();
+        let task = |number| {
+            let run = Run { throttle: Arc::downgrade(&self.shared), number };
+            let callback = Arc::clone(&self.callback);
+            move || {
+                if run.begin() {
+                    callback();
+                }
             }
         };
+        let run = task(number);
         let scheduled = match last.map(|last| last.checked_add(*period)) {
-            None => timer.schedule(Duration::ZERO, task),
-            Some(Some(deadline)) => timer.schedule_at(deadline, task),
-            Some(None) => timer.schedule(Duration::MAX, task),
+            None => timer.schedule(Duration::ZERO, run),
+            Some(Some(deadline)) => timer.schedule_at(deadline, run),
+            Some(None) => timer.schedule(Duration::MAX, run),
         };
-        let timeout = scheduled.inspect_err(|_| self.shared.end(number))?;
+        // The drop of the refused run lets a call schedule another. The caller gets a run that is
+        // not scheduled, and may begin at any time.
+        let timeout = scheduled.map_err(|refused| -> ScheduleError<Task> {
+            refused.map(|_| Task::new(task(NOT_SCHEDULED)))
+        })?;
         let mut state = state.lock();
         if state.scheduled == Some(number) {
             state.is_under_way = false;
@@ -164,6 +172,9 @@ impl Shared {
     }
 }
 
+/// Number of a run that the timer has refused.
+const NOT_SCHEDULED: u64 = 0;
+
 /// A run that has not begun. Once it begins or is dropped, a call may schedule another.
 struct Run {
     throttle: Weak<Shared>,
@@ -180,11 +191,12 @@ impl Run {
         let now = throttle.timer.now();
         let mut state = throttle.state.lock();
         let is_scheduled = state.scheduled == Some(self.number);
-        if is_scheduled {
+        let begins = is_scheduled || self.number == NOT_SCHEDULED;
+        if begins {
             state.last = state.last.max(Some(now));
-            state.is_under_way = false;
+            state.is_under_way &= !is_scheduled;
         }
-        is_scheduled
+        begins
     }
 }
 

@@ -282,8 +282,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>) {
-        if self.clock.source.may_jump() {
-            self.clock.watch(Arc::<Self>::downgrade(self));
+        if self.clock.source.may_jump() && self.clock.watch(Arc::<Self>::downgrade(self)) {
+            self.wakeup.wake();
         }
     }
 

@@ -16,10 +16,11 @@
 //!
 //! # Why no step is missed
 //!
-//! A thread that schedules first subscribes to notices of steps. Then it looks. In one hold of the
-//! shard's lock, it reads the offset, places the timeout by it, and registers the timeout. A thread
-//! that has changed the offset then locks each shard. If it locks the shard later, it finds the
-//! timeout there and moves it. If it has done so before, the timeout has its place by the new
+//! A thread that schedules first subscribes to notices of steps. Then it looks. If another thread
+//! is about to subscribe, that one wakes the reaper once it has, and so a turn looks. In one hold
+//! of the shard's lock, it reads the offset, places the timeout by it, and registers the timeout. A
+//! thread that has changed the offset then locks each shard. If it locks the shard later, it finds
+//! the timeout there and moves it. If it has done so before, the timeout has its place by the new
 //! offset.
 //!
 //! A thread that looks while another one moves the timeouts moves them as well. So after a look,
@@ -62,7 +63,7 @@ struct State {
     seen: u64,
     /// The number of the look that gave the offset.
     changed: u64,
-    /// The number of the look by which, or by a later one, all timeouts have their places.
+    /// Every timeout is placed by the offset of the look with this number, or of a later one.
     moved: u64,
 }
 

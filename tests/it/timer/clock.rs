@@ -1,10 +1,15 @@
 //! Clocks that jump, and the lateness of timeouts on them.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, Weak, mpsc},
+    time::{Duration, Instant, SystemTime},
+};
 
-use delaywheel::{Clock, ManualClock, Purgatory, Reaper, Throttle, Timer, time::DelayMap};
+use delaywheel::{
+    Clock, ManualClock, Purgatory, Reaper, StepListener, Throttle, Timer, time::DelayMap,
+};
 
-use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set};
+use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, must_return};
 use crate::purgatory::support::{Op, Shared};
 
 #[test]
@@ -30,6 +35,43 @@ fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
             assert_eq!((timer.stats().pending, timer.shutdown()), (1, vec![4]));
         }
     }
+}
+
+/// A clock that schedules on its timer, once, when the timer begins to watch it.
+#[derive(Debug, Clone, Default)]
+struct Scheduling(Arc<Mutex<Option<Scheduled>>>);
+
+type Scheduled = (Timer, mpsc::Sender<()>);
+
+impl Clock for Scheduling {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn may_jump(&self) -> bool {
+        true
+    }
+
+    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+        let (timer, ran) = self.0.lock().unwrap().take()?;
+        let again = ran.clone();
+        timer.schedule(Duration::ZERO, move || ran.send(()).unwrap()).unwrap();
+        timer.schedule_at_time(SystemTime::UNIX_EPOCH, move || again.send(()).unwrap()).unwrap();
+        None
+    }
+}
+
+#[test]
+fn a_clock_may_use_its_timer_while_that_begins_to_watch_it() {
+    let runs = must_return(|| {
+        let clock = Scheduling::default();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (ran, runs) = mpsc::channel();
+        *clock.0.lock().unwrap() = Some((timer.clone(), ran.clone()));
+        timer.schedule(Duration::ZERO, move || ran.send(()).unwrap()).unwrap();
+        (0..3).map(|_| runs.recv_timeout(GENEROUS)).collect::<Vec<_>>()
+    });
+    assert_eq!(runs, [Ok(()); 3]);
 }
 
 #[test]

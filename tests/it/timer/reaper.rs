@@ -1,16 +1,23 @@
 //! The reaper in real time, with clocks of the user: one that jumps ahead, and one that panics.
 
 use std::{
-    sync::{Arc, Mutex, mpsc},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use delaywheel::{
     Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
 };
 
-use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, YEAR, block, must_return, wait_until};
+use super::support::{
+    GENEROUS, HOUR, HookedClock, Log, MS, SECOND, Set, YEAR, block, must_return, wait_until,
+};
 use crate::{clock::Deadly, purgatory::support::Op};
 
 /// Moves the clock two hours ahead, past a timeout of one hour, and calls `notice`, after which the
@@ -113,6 +120,38 @@ fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_w
     drop(release);
 }
 
+/// A clock whose wall clock panics once the test asks for it.
+#[derive(Debug, Clone)]
+struct Faulty(Set, Arc<AtomicBool>);
+
+impl Clock for Faulty {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        assert!(!self.1.load(Ordering::SeqCst), "the clock panics");
+        self.0.system_time()
+    }
+}
+
+#[test]
+fn a_thread_gets_its_key_if_the_clock_panics_while_it_helps_a_late_reaper() {
+    let (clock, settings, release) = late();
+    let fails = Arc::new(AtomicBool::new(false));
+    let faulty = Faulty(clock.clone(), Arc::clone(&fails));
+    let timer = settings.clock(faulty).build().unwrap();
+    timer.schedule(HOUR, || ()).unwrap();
+    timer.schedule_at_time(clock.system_time() + YEAR, || ()).unwrap();
+    clock.pass(2 * HOUR);
+    fails.store(true, Ordering::SeqCst);
+    assert!(timer.schedule(YEAR, || ()).unwrap().cancel());
+    let stats = timer.stats();
+    assert_eq!((stats.pending, stats.panicked), (2, 1), "the reaper looks again");
+    fails.store(false, Ordering::SeqCst);
+    drop(release);
+}
+
 #[test]
 fn a_thread_that_inserts_wakes_no_task_of_a_late_queue() {
     let (clock, settings, release) = late();
@@ -182,6 +221,27 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
     // One wake-up for all cancelled timeouts, one for the timeout that runs, and perhaps one that
     // an insert caused before. With one for each shard there would be seven.
     assert!(wakeups <= 3, "{wakeups} wake-ups");
+}
+
+#[test]
+fn a_call_out_of_which_the_clock_panics_has_no_effect() {
+    for reads in 0.. {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let mut left = reads;
+        clock.set(move || {
+            assert!(left > 0, "the clock panics");
+            left -= 1;
+        });
+        let time = clock.clock.system_time() + HOUR;
+        let call = catch_unwind(AssertUnwindSafe(|| timer.schedule_at_time(time, || ())));
+        if call.is_ok() {
+            assert!(reads > 2, "{reads} reads");
+            break;
+        }
+        clock.set(|| ());
+        assert_eq!(timer.stats().pending, 0, "after {reads} reads");
+    }
 }
 
 pub(super) fn kill(clock: &Deadly, mut schedule: impl FnMut(Duration) -> bool) {

@@ -449,8 +449,8 @@ impl Listeners {
 /// Its methods may be called from several threads at once. Each is atomic: it takes effect in one
 /// moment between the first poll of its future and the last one, or fails and has changed nothing.
 /// The exceptions are [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown)
-/// and a future that is dropped before its end. A timer treats a panic like that error: it counts
-/// the error, pauses, and calls again.
+/// and a future that is dropped before its end. One that is not polled must delay no other call. A
+/// timer treats a panic like that error: it counts the error, pauses, and calls again.
 ///
 /// A timer polls each future on a thread that has no runtime and that the future may block, or by
 /// [`spawn`](Self::spawn). So one that needs a runtime brings it, as those of `PostgresStore` do.

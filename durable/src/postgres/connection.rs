@@ -65,7 +65,7 @@ pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
 pub(super) enum Held {
     Own(Client),
     #[cfg(feature = "pool")]
-    /// `None` after the pool has lost it.
+    /// `None` after it was returned, or the pool has lost it.
     Lent(Option<deadpool_postgres::Object>),
 }
 
@@ -157,8 +157,6 @@ pub(super) struct Session {
     /// Begins a transaction with its settings, if a pool is between.
     begin: Option<String>,
     is_in_transaction: bool,
-    /// Statements run.
-    is_busy: bool,
     types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
@@ -310,7 +308,7 @@ impl Connections {
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
     async fn take(&self) -> StoreResult<Session> {
         while let Some(mut session) = { self.idle.lock().pop() } {
-            (session.is_busy, session.may_commit) = (true, false);
+            session.may_commit = false;
             if !session.client.is_closed() {
                 return Ok(session);
             }
@@ -321,7 +319,6 @@ impl Connections {
             statements: FxHashMap::default(),
             begin: self.are_pooled().then(|| begin(self.options)),
             is_in_transaction: false,
-            is_busy: true,
             types: Arc::clone(&self.types),
             may_commit: false,
             avoided: 0,
@@ -330,8 +327,9 @@ impl Connections {
     }
 
     fn give_back(&self, mut session: Session) {
-        session.is_busy = false;
-        if self.are_lent {
+        #[cfg(feature = "pool")]
+        if let Held::Lent(client) = &mut session.client {
+            *client = None;
             return;
         }
         session.used = Instant::now();
@@ -497,9 +495,9 @@ impl Deref for Held {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The pool must not lend a connection with an open transaction.
+        // After a panic or a loss. The pool must not lend a connection with an open transaction.
         #[cfg(feature = "pool")]
-        if let (true, Held::Lent(client)) = (self.is_busy, &mut self.client) {
+        if let Held::Lent(client) = &mut self.client {
             drop(client.take().map(deadpool_postgres::Object::take));
         }
     }

@@ -451,8 +451,8 @@ impl Listeners {
 /// Its methods may be called from several threads at once. Each is atomic: it takes effect in one
 /// moment between the first poll of its future and the last one, or fails and has changed nothing.
 /// The exceptions are [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown)
-/// and a future that is dropped before its end. A timer treats a panic like that error: it counts
-/// the error, pauses, and calls again.
+/// and a future that is dropped before its end. One that is not polled must delay no other call. A
+/// timer treats a panic like that error: it counts the error, pauses, and calls again.
 ///
 /// A timer polls each future on a thread of its own, which has no runtime and which the future may
 /// block, or by [`spawn`](Self::spawn). In virtual time it does so on the thread of the caller. So

@@ -1,8 +1,7 @@
 //! Connections that are opened when they are needed, and closed when they are not.
 //!
-//! A thread of the store drives them, with a runtime of its own. So any executor may poll a call,
-//! which sends its request to that thread and waits for the answer. A call that is dropped before
-//! its end takes its connection with it, as a transaction may be open.
+//! A thread of the store makes the calls and drives the connections, with a runtime of its own. So
+//! any executor may poll a call, or stop doing so: its future only waits for the answer.
 //!
 //! A pool such as `PgBouncer` in transaction mode gives each transaction another session of the
 //! server, which has no settings and no prepared statements of this process. Through one, each
@@ -13,7 +12,8 @@ use std::{
     future::poll_fn,
     mem,
     ops::{ControlFlow, Deref},
-    pin::Pin,
+    panic::resume_unwind,
+    pin::{Pin, pin},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -27,7 +27,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::{
     runtime::{Builder, Handle},
-    sync::{self, mpsc::UnboundedSender},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedSender},
+    task::JoinHandle,
     time::{sleep, timeout},
 };
 use tokio_postgres::{
@@ -41,6 +42,14 @@ use tokio_postgres::{
 use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A parameter that a call owns.
+pub(super) type Value = Box<dyn ToSql + Send + Sync>;
+
+macro_rules! values {
+    ($($value:expr),*) => { vec![$(Box::new($value) as Value),*] };
+}
+pub(super) use values;
 
 /// Does the work of a connection, and returns messages that are no answers.
 type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
@@ -56,7 +65,7 @@ pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
 pub(super) enum Held {
     Own(Client),
     #[cfg(feature = "pool")]
-    /// `None` after the pool has lost it.
+    /// `None` after it was returned, or the pool has lost it.
     Lent(Option<deadpool_postgres::Object>),
 }
 
@@ -96,36 +105,41 @@ pub(super) struct Connections {
 /// Calls that wait for each other, and for no others.
 pub(super) struct Lane {
     connections: Arc<Connections>,
-    turn: sync::Mutex<()>,
+    turns: Arc<Semaphore>,
 }
 
-/// A connection for one call of a lane. After a panic, a loss or a drop, it is not used again.
-pub(super) struct Turn<'a> {
+/// The right of a call to use one connection at a time.
+pub(super) struct Turn {
+    pub(super) connections: Arc<Connections>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A connection that runs statements. After a panic or a loss, it is not used again.
+pub(super) struct Run<'a> {
     pub(super) session: Session,
     connections: &'a Connections,
     tries: usize,
-    _guard: sync::MutexGuard<'a, ()>,
 }
 
-/// Runs statements, or a transaction of them, in a turn of a lane. A deadlock or conflict, which
-/// the server has undone, is tried again. A function cannot take a closure for this: the compiler
-/// does not know that the futures of an asynchronous one are `Send`.
+/// Runs statements, or a transaction of them, in a turn. A deadlock or conflict, which the server
+/// has undone, is tried again. A function cannot take a closure for this: the compiler does not
+/// know that the futures of an asynchronous one are `Send`.
 macro_rules! run {
-    ($lane:expr, transaction $session:ident => $body:expr) => {
-        run!($lane, $session => {
+    ($turn:expr, transaction $session:ident => $body:expr) => {
+        run!($turn, $session => {
             $session.begin().await?;
             let result = async { $body }.await;
             $session.end(result).await
         })
     };
-    ($lane:expr, $session:ident => $body:expr) => {
+    ($turn:expr, $session:ident => $body:expr) => {
         async {
-            let mut turn = $lane.turn().await?;
+            let mut run = $turn.run().await?;
             loop {
-                let $session = &mut turn.session;
+                let $session = &mut run.session;
                 let result = async { $body }.await;
-                turn = match turn.end(result) {
-                    std::ops::ControlFlow::Continue(turn) => turn,
+                run = match run.end(result) {
+                    std::ops::ControlFlow::Continue(run) => run,
                     std::ops::ControlFlow::Break(answer) => break answer,
                 };
             }
@@ -143,8 +157,6 @@ pub(super) struct Session {
     /// Begins a transaction with its settings, if a pool is between.
     begin: Option<String>,
     is_in_transaction: bool,
-    /// A call has not ended.
-    is_busy: bool,
     types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
@@ -199,8 +211,8 @@ pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect
 }
 
 impl Connections {
-    /// Starts the thread, and connects. All sessions have the options.
-    pub(super) async fn start(
+    /// Starts the thread. All sessions have the options.
+    pub(super) fn start(
         mut config: Config,
         connect: Connect,
         schema: &str,
@@ -230,14 +242,14 @@ impl Connections {
         let name = "delaywheel-postgres".to_owned();
         let run = move || runtime.block_on(tend(&weak, ended));
         thread::Builder::new().name(name).spawn(run).map_err(failed)?;
-        if !are_lent {
-            connections.probe().await?;
-        }
         Ok(connections)
     }
 
     /// Finds out whether a pool is between: it refuses the settings of a session, or drops them.
-    async fn probe(&self) -> StoreResult<()> {
+    pub(super) async fn probe(&self) -> StoreResult<()> {
+        if self.are_lent {
+            return Ok(());
+        }
         let is_refusal = |error: &StoreError| {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
             error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
@@ -278,9 +290,7 @@ impl Connections {
             let options = format!("{old} {}", self.options);
             config.options(options.trim());
         }
-        let opened = self.runtime.spawn((self.connect)(config)).await;
-        let closed = |_| StoreError::new(StoreErrorReason::Closed);
-        let (client, driver) = opened.map_err(closed)??;
+        let (client, driver) = (self.connect)(config).await?;
         if let Some(mut driver) = driver {
             self.runtime.spawn(async move {
                 while let Some(Ok(message)) = poll_fn(&mut driver).await {
@@ -298,7 +308,7 @@ impl Connections {
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
     async fn take(&self) -> StoreResult<Session> {
         while let Some(mut session) = { self.idle.lock().pop() } {
-            (session.is_busy, session.may_commit) = (true, false);
+            session.may_commit = false;
             if !session.client.is_closed() {
                 return Ok(session);
             }
@@ -309,7 +319,6 @@ impl Connections {
             statements: FxHashMap::default(),
             begin: self.are_pooled().then(|| begin(self.options)),
             is_in_transaction: false,
-            is_busy: true,
             types: Arc::clone(&self.types),
             may_commit: false,
             avoided: 0,
@@ -318,8 +327,9 @@ impl Connections {
     }
 
     fn give_back(&self, mut session: Session) {
-        session.is_busy = false;
-        if self.are_lent {
+        #[cfg(feature = "pool")]
+        if let Held::Lent(client) = &mut session.client {
+            *client = None;
             return;
         }
         session.used = Instant::now();
@@ -354,14 +364,58 @@ fn begin(options: &str) -> String {
 }
 
 impl Lane {
-    pub(super) fn new(connections: &Arc<Connections>) -> Self {
-        Self { connections: Arc::clone(connections), turn: sync::Mutex::default() }
+    pub(super) fn new(connections: &Arc<Connections>, turns: usize) -> Self {
+        let turns = Arc::new(Semaphore::new(turns));
+        Self { connections: Arc::clone(connections), turns }
     }
 
-    pub(super) fn is_busy(&self) -> bool {
-        self.turn.try_lock().is_err()
+    /// Makes a call on the thread of the connections when it has a turn. If the caller has gone by
+    /// then, it is not made; if the caller goes later, it is carried out to its end.
+    pub(super) async fn call<
+        R: Send + 'static,
+        F: Future<Output = StoreResult<R>> + Send + 'static,
+    >(
+        &self,
+        call: impl FnOnce(Turn) -> F + Send + 'static,
+    ) -> StoreResult<R> {
+        let (_caller, gone) = oneshot::channel::<()>();
+        let (connections, turns) = (Arc::clone(&self.connections), Arc::clone(&self.turns));
+        let task = self.connections.runtime.spawn(async move {
+            let (mut gone, mut turn) = (pin!(gone), pin!(turns.acquire_owned()));
+            let turn = poll_fn(|context| match gone.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(None),
+                Poll::Pending => turn.as_mut().poll(context).map(Result::ok),
+            });
+            let closed = || StoreError::new(StoreErrorReason::Closed);
+            let permit = turn.await.ok_or_else(closed)?;
+            call(Turn { connections, _permit: permit }).await
+        });
+        answer(task).await
     }
 
+    /// Runs a statement in a turn.
+    pub(super) async fn query(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> StoreResult<Vec<Row>> {
+        let query = move |turn: Turn| async move {
+            let parameters: Vec<_> = values.iter().map(|value| &**value as _).collect();
+            turn.query(sql, &parameters).await
+        };
+        self.call(query).await
+    }
+}
+
+/// Waits for a task. A panic in it goes on here.
+pub(super) async fn answer<R>(task: JoinHandle<StoreResult<R>>) -> StoreResult<R> {
+    task.await.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Err(StoreError::new(StoreErrorReason::Closed)),
+    })
+}
+
+impl Turn {
     /// Runs a statement.
     pub(super) async fn query(
         &self,
@@ -371,16 +425,15 @@ impl Lane {
         run!(self, session => session.query(sql, parameters).await)
     }
 
-    /// Waits for a turn, and for a connection.
-    pub(super) async fn turn(&self) -> StoreResult<Turn<'_>> {
-        let turn = self.turn.lock().await;
+    /// Waits for a connection.
+    pub(super) async fn run(&self) -> StoreResult<Run<'_>> {
         let session = self.connections.take().await?;
-        Ok(Turn { session, connections: &self.connections, tries: 0, _guard: turn })
+        Ok(Run { session, connections: &self.connections, tries: 0 })
     }
 }
 
-impl Turn<'_> {
-    /// Ends a try, and the turn unless there is another one.
+impl Run<'_> {
+    /// Ends a try, and the run unless there is another one.
     pub(super) fn end<R>(mut self, result: Result<R, Error>) -> ControlFlow<StoreResult<R>, Self> {
         let error = match result {
             Ok(result) => {
@@ -442,9 +495,9 @@ impl Deref for Held {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The pool must not lend a connection with an open transaction.
+        // After a panic or a loss. The pool must not lend a connection with an open transaction.
         #[cfg(feature = "pool")]
-        if let (true, Held::Lent(client)) = (self.is_busy, &mut self.client) {
+        if let Held::Lent(client) = &mut self.client {
             drop(client.take().map(deadpool_postgres::Object::take));
         }
     }

@@ -35,7 +35,8 @@ pub use self::connection::Tls;
 use self::{
     clock::ServerClock,
     connection::{
-        Connect, Connections, Lane, Parameters, Session, connect_by, run, store_error, unavailable,
+        Connect, Connections, Lane, Parameters, Session, Turn, Value, answer, connect_by, run,
+        store_error, unavailable, values,
     },
 };
 use crate::{
@@ -133,8 +134,12 @@ const DEAF_LOOKS: u32 = 60;
 /// # Use within `async` code
 ///
 /// Any executor may poll the futures of the store, and none needs a runtime: a thread of the store
-/// drives the connections. A future that is dropped before its end closes its connection, which
-/// undoes an open transaction. Of a single statement, the outcome is unknown.
+/// makes the calls and drives the connections. A future only waits for the answer, so one that is
+/// not polled delays no other call.
+///
+/// If a future is dropped before its call has a turn among those of its kind, the call is not made.
+/// Later, the call is carried out to its end, the timers are told, and the next call of its kind
+/// waits for it.
 ///
 /// # Transactions of your own
 ///
@@ -159,7 +164,8 @@ pub struct PostgresStore {
 struct Shared {
     connections: Arc<Connections>,
     schema: String,
-    writers: [Lane; 2],
+    /// Writes two groups at once.
+    writers: Lane,
     /// Writes single commands, which the timer tries again if their record is locked.
     single: Lane,
     worker: Lane,
@@ -226,7 +232,7 @@ impl PostgresStore {
     /// [`NotMigrated`](StoreErrorReason::NotMigrated) or
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) for the version of the tables.
     pub async fn connect(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
-        Self::of(&open(parameters, schema, connect_by(tls)).await?, schema).await
+        Self::of(&open(parameters, schema, connect_by(tls))?, schema).await
     }
 
     /// The same as [`connect`](Self::connect) for a thread, which waits.
@@ -244,8 +250,13 @@ impl PostgresStore {
     /// Those of [`connect`](Self::connect) but `NotMigrated`, and
     /// [`Other`](StoreErrorReason::Other) if the role may not create tables.
     pub async fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
-        let lane = Lane::new(&open(parameters, schema, connect_by(tls)).await?);
-        if check(&lane, schema).await? < NEWEST { migrate(&lane, schema).await } else { Ok(()) }
+        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, 1);
+        let schema = schema.to_owned();
+        let migrate = move |turn: Turn| async move {
+            let version = check(&turn, &schema).await?;
+            if version < NEWEST { migrate(&turn, &schema).await } else { Ok(()) }
+        };
+        lane.call(migrate).await
     }
 
     /// The same as [`migrate`](Self::migrate) for a thread, which waits.
@@ -270,7 +281,7 @@ impl PostgresStore {
 
     /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
     ///
-    /// A runtime of several threads drives them. The store keeps none while it has nothing to do,
+    /// A runtime of several workers drives them. The store keeps none while it has nothing to do,
     /// and uses up to eight at once, so a pool with fewer has calls wait for each other. A handler
     /// that holds a connection and waits for the store needs one more. As the store cannot listen,
     /// its timers look for timeouts of other processes each second.
@@ -295,7 +306,7 @@ impl PostgresStore {
     /// # Errors
     ///
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for a runtime of
-    /// one thread, where [`Receipt::wait`](crate::Receipt::wait) would wait for its own thread.
+    /// one worker, where [`Receipt::wait`](crate::Receipt::wait) would wait for its own thread.
     #[cfg(feature = "pool")]
     pub async fn from_pool(
         pool: deadpool_postgres::Pool,
@@ -303,28 +314,32 @@ impl PostgresStore {
         runtime: tokio::runtime::Handle,
     ) -> StoreResult<Self> {
         check_name(schema)?;
-        if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread {
-            let message = "the runtime of the pool has one thread only";
+        if runtime.metrics().num_workers() < 2 {
+            let message = "the runtime of the pool has one worker only";
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
         let lend = connection::lend_by(pool, runtime);
-        let start = Connections::start(Config::new(), lend, schema, BY_INDEX, true);
-        Self::of(&start.await?, schema).await
+        let connections = Connections::start(Config::new(), lend, schema, BY_INDEX, true)?;
+        Self::of(&connections, schema).await
     }
 
     async fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
-        let lane = || Lane::new(connections);
-        let writers = [lane(), lane()];
-        let version = check(&writers[0], schema).await?;
-        if version < NEWEST {
-            let message = format!(
-                "the tables of the schema {schema} have version {version} and need {NEWEST}: \
-                 call `migrate`"
-            );
-            return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
-        }
-        // The last answer: the clock runs from its arrival on.
-        let shown = writers[0].query(sql::NOW, &[]).await?;
+        let lane = || Lane::new(connections, 1);
+        let (writers, name) = (Lane::new(connections, 2), schema.to_owned());
+        let begin = move |turn: Turn| async move {
+            let version = check(&turn, &name).await?;
+            if version < NEWEST {
+                let message = format!(
+                    "the tables of the schema {name} have version {version} and need {NEWEST}: \
+                     call `migrate`"
+                );
+                return Err(StoreError::with_source(StoreErrorReason::NotMigrated, message));
+            }
+            // The last answer: the clock runs from its arrival on.
+            let shown = turn.query(sql::NOW, &[]).await?;
+            Ok(ServerClock::new(WallTime::now_of(shown[0].get(0))))
+        };
+        let clock = Arc::new(writers.call(begin).await?);
         let shared = Shared {
             writers,
             single: lane(),
@@ -333,7 +348,7 @@ impl PostgresStore {
             backlog: lane(),
             starter: lane(),
             reader: lane(),
-            clock: Arc::new(ServerClock::new(WallTime::now_of(shown[0].get(0)))),
+            clock,
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
             sender: AtomicU64::new(new_sender()),
@@ -434,14 +449,14 @@ impl PostgresStore {
     }
 
     /// Makes sure that queues have a row.
-    async fn add_queues(&self, names: impl Iterator<Item = &Name>) -> StoreResult<()> {
+    async fn add_queues(&self, turn: &Turn, names: impl Iterator<Item = &Name>) -> StoreResult<()> {
         let new: FxHashSet<_> = {
             let known = self.shared.queues.lock();
             names.filter(|name| !known.contains(*name)).collect()
         };
         if !new.is_empty() {
             let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
-            self.shared.writers[0].query(sql::ADD_QUEUES, &[&names]).await?;
+            turn.query(sql::ADD_QUEUES, &[&names]).await?;
             self.shared.queues.lock().extend(new.into_iter().cloned());
         }
         Ok(())
@@ -462,64 +477,61 @@ impl PostgresStore {
         Ok(taken as u64)
     }
 
-    /// Begins a change that may make a record due at a time.
-    fn doubt(&self, due: Option<WallTime>) -> Doubt<'_> {
-        Doubt { shared: &self.shared, due, is_certain: false }
-    }
-}
-
-/// Has the timers look unless the outcome of a change is known: it is not if its future is dropped.
-/// The server may carry out the change later, and its notification then must not seem to be one of
-/// this process.
-struct Doubt<'a> {
-    shared: &'a Shared,
-    due: Option<WallTime>,
-    is_certain: bool,
-}
-
-impl Doubt<'_> {
-    fn end<R>(mut self, result: StoreResult<R>) -> StoreResult<R> {
+    /// Ends a change. If its outcome is unknown, has the timers look: the server may carry it out
+    /// later, and its notification then must not seem to be one of this process.
+    fn end<R>(&self, result: StoreResult<R>) -> StoreResult<R> {
         let is_unknown = |error: &StoreError| error.reason() == StoreErrorReason::OutcomeUnknown;
-        self.is_certain = !result.as_ref().is_err_and(is_unknown);
+        if result.as_ref().is_err_and(is_unknown) {
+            self.shared.sender.store(new_sender(), SeqCst);
+            self.shared.listeners.tell_all();
+        }
         result
     }
-}
 
-impl Drop for Doubt<'_> {
-    fn drop(&mut self) {
-        if !self.is_certain {
-            self.shared.sender.store(new_sender(), SeqCst);
-            if let Some(due) = self.due {
-                self.shared.listeners.tell(None, due);
-            }
-        }
+    /// Makes a call in a turn of a lane.
+    async fn task<R: Send + 'static, F: Future<Output = StoreResult<R>> + Send + 'static>(
+        &self,
+        lane: &Lane,
+        call: impl FnOnce(Self, Turn) -> F + Send + 'static,
+    ) -> StoreResult<R> {
+        let store = self.clone();
+        lane.call(move |turn| call(store, turn)).await
     }
-}
 
-#[async_trait]
-impl Store for PostgresStore {
-    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
-        if commands.is_empty() {
-            return Ok(Vec::new());
-        }
+    /// Reads a list or history. The rows, which may be many, are decoded on another thread than
+    /// that of the connections.
+    async fn read<R: Send + 'static>(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+        read: fn(&Row) -> StoreResult<R>,
+    ) -> StoreResult<Vec<R>> {
+        let rows = self.shared.reader.query(sql, values).await?;
+        let decode = move || rows.iter().map(read).collect();
+        answer(self.shared.connections.runtime.spawn_blocking(decode)).await
+    }
+
+    /// Carries out commands.
+    async fn carry_out(
+        &self,
+        turn: &Turn,
+        now: WallTime,
+        commands: &[Command],
+    ) -> StoreResult<Vec<Answer>> {
         let queues = commands.iter().filter_map(|command| match command {
             Command::Schedule(new) => Some(&new.queue),
             _ => None,
         });
-        self.add_queues(queues).await?;
+        self.add_queues(turn, queues).await?;
         let told = self.notification(now, commands);
         let told = told.as_deref();
         let stopped = self.notice(None, WallTime::MIN);
         let groups = groups(commands);
-        let Shared { writers, single, .. } = &*self.shared;
-        let writer = &writers[usize::from(writers[0].is_busy())];
         // Other single commands may wait for this one.
-        let (connection, patience) =
-            if commands.len() == 1 { (single, "5ms") } else { (writer, "100ms") };
+        let patience = if commands.len() == 1 { "5ms" } else { "100ms" };
         let (until, now) = (self.keep_until(now), now.to_system_time());
         let extra = Extra { stopped: &stopped, until, now, patience };
-        let doubt = self.doubt(commands.iter().filter_map(Command::due).min());
-        let answers = run!(connection, session => {
+        let answers = run!(turn, session => {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
                 // One statement needs no transaction around it, and two round trips less.
@@ -544,9 +556,24 @@ impl Store for PostgresStore {
             session.end(result).await?;
             Ok(answers)
         });
-        let answers = doubt.end(answers)?;
+        let answers = self.end(answers)?;
         self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lane = if commands.len() == 1 { &self.shared.single } else { &self.shared.writers };
+        let commands = commands.to_vec();
+        let call = move |store: Self, turn: Turn| async move {
+            store.carry_out(&turn, now, &commands).await
+        };
+        self.task(lane, call).await
     }
 
     fn groups(&self) -> usize {
@@ -554,33 +581,31 @@ impl Store for PostgresStore {
     }
 
     async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
-        let rows = self.shared.reader.query(sql::GET, &[&id.as_str()]).await?;
+        let rows = self.shared.reader.query(sql::GET, values![text(id)]).await?;
         rows.first().map(read_row).transpose()
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let limit = most(limit);
-        let reader = &self.shared.reader;
-        let rows = match query {
+        let (sql, values) = match query {
             Query::Prefix { prefix, after } => {
-                let after = after.as_ref().map_or("", TimeoutId::as_str);
-                reader.query(sql::LIST_PREFIX, &[prefix, &after, &limit]).await
+                let after = after.as_ref().map_or_else(String::new, text);
+                (sql::LIST_PREFIX, values![prefix.clone(), after, limit])
             }
             Query::Times { from, until, after } => {
                 let (time, id) = list_start(*from, after.as_ref());
-                let until = until.to_system_time();
-                reader.query(sql::LIST_TIMES, &[&time, &id, &until, &limit]).await
+                (sql::LIST_TIMES, values![time, id, until.to_system_time(), limit])
             }
             Query::Dead { after } => {
                 let (time, id) = list_start(WallTime::MIN, after.as_ref());
-                reader.query(sql::LIST_DEAD, &[&time, &id, &limit]).await
+                (sql::LIST_DEAD, values![time, id, limit])
             }
-        }?;
-        rows.iter().map(read_row).collect()
+        };
+        self.read(sql, values, read_row).await
     }
 
     async fn count(&self) -> StoreResult<Counts> {
-        let rows = self.shared.reader.query(sql::COUNT, &[]).await?;
+        let rows = self.shared.reader.query(sql::COUNT, values![]).await?;
         let count = |column| rows[0].get::<_, i64>(column).cast_unsigned();
         Ok(Counts { live: count(0), dead: count(1) })
     }
@@ -594,15 +619,14 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> StoreResult<usize> {
         let (from, until) = (from.to_system_time(), until.to_system_time());
-        let (most, queue) = (most(limit), queue.map(Name::as_str));
-        let parameters: Parameters<'_> = &[&from, &until, &most, &queue];
-        let rows = self.shared.reader.query(sql::COUNT_LIVE, parameters).await?;
+        let queue = queue.map(|queue| queue.as_str().to_owned());
+        let values = values![from, until, most(limit), queue];
+        let rows = self.shared.reader.query(sql::COUNT_LIVE, values).await?;
         Ok(usize::try_from(rows[0].get::<_, i64>(0)).unwrap_or(limit))
     }
 
     async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        let limit = most(limit);
-        let rows = self.shared.reader.query(sql::LEASES, &[&limit]).await?;
+        let rows = self.shared.reader.query(sql::LEASES, values![most(limit)]).await?;
         let lease = |row: &Row| WorkerLease {
             worker: WorkerId(row.get::<_, i64>(0).cast_unsigned()),
             name: row.get(1),
@@ -620,72 +644,83 @@ impl Store for PostgresStore {
         name: Option<&str>,
     ) -> StoreResult<WorkerId> {
         let until = now.saturating_add(lease).to_system_time();
-        let entered = run!(self.shared.worker, transaction session => {
-            let named = if name.is_some() {
-                session.query(sql::LOCK_NAMED, &[&name]).await?
-            } else {
-                Vec::new()
-            };
-            let taken = self.take_from(session, &named).await?;
-            let rows = session.query(sql::ENTER, &[&until, &name]).await?;
-            Ok((rows[0].get::<_, i64>(0), taken))
-        });
-        let (id, taken) = entered?;
-        if taken > 0 {
-            self.shared.listeners.tell_all();
-        }
-        Ok(WorkerId(id.cast_unsigned()))
+        let name = name.map(str::to_owned);
+        let enter = move |store: Self, turn: Turn| async move {
+            let entered = run!(turn, transaction session => {
+                let named = if name.is_some() {
+                    session.query(sql::LOCK_NAMED, &[&name]).await?
+                } else {
+                    Vec::new()
+                };
+                let taken = store.take_from(session, &named).await?;
+                let rows = session.query(sql::ENTER, &[&until, &name]).await?;
+                Ok((rows[0].get::<_, i64>(0), taken))
+            });
+            let (id, taken) = store.end(entered)?;
+            if taken > 0 {
+                store.shared.listeners.tell_all();
+            }
+            Ok(WorkerId(id.cast_unsigned()))
+        };
+        self.task(&self.shared.worker, enter).await
     }
 
     async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
         let until = now.saturating_add(lease).to_system_time();
         let half = now.saturating_add(lease / 2).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
-        let keeper = &self.shared.keeper;
-        let known = keeper.query(sql::RENEW, &[&id, &until, &half]).await?;
-        let Some(known) = known.first() else { return Ok(false) };
-        if !known.get::<_, bool>(0) {
-            return Ok(true);
-        }
-        let doubt = self.doubt(Some(WallTime::MIN));
-        let taken = run!(keeper, transaction session => {
-            let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
-            self.take_from(session, &lapsed).await
-        });
-        // The lease is renewed, even if the records of others are locked: the next call takes them.
-        if doubt.end(taken).is_ok_and(|taken| taken > 0) {
-            self.shared.listeners.tell_all();
-        }
-        Ok(true)
+        let renew = move |store: Self, turn: Turn| async move {
+            let known = turn.query(sql::RENEW, &[&id, &until, &half]).await?;
+            let Some(known) = known.first() else { return Ok(false) };
+            if !known.get::<_, bool>(0) {
+                return Ok(true);
+            }
+            let taken = run!(turn, transaction session => {
+                let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
+                store.take_from(session, &lapsed).await
+            });
+            // The lease is renewed, even if the records of others are locked: the next call takes
+            // them.
+            if store.end(taken).is_ok_and(|taken| taken > 0) {
+                store.shared.listeners.tell_all();
+            }
+            Ok(true)
+        };
+        self.task(&self.shared.keeper, renew).await
     }
 
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
-        let left = run!(self.shared.worker, transaction session => {
-            // A shutdown calls once, and a claim may be under way.
-            session.execute("SET LOCAL lock_timeout = 5000").await?;
-            let worker = session.query(sql::LOCK_WORKER, &[&id]).await?;
-            self.take_from(session, &worker).await
-        });
-        left?;
-        self.shared.listeners.tell_all();
-        Ok(())
+        let leave = move |store: Self, turn: Turn| async move {
+            let left = run!(turn, transaction session => {
+                // A shutdown calls once, and a claim may be under way.
+                session.execute("SET LOCAL lock_timeout = 5000").await?;
+                let worker = session.query(sql::LOCK_WORKER, &[&id]).await?;
+                store.take_from(session, &worker).await
+            });
+            store.end(left)?;
+            store.shared.listeners.tell_all();
+            Ok(())
+        };
+        self.task(&self.shared.worker, leave).await
     }
 
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
         let tokens: Vec<_> = tokens.iter().map(|token| token.cast_signed()).collect();
         let id = worker.0.cast_signed();
-        let doubt = self.doubt(Some(WallTime::MIN));
-        let freed = run!(self.shared.keeper, transaction session => {
-            // A claim of unknown outcome ends first.
-            session.query(sql::LOCK_WORKER, &[&id]).await?;
-            session.query(sql::TAKE, &[&[id].as_slice(), &tokens]).await
-        });
-        let freed = doubt.end(freed)?;
-        if !freed.is_empty() {
-            self.shared.listeners.tell_all();
-        }
-        Ok(freed.len() as u64)
+        let keep = move |store: Self, turn: Turn| async move {
+            let freed = run!(turn, transaction session => {
+                // A claim of unknown outcome ends first.
+                session.query(sql::LOCK_WORKER, &[&id]).await?;
+                session.query(sql::TAKE, &[&[id].as_slice(), &tokens]).await
+            });
+            let freed = store.end(freed)?;
+            if !freed.is_empty() {
+                store.shared.listeners.tell_all();
+            }
+            Ok(freed.len() as u64)
+        };
+        self.task(&self.shared.keeper, keep).await
     }
 
     async fn claim(
@@ -694,27 +729,30 @@ impl Store for PostgresStore {
         request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
-        let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
-        let limit = most(request.limit);
-        let bytes = most(request.max_bytes);
-        let (cron, queue, now) =
-            (request.cron, request.queue.as_str(), request.now.to_system_time());
-        let busy: Vec<_> = request.busy.iter().map(Name::as_str).collect();
         let is_overdue = request.until <= request.now;
-        let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
-        let (begins, paused) = (request.begins, request.paused);
-        let parameters: Parameters<'_> =
-            &[&id, &from, &until, &limit, &bytes, &cron, &queue, &busy, &now, &begins, &paused];
-        let rows = connection.query(sql::CLAIM, parameters).await?;
-        // The claim has taken effect, whatever fails from here on.
+        let lane = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
+        // The claim has taken effect, whatever fails from there on.
         let unknown = |error| StoreError::with_source(StoreErrorReason::OutcomeUnknown, error);
-        let after: Parameters<'_> = &[&id, &from, &cron, &queue, &busy, &request.lapse];
-        let after = run!(connection, session => {
-            Ok((Instant::now(), session.query(sql::AFTER_CLAIM, after).await?))
-        });
-        let (sent, after) = after.map_err(unknown)?;
+        let request = request.clone();
+        let claim = move |store: Self, turn: Turn| async move {
+            let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
+            let (limit, bytes) = (most(request.limit), most(request.max_bytes));
+            let (queue, now) = (request.queue.as_str(), request.now.to_system_time());
+            let busy: Vec<_> = request.busy.iter().map(Name::as_str).collect();
+            let ClaimRequest { cron, begins, paused, lapse, .. } = &request;
+            let parameters: Parameters<'_> =
+                &[&id, &from, &until, &limit, &bytes, cron, &queue, &busy, &now, begins, paused];
+            let rows = turn.query(sql::CLAIM, parameters).await?;
+            let after: Parameters<'_> = &[&id, &from, cron, &queue, &busy, lapse];
+            let after = run!(turn, session => {
+                Ok((Instant::now(), session.query(sql::AFTER_CLAIM, after).await?))
+            });
+            let (sent, after) = after.map_err(unknown)?;
+            store.shared.clock.adjust(sent, WallTime::now_of(after[0].get(3)));
+            Ok((rows, after))
+        };
+        let (rows, after) = self.task(lane, claim).await?;
         let after = &after[0];
-        self.shared.clock.adjust(sent, WallTime::now_of(after.get(3)));
         if !after.get::<_, bool>(2) {
             return Ok(None);
         }
@@ -727,7 +765,7 @@ impl Store for PostgresStore {
             }
         }
         if !unreadable.is_empty() {
-            connection.query(sql::BURY, &[&id, &unreadable]).await.map_err(unknown)?;
+            lane.query(sql::BURY, values![id, unreadable]).await.map_err(unknown)?;
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
@@ -740,45 +778,47 @@ impl Store for PostgresStore {
         claims: &[Claim],
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>> {
-        let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
-        let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
         let limit = key_limit.map(|limit| most(limit.get()));
-        let (starter, none) = (&self.shared.starter, Vec::<String>::new());
-        let rows = if limit.is_none() {
-            starter.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &none]).await
-        } else {
-            run!(starter, transaction session => {
+        let held = claims.to_vec();
+        let call = move |_, turn: Turn| async move {
+            let (ids, tokens): (Vec<_>, Vec<_>) = held.iter().map(parts).unzip();
+            let none = Vec::<String>::new();
+            if limit.is_none() {
+                return turn.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &none]).await;
+            }
+            run!(turn, transaction session => {
                 let busy = session.query(sql::LOCK_KEYS, &[&ids]).await?;
                 let busy: Vec<String> = busy.iter().map(|row| row.get(0)).collect();
                 session.query(sql::BEGIN, &[&ids, &tokens, &now, &limit, &busy]).await
             })
-        }?;
+        };
+        let rows = self.task(&self.shared.starter, call).await?;
         // The worker may hold a void claim beside a valid one of the same id.
         let begun = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2)));
         let begun: FxHashMap<(&str, i64), i32> = begun.collect();
-        let answer = |claim| match begun.get(&claim) {
+        let answer = |claim| match begun.get(&parts(claim)) {
             Some(0) => Begun::Begun,
             Some(1) => Begun::Locked,
             Some(2) => Begun::Busy,
             Some(_) => Begun::Paused,
             None => Begun::Void,
         };
-        Ok(ids.into_iter().zip(tokens).map(answer).collect())
+        Ok(claims.iter().map(answer).collect())
     }
 
     async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
-        let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
+        let ids: Vec<_> = claims.iter().map(|claim| text(&claim.id)).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
-        let rows = self.shared.keeper.query(sql::CURRENT, &[&ids, &tokens]).await?;
+        let rows = self.shared.keeper.query(sql::CURRENT, values![ids, tokens]).await?;
         let current = rows.iter().map(|row| (row.get(0), row.get(1)));
         let current: FxHashSet<(&str, i64)> = current.collect();
-        Ok(ids.into_iter().zip(tokens).map(|claim| current.contains(&claim)).collect())
+        Ok(claims.iter().map(|claim| current.contains(&parts(claim))).collect())
     }
 
     async fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
-        let ids: Vec<_> = ids.iter().map(|id| id.as_str()).collect();
-        let rows = self.shared.single.query(sql::LOCKED, &[&ids]).await?;
+        let ids: Vec<_> = ids.iter().map(|id| text(id)).collect();
+        let rows = self.shared.single.query(sql::LOCKED, values![ids]).await?;
         Ok(rows.iter().filter_map(|row| TimeoutId::new(row.get::<_, &str>(0)).ok()).collect())
     }
 
@@ -794,18 +834,20 @@ impl Store for PostgresStore {
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
         let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
-        let most = self::most(most);
-        let queue = queue.as_str();
-        let parameters: Parameters<'_> = &[&queue, &most, &first, &now, &step];
-        let rows = run!(self.shared.starter, session => {
-            let rows = session.query(sql::PERMITS, parameters).await?;
-            if !rows.is_empty() {
-                return Ok(rows);
-            }
-            session.query(sql::ADD_PERMITS, &[&queue]).await?;
-            session.query(sql::PERMITS, parameters).await
-        });
-        let rows = rows?;
+        let (most, queue) = (self::most(most), queue.clone());
+        let permits = move |_, turn: Turn| async move {
+            let queue = queue.as_str();
+            let parameters: Parameters<'_> = &[&queue, &most, &first, &now, &step];
+            run!(turn, session => {
+                let rows = session.query(sql::PERMITS, parameters).await?;
+                if !rows.is_empty() {
+                    return Ok(rows);
+                }
+                session.query(sql::ADD_PERMITS, &[&queue]).await?;
+                session.query(sql::PERMITS, parameters).await
+            })
+        };
+        let rows = self.task(&self.shared.starter, permits).await?;
         // Another program may have removed the row again.
         let Some(row) = rows.first() else { return Ok((0, later)) };
         let given = |column| row.get::<_, i64>(column).cast_unsigned();
@@ -814,15 +856,18 @@ impl Store for PostgresStore {
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        let doubt = self.doubt(Some(WallTime::MIN));
-        let paused = run!(self.shared.writers[0], transaction session => {
-            session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
-            let notice = self.notice(Some(queue), WallTime::MIN);
-            session.query(sql::NOTIFY, &[&notice]).await
-        });
-        doubt.end(paused)?;
-        self.shared.listeners.tell(Some(queue), WallTime::MIN);
-        Ok(())
+        let queue = queue.clone();
+        let pause = move |store: Self, turn: Turn| async move {
+            let paused = run!(turn, transaction session => {
+                session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
+                let notice = store.notice(Some(&queue), WallTime::MIN);
+                session.query(sql::NOTIFY, &[&notice]).await
+            });
+            store.end(paused)?;
+            store.shared.listeners.tell(Some(&queue), WallTime::MIN);
+            Ok(())
+        };
+        self.task(&self.shared.writers, pause).await
     }
 
     fn keep_history(&self, keep: Duration) {
@@ -837,18 +882,16 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> StoreResult<Vec<Attempt>> {
         let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
-        let limit = most(limit);
-        let now = now.to_system_time();
-        let reader = &self.shared.reader;
-        let rows = match id.map(TimeoutId::as_str) {
-            None => reader.query(sql::HISTORY, &[&before, &now, &limit]).await,
-            Some(id) => reader.query(sql::HISTORY_OF, &[&before, &now, &limit, &id]).await,
-        }?;
-        rows.iter().map(read_attempt).collect()
+        let (limit, now) = (most(limit), now.to_system_time());
+        let (sql, values) = match id {
+            None => (sql::HISTORY, values![before, now, limit]),
+            Some(id) => (sql::HISTORY_OF, values![before, now, limit, text(id)]),
+        };
+        self.read(sql, values, read_attempt).await
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        let rows = self.shared.reader.query(sql::QUEUES, &[]).await?;
+        let rows = self.shared.reader.query(sql::QUEUES, values![]).await?;
         rows.iter()
             .map(|row| Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) }))
             .collect()
@@ -883,10 +926,18 @@ impl fmt::Debug for PostgresStore {
 }
 
 /// Returns the position after which a list continues. The empty string is before every id.
-fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, &str) {
+fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, String) {
     let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
     let (time, id) = after.max((from, ""));
-    (time.to_system_time(), id)
+    (time.to_system_time(), id.to_owned())
+}
+
+fn text(id: &TimeoutId) -> String {
+    id.as_str().to_owned()
+}
+
+fn parts(claim: &Claim) -> (&str, i64) {
+    (claim.id.as_str(), claim.token.cast_signed())
 }
 
 fn most(number: usize) -> i64 {
@@ -908,7 +959,7 @@ async fn listen(shared: Weak<Shared>) {
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
                 let sent = Instant::now();
-                if let Ok(shown) = store.reader.query(sql::NOW, &[]).await {
+                if let Ok(shown) = store.reader.query(sql::NOW, values![]).await {
                     store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }
@@ -963,10 +1014,10 @@ async fn pass_on(
 }
 
 /// Checks the parameters, and starts the thread of the connections.
-async fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
+fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
     check_name(schema)?;
     let config: Config = parameters.parse().map_err(unavailable)?;
-    Connections::start(config, connect, schema, BY_INDEX, false).await
+    Connections::start(config, connect, schema, BY_INDEX, false)
 }
 
 fn check_name(schema: &str) -> StoreResult<()> {
@@ -980,15 +1031,16 @@ fn check_name(schema: &str) -> StoreResult<()> {
 }
 
 /// Checks the database, and that its tables are not newer. Returns their version.
-async fn check(lane: &Lane, schema: &str) -> StoreResult<i32> {
+async fn check(turn: &Turn, schema: &str) -> StoreResult<i32> {
+    turn.connections.probe().await?;
     let encoding = "SELECT current_setting('server_encoding')";
-    let rows = lane.query(encoding, &[]).await?;
+    let rows = turn.query(encoding, &[]).await?;
     let encoding: &str = rows[0].get(0);
     if encoding != "UTF8" {
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
-    let (version, compatible) = run!(lane, session => version(session, schema).await)?;
+    let (version, compatible) = run!(turn, session => version(session, schema).await)?;
     if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
     }
@@ -1008,8 +1060,8 @@ async fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Erro
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-async fn migrate(lane: &Lane, schema: &str) -> StoreResult<()> {
-    run!(lane, transaction session => {
+async fn migrate(turn: &Turn, schema: &str) -> StoreResult<()> {
+    run!(turn, transaction session => {
         // One process at a time; the others wait until it is done.
         let lock = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;
             SELECT pg_advisory_xact_lock(7205759403792793600)";

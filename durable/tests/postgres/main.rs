@@ -3,6 +3,7 @@
 
 #![cfg(all(unix, feature = "postgres"))]
 
+mod drops;
 mod faults;
 mod idle;
 mod operate;

@@ -106,25 +106,33 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     assert_eq!(noted(&mut client), NOTED);
 }
 
+#[cfg(feature = "pool")]
+fn pool(server: &Server, size: usize) -> deadpool_postgres::Pool {
+    let parameters = server.parameters().parse().expect("parameters");
+    let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
+    deadpool_postgres::Pool::builder(manager).max_size(size).build().expect("pool")
+}
+
+#[cfg(feature = "pool")]
+fn runtime(workers: usize) -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_all().build().expect("runtime")
+}
+
 /// The blocking calls are made within the runtime of the pool.
 #[cfg(feature = "pool")]
 #[test]
 fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
-    use deadpool_postgres::{Manager, Pool};
-    use delaywheel_durable::{DurableTimer, PostgresStore, StoreErrorReason};
-    use tokio::runtime::Builder;
-
     let Some(server) = Server::start() else { return };
     drop(connect(&server));
-    let parameters = server.parameters().parse().expect("parameters");
-    let manager = Manager::new(parameters, tokio_postgres::NoTls);
-    let pool = Pool::builder(manager).max_size(4).build().expect("pool");
-    let one = Builder::new_current_thread().enable_all().build().expect("runtime");
-    let from_one = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
-    let error = from_one.block_on();
-    assert_eq!(error.expect_err("one thread").reason(), StoreErrorReason::Other);
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("runtime");
+    let pool = pool(&server, 4);
+    let current = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    for one in [current, runtime(1)] {
+        let from_one = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
+        let error = from_one.block_on().expect_err("one thread");
+        assert_eq!(error.reason(), StoreErrorReason::Other);
+    }
+    let runtime = runtime(2);
     let task = runtime.spawn(async move {
         let handle = tokio::runtime::Handle::current();
         let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
@@ -158,46 +166,77 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
     runtime.block_on(task).expect("task");
 }
 
+/// A worker of the runtime that drives the pool blocks for a call, and in virtual time for a timer.
+#[cfg(feature = "pool")]
+#[test]
+fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let (pool, runtime) = (pool(&server, 4), runtime(4));
+    let (sender, ended) = mpsc::channel();
+    runtime.spawn(async move {
+        let handle = tokio::runtime::Handle::current();
+        let store = PostgresStore::from_pool(pool, "delaywheel", handle).await.expect("store");
+        let count = store.count().block_on();
+        let clock = delaywheel_durable::ManualWallClock::new();
+        let timer = DurableTimer::builder(store).clock(clock).build_with(|_| ()).expect("start");
+        drop(sender.send((count, timer.count().await)));
+    });
+    let ended = ended.recv_timeout(LONG);
+    runtime.shutdown_background();
+    let (direct, virtual_time) = ended.expect("it waits for its own thread");
+    assert_eq!(direct.expect("count"), virtual_time.expect("count"));
+}
+
+#[cfg(feature = "pool")]
+#[test]
+fn calls_that_are_dropped_do_not_stand_in_the_line_of_a_pool() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let (pool, runtime) = (pool(&server, 1), runtime(2));
+    runtime.block_on(async {
+        let handle = tokio::runtime::Handle::current();
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
+        let (store, held) = (store.expect("store"), pool.get().await.expect("the only one"));
+        for _ in 0..50 {
+            let call = tokio::time::timeout(Duration::from_millis(5), store.count()).await;
+            assert!(call.is_err(), "it waits");
+        }
+        let waiting = pool.status().waiting;
+        assert!(waiting <= 1, "{waiting} calls wait for the pool");
+        drop(held);
+        store.count().await.expect("count");
+    });
+}
+
 /// The call waits for a row in its transaction, on a connection of the store or of a pool.
 #[cfg(feature = "pool")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_dropped_leaves_no_transaction() {
-    use deadpool_postgres::{Manager, Pool};
-
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_dropped_is_carried_out_and_leaves_no_transaction() {
     let Some((server, own, now)) = stored() else { return };
-    let parameters = server.parameters().parse().expect("parameters");
-    let manager = Manager::new(parameters, tokio_postgres::NoTls);
-    let pool = Pool::builder(manager).max_size(1).build().expect("pool");
-    let runtime = tokio::runtime::Handle::current();
-    let pooled = PostgresStore::from_pool(pool, "delaywheel", runtime).await.expect("store");
+    let (pool, runtime) = (pool(&server, 1), tokio::runtime::Handle::current());
+    let pooled = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime).await;
     let (mut client, watcher) = (async_client(&server).await, async_client(&server).await);
-    for store in [own, pooled] {
+    for store in [own, pooled.expect("store")] {
         let worker = store.enter(now, LONG, None).await.expect("enter");
         let lock = client.transaction().await.expect("begin");
         lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).await.expect("lock");
         let waiting = async {
-            let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-            loop {
-                if let Some(row) = watcher.query_opt(waits, &[]).await.expect("waits") {
-                    break row.get::<_, i32>(0);
-                }
-            }
+            while watcher.query_one(WAITS, &[]).await.expect("waits").get::<_, i64>(0) == 0 {}
         };
-        let session = tokio::select! {
+        tokio::select! {
             left = store.leave(worker) => panic!("{left:?}"),
-            session = waiting => session,
-        };
+            () = waiting => (),
+        }
         lock.commit().await.expect("commit");
-        let is_open = "SELECT FROM pg_stat_activity WHERE pid = $1";
-        let ends = async {
-            while watcher.query_opt(is_open, &[&session]).await.expect("sessions").is_some() {
-                // It would use a connection that was returned.
-                store.enter(now, LONG, None).await.expect("enter");
-            }
-        };
-        tokio::time::timeout(LONG, ends).await.expect("the server ends the transaction");
-        assert!(store.renew(worker, now, LONG).await.expect("renew"), "it has not left");
+        // The next call of its kind follows it.
+        store.enter(now, LONG, None).await.expect("enter");
+        assert!(!store.renew(worker, now, LONG).await.expect("renew"), "it has left");
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
+        let open: i64 = watcher.query_one(open, &[]).await.expect("sessions").get(0);
+        assert_eq!(open, 0);
     }
+    assert_eq!(pool.status().size, 1, "its connection was returned");
 }
 
 /// The server has committed, and its session ends behind the pool before the answer.

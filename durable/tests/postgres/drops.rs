@@ -1,0 +1,126 @@
+//! Calls whose futures are dropped, or polled only once, as those in the buffer of a stream are.
+
+use std::{
+    pin::Pin,
+    task::{Context, Waker},
+};
+
+use delaywheel_durable::StoreResult;
+
+use super::*;
+
+fn poll_once<R>(call: &mut Pin<Box<dyn Future<Output = StoreResult<R>> + Send + '_>>) {
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+/// Waits until a query counts zero.
+fn wait_for_none(client: &mut postgres::Client, count: &str) {
+    until(|| client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0);
+}
+
+#[test]
+fn a_write_that_nobody_polls_delays_no_timer() {
+    let Some((_server, store, now)) = stored() else { return };
+    let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
+    timer.schedule("first", LONG, b"").wait().expect("schedule");
+    let due = now.saturating_add(LONG);
+    let commands = [Command::Schedule(NewTimeout::new("a", due, b"").expect("valid"))];
+    let mut parked = store.write(now, &commands);
+    poll_once(&mut parked);
+    let receipt = timer.schedule("b", LONG, b"");
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || drop(sender.send(receipt.wait())));
+    ended.recv_timeout(LONG).expect("it does not wait").expect("schedule");
+    parked.block_on().expect("write");
+}
+
+#[test]
+fn a_read_that_nobody_polls_delays_no_other() {
+    let Some((_server, store, _)) = stored() else { return };
+    let id = TimeoutId::new("a").expect("valid");
+    let mut parked = store.get(&id);
+    poll_once(&mut parked);
+    let (sender, ended) = mpsc::channel();
+    let other = store.clone();
+    thread::spawn(move || drop(sender.send(other.count().block_on())));
+    ended.recv_timeout(LONG).expect("it does not wait").expect("count");
+    assert_eq!(parked.block_on().expect("get"), None);
+}
+
+/// A table is locked, and readers give up.
+#[test]
+fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
+    let Some((server, store, _)) = stored() else { return };
+    let mut client = client(&server);
+    client.batch_execute(STALL).expect("stall");
+    let mut first = store.queues();
+    poll_once(&mut first);
+    wait_for(&mut client, STALLED);
+    drop(first);
+    for _ in 0..60 {
+        poll_once(&mut store.queues());
+    }
+    // By now, the thread of the connections has seen those calls.
+    store.are_current(&[]).block_on().expect("current");
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaywheel'";
+    let open: i64 = client.query_one(sql, &[]).expect("count").get(0);
+    assert!(open <= 2, "{open} connections");
+    client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+    store.queues().block_on().expect("queues");
+}
+
+#[test]
+fn a_call_that_is_dropped_before_its_turn_is_not_made() {
+    let Some((server, store, now)) = stored() else { return };
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
+    let (mut client, mut watcher) = (client(&server), client(&server));
+    let mut lock = client.transaction().expect("begin");
+    lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).expect("lock");
+    let mut leave = store.leave(worker);
+    poll_once(&mut leave);
+    wait_for(&mut watcher, WAITS);
+    drop(leave);
+    poll_once(&mut store.enter(now, LONG, Some("dropped")));
+    lock.commit().expect("commit");
+    store.enter(now, LONG, Some("kept")).block_on().expect("enter");
+    let sql = "SELECT string_agg(name, ' ') FROM delaywheel.workers";
+    let left: String = watcher.query_one(sql, &[]).expect("workers").get(0);
+    assert_eq!(left, "kept");
+}
+
+/// The timer does not look by itself, and its own process has sent the notification.
+#[test]
+fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
+    let Some((server, store, now)) = stored() else { return };
+    let worker = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
+    put(&store, "a", now.saturating_sub(SECOND));
+    assert_eq!(claim(&store, worker, now).len(), 1);
+    let (sender, seen) = mpsc::channel();
+    let timer = telling(DurableTimer::builder(store.clone()).recheck(None), sender);
+    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
+    let mut client = client(&server);
+    let mut leave = store.leave(worker);
+    poll_once(&mut leave);
+    let sql = format!("SELECT count(*) FROM delaywheel.workers WHERE id = {}", worker.0);
+    wait_for_none(&mut client, &sql);
+    drop(leave);
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
+}
+
+/// The same for a delivery under way, which the cancel stops.
+#[test]
+fn a_timer_hears_of_a_cancel_whose_future_nobody_polls() {
+    let Some((server, store, _)) = stored() else { return };
+    let (sender, deliveries) = mpsc::channel();
+    let builder = DurableTimer::builder(store.clone()).recheck(None).lease(10 * LONG);
+    let timer = builder.build_with(move |delivery| drop(sender.send(delivery))).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+    let commands = [Command::Cancel(delivery.id().clone())];
+    let mut cancel = store.write(timer.now(), &commands);
+    poll_once(&mut cancel);
+    wait_for_none(&mut client(&server), "SELECT count(*) FROM delaywheel.timeouts");
+    drop(cancel);
+    until(|| !delivery.is_current());
+}

@@ -16,8 +16,8 @@
 //! # Tasks that receive
 //!
 //! - A poll takes a value, or leaves its waker under its ticket, in one hold of the backlog's lock.
-//! - Each put removes the wakers with the least tickets, at most one for each value of its batch,
-//!   and returns them, to be woken without the lock. A close removes all.
+//! - After its puts, the reaper removes the wakers with the least tickets, at most one for each
+//!   value that it has put, and wakes them without the lock. A close removes all.
 //! - A woken task finds no value if another receiver was faster. It waits again with the same
 //!   ticket, so it stays ahead of tasks that began later.
 //! - A woken task that drops its receiver wakes the next task, if there is a value. So does a
@@ -26,8 +26,9 @@
 //! A waiting task takes one entry of a `BTreeMap`. So it allocates only if the map needs a further
 //! node, which has room for 11 entries.
 //!
-//! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
-//! polled yet. That task takes the value, or passes the wake-up to the next task.
+//! *Invariant*: while a value is in the backlog and a waker under a ticket, the reaper is about to
+//! wake tasks, or a woken task has not polled yet. That task takes the value, or passes the wake-up
+//! to the next task.
 
 use std::{
     boxed::Box,
@@ -190,38 +191,40 @@ impl<T> Backlog<T> {
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
-    /// Adds a batch, which it leaves empty with its memory. Returns wakers of tasks, at most one
-    /// for a timeout. The caller holds the lock of the shard, and then [wakes](Self::wake) threads
-    /// and tasks, perhaps for several batches.
+    /// Adds a batch, which it leaves empty with its memory. Returns its length. The caller holds
+    /// the lock of the shard, and then [wakes](Self::wake) receivers, perhaps for several batches.
     #[must_use]
-    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> Vec<Waker> {
+    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> usize {
         let len = batch.len();
-        if len == 0 {
-            return Vec::new();
+        if len > 0 {
+            let mut state = self.state.lock();
+            debug_assert!(!state.is_closed, "a timeout expired after the end");
+            batch.drain(..).for_each(|expired| state.push(expired));
         }
-        let mut state = self.state.lock();
-        debug_assert!(!state.is_closed, "a timeout expired after the end");
-        batch.drain(..).for_each(|expired| state.push(expired));
-        state.receivers.pop_up_to(len)
+        len
     }
 
-    /// Wakes threads that wait for a timeout, at most so many. Wakes tasks by `wake`, which returns
-    /// `false` if the waker panics. Then wakes another task, if a value is left.
-    pub(crate) fn wake(&self, most: usize, tasks: Vec<Waker>, wake: impl Fn(Waker) -> bool) {
+    /// Wakes threads that wait for a timeout, at most so many, and as many tasks. Wakes a task by
+    /// `wake`, which returns `false` if the waker panics. Then wakes another one, if a value is
+    /// left.
+    pub(crate) fn wake(&self, most: usize, wake: impl Fn(Waker) -> bool) {
         _ = (0..most).all(|_| self.arrived.notify_one());
-        for task in tasks {
+        for task in self.next_tasks(most) {
             let mut next = Some(task);
             while let Some(task) = next {
-                next = if wake(task) { None } else { self.next_task().pop() };
+                next = if wake(task) { None } else { self.next_tasks(1).pop() };
             }
         }
     }
 
-    /// Removes the waker of the task that has waited longest, if there is a value.
-    fn next_task(&self) -> Vec<Waker> {
+    /// Removes the wakers of the tasks that have waited longest, if there is a value.
+    fn next_tasks(&self, most: usize) -> Vec<Waker> {
+        if !self.is_queue || most == 0 {
+            return Vec::new();
+        }
         let mut state = self.state.lock();
         let is_due = state.chunks.front().is_some_and(|first| !first.is_empty());
-        state.receivers.pop_up_to(usize::from(is_due))
+        state.receivers.pop_up_to(if is_due { most } else { 0 })
     }
 
     /// Takes the timeout that has waited longest.
@@ -354,8 +357,7 @@ impl<T> Drop for Receiver<T> {
         }
         let removed = self.backlog.state.lock().receivers.remove(&mut self.ticket);
         if removed.is_none() {
-            let next = self.backlog.next_task();
-            self.backlog.wake(0, next, |task| catch(|| task.wake()).is_ok());
+            self.backlog.wake(1, |task| catch(|| task.wake()).is_ok());
         }
     }
 }

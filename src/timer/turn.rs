@@ -5,7 +5,6 @@ use std::{
     boxed::Box,
     mem,
     sync::Arc,
-    task::Waker,
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -94,15 +93,13 @@ struct Batch<T> {
     expired: Vec<Expired<T>>,
     /// The greatest lateness in the latest round that expired a timeout; `None` before that.
     lateness: Option<Duration>,
-    /// Timeouts that are in the backlog, and for which no thread was woken yet.
+    /// Timeouts that were put into the backlog, and for which no receiver was woken yet.
     handed: usize,
-    /// Wakers of the tasks that receive these.
-    tasks: Vec<Waker>,
 }
 
 impl<T> Batch<T> {
     const fn new() -> Self {
-        Self { expired: Vec::new(), lateness: None, handed: 0, tasks: Vec::new() }
+        Self { expired: Vec::new(), lateness: None, handed: 0 }
     }
 }
 
@@ -155,14 +152,11 @@ impl<S: ShardState> Shared<S> {
         steps: u64,
         batch: &mut Batch<S::Due>,
     ) -> bool {
-        let Batch { expired, lateness, handed, tasks } = batch;
+        let Batch { expired, lateness, handed } = batch;
         let before = expired.len();
         let is_drained = shard.expire(read, steps, expired);
         *lateness = self.record_lateness(read.elapsed, &expired[before..]).max(*lateness);
-        if let Some(backlog) = self.delivery().backlog() {
-            *handed += expired.len();
-            tasks.append(&mut backlog.put(expired));
-        }
+        *handed += self.delivery().backlog().map_or(0, |backlog| backlog.put(expired));
         drop(shard.unlock_fairly());
         if batch.handed as u64 >= LEAST_STEPS {
             self.wake_receivers(batch);
@@ -171,10 +165,9 @@ impl<S: ShardState> Shared<S> {
     }
 
     /// Wakes threads and tasks that wait for timeouts.
-    fn wake_receivers(&self, Batch { handed, tasks, .. }: &mut Batch<S::Due>) {
+    fn wake_receivers(&self, batch: &mut Batch<S::Due>) {
         if let Some(backlog) = self.delivery().backlog() {
-            let (threads, tasks) = (mem::take(handed), mem::take(tasks));
-            backlog.wake(threads, tasks, |task| self.handler.catch(|| task.wake()));
+            backlog.wake(mem::take(&mut batch.handed), |task| self.handler.catch(|| task.wake()));
         }
     }
 
@@ -215,8 +208,7 @@ impl<S: ShardState> Shared<S> {
         if batch.is_empty() {
             return None;
         }
-        let elapsed = Duration::from(elapsed);
-        let mut greatest = Duration::ZERO;
+        let (elapsed, mut greatest) = (Duration::from(elapsed), Duration::ZERO);
         let mut stats = self.reaper_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {

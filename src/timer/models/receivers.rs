@@ -17,9 +17,8 @@ use crate::{
 
 /// As the reaper does it in one turn.
 fn put_all<const BATCHES: usize>(backlog: &Backlog<u32>, batches: [Vec<Expired<u32>>; BATCHES]) {
-    let handed = batches.iter().map(Vec::len).sum();
-    let tasks = batches.into_iter().flat_map(|mut batch| backlog.put(&mut batch)).collect();
-    backlog.wake(handed, tasks, |task| {
+    let handed = batches.into_iter().map(|mut batch| backlog.put(&mut batch)).sum();
+    backlog.wake(handed, |task| {
         task.wake();
         true
     });

@@ -204,7 +204,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
         let total = match self.max_delayed {
             Some(Limit { operations, overload: Overload::DisplaceOldest }) => Some(operations),
             Some(Limit { operations, .. }) => {
-                timer = timer.max_pending_at_most(operations);
+                let limit = timer.max_pending.map_or(operations, |limit| limit.min(operations));
+                timer = timer.max_pending(limit);
                 None
             }
             None => None,

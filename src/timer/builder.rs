@@ -43,7 +43,7 @@ pub struct TimerBuilder {
     wheel: WheelBuilder,
     /// `None` for the default.
     pub(super) shards: Option<usize>,
-    max_pending: Option<u64>,
+    pub(crate) max_pending: Option<u64>,
     /// `None` for the default, one thread.
     pub(super) execution: Option<Execution>,
     /// `None` for that of the system.
@@ -113,12 +113,6 @@ impl TimerBuilder {
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self
-    }
-
-    /// Lowers the limit on pending timeouts to this number.
-    pub(crate) fn max_pending_at_most(self, timeouts: u64) -> Self {
-        let limit = self.max_pending.map_or(timeouts, |limit| limit.min(timeouts));
-        self.max_pending(limit)
     }
 
     /// Sets the number of executor threads, which run callbacks. Default 1, so that callbacks never

@@ -13,7 +13,7 @@ use crate::error::Exclusive;
 pub struct Refused<T, K> {
     kind: K,
     /// Why a thread could not be started.
-    cause: Option<io::Error>,
+    pub(super) cause: Option<io::Error>,
     value: Exclusive<T>,
 }
 
@@ -48,12 +48,6 @@ pub enum ScheduleErrorKind {
     /// The operating system refused to start a thread of the timer. The cause is the
     /// [`source`](Error::source) of the error. A later call tries again.
     NoThread,
-}
-
-impl<T> ScheduleError<T> {
-    pub(super) fn no_thread(cause: io::Error, value: T) -> Self {
-        Self { cause: Some(cause), ..Self::new(ScheduleErrorKind::NoThread, value) }
-    }
 }
 
 impl<T, K> Refused<T, K> {

@@ -18,7 +18,7 @@ use crossbeam::utils::CachePadded;
 use super::{
     Timer,
     delivery::{Backlog, Delivery, Handler},
-    error::ScheduleError,
+    error::{Refused, ScheduleError, ScheduleErrorKind},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
     shards::{
@@ -446,10 +446,10 @@ impl<S: ShardState> Shared<S> {
         if self.is_started() {
             return Ok(value);
         }
-        match self.start() {
-            Ok(()) => Ok(value),
-            Err(cause) => Err(ScheduleError::no_thread(cause, value)),
-        }
+        let Err(cause) = self.start() else { return Ok(value) };
+        let mut refused = Refused::new(ScheduleErrorKind::NoThread, value);
+        refused.cause = Some(cause);
+        Err(refused)
     }
 
     /// Starts the threads unless another call has done so, or the timer has been shut down.

@@ -204,27 +204,28 @@ impl<T> Backlog<T> {
         len
     }
 
-    /// Wakes threads that wait for a timeout, at most so many, and as many tasks. Wakes a task by
-    /// `wake`, which returns `false` if the waker panics. Then wakes another one, if a value is
-    /// left.
+    /// Wakes threads that wait for a timeout, at most so many, and as many tasks, unless others
+    /// have taken all meanwhile. Wakes a task by `wake`, which returns `false` if the waker panics.
+    /// Then wakes another one, if a value is left.
     pub(crate) fn wake(&self, most: usize, wake: impl Fn(Waker) -> bool) {
-        _ = (0..most).all(|_| self.arrived.notify_one());
-        for task in self.next_tasks(most) {
+        for task in self.wake_threads(most) {
             let mut next = Some(task);
             while let Some(task) = next {
-                next = if wake(task) { None } else { self.next_tasks(1).pop() };
+                next = if wake(task) { None } else { self.wake_threads(1).pop() };
             }
         }
     }
 
-    /// Removes the wakers of the tasks that have waited longest, if there is a value.
-    fn next_tasks(&self, most: usize) -> Vec<Waker> {
-        if !self.is_queue || most == 0 {
+    /// Wakes threads if there is a value. Removes the wakers of the tasks that have waited longest.
+    fn wake_threads(&self, most: usize) -> Vec<Waker> {
+        let mut state = self.state.lock();
+        if most == 0 || state.chunks.front().is_none_or(VecDeque::is_empty) {
             return Vec::new();
         }
-        let mut state = self.state.lock();
-        let is_due = state.chunks.front().is_some_and(|first| !first.is_empty());
-        state.receivers.pop_up_to(if is_due { most } else { 0 })
+        let tasks = state.receivers.pop_up_to(most);
+        drop(state);
+        _ = (0..most).all(|_| self.arrived.notify_one());
+        tasks
     }
 
     /// Takes the timeout that has waited longest.

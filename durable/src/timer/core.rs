@@ -394,6 +394,9 @@ impl Core {
             self.ring();
         } else if self.close() {
             *self.phase.lock() = Phase::Ended;
+            // Nobody tries these again.
+            let left = mem::take(&mut *self.postponed.lock());
+            drop(left);
         }
     }
 

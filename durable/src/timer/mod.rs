@@ -533,7 +533,8 @@ impl DurableTimer {
     /// Shuts down at once: refuses new timeouts and begins no delivery.
     ///
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
-    /// end; the lease is renewed until they have. Does not wait for them.
+    /// end; the lease is renewed until they have. Does not wait for them. Changes that wait for a
+    /// locked record when they have ended fail with [`ShutDown`](DurableError::ShutDown).
     pub fn shutdown(&self) {
         self.core.shut_down();
     }

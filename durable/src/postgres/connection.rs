@@ -204,7 +204,16 @@ pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect
         let taken = runtime.spawn(async move { pool.get().await });
         Box::pin(async move {
             let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
-            let taken = taken.await.map_err(|_| StoreError::new(StoreErrorReason::Closed))?;
+            // A hook of the pool panicked, or the runtime has ended. Neither ends the store, so
+            // settlements are tried again.
+            let taken = taken.await.map_err(|error| {
+                let reason = if error.is_panic() {
+                    StoreErrorReason::OutcomeUnknown
+                } else {
+                    StoreErrorReason::Unavailable
+                };
+                StoreError::with_source(reason, error)
+            })?;
             Ok((Held::Lent(Some(taken.map_err(failed)?)), None))
         })
     })

@@ -535,7 +535,11 @@ impl Session {
     /// Begins a transaction.
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
         let begin = self.begin.clone();
-        self.execute(begin.as_deref().unwrap_or("BEGIN")).await?;
+        let result = self.execute(begin.as_deref().unwrap_or("BEGIN")).await;
+        if result.is_err() {
+            // A setting may have failed after the BEGIN, or the pool lent a failed transaction.
+            return self.end(result).await;
+        }
         self.is_in_transaction = true;
         Ok(())
     }

@@ -241,6 +241,26 @@ fn a_panic_in_a_hook_of_a_pool_or_the_end_of_its_runtime_does_not_close_the_stor
     assert_eq!(reason(), StoreErrorReason::Unavailable);
 }
 
+/// The transaction is one of the user that failed. One of the store is in the same state after its
+/// BEGIN if a setting fails.
+#[cfg(feature = "pool")]
+#[test]
+fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let (pool, runtime) = (pool(&server, 1), runtime(2));
+    runtime.block_on(async {
+        let handle = tokio::runtime::Handle::current();
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
+        let (store, client) = (store.expect("store"), pool.get().await.expect("client"));
+        client.batch_execute("BEGIN; SELECT 1 / 0").await.expect_err("it fails");
+        drop(client);
+        store.count().await.expect_err("the transaction has failed");
+        store.count().await.expect("count");
+        assert_eq!(pool.status().size, 1, "its connection was returned");
+    });
+}
+
 /// The call waits for a row in its transaction, on a connection of the store or of a pool.
 #[cfg(feature = "pool")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

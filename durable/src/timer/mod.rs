@@ -44,6 +44,9 @@ use crate::{
 ///
 /// Clones are the same timer, which shuts down when the last is dropped.
 ///
+/// On a store that blocks, such as `SqliteStore`, reads take turns on one thread of the timer, so a
+/// slow one delays the others.
+///
 /// # Examples
 ///
 /// ```

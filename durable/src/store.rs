@@ -455,9 +455,10 @@ impl Listeners {
 /// timer treats a panic like that error: it counts the error, pauses, and calls again.
 ///
 /// A timer polls each future on a thread of its own, which has no runtime and which the future may
-/// block, or by [`spawn`](Self::spawn). In virtual time it does so on the thread of the caller. So
-/// one that needs a runtime brings it, as those of `PostgresStore` do. Tasks may await the futures
-/// of a store that does not block. Those of any store they await by the methods of
+/// block, or by [`spawn`](Self::spawn). Reads that the store does not spawn take turns on one
+/// thread, so a slow one delays the others. In virtual time it does so on the thread of the caller.
+/// So one that needs a runtime brings it, as those of `PostgresStore` do. Tasks may await the
+/// futures of a store that does not block. Those of any store they await by the methods of
 /// [`DurableTimer`](crate::DurableTimer).
 ///
 /// The methods are those of the crate `async-trait`, whose macro this crate exports.

@@ -204,7 +204,16 @@ pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect
         let taken = runtime.spawn(async move { pool.get().await });
         Box::pin(async move {
             let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
-            let taken = taken.await.map_err(|_| StoreError::new(StoreErrorReason::Closed))?;
+            // A hook of the pool panicked, or the runtime has ended. Neither ends the store, so
+            // settlements are tried again.
+            let taken = taken.await.map_err(|error| {
+                let reason = if error.is_panic() {
+                    StoreErrorReason::OutcomeUnknown
+                } else {
+                    StoreErrorReason::Unavailable
+                };
+                StoreError::with_source(reason, error)
+            })?;
             Ok((Held::Lent(Some(taken.map_err(failed)?)), None))
         })
     })
@@ -526,7 +535,11 @@ impl Session {
     /// Begins a transaction.
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
         let begin = self.begin.clone();
-        self.execute(begin.as_deref().unwrap_or("BEGIN")).await?;
+        let result = self.execute(begin.as_deref().unwrap_or("BEGIN")).await;
+        if result.is_err() {
+            // A setting may have failed after the BEGIN, or the pool lent a failed transaction.
+            return self.end(result).await;
+        }
         self.is_in_transaction = true;
         Ok(())
     }

@@ -81,9 +81,9 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// A call of several databases delays no call of one. If the stores block, it has another thread.
 ///
 /// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
-/// make the next. If one of its two databases fails, so does the call. If the first one was changed
-/// before, the reason is [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call
-/// again.
+/// make the next. A pause is not ordered with changes of timeouts that move either. If one of its
+/// two databases fails, so does the call. If the first one was changed before, the reason is
+/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.

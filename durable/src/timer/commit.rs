@@ -17,6 +17,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -277,6 +278,15 @@ impl CommitQueue {
                 self.changed[1 - thread].notify_one();
             }
         }
+        self.drop_aside();
+    }
+
+    /// Drops jobs that nobody tries again, so that their callers see a closed channel. Each thread
+    /// calls this at its end.
+    fn drop_aside(&self) {
+        let aside = mem::take(&mut self.state.lock().aside);
+        // Without the lock: this wakes callers.
+        drop(aside);
     }
 
     /// Tries jobs whose records are locked, each alone, until the queue is closed. Runs on a
@@ -309,6 +319,8 @@ impl CommitQueue {
                 Some(still) => drop(state.aside.jobs.insert(number, (limit, still))),
             }
         }
+        drop(state);
+        self.drop_aside();
     }
 }
 

@@ -394,6 +394,9 @@ impl Core {
             self.ring();
         } else if self.close() {
             *self.phase.lock() = Phase::Ended;
+            // Nobody tries these again.
+            let left = mem::take(&mut *self.postponed.lock());
+            drop(left);
         }
     }
 
@@ -419,15 +422,18 @@ impl Core {
     }
 
     /// Waits for the threads and their calls, so that only the handles of the timer hold the store.
-    /// Returns whether they have ended.
+    /// Returns whether they have ended. A later read has a thread of its own, which may run on.
     fn join(&self, deadline: Option<Instant>) -> bool {
-        self.calls.close();
         let this = thread::current().id();
-        let runs = |thread: &JoinHandle<()>| !thread.is_finished() && thread.thread().id() != this;
+        let awaited: Vec<_> =
+            self.threads.lock().iter().map(|thread| thread.thread().id()).collect();
+        self.calls.close();
+        let runs = |thread: &JoinHandle<()>| {
+            let id = thread.thread().id();
+            !thread.is_finished() && id != this && awaited.contains(&id)
+        };
         let has_ended = wait_until(deadline, || !self.threads.lock().iter().any(runs));
-        if has_ended {
-            self.threads.lock().clear();
-        }
+        self.threads.lock().retain(|thread| !thread.is_finished());
         has_ended
     }
 
@@ -553,7 +559,7 @@ mod tests {
     use pollster::FutureExt as _;
 
     use super::*;
-    use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State};
+    use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, store::Calls};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -670,6 +676,33 @@ mod tests {
         assert!(!is_idle(), "the driver has not taken the end");
         bench.turn();
         assert!(is_idle());
+    }
+
+    /// The last read before the end is slow.
+    #[test]
+    fn a_read_after_the_end_of_a_timer_does_not_delay_the_end() {
+        let bench = Bench::new(|_| ());
+        let core = &bench.core;
+        let (end, ended) = mpsc::channel::<()>();
+        let read = |calls: Calls| core.calls.push(calls);
+        let slow = Box::pin(async move {
+            let _ = ended.recv();
+        });
+        core.threads.lock().push(read(slow).expect("the first"));
+        thread::scope(|scope| {
+            let limit = Instant::now() + 10 * SECOND;
+            let joined = scope.spawn(move || core.join(Some(limit)));
+            // It has closed the first thread.
+            let late = loop {
+                if let Some(started) = read(Box::pin(async {})) {
+                    break started;
+                }
+                thread::yield_now();
+            };
+            core.threads.lock().push(late);
+            drop(end);
+            assert!(joined.join().expect("join"));
+        });
     }
 
     /// The claims are under way when the caller shuts the timer down. A store may refuse to remove

@@ -8,7 +8,10 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        mpsc::{self, SendError},
+    },
     task::{Context, Poll},
     thread::{self, JoinHandle},
 };
@@ -124,9 +127,11 @@ impl CallThread {
             block_on(calls);
             return None;
         };
-        // The thread has the receiver.
-        let _ = first.send(calls);
-        started
+        let Err(SendError(calls)) = first.send(calls) else { return started };
+        // A panic has ended the thread.
+        *sender = None;
+        drop(sender);
+        self.push(calls)
     }
 
     /// Makes the thread end after the calls that wait. Later calls start another one.
@@ -210,5 +215,20 @@ mod tests {
     fn a_future_of_a_store_that_panics_when_it_is_dropped_is_an_error() {
         let error = contain(|| PanicsAtDrop).expect_err("it panics");
         assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+    }
+
+    #[test]
+    fn calls_after_a_panic_that_ended_their_thread_have_another_one() {
+        let calls = CallThread::default();
+        let panic: Calls = Box::pin(async { resume_unwind(Box::new("the store fails")) });
+        let first = calls.push(panic).expect("the first");
+        first.join().expect_err("it panics");
+        let (sender, made) = mpsc::channel();
+        let second = calls.push(Box::pin(async move {
+            let _ = sender.send(());
+        }));
+        calls.close();
+        second.expect("the second").join().expect("it ends");
+        assert_eq!(made.try_recv(), Ok(()));
     }
 }

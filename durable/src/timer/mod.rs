@@ -44,6 +44,9 @@ use crate::{
 ///
 /// Clones are the same timer, which shuts down when the last is dropped.
 ///
+/// On a store that blocks, such as `SqliteStore`, reads take turns on one thread of the timer, so a
+/// slow one delays the others.
+///
 /// # Examples
 ///
 /// ```
@@ -101,7 +104,8 @@ pub struct Receipt<T>(Pending<T>);
 #[derive(Debug)]
 enum Pending<T> {
     Commands(oneshot::Receiver<StoreResult<Vec<Answer>>>, Read<T>),
-    Call(oneshot::Receiver<Result<T, DurableError>>),
+    /// The calls see the end of the sender.
+    Call(oneshot::Receiver<Result<T, DurableError>>, Option<oneshot::Sender<()>>),
 }
 
 /// Reads the answers to commands; `None` if they are to others.
@@ -118,11 +122,13 @@ impl<T> Receipt<T> {
         T: Send + Sync + 'static,
     {
         let (sender, answer) = oneshot::channel();
+        let (receipt, gone) = oneshot::channel();
         let calls = async move {
             let read = async {
-                let mut calls = pin!(calls);
+                let (mut gone, mut calls) = (pin!(gone), pin!(calls));
                 poll_fn(|context| {
-                    if are_reads && sender.is_closed() {
+                    // A drop of the receipt wakes the task.
+                    if are_reads && gone.as_mut().poll(context).is_ready() {
                         return Poll::Ready(Err(DurableError::ShutDown));
                     }
                     calls.as_mut().poll(context)
@@ -134,21 +140,21 @@ impl<T> Receipt<T> {
             // The caller may have gone.
             let _ = sender.send(answer);
         };
-        (Self(Pending::Call(answer)), Box::pin(calls))
+        (Self(Pending::Call(answer, Some(receipt))), Box::pin(calls))
     }
 
     pub(crate) fn failed(error: DurableError) -> Self {
         let (sender, answer) = oneshot::channel();
         // The receiver is there.
         let _ = sender.send(Err(error));
-        Self(Pending::Call(answer))
+        Self(Pending::Call(answer, None))
     }
 
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
         match self.0 {
             Pending::Commands(answers, how) => read(how, &ended(answers.recv())?),
-            Pending::Call(answer) => ended(answer.recv()),
+            Pending::Call(answer, _receipt) => ended(answer.recv()),
         }
     }
 }
@@ -161,7 +167,7 @@ impl<T> Future for Receipt<T> {
             Pending::Commands(answers, how) => {
                 Pin::new(answers).poll(context).map(|answers| read(*how, &ended(answers)?))
             }
-            Pending::Call(answer) => Pin::new(answer).poll(context).map(ended),
+            Pending::Call(answer, _) => Pin::new(answer).poll(context).map(ended),
         }
     }
 }
@@ -458,7 +464,7 @@ impl DurableTimer {
         is_paused: bool,
     ) -> Receipt<()> {
         match queue {
-            Ok(queue) => Receipt(Pending::Call(self.core.pause(queue, is_paused))),
+            Ok(queue) => Receipt(Pending::Call(self.core.pause(queue, is_paused), None)),
             Err(error) => Receipt::failed(error.into()),
         }
     }
@@ -533,7 +539,8 @@ impl DurableTimer {
     /// Shuts down at once: refuses new timeouts and begins no delivery.
     ///
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
-    /// end; the lease is renewed until they have. Does not wait for them.
+    /// end; the lease is renewed until they have. Does not wait for them. Changes that wait for a
+    /// locked record when they have ended fail with [`ShutDown`](DurableError::ShutDown).
     pub fn shutdown(&self) {
         self.core.shut_down();
     }

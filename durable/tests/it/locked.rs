@@ -130,3 +130,32 @@ fn a_timer_on_a_closed_store_ends_though_its_deliveries_cannot_be_settled() {
     deliveries.try_recv().expect("delivery").acknowledge();
     assert!(timer.finish(Duration::ZERO));
 }
+
+/// One command is being tried when the timer ends, and another one waits behind it.
+#[test]
+fn commands_of_locked_records_are_answered_when_their_timer_ends() {
+    let (sender, tries) = mpsc::channel();
+    let (timer, _gate) = timer(&MemoryStore::new(), move |_| {
+        // The test has seen enough of them.
+        let _ = sender.send(());
+        locked()
+    });
+    let first = timer.cancel("a");
+    for _ in 0..2 {
+        tries.recv().expect("a try");
+    }
+    let second = timer.cancel("a");
+    timer.shutdown();
+    let is_end = |answer| matches!(answer, Err(DurableError::ShutDown));
+    assert!(is_end(first.wait()) && is_end(second.wait()));
+    assert!(timer.finish(FAR));
+    // In virtual time, they wait for the next turn.
+    let hooked = RemoteStore::hooked(&MemoryStore::new(), |call| match call {
+        Call::Write(_) => locked(),
+        _ => Ok(()),
+    });
+    let timer = acknowledging(hooked, &ManualWallClock::new());
+    let cancel = timer.cancel("a");
+    timer.shutdown();
+    assert!(is_end(cancel.wait()));
+}

@@ -88,6 +88,32 @@ fn a_call_that_is_dropped_before_its_turn_is_not_made() {
     assert_eq!(left, "kept");
 }
 
+/// The timer drives its reads itself, so nothing but the drop tells of the end of the receipt.
+#[test]
+fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
+    let Some((server, store, _)) = stored() else { return };
+    let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
+    let mut client = client(&server);
+    let count = "CREATE SEQUENCE made;
+        ALTER TABLE delaywheel.history RENAME TO kept;
+        CREATE VIEW delaywheel.history AS
+            SELECT * FROM delaywheel.kept WHERE (SELECT nextval('made')) > 0;";
+    client.batch_execute(count).expect("count");
+    client.batch_execute(STALL).expect("stall");
+    let mut first = store.queues();
+    poll_once(&mut first);
+    let dropped = timer.history(None, None, 1);
+    // By now, the thread of the connections has seen that call, and then the drop.
+    store.are_current(&[]).block_on().expect("current");
+    drop(dropped);
+    store.are_current(&[]).block_on().expect("current");
+    client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+    first.block_on().expect("queues");
+    timer.history(None, None, 1).wait().expect("history");
+    let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
+    assert_eq!(made, 1);
+}
+
 /// The timer does not look by itself, and its own process has sent the notification.
 #[test]
 fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {

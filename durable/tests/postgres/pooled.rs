@@ -1,5 +1,7 @@
 //! A `PgBouncer` in transaction mode between the store and its server.
 
+#[cfg(feature = "pool")]
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -206,6 +208,56 @@ fn calls_that_are_dropped_do_not_stand_in_the_line_of_a_pool() {
         assert!(waiting <= 1, "{waiting} calls wait for the pool");
         drop(held);
         store.count().await.expect("count");
+    });
+}
+
+/// A settlement is tried again after either error, and not after `Closed`.
+#[cfg(feature = "pool")]
+#[test]
+fn a_panic_in_a_hook_of_a_pool_or_the_end_of_its_runtime_does_not_close_the_store() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let parameters = server.parameters().parse().expect("parameters");
+    let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
+    let panics = Arc::new(AtomicBool::new(false));
+    let must_panic = Arc::clone(&panics);
+    let hook = deadpool_postgres::Hook::sync_fn(move |_, _| {
+        if must_panic.load(SeqCst) {
+            // Without a message on standard error.
+            std::panic::resume_unwind(Box::new("the hook fails"));
+        }
+        Ok(())
+    });
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(1).post_recycle(hook);
+    let (pool, runtime) = (pool.build().expect("pool"), runtime(2));
+    let store = PostgresStore::from_pool(pool, "delaywheel", runtime.handle().clone());
+    let store = store.block_on().expect("store");
+    let reason = || store.count().block_on().expect_err("it fails").reason();
+    panics.store(true, SeqCst);
+    assert_eq!(reason(), StoreErrorReason::OutcomeUnknown);
+    panics.store(false, SeqCst);
+    store.count().block_on().expect("count");
+    runtime.shutdown_background();
+    assert_eq!(reason(), StoreErrorReason::Unavailable);
+}
+
+/// The transaction is one of the user that failed. One of the store is in the same state after its
+/// BEGIN if a setting fails.
+#[cfg(feature = "pool")]
+#[test]
+fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
+    let Some(server) = Server::start() else { return };
+    drop(connect(&server));
+    let (pool, runtime) = (pool(&server, 1), runtime(2));
+    runtime.block_on(async {
+        let handle = tokio::runtime::Handle::current();
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
+        let (store, client) = (store.expect("store"), pool.get().await.expect("client"));
+        client.batch_execute("BEGIN; SELECT 1 / 0").await.expect_err("it fails");
+        drop(client);
+        store.count().await.expect_err("the transaction has failed");
+        store.count().await.expect("count");
+        assert_eq!(pool.status().size, 1, "its connection was returned");
     });
 }
 

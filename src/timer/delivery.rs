@@ -219,7 +219,7 @@ impl<T> Backlog<T> {
     /// Wakes threads if there is a value. Removes the wakers of the tasks that have waited longest.
     fn wake_threads(&self, most: usize) -> Vec<Waker> {
         let mut state = self.state.lock();
-        if most == 0 || state.chunks.front().is_none_or(VecDeque::is_empty) {
+        if state.chunks.front().is_none_or(VecDeque::is_empty) {
             return Vec::new();
         }
         let tasks = state.receivers.pop_up_to(most);

@@ -166,7 +166,7 @@ impl<S: ShardState> Shared<S> {
 
     /// Wakes threads and tasks that wait for timeouts.
     fn wake_receivers(&self, batch: &mut Batch<S::Due>) {
-        if let Some(backlog) = self.delivery().backlog() {
+        if let Some(backlog) = self.delivery().backlog().filter(|_| batch.handed > 0) {
             backlog.wake(mem::take(&mut batch.handed), |task| self.handler.catch(|| task.wake()));
         }
     }

@@ -394,7 +394,7 @@ impl Core {
             self.ring();
         } else if self.close() {
             *self.phase.lock() = Phase::Ended;
-            // Nobody tries these again.
+            // The timer has ended and does not try these again.
             let left = mem::take(&mut *self.postponed.lock());
             drop(left);
         }

@@ -82,9 +82,8 @@ mod real {
             guard
         }
 
-        /// Returns whether a thread was waiting.
-        pub(crate) fn notify_one(&self) -> bool {
-            self.0.notify_one()
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
         }
 
         pub(crate) fn notify_all(&self) {
@@ -152,9 +151,8 @@ mod model {
             self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
         }
 
-        pub(crate) fn notify_one(&self) -> bool {
+        pub(crate) fn notify_one(&self) {
             self.0.notify_one();
-            true
         }
 
         pub(crate) fn notify_all(&self) {

@@ -151,6 +151,8 @@ pub(super) struct State<T> {
     chunks: VecDeque<VecDeque<Expired<T>>>,
     /// Number of timeouts that were taken.
     taken: u64,
+    /// Threads that wait for a timeout. Some of them may have been woken already.
+    sleepers: usize,
     /// Whether the backlog is closed: no timeout follows.
     pub(super) is_closed: bool,
     /// Tasks that wait for a timeout.
@@ -187,21 +189,21 @@ impl<T> Backlog<T> {
     /// `is_queue` tells whether the user receives the timeouts.
     pub(crate) fn new(is_queue: bool) -> Self {
         let (chunks, receivers) = (VecDeque::new(), Receivers::default());
-        let state = State { chunks, taken: 0, is_closed: false, receivers };
+        let state = State { chunks, taken: 0, sleepers: 0, is_closed: false, receivers };
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
-    /// Adds a batch, which it leaves empty with its memory. Returns its length. The caller holds
-    /// the lock of the shard, and then [wakes](Self::wake) receivers, perhaps for several batches.
+    /// Adds a batch, which it leaves empty with its memory. Returns its length, or zero if no
+    /// thread or task waits. The caller holds the lock of the shard, and then [wakes](Self::wake)
+    /// receivers, perhaps for several batches.
     #[must_use]
     pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> usize {
-        let len = batch.len();
-        if len > 0 {
-            let mut state = self.state.lock();
-            debug_assert!(!state.is_closed, "a timeout expired after the end");
-            batch.drain(..).for_each(|expired| state.push(expired));
-        }
-        len
+        let mut state = self.state.lock();
+        debug_assert!(batch.is_empty() || !state.is_closed, "a timeout expired after the end");
+        let is_awaited = state.sleepers > 0 || !state.receivers.waiting.is_empty();
+        let awaited = if is_awaited { batch.len() } else { 0 };
+        batch.drain(..).for_each(|expired| state.push(expired));
+        awaited
     }
 
     /// Wakes threads that wait for a timeout, at most so many, and as many tasks, unless others
@@ -219,12 +221,13 @@ impl<T> Backlog<T> {
     /// Wakes threads if there is a value. Removes the wakers of the tasks that have waited longest.
     fn wake_threads(&self, most: usize) -> Vec<Waker> {
         let mut state = self.state.lock();
-        if state.chunks.front().is_none_or(VecDeque::is_empty) {
-            return Vec::new();
-        }
+        let is_empty = state.chunks.front().is_none_or(VecDeque::is_empty);
+        let most = if is_empty { 0 } else { most };
+        // A thread that finds no more timeouts sleeps again. It must not be woken again for these.
+        let threads = most.min(state.sleepers);
         let tasks = state.receivers.pop_up_to(most);
         drop(state);
-        _ = (0..most).all(|_| self.arrived.notify_one());
+        (0..threads).for_each(|_| self.arrived.notify_one());
         tasks
     }
 
@@ -245,15 +248,14 @@ impl<T> Backlog<T> {
         let mut state = self.state.lock();
         loop {
             let taken = state.take();
-            if !matches!(taken, Err(TryRecvError::Empty)) {
-                return taken;
-            }
             let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
             let remaining = deadline.map_or(Duration::MAX, until);
-            if remaining.is_zero() {
+            if !matches!(taken, Err(TryRecvError::Empty)) || remaining.is_zero() {
                 return taken;
             }
+            state.sleepers += 1;
             state = self.arrived.wait_for(state, remaining);
+            state.sleepers -= 1;
         }
     }
 

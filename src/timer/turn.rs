@@ -93,7 +93,7 @@ struct Batch<T> {
     expired: Vec<Expired<T>>,
     /// The greatest lateness in the latest round that expired a timeout; `None` before that.
     lateness: Option<Duration>,
-    /// Timeouts that were put into the backlog, and for which no receiver was woken yet.
+    /// Timeouts that were put into the backlog, and for which a receiver is yet to be woken.
     handed: usize,
 }
 

@@ -199,7 +199,7 @@ impl<T> Backlog<T> {
     #[must_use]
     pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> usize {
         let mut state = self.state.lock();
-        debug_assert!(batch.is_empty() || !state.is_closed, "a timeout expired after the end");
+        debug_assert!(!state.is_closed, "a timeout expired after the end");
         let is_awaited = state.sleepers > 0 || !state.receivers.waiting.is_empty();
         let awaited = if is_awaited { batch.len() } else { 0 };
         batch.drain(..).for_each(|expired| state.push(expired));

@@ -156,7 +156,8 @@ impl<S: ShardState> Shared<S> {
         let before = expired.len();
         let is_drained = shard.expire(read, steps, expired);
         *lateness = self.record_lateness(read.elapsed, &expired[before..]).max(*lateness);
-        *handed += self.delivery().backlog().map_or(0, |backlog| backlog.put(expired));
+        let backlog = self.delivery().backlog().filter(|_| !expired.is_empty());
+        *handed += backlog.map_or(0, |backlog| backlog.put(expired));
         drop(shard.unlock_fairly());
         if batch.handed as u64 >= LEAST_STEPS {
             self.wake_receivers(batch);

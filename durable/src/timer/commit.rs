@@ -16,13 +16,13 @@
 //! took effect after all, its claim is void and the second one changes nothing.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     mem,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::{executor::contain, stats::Counters};
 use crate::{
@@ -123,47 +123,19 @@ struct Waiting {
 /// Jobs whose records are locked, in their order, and until when they wait.
 #[derive(Debug, Default)]
 struct Aside {
-    jobs: BTreeMap<u64, (Instant, Job)>,
-    next: u64,
-    /// Numbers of these jobs by id, the one that is being tried included.
-    ids: FxHashMap<TimeoutId, usize>,
+    jobs: Vec<(Instant, Job)>,
+    /// Ids of these jobs, and of those that are being tried.
+    ids: FxHashSet<TimeoutId>,
 }
 
 impl Aside {
     fn holds(&self, job: &Job) -> bool {
-        !self.ids.is_empty() && job.ids().any(|id| self.ids.contains_key(id))
+        !self.ids.is_empty() && job.ids().any(|id| self.ids.contains(id))
     }
 
     fn add(&mut self, job: Job) {
-        for id in job.ids() {
-            *self.ids.entry(id.clone()).or_default() += 1;
-        }
-        let limit = Instant::now() + LOCKED;
-        self.jobs.insert(self.next, (limit, job));
-        self.next += 1;
-    }
-
-    /// Takes the first job from a number on that no earlier one of the same id precedes.
-    fn take(&mut self, from: u64) -> Option<(u64, Instant, Job)> {
-        let mut earlier = FxHashSet::default();
-        let number = self.jobs.iter().find_map(|(&number, (_, job))| {
-            let is_first = !job.ids().any(|id| earlier.contains(id));
-            earlier.extend(job.ids());
-            (is_first && number >= from).then_some(number)
-        })?;
-        let (limit, job) = self.jobs.remove(&number)?;
-        Some((number, limit, job))
-    }
-
-    fn forget(&mut self, ids: &[TimeoutId]) {
-        for id in ids {
-            if let Some(count) = self.ids.get_mut(id) {
-                *count -= 1;
-                if *count == 0 {
-                    self.ids.remove(id);
-                }
-            }
-        }
+        self.ids.extend(job.ids().cloned());
+        self.jobs.push((Instant::now() + LOCKED, job));
     }
 }
 
@@ -282,45 +254,73 @@ impl CommitQueue {
     }
 
     /// Drops jobs that nobody tries again, so that their callers see a closed channel. Each thread
-    /// calls this at its end.
+    /// calls this at its end. The ids stay: one may be under way still, and later commands of it
+    /// must not pass.
     fn drop_aside(&self) {
-        let aside = mem::take(&mut self.state.lock().aside);
+        let jobs = mem::take(&mut self.state.lock().aside.jobs);
         // Without the lock: this wakes callers.
-        drop(aside);
+        drop(jobs);
     }
 
-    /// Tries jobs whose records are locked, each alone, until the queue is closed. Runs on a
-    /// thread.
-    pub(super) fn run_aside(&self, write: impl Fn(Vec<Job>) -> Failed) {
-        let mut from = 0;
+    /// Tries the jobs that were set aside, until the queue is closed. Runs on a thread.
+    pub(super) fn run_aside(
+        &self,
+        write: impl Fn(Vec<Job>) -> Failed,
+        locked: impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
+    ) {
         let mut state = self.state.lock();
         while !state.is_closed {
-            let Some((number, limit, job)) = state.aside.take(from) else {
-                from = 0;
-                if state.aside.jobs.is_empty() {
-                    self.set_aside.wait(&mut state);
-                } else {
-                    self.set_aside.wait_for(&mut state, RETRY);
-                }
+            let jobs = mem::take(&mut state.aside.jobs);
+            if jobs.is_empty() {
+                self.set_aside.wait(&mut state);
                 continue;
-            };
-            from = number + 1;
-            let ids: Vec<_> = job.ids().cloned().collect();
+            }
             drop(state);
-            let failed = write(vec![job]);
+            let left = self.try_each(jobs, &write, &locked);
             state = self.state.lock();
-            match failed.locked.into_iter().chain(failed.again).next() {
-                None => state.aside.forget(&ids),
-                Some(Job { reply: Reply::Caller(sender), .. }) if limit <= Instant::now() => {
-                    // The caller may have gone.
-                    let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
-                    state.aside.forget(&ids);
-                }
-                Some(still) => drop(state.aside.jobs.insert(number, (limit, still))),
+            let later = mem::replace(&mut state.aside.jobs, left);
+            state.aside.jobs.extend(later);
+            let ids = state.aside.jobs.iter().flat_map(|(_, job)| job.ids().cloned()).collect();
+            state.aside.ids = ids;
+            if !state.is_closed {
+                self.set_aside.wait_for(&mut state, RETRY);
             }
         }
         drop(state);
         self.drop_aside();
+    }
+
+    /// Tries jobs, each alone, but for those of locked records and those behind them. Returns the
+    /// jobs that are left. A caller whose time is over gets its answer without a try: in the time
+    /// of all tries, more jobs could come than go.
+    fn try_each(
+        &self,
+        jobs: Vec<(Instant, Job)>,
+        write: &impl Fn(Vec<Job>) -> Failed,
+        locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
+    ) -> Vec<(Instant, Job)> {
+        let mut behind = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
+        let (mut left, mut is_down) = (Vec::new(), false);
+        for (limit, job) in jobs {
+            let mut job = match job {
+                Job { reply: Reply::Caller(sender), .. } if limit <= Instant::now() => {
+                    // The caller may have gone.
+                    let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
+                    continue;
+                }
+                job => job,
+            };
+            if !is_down && !job.ids().any(|id| behind.contains(id)) && !self.state.lock().is_closed
+            {
+                let Failed { again, locked } = write(vec![job]);
+                is_down = !again.is_empty();
+                let Some(failed) = locked.into_iter().chain(again).next() else { continue };
+                job = failed;
+            }
+            behind.extend(job.ids().cloned());
+            left.push((limit, job));
+        }
+        left
     }
 }
 
@@ -370,8 +370,8 @@ pub(super) fn write_group(
     }
     if error.reason() == StoreErrorReason::Locked && group.len() > 1 {
         let ids: Vec<_> = group.iter().flat_map(Job::ids).collect();
-        let locked = contain(|| store.locked(&ids)).unwrap_or_default();
-        let (aside, free) = split_behind(group, locked.into_iter().collect());
+        let locked = locked(store, &ids);
+        let (aside, free) = split_behind(group, locked);
         group = free;
         if !aside.is_empty() {
             let mut failed = Failed::default();
@@ -426,6 +426,11 @@ pub(super) fn write_group(
         }
     }
     failed
+}
+
+/// Returns which records are locked, as far as the store can tell.
+pub(super) fn locked(store: &dyn Store, ids: &[&TimeoutId]) -> FxHashSet<TimeoutId> {
+    contain(|| store.locked(ids)).unwrap_or_default().into_iter().collect()
 }
 
 /// Splits off the jobs of locked records, and later ones of the same ids.
@@ -501,35 +506,59 @@ mod tests {
         Job { commands: ids.into_iter().map(command).collect(), reply }
     }
 
+    /// As during a lock of the table, when each try takes a while and more commands come than go.
     #[test]
-    fn a_second_group_is_written_beside_the_first_if_many_commands_wait() {
-        let queue = &CommitQueue::default();
-        let (sender, groups) = mpsc::channel();
-        let run = |thread| {
-            let sender = sender.clone();
-            move || {
-                queue.run(thread, |group| {
-                    let (end, ended) = mpsc::channel::<()>();
-                    sender.send((group.len(), end)).expect("a receiver");
-                    let _ = ended.recv();
-                    Failed::default()
-                });
-            }
-        };
-        let many = MANY as u64;
+    fn callers_whose_time_is_over_are_answered_without_a_try() {
+        let queue = CommitQueue::default();
+        let over = (0..9).map(|number| {
+            let (sender, answer) = oneshot::channel();
+            let job = Job { reply: Reply::Caller(sender), ..job(number, [number]) };
+            queue.state.lock().aside.jobs.push((Instant::now(), job));
+            answer
+        });
+        let over: Vec<_> = over.collect();
         thread::scope(|scope| {
-            scope.spawn(run(0));
-            scope.spawn(run(1));
-            queue.push(job(0, [0]));
-            let (first, end_first) = groups.recv().expect("a group");
-            queue.push(job(1, 1..many));
-            queue.push(job(2, [many]));
-            let (second, end_second) = groups.recv().expect("a group");
-            assert_eq!((first, second), (1, 2), "the second one waits for many");
-            drop((end_first, end_second));
+            scope.spawn(|| queue.run_aside(|_| panic!("a try"), |_| FxHashSet::default()));
+            for answer in over {
+                let error = answer.recv().expect("an answer").expect_err("it is over");
+                assert_eq!(error.reason(), StoreErrorReason::Locked);
+            }
             queue.close();
         });
-        assert!(queue.is_idle());
+    }
+
+    /// A command waits for a group, and an earlier one of its id is being tried, when the queue is
+    /// closed. The second thread ends first.
+    #[test]
+    fn a_command_does_not_pass_an_earlier_one_of_its_id_when_its_queue_is_closed() {
+        let queue = &CommitQueue::default();
+        let (sender, tries) = mpsc::channel();
+        let write = |group: Vec<Job>| {
+            let (end, ended) = mpsc::channel::<()>();
+            sender.send((group[0].commands.clone(), end)).expect("no more groups");
+            let _ = ended.recv();
+            Failed::default()
+        };
+        let id = |number| job(number, [number]).commands;
+        thread::scope(|scope| {
+            queue.state.lock().aside.add(job(1, [1]));
+            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
+            let (tried, end_try) = tries.recv().expect("a try");
+            queue.push(job(2, [2]));
+            scope.spawn(|| queue.run(0, write));
+            let (written, end_group) = tries.recv().expect("a group");
+            assert_eq!((tried, written), (id(1), id(2)));
+            queue.push(job(1, [1]));
+            queue.close();
+            scope.spawn(|| queue.run(1, write)).join().expect("it ends");
+            drop(tries);
+            drop(end_group);
+            // The thread of the group has looked at the other command.
+            while !queue.state.lock().jobs.is_empty() {
+                thread::yield_now();
+            }
+            drop(end_try);
+        });
     }
 
     /// Some records are locked, and the store fails sometimes.
@@ -567,7 +596,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| queue.run(0, write));
             scope.spawn(|| queue.run(1, write));
-            scope.spawn(|| queue.run_aside(write));
+            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
             let mut rng = Rng::with_seed(2);
             for number in 0..3_000 {
                 let ids: FxHashSet<_> = (0..rng.u64(1..12)).map(|_| rng.u64(..200)).collect();

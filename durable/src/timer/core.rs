@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     alarm::Alarm,
-    commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
+    commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, locked, write_group},
     delivery::{Delivery, Ends, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{CallThread, Handler, Threads, contain, run_contained},
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     error::DurableError,
-    record::{Claim, Name, Record},
+    record::{Claim, Name, Record, TimeoutId},
     store::{Answer, Command, Settlement, Store},
     time::{Driven, WallClock, WallTime},
 };
@@ -202,7 +202,8 @@ impl Core {
 
     /// Writes commands whose records were locked. Runs on a thread.
     pub(super) fn run_locked(&self) {
-        self.commits.run_aside(|group| self.write(group));
+        let locked = |ids: &[&TimeoutId]| locked(&*self.store, ids);
+        self.commits.run_aside(|group| self.write(group), locked);
     }
 
     /// Passes the effects of a transaction to the driver.

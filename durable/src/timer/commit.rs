@@ -12,8 +12,9 @@
 //! has locked is set aside, with later ones of the same id, for another thread. After a few such
 //! commands, the rest of the group is set aside as well: each may take as long as a wait.
 //!
-//! A settlement that could not be written is tried again until the store answers. If the first try
-//! took effect after all, its claim is void and the second one changes nothing.
+//! A settlement that could not be written is tried again until the store answers, and set aside if
+//! its own record may be the reason. If the first try took effect after all, its claim is void and
+//! the second one changes nothing.
 
 use std::{
     collections::VecDeque,
@@ -329,7 +330,7 @@ impl CommitQueue {
 pub(super) struct Failed {
     /// Settlements that have to be tried again.
     pub(super) again: Vec<Job>,
-    /// Jobs with a locked record.
+    /// Jobs with a locked record, or settlements with one that may be damaged.
     pub(super) locked: Vec<Job>,
 }
 
@@ -413,6 +414,8 @@ pub(super) fn write_group(
     counters.store_errors.add(1);
     #[cfg(feature = "tracing")]
     tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
+    let may_be_of_one =
+        matches!(error.reason(), StoreErrorReason::Corrupt | StoreErrorReason::Other);
     for mut job in group {
         // Only the text of a settlement can be refused. Without it, it must not be lost.
         let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
@@ -421,6 +424,8 @@ pub(super) fn write_group(
             // The caller may have gone.
             Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
             Reply::Settled(token, _) if is_over => outcome.ended.push(token),
+            // The record may be the reason, and must not stop others.
+            Reply::Settled(..) if may_be_of_one => failed.locked.push(job),
             Reply::Settled(..) => failed.again.push(job),
             Reply::Paused(..) => (),
         }

@@ -159,3 +159,32 @@ fn commands_of_locked_records_are_answered_when_their_timer_ends() {
     timer.shutdown();
     assert!(is_end(cancel.wait()));
 }
+
+/// The page of a row is damaged, or a trigger of the user fails.
+#[test]
+fn a_settlement_that_fails_for_a_reason_of_its_own_stops_no_other_command() {
+    let is_bad = |command: &Command| {
+        matches!(command, Command::Settle(..)) && command.id().as_str() == "bad"
+    };
+    for reason in [StoreErrorReason::Other, StoreErrorReason::Corrupt] {
+        let store = RemoteStore::hooked(&MemoryStore::new(), move |call| match call {
+            Call::Write(commands) if commands.iter().any(is_bad) => Err(StoreError::new(reason)),
+            _ => Ok(()),
+        });
+        let (sender, deliveries) = mpsc::channel();
+        let handler = move |delivery| drop(sender.send(delivery));
+        let timer = DurableTimer::builder(store).build_with(handler).expect("start");
+        for id in ["bad", "good"] {
+            timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+        }
+        deliveries.iter().take(2).for_each(Delivery::acknowledge);
+        while timer.get("good").wait().expect("get").is_some() {
+            thread::yield_now();
+        }
+        // The settlement is tried again and again.
+        let errors = timer.stats().store_errors;
+        while timer.stats().store_errors < errors + 2 {
+            timer.schedule("c", FAR, b"").wait().expect("schedule");
+        }
+    }
+}

@@ -25,9 +25,12 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
 
-use super::{executor::contain, stats::Counters};
+use super::{
+    executor::{contain, run_contained},
+    stats::Counters,
+};
 use crate::{
-    error::{DurableError, StoreError, StoreErrorReason, StoreResult},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, Name, TimeoutId},
     store::{Answer, Command, Settlement, Store, news},
     time::WallTime,
@@ -52,7 +55,6 @@ const MAX_LOCKED: usize = 4;
 const LOCKED: Duration = Duration::from_secs(10);
 
 /// Commands that are written in one transaction, and who waits for the answers.
-#[derive(Debug)]
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,
@@ -69,14 +71,16 @@ impl Job {
     }
 }
 
+/// Takes the answers for a caller. If it is dropped, the caller sees that the timer has ended.
+pub(super) type Caller = Box<dyn FnOnce(StoreResult<&[Answer]>) + Send>;
+
 /// Who waits for the answers.
-#[derive(Debug)]
 pub(super) enum Reply {
-    Caller(oneshot::Sender<StoreResult<Vec<Answer>>>),
+    Caller(Caller),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
     /// A caller that pauses a queue or resumes it. There are no commands.
-    Paused(Name, bool, oneshot::Sender<Result<(), DurableError>>),
+    Paused(Name, bool, Caller),
 }
 
 /// How a settlement counts.
@@ -100,7 +104,7 @@ pub(super) struct Outcome {
 }
 
 /// Jobs that wait for a transaction.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct CommitQueue {
     state: Mutex<Waiting>,
     /// For each thread that writes groups.
@@ -109,7 +113,7 @@ pub(super) struct CommitQueue {
     set_aside: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
     /// Number of their commands for which callers wait.
@@ -122,7 +126,7 @@ struct Waiting {
 }
 
 /// Jobs whose records are locked, in their order, and until when they wait.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Aside {
     jobs: Vec<(Instant, Job)>,
     /// Ids of these jobs, and of those that are being tried.
@@ -260,7 +264,7 @@ impl CommitQueue {
     fn drop_aside(&self) {
         let jobs = mem::take(&mut self.state.lock().aside.jobs);
         // Without the lock: this wakes callers.
-        drop(jobs);
+        drop_jobs(jobs.into_iter().map(|(_, job)| job));
     }
 
     /// Tries the jobs that were set aside, until the queue is closed. Runs on a thread.
@@ -304,9 +308,8 @@ impl CommitQueue {
         let (mut left, mut is_down) = (Vec::new(), false);
         for (limit, job) in jobs {
             let mut job = match job {
-                Job { reply: Reply::Caller(sender), .. } if limit <= Instant::now() => {
-                    // The caller may have gone.
-                    let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
+                Job { reply: Reply::Caller(caller), .. } if limit <= Instant::now() => {
+                    tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
                     continue;
                 }
                 job => job,
@@ -326,7 +329,7 @@ impl CommitQueue {
 }
 
 /// Jobs that were not written and not answered.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Failed {
     /// Settlements that have to be tried again.
     pub(super) again: Vec<Job>,
@@ -356,10 +359,12 @@ pub(super) fn write_group(
             counters.commits.add(1);
             counters.commands.add(commands.len());
             outcome.due.extend(news(&commands).map(|(queue, due)| (queue.cloned(), due)));
-            let mut answers = answers.into_iter();
+            let mut answers = &answers[..];
             for (job, count) in group.into_iter().zip(counts) {
-                let answers: Vec<_> = answers.by_ref().take(count).collect();
-                reply(job.reply, answers, outcome, counters);
+                // A store may give too few.
+                let (of_job, rest) = answers.split_at(count.min(answers.len()));
+                answers = rest;
+                reply(job.reply, of_job, outcome, counters);
             }
             return Failed::default();
         }
@@ -421,8 +426,7 @@ pub(super) fn write_group(
         let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
         let is_over = is_refused || error.reason() == StoreErrorReason::Closed;
         match job.reply {
-            // The caller may have gone.
-            Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
+            Reply::Caller(caller) => tell(caller, Err(error.clone())),
             Reply::Settled(token, _) if is_over => outcome.ended.push(token),
             // The record may be the reason, and must not stop others.
             Reply::Settled(..) if may_be_of_one => failed.locked.push(job),
@@ -467,10 +471,19 @@ fn forget_texts(job: &mut Job) -> bool {
     has_changed
 }
 
-fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &Counters) {
+/// Answers a caller. Its waker may panic.
+pub(super) fn tell(caller: Caller, answers: StoreResult<&[Answer]>) {
+    run_contained(|| caller(answers));
+}
+
+/// Drops jobs, whose callers then see that the timer has ended. Their wakers may panic.
+pub(super) fn drop_jobs(jobs: impl IntoIterator<Item = Job>) {
+    jobs.into_iter().for_each(|job| run_contained(|| drop(job)));
+}
+
+fn reply(reply: Reply, answers: &[Answer], outcome: &mut Outcome, counters: &Counters) {
     match reply {
-        // The caller may have gone.
-        Reply::Caller(sender) => drop(sender.send(Ok(answers))),
+        Reply::Caller(caller) => tell(caller, Ok(answers)),
         Reply::Settled(token, counted) => {
             outcome.ended.push(token);
             let total = match counted {
@@ -502,12 +515,12 @@ mod tests {
 
     use super::*;
 
-    /// A job of commands on ids, each with the number of the job. Its caller has gone.
+    /// A job of commands on ids, each with the number of the job. Nobody waits for the answers.
     fn job(number: u64, ids: impl IntoIterator<Item = u64>) -> Job {
         let at = WallTime::from_micros(number).expect("in range");
         let command =
             |id: u64| Command::Requeue(TimeoutId::new(id.to_string()).expect("valid"), at);
-        let reply = Reply::Caller(oneshot::channel().0);
+        let reply = Reply::Caller(Box::new(|_| ()));
         Job { commands: ids.into_iter().map(command).collect(), reply }
     }
 
@@ -516,8 +529,11 @@ mod tests {
     fn callers_whose_time_is_over_are_answered_without_a_try() {
         let queue = CommitQueue::default();
         let over = (0..9).map(|number| {
-            let (sender, answer) = oneshot::channel();
-            let job = Job { reply: Reply::Caller(sender), ..job(number, [number]) };
+            let (sender, answer) = mpsc::channel();
+            let tell = move |answers: StoreResult<&[Answer]>| {
+                sender.send(answers.expect_err("it is over").reason()).expect("the test waits");
+            };
+            let job = Job { reply: Reply::Caller(Box::new(tell)), ..job(number, [number]) };
             queue.state.lock().aside.jobs.push((Instant::now(), job));
             answer
         });
@@ -525,8 +541,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| queue.run_aside(|_| panic!("a try"), |_| FxHashSet::default()));
             for answer in over {
-                let error = answer.recv().expect("an answer").expect_err("it is over");
-                assert_eq!(error.reason(), StoreErrorReason::Locked);
+                assert_eq!(answer.recv(), Ok(StoreErrorReason::Locked));
             }
             queue.close();
         });

@@ -17,7 +17,10 @@ use rustc_hash::FxHashMap;
 
 use super::{
     alarm::Alarm,
-    commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, locked, write_group},
+    commit::{
+        Caller, CommitQueue, Counted, Failed, Job, Outcome, Reply, drop_jobs, locked, tell,
+        write_group,
+    },
     delivery::{Delivery, Ends, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{CallThread, Handler, Threads, contain, run_contained},
@@ -28,7 +31,7 @@ use super::{
 use crate::{
     error::DurableError,
     record::{Claim, Name, Record, TimeoutId},
-    store::{Answer, Command, Settlement, Store},
+    store::{Command, Settlement, Store},
     time::{Driven, WallClock, WallTime},
 };
 
@@ -133,13 +136,8 @@ impl Core {
     }
 
     /// Writes commands of a caller, with the next group.
-    pub(super) fn submit(
-        &self,
-        commands: Vec<Command>,
-    ) -> oneshot::Receiver<Result<Vec<Answer>, crate::StoreError>> {
-        let (sender, receiver) = oneshot::channel();
-        self.commit(Job { commands, reply: Reply::Caller(sender) });
-        receiver
+    pub(super) fn submit(&self, commands: Vec<Command>, caller: Caller) {
+        self.commit(Job { commands, reply: Reply::Caller(caller) });
     }
 
     pub(super) fn check_open(&self) -> Result<(), DurableError> {
@@ -147,19 +145,12 @@ impl Core {
     }
 
     /// Pauses a queue, or resumes it, in turn with commands.
-    pub(super) fn pause(
-        &self,
-        queue: Name,
-        is_paused: bool,
-    ) -> oneshot::Receiver<Result<(), DurableError>> {
-        let (sender, receiver) = oneshot::channel();
-        let reply = Reply::Paused(queue, is_paused, sender);
+    pub(super) fn pause(&self, queue: Name, is_paused: bool, caller: Caller) {
+        let reply = Reply::Paused(queue, is_paused, caller);
         self.commit(Job { commands: Vec::new(), reply });
-        receiver
     }
 
-    /// Queues a job; in virtual time, writes it at once. After the end the job is dropped, and its
-    /// caller sees a closed channel.
+    /// Queues a job; in virtual time, writes it at once. After the end, the job is dropped.
     fn commit(&self, job: Job) {
         if self.alarm.is_some() {
             self.commits.push(job);
@@ -176,11 +167,10 @@ impl Core {
 
     fn write(&self, mut group: Vec<Job>) -> Failed {
         if let Some(Job { reply: Reply::Paused(..), .. }) = group.first()
-            && let Some(Job { reply: Reply::Paused(queue, is_paused, sender), .. }) = group.pop()
+            && let Some(Job { reply: Reply::Paused(queue, is_paused, caller), .. }) = group.pop()
         {
             let paused = contain(|| self.store.pause(&queue, is_paused));
-            // The caller may have gone.
-            let _ = sender.send(paused.map_err(Into::into));
+            tell(caller, paused.map(|()| &[][..]));
             return Failed::default();
         }
         let mut outcome = Outcome::default();
@@ -397,7 +387,7 @@ impl Core {
             *self.phase.lock() = Phase::Ended;
             // The timer has ended and does not try these again.
             let left = mem::take(&mut *self.postponed.lock());
-            drop(left);
+            drop_jobs(left);
         }
     }
 
@@ -560,7 +550,7 @@ mod tests {
     use pollster::FutureExt as _;
 
     use super::*;
-    use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, store::Calls};
+    use crate::{Answer, Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, store::Calls};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -664,7 +654,7 @@ mod tests {
         bench.turn();
         assert!(is_idle());
         let cancel = Command::Cancel("none".try_into().expect("valid"));
-        drop(bench.core.submit(vec![cancel]));
+        bench.core.submit(vec![cancel], Box::new(|_| ()));
         assert!(!is_idle(), "a command is not written");
         bench.commit();
         assert!(is_idle());

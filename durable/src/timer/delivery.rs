@@ -13,6 +13,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+use super::executor::run_contained;
 use crate::{
     record::{Claim, Record, TimeoutId},
     time::{WallTime, When},
@@ -130,7 +131,8 @@ impl Run {
     pub(super) fn stop(&self) {
         let waiting = self.waiting.lock().take();
         self.stopped.notify_all();
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        // A waker may panic, and this is the thread of the driver.
+        waiting.into_iter().flatten().for_each(|waker| run_contained(|| waker.wake()));
     }
 }
 

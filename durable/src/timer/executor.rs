@@ -8,10 +8,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{
-        Arc,
-        mpsc::{self, SendError},
-    },
+    sync::{Arc, mpsc},
     task::{Context, Poll},
     thread::{self, JoinHandle},
 };
@@ -116,22 +113,22 @@ impl CallThread {
         let mut started = None;
         if sender.is_none() {
             let (first, waiting) = mpsc::channel::<Calls>();
-            let run = move || waiting.into_iter().for_each(block_on);
+            // The waker of a caller may panic.
+            let run = |calls| run_contained(|| block_on(calls));
+            let run = move || waiting.into_iter().for_each(run);
             let thread = thread::Builder::new().name("delaywheel-calls".to_owned());
             started = thread.spawn(run).ok();
             *sender = started.is_some().then_some(first);
         }
-        let Some(first) = sender.clone() else {
+        if let Some(sender) = &*sender {
+            // The thread lasts as long as the sender.
+            let _ = sender.send(calls);
+        } else {
             drop(sender);
             // Without a thread, the caller waits.
             block_on(calls);
-            return None;
-        };
-        let Err(SendError(calls)) = first.send(calls) else { return started };
-        // A panic has ended the thread.
-        *sender = None;
-        drop(sender);
-        self.push(calls)
+        }
+        started
     }
 
     /// Makes the thread end after the calls that wait. Later calls start another one.
@@ -186,49 +183,4 @@ pub(super) async fn contained<R, E: From<StoreError>>(
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{panic::resume_unwind, pin::Pin};
-
-    use super::*;
-
-    struct PanicsAtDrop;
-
-    impl Future for PanicsAtDrop {
-        type Output = StoreResult<()>;
-
-        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<StoreResult<()>> {
-            Poll::Ready(Ok(()))
-        }
-    }
-
-    impl Drop for PanicsAtDrop {
-        fn drop(&mut self) {
-            // Without a message on standard error.
-            resume_unwind(Box::new("the store fails"));
-        }
-    }
-
-    #[test]
-    fn a_future_of_a_store_that_panics_when_it_is_dropped_is_an_error() {
-        let error = contain(|| PanicsAtDrop).expect_err("it panics");
-        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
-    }
-
-    #[test]
-    fn calls_after_a_panic_that_ended_their_thread_have_another_one() {
-        let calls = CallThread::default();
-        let panic: Calls = Box::pin(async { resume_unwind(Box::new("the store fails")) });
-        let first = calls.push(panic).expect("the first");
-        first.join().expect_err("it panics");
-        let (sender, made) = mpsc::channel();
-        let second = calls.push(Box::pin(async move {
-            let _ = sender.send(());
-        }));
-        calls.close();
-        second.expect("the second").join().expect("it ends");
-        assert_eq!(made.try_recv(), Ok(()));
-    }
 }

@@ -28,7 +28,7 @@ pub use self::{
     policy::Backoff,
     stats::{DurableStats, Latency},
 };
-use self::{core::Core, executor::contained};
+use self::{commit::Caller, core::Core, executor::contained};
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
@@ -99,13 +99,10 @@ impl Drop for Owner {
 /// In virtual time, the method that returns the receipt makes the call, and blocks.
 #[derive(Debug)]
 #[must_use = "the call has succeeded once the receipt says so"]
-pub struct Receipt<T>(Pending<T>);
-
-#[derive(Debug)]
-enum Pending<T> {
-    Commands(oneshot::Receiver<StoreResult<Vec<Answer>>>, Read<T>),
-    /// The calls see the end of the sender.
-    Call(oneshot::Receiver<Result<T, DurableError>>, Option<oneshot::Sender<()>>),
+pub struct Receipt<T> {
+    answer: oneshot::Receiver<Result<T, DurableError>>,
+    /// Reads see the end of it.
+    _gone: Option<oneshot::Sender<()>>,
 }
 
 /// Reads the answers to commands; `None` if they are to others.
@@ -140,22 +137,33 @@ impl<T> Receipt<T> {
             // The caller may have gone.
             let _ = sender.send(answer);
         };
-        (Self(Pending::Call(answer, Some(receipt))), Box::pin(calls))
+        (Self { answer, _gone: Some(receipt) }, Box::pin(calls))
+    }
+
+    /// Returns a receipt for commands whose answers a function reads.
+    fn reading(how: Read<T>) -> (Self, Caller)
+    where
+        T: Send + 'static,
+    {
+        let (sender, answer) = oneshot::channel();
+        let tell = move |answers: StoreResult<&[Answer]>| {
+            let answer = answers.map_err(Into::into).and_then(|answers| read(how, answers));
+            // The caller may have gone.
+            let _ = sender.send(answer);
+        };
+        (Self { answer, _gone: None }, Box::new(tell))
     }
 
     pub(crate) fn failed(error: DurableError) -> Self {
         let (sender, answer) = oneshot::channel();
         // The receiver is there.
         let _ = sender.send(Err(error));
-        Self(Pending::Call(answer, None))
+        Self { answer, _gone: None }
     }
 
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
-        match self.0 {
-            Pending::Commands(answers, how) => read(how, &ended(answers.recv())?),
-            Pending::Call(answer, _receipt) => ended(answer.recv()),
-        }
+        ended(self.answer.recv())
     }
 }
 
@@ -163,20 +171,15 @@ impl<T> Future for Receipt<T> {
     type Output = Result<T, DurableError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Pending::Commands(answers, how) => {
-                Pin::new(answers).poll(context).map(|answers| read(*how, &ended(answers)?))
-            }
-            Pending::Call(answer, _) => Pin::new(answer).poll(context).map(ended),
-        }
+        Pin::new(&mut self.answer).poll(context).map(ended)
     }
 }
 
 /// Returns an answer that has arrived, unless the timer ended before it.
-fn ended<T, E: Into<DurableError>>(
-    answer: Result<Result<T, E>, oneshot::RecvError>,
+fn ended<T>(
+    answer: Result<Result<T, DurableError>, oneshot::RecvError>,
 ) -> Result<T, DurableError> {
-    answer.map_err(|_| DurableError::ShutDown)?.map_err(Into::into)
+    answer.unwrap_or(Err(DurableError::ShutDown))
 }
 
 pub(crate) fn read<T>(how: Read<T>, answers: &[Answer]) -> Result<T, DurableError> {
@@ -384,12 +387,16 @@ impl DurableTimer {
         self.now()
     }
 
-    fn submit_one<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
+    fn submit_one<T: Send + 'static>(
+        &self,
+        command: Result<Command, InputError>,
+        read: Read<T>,
+    ) -> Receipt<T> {
         self.submit(command.map(|command| vec![command]), read)
     }
 
     /// Writes commands with the next group, unless the timer was shut down or the input is wrong.
-    pub(crate) fn submit<T>(
+    pub(crate) fn submit<T: Send + 'static>(
         &self,
         commands: Result<Vec<Command>, InputError>,
         read: Read<T>,
@@ -405,9 +412,11 @@ impl DurableTimer {
                 Command::Schedule(new) => check_payload(&new.payload),
                 _ => Ok(()),
             })?;
-            Ok(self.core.submit(commands))
+            let (receipt, caller) = Receipt::reading(read);
+            self.core.submit(commands, caller);
+            Ok(receipt)
         };
-        submit().map_or_else(Receipt::failed, |answers| Receipt(Pending::Commands(answers, read)))
+        submit().unwrap_or_else(Receipt::failed)
     }
 
     /// Reads the store for a task, as long as its receipt is there; in virtual time, at once.
@@ -464,7 +473,11 @@ impl DurableTimer {
         is_paused: bool,
     ) -> Receipt<()> {
         match queue {
-            Ok(queue) => Receipt(Pending::Call(self.core.pause(queue, is_paused), None)),
+            Ok(queue) => {
+                let (receipt, caller) = Receipt::reading(|_| Some(Ok(())));
+                self.core.pause(queue, is_paused, caller);
+                receipt
+            }
             Err(error) => Receipt::failed(error.into()),
         }
     }

@@ -1,8 +1,17 @@
 //! Handlers that fail in every way: each failure is a failed attempt, and ends nothing else.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    pin::Pin,
+    sync::Mutex,
+    task::{Context, Wake, Waker},
+};
 
-use super::*;
+use super::{
+    simulation::{Call, RemoteStore},
+    *,
+};
 
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {
@@ -107,4 +116,48 @@ fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {
     }
     assert!(timer.finish(60 * SECOND));
     assert_eq!(timer.count().wait().expect("count").live, 0);
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        // Without a message on standard error.
+        resume_unwind(Box::new("the waker fails"));
+    }
+}
+
+/// Polls a future that waits, with a waker that panics.
+fn poll(future: Pin<&mut impl Future>) {
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
+}
+
+#[test]
+fn a_waker_that_panics_ends_no_thread() {
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let store = RemoteStore::hooked(&MemoryStore::new(), move |call| {
+        if matches!(call, Call::Write(_) | Call::Other) {
+            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
+        }
+        Ok(())
+    });
+    let (sender, deliveries) = mpsc::channel();
+    let handler = move |delivery| drop(sender.send(delivery));
+    let timer = DurableTimer::builder(store).build_with(handler).expect("start");
+    let (mut scheduled, mut counted) = (timer.schedule("far", DAY, b""), timer.count());
+    poll(Pin::new(&mut scheduled));
+    poll(Pin::new(&mut counted));
+    drop(go);
+    timer.count().wait().expect("count");
+    let mut held = Vec::new();
+    for id in ["a", "b"] {
+        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+        let delivery = deliveries.recv_timeout(20 * SECOND).expect("delivery");
+        let mut stopped = Box::pin(delivery.stop_token().stopped());
+        poll(stopped.as_mut());
+        timer.cancel(id).wait().expect("cancel");
+        held.push((delivery, stopped));
+    }
 }

@@ -21,7 +21,7 @@ use super::{
         Caller, CommitQueue, Counted, Failed, Job, Outcome, Reply, drop_jobs, locked, tell,
         write_group,
     },
-    delivery::{Delivery, Ends, Run, Verdict},
+    delivery::{Delivery, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{CallThread, Handler, Threads, contain, run_contained},
     held::Lane,
@@ -293,8 +293,8 @@ impl Core {
         }
         let Some(handler) = queue.handler.lock().clone() else { return };
         for (record, run) in step.begun {
-            let Some(ends) = self.itself.upgrade() else { continue };
-            let delivery = Delivery::new(record, run, ends);
+            let Some(core) = self.itself.upgrade() else { continue };
+            let delivery = Delivery::new(record, run, core);
             run_contained(|| handler(delivery));
         }
     }
@@ -470,14 +470,13 @@ impl Core {
             }
         }
     }
-}
 
-impl Ends for Core {
-    fn start(&self) -> Option<WallTime> {
+    /// Returns the present time if the timer still starts handlers.
+    pub(super) fn start(&self) -> Option<WallTime> {
         (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
     }
 
-    fn end(&self, record: Record, run: &Run, verdict: Verdict) {
+    pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
         let (driver, lasted) = (run.driver, run.lasted(self.clock.now()));
         // A thread is free before the settlement is durable.
         self.tell_driver(|inbox| {

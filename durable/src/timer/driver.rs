@@ -705,7 +705,8 @@ impl Driver {
         let until = turn.start.saturating_add(self.settings.lease / 10 * 9);
         let until = if self.settings.is_virtual { Duration::MAX } else { until };
         if !self.lease.extend(until) {
-            self.lease = Arc::new(Lease::until(until));
+            self.lease = Arc::default();
+            self.lease.set(until);
         }
     }
 
@@ -715,7 +716,7 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!("lease was lost");
         self.worker = None;
-        self.lease.end();
+        self.lease.set(Duration::ZERO);
         self.stop_deliveries();
         drop(self.held.take_all());
         self.is_full = false;

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Mutex,
     task::{Context, Wake, Waker},
 };
@@ -128,8 +128,8 @@ impl Wake for Panics {
 }
 
 /// Polls a future that waits, with a waker that panics.
-fn poll(future: Pin<&mut impl Future>) {
-    let waker = Waker::from(Arc::new(Panics));
+fn poll(future: Pin<&mut impl Future>, waker: &Arc<Panics>) {
+    let waker = Waker::from(Arc::clone(waker));
     assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
 }
 
@@ -147,8 +147,9 @@ fn a_waker_that_panics_ends_no_thread() {
     let handler = move |delivery| drop(sender.send(delivery));
     let timer = DurableTimer::builder(store).build_with(handler).expect("start");
     let (mut scheduled, mut counted) = (timer.schedule("far", DAY, b""), timer.count());
-    poll(Pin::new(&mut scheduled));
-    poll(Pin::new(&mut counted));
+    let waker = Arc::new(Panics);
+    poll(Pin::new(&mut scheduled), &waker);
+    poll(Pin::new(&mut counted), &waker);
     drop(go);
     timer.count().wait().expect("count");
     let mut held = Vec::new();
@@ -156,8 +157,21 @@ fn a_waker_that_panics_ends_no_thread() {
         timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
         let delivery = deliveries.recv_timeout(20 * SECOND).expect("delivery");
         let mut stopped = Box::pin(delivery.stop_token().stopped());
-        poll(stopped.as_mut());
+        poll(stopped.as_mut(), &waker);
         timer.cancel(id).wait().expect("cancel");
         held.push((delivery, stopped));
     }
+}
+
+#[test]
+fn a_task_that_no_longer_waits_for_the_end_of_a_delivery_leaves_no_waker() {
+    let clock = ManualWallClock::new();
+    let (timer, deliveries) =
+        crate::timer::held(DurableTimer::builder(MemoryStore::new()), &clock);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let delivery = deliveries.try_recv().expect("delivery");
+    let waker = Arc::new(Panics);
+    poll(pin!(delivery.stop_token().stopped()), &waker);
+    assert_eq!(Arc::strong_count(&waker), 1);
 }

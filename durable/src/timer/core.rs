@@ -21,7 +21,7 @@ use super::{
         Caller, CommitQueue, Counted, Failed, Job, Outcome, Reply, drop_jobs, locked, tell,
         write_group,
     },
-    delivery::{Delivery, Run, Verdict},
+    delivery::{Delivery, Lease, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{CallThread, Handler, Threads, contain, run_contained},
     held::Lane,
@@ -264,11 +264,13 @@ impl Core {
                     for ((queue, _), due) in &due {
                         driver.notice(queue.as_ref(), *due);
                     }
-                    let now = self.clock.now();
+                    // In this order, or a stop between them makes the lease here the longer one.
+                    let (start, now) = (Lease::now(), self.clock.now());
                     if must_rest.contains(&number) {
                         driver.rest(now);
                     }
-                    let mut step = driver.step(&*self.store, now, &self.counters, claimed);
+                    let mut step =
+                        driver.step(&*self.store, start, now, &self.counters, claimed);
                     step.release(&held);
                     step
                 });
@@ -546,10 +548,15 @@ impl fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use pollster::FutureExt as _;
 
     use super::*;
-    use crate::{Answer, Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, store::Calls};
+    use crate::{
+        Answer, Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State,
+        SystemWallClock, store::Calls,
+    };
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -770,6 +777,32 @@ mod tests {
                 assert_eq!(bench.core.stats().fenced, 0, "{name}");
             }
         }
+    }
+
+    /// A clock whose first reading is old when it arrives.
+    #[derive(Debug, Default)]
+    struct Slow(OnceLock<Duration>);
+
+    impl WallClock for Slow {
+        fn now(&self) -> WallTime {
+            let now = SystemWallClock.now();
+            let read = *self.0.get_or_init(Lease::now);
+            while Lease::now() < read + SECOND / 100 {}
+            now
+        }
+    }
+
+    #[test]
+    fn a_lease_does_not_count_from_later_than_the_time_that_the_store_gets() {
+        let (settings, clock) = (DriverSettings::default(), Arc::new(Slow::default()));
+        let (lease, handler) = (settings.lease, Mutex::default());
+        let settings = DriverSettings { is_virtual: false, ..settings };
+        let queues = vec![Served { settings, handler, threads: None }];
+        let core = Core::new(Box::new(MemoryStore::new()), clock.clone(), None, queues);
+        core.run_turn(&|claim| core.claim(claim));
+        let (drivers, now) = (core.drivers.lock(), Lease::now());
+        let end = now + drivers[0].lease.remaining().expect("real time");
+        assert!(end <= *clock.0.get().expect("it was read") + lease / 10 * 9);
     }
 
     /// The store has begun deliveries, and the driver does not know of them yet.

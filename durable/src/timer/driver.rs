@@ -219,11 +219,9 @@ pub(crate) struct LaneClaim {
 /// The records of a claim; `None` if the worker has lost its lease.
 pub(crate) type Claimed = StoreResult<Option<ClaimedBatch>>;
 
-/// One step under way.
 struct Turn<'a> {
     store: &'a dyn Store,
     now: WallTime,
-    /// The time of the monotonic clock when the step began.
     start: Duration,
     counters: &'a Counters,
     step: Step,
@@ -260,7 +258,7 @@ struct Delivering {
 pub(crate) struct Driver {
     settings: DriverSettings,
     worker: Option<WorkerId>,
-    lease: Arc<Lease>,
+    pub(super) lease: Arc<Lease>,
     held: Held,
     window: LaneState,
     backlog: LaneState,
@@ -400,15 +398,17 @@ impl Driver {
         self.worker.take()
     }
 
-    /// Does all work that is due at `now`.
+    /// Does all work that is due at `now`. `start` is a time of the monotonic clock that was read
+    /// before that.
     pub(crate) fn step(
         &mut self,
         store: &dyn Store,
+        start: Duration,
         now: WallTime,
         counters: &Counters,
         claimed: Vec<(LaneClaim, Claimed)>,
     ) -> Step {
-        let mut turn = Turn { store, now, start: Lease::now(), counters, step: Step::default() };
+        let mut turn = Turn { store, now, start, counters, step: Step::default() };
         self.follow_clock(now, counters);
         for (claim, claimed) in claimed {
             self.end_claim(&claim, claimed, &mut turn);
@@ -700,7 +700,7 @@ impl Driver {
     /// though it has not given their records away.
     fn extend_lease(&mut self, turn: &Turn<'_>) {
         self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
-        // The store counts from the start of the step, or from a time that is earlier by the delay
+        // The store counts from the time of the step, or from a time that is earlier by the delay
         // of a message.
         let until = turn.start.saturating_add(self.settings.lease / 10 * 9);
         let until = if self.settings.is_virtual { Duration::MAX } else { until };
@@ -1323,7 +1323,7 @@ mod tests {
         /// Runs a step, and does not carry its claims out.
         fn step(&mut self) -> Step {
             let claimed = std::mem::take(&mut self.claimed);
-            self.driver.step(&self.store, self.now, &self.counters, claimed)
+            self.driver.step(&self.store, Lease::now(), self.now, &self.counters, claimed)
         }
 
         fn carry_out(&mut self, claims: Vec<LaneClaim>) {

@@ -269,8 +269,11 @@ impl DurableTimerBuilder {
     }
 
     /// Sets how often the timer looks for timeouts that other processes have added, in case a
-    /// notification was lost; `None` for never. At least a millisecond. Default:
-    /// [`Store::recheck`], which is a minute for PostgreSQL.
+    /// notification was lost. At least a millisecond. Default: [`Store::recheck`], which is a
+    /// minute for PostgreSQL.
+    ///
+    /// With `None` or more than half an hour, a timer on a store of several processes looks each
+    /// half hour: there is no notification of timeouts that are due later than in an hour.
     #[must_use]
     pub fn recheck(mut self, interval: Option<Duration>) -> Self {
         self.driver.recheck = interval;

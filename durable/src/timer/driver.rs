@@ -87,6 +87,10 @@ const BUSY: Duration = Duration::from_millis(100);
 /// How often a worker of a shared store tells it what it holds.
 const RECONCILE: Duration = Duration::from_secs(60);
 
+/// Longest time between two looks of a worker of a shared store. Such a store need not tell of
+/// timeouts that are due later than in an hour.
+const RECHECK: Duration = Duration::from_secs(1_800);
+
 /// Shortest and longest delay after a failure of the store.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -771,7 +775,9 @@ impl Driver {
         if claim.request.lapse {
             self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
         }
-        let recheck = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
+        let shared = self.settings.is_shared.then_some(RECHECK);
+        let recheck = self.settings.recheck.into_iter().chain(shared).min();
+        let recheck = recheck.map(|recheck| turn.now.saturating_add(recheck));
         let leaves_cron = cfg!(feature = "cron") && !claim.request.cron;
         let cron = leaves_cron.then_some(self.cron_at);
         self.recheck_at = recheck.into_iter().chain(cron).min();
@@ -1897,6 +1903,14 @@ mod tests {
         assert_eq!(ids(&begun), ["7"], "before the first one is settled");
         let pending = |record: &Record| record.attempt == 0;
         assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
+    }
+
+    #[test]
+    fn a_worker_of_a_shared_store_looks_again_though_no_timeout_is_known() {
+        let mut bench = Bench::new(0);
+        bench.driver.settings.is_shared = true;
+        assert_eq!(bench.steps(3), []);
+        assert_eq!(bench.driver.next_step(), Some(bench.now.saturating_add(RECHECK)));
     }
 
     #[test]

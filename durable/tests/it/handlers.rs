@@ -166,8 +166,7 @@ fn a_waker_that_panics_ends_no_thread() {
 #[test]
 fn a_task_that_no_longer_waits_for_the_end_of_a_delivery_leaves_no_waker() {
     let clock = ManualWallClock::new();
-    let (timer, deliveries) =
-        crate::timer::held(DurableTimer::builder(MemoryStore::new()), &clock);
+    let (timer, deliveries) = crate::timer::held(DurableTimer::builder(MemoryStore::new()), &clock);
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     clock.advance(Duration::ZERO);
     let delivery = deliveries.try_recv().expect("delivery");

@@ -396,7 +396,6 @@ impl DurableTimerBuilder {
         self.start()
     }
 
-    /// Starts a timer that also serves the default queue.
     fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer, BuildError> {
         queue.settings = self.driver.queue.clone();
         self.queues.push(queue);
@@ -460,14 +459,14 @@ impl DurableTimerBuilder {
             core.clock.adopt(weak);
             return Ok(timer);
         }
-        let more = ("delaywheel-more", Core::run_more_commits as fn(&Core));
-        let more = (core.store.groups() > 1).then_some(more);
-        let threads = [
-            ("delaywheel-commit", Core::run_commits as fn(&Core)),
+        let threads: [(_, fn(&Core)); 4] = [
+            ("delaywheel-commit", |core| core.run_commits(0)),
             ("delaywheel-locked", Core::run_locked),
             ("delaywheel-driver", Core::run_driver),
+            ("delaywheel-more", |core| core.run_commits(1)),
         ];
-        for (name, run) in threads.into_iter().chain(more) {
+        let has_more = core.store.groups() > 1;
+        for (name, run) in threads.into_iter().take(if has_more { 4 } else { 3 }) {
             let core = Arc::clone(&core);
             let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
             let thread = spawned.inspect_err(|_| timer.core.commits.close())?;
@@ -477,7 +476,6 @@ impl DurableTimerBuilder {
     }
 }
 
-/// Returns whether the clock runs its timers itself.
 fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
     let none: Weak<Core> = Weak::new();
     clock.adopt(none)

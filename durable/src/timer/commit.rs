@@ -45,7 +45,6 @@ const MANY: usize = 16;
 /// Most bytes of payload of one transaction, except for a single larger batch.
 const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
-/// Time between tries of settlements.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Most locked records of a group for which the thread of all commits waits.
@@ -65,7 +64,6 @@ impl Job {
         self.commands.iter().map(Command::id)
     }
 
-    /// Returns the number of commands for which a caller waits.
     fn asked(&self) -> usize {
         if matches!(self.reply, Reply::Caller(_)) { self.commands.len() } else { 0 }
     }
@@ -74,7 +72,6 @@ impl Job {
 /// Takes the answers for a caller. If it is dropped, the caller sees that the timer has ended.
 pub(super) type Caller = Box<dyn FnOnce(StoreResult<&[Answer]>) + Send>;
 
-/// Who waits for the answers.
 pub(super) enum Reply {
     Caller(Caller),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
@@ -83,7 +80,6 @@ pub(super) enum Reply {
     Paused(Name, bool, Caller),
 }
 
-/// How a settlement counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
     Acknowledged,
@@ -93,23 +89,19 @@ pub(super) enum Counted {
     Released,
 }
 
-/// The effects of a transaction on the driver.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Tokens of deliveries that have ended.
+    /// Tokens of deliveries.
     pub(super) ended: Vec<u64>,
     /// Earliest time at which a record became due, for each transaction, and its queue if that is
     /// known.
     pub(super) due: Vec<(Option<Name>, WallTime)>,
 }
 
-/// Jobs that wait for a transaction.
 #[derive(Default)]
 pub(super) struct CommitQueue {
     state: Mutex<Waiting>,
-    /// For each thread that writes groups.
     changed: [Condvar; 2],
-    /// Notified when a job is set aside.
     set_aside: Condvar,
 }
 
@@ -200,7 +192,6 @@ impl CommitQueue {
         }
     }
 
-    /// Returns whether all jobs have been answered.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         let is_written = state.under_way.iter().all(FxHashSet::is_empty);
@@ -328,10 +319,8 @@ impl CommitQueue {
     }
 }
 
-/// Jobs that were not written and not answered.
 #[derive(Default)]
 pub(super) struct Failed {
-    /// Settlements that have to be tried again.
     pub(super) again: Vec<Job>,
     /// Jobs with a locked record, or settlements with one that may be damaged.
     pub(super) locked: Vec<Job>,
@@ -563,21 +552,21 @@ mod tests {
         thread::scope(|scope| {
             queue.state.lock().aside.add(job(1, [1]));
             scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
-            let (tried, end_try) = tries.recv().expect("a try");
+            let (first, end_first) = tries.recv().expect("a try");
             queue.push(job(2, [2]));
             scope.spawn(|| queue.run(0, write));
-            let (written, end_group) = tries.recv().expect("a group");
-            assert_eq!((tried, written), (id(1), id(2)));
+            let (second, end_second) = tries.recv().expect("a group");
+            assert_eq!((first, second), (id(1), id(2)));
             queue.push(job(1, [1]));
             queue.close();
             scope.spawn(|| queue.run(1, write)).join().expect("it ends");
             drop(tries);
-            drop(end_group);
+            drop(end_second);
             // The thread of the group has looked at the other command.
             while !queue.state.lock().jobs.is_empty() {
                 thread::yield_now();
             }
-            drop(end_try);
+            drop(end_first);
         });
     }
 

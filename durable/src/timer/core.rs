@@ -35,7 +35,6 @@ use crate::{
     time::{Driven, WallClock, WallTime},
 };
 
-/// How far the end of a timer has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Open,
@@ -47,7 +46,6 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// News for the drivers.
 #[derive(Debug, Default)]
 struct Inbox {
     /// Drivers whose handlers cannot be started: a spawner panics, or its runtime has ended.
@@ -87,7 +85,7 @@ pub(super) struct Core {
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
-    /// Settlements to be tried again, in virtual time.
+    /// To be written again, in virtual time.
     postponed: Mutex<Vec<Job>>,
     phase: Mutex<Phase>,
     /// Threads that use the store.
@@ -135,7 +133,6 @@ impl Core {
         self.counters.publish();
     }
 
-    /// Writes commands of a caller, with the next group.
     pub(super) fn submit(&self, commands: Vec<Command>, caller: Caller) {
         self.commit(Job { commands, reply: Reply::Caller(caller) });
     }
@@ -180,23 +177,15 @@ impl Core {
         failed
     }
 
-    /// Writes groups until the queue is closed. Runs on a thread.
-    pub(super) fn run_commits(&self) {
-        self.commits.run(0, |group| self.write(group));
+    pub(super) fn run_commits(&self, thread: usize) {
+        self.commits.run(thread, |group| self.write(group));
     }
 
-    /// Writes groups beside the other thread. Runs on a thread.
-    pub(super) fn run_more_commits(&self) {
-        self.commits.run(1, |group| self.write(group));
-    }
-
-    /// Writes commands whose records were locked. Runs on a thread.
     pub(super) fn run_locked(&self) {
         let locked = |ids: &[&TimeoutId]| locked(&*self.store, ids);
         self.commits.run_aside(|group| self.write(group), locked);
     }
 
-    /// Passes the effects of a transaction to the driver.
     fn take_in(&self, outcome: Outcome) {
         if outcome.ended.is_empty() && outcome.due.is_empty() {
             return;
@@ -222,7 +211,6 @@ impl Core {
         }
     }
 
-    /// Handles a notice of the store that a record became due.
     pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
         self.take_in(Outcome { ended: Vec::new(), due: vec![(queue.cloned(), due)] });
     }
@@ -516,7 +504,6 @@ fn wait_until(deadline: Option<Instant>, is_met: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Returns the numbers of records that drivers hold.
 fn held(drivers: &[Driver]) -> (usize, usize, usize) {
     let held = drivers.iter().map(Driver::held);
     held.fold((0, 0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1, sum.2 + held.2))
@@ -614,7 +601,6 @@ mod tests {
             self.core.run_turn(&|claim| self.core.claim(claim))
         }
 
-        /// Runs a turn after a time.
         fn pass(&self, time: Duration) {
             self.clock.advance(time);
             self.turn();
@@ -636,10 +622,9 @@ mod tests {
             self.core.notice(None, WallTime::MIN);
         }
 
-        /// Writes the commands that wait.
         fn commit(&self) {
             self.core.commits.close();
-            self.core.run_commits();
+            self.core.run_commits(0);
         }
 
         /// Writes what waits. Returns the state of the record, if any, and its number of attempts.

@@ -76,11 +76,9 @@ impl Lease {
 
 const RECALLED: u64 = u64::MAX;
 
-/// What the driver and the handler know of a delivery.
 #[derive(Debug)]
 pub(super) struct Run {
     lease: Arc<Lease>,
-    /// Number of its driver.
     pub(super) driver: usize,
     /// When the handler started, in microseconds of the wall clock; 0 before that, and [`RECALLED`]
     /// if it never does.
@@ -103,7 +101,6 @@ impl Run {
         self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
     }
 
-    /// Returns how long the handler ran until now, if it has started.
     pub(super) fn lasted(&self, now: WallTime) -> Option<Duration> {
         let started = self.started.load(SeqCst);
         let has_started = started != 0 && started != RECALLED;
@@ -119,7 +116,6 @@ impl Run {
         self.waiting.lock().is_none() || !self.lease.is_valid()
     }
 
-    /// The delivery is void.
     pub(super) fn stop(&self) {
         let waiting = self.waiting.lock().take();
         self.stopped.notify_all();
@@ -208,7 +204,6 @@ impl StopToken {
     }
 }
 
-/// How the handler judged a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Done,
@@ -300,7 +295,6 @@ impl Delivery {
         self.end(Verdict::Done);
     }
 
-    /// Ends the delivery with the error of its handler.
     pub(super) fn fail(self, error: &(impl fmt::Display + 'static)) {
         #[cfg(feature = "serde")]
         if crate::payload::is_unknown_version(error) {

@@ -74,7 +74,7 @@ const LOCKED: Duration = Duration::from_millis(10);
 /// A worker of a shared store leaves due records to others if no handler was free for this time.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Least time between two times that a full window of due records makes room for others.
+/// Least time between two times that a full window makes room for others.
 const EVICT: Duration = Duration::from_millis(100);
 
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
@@ -91,7 +91,6 @@ const RECONCILE: Duration = Duration::from_secs(60);
 /// timeouts that are due later than in an hour.
 const RECHECK: Duration = Duration::from_secs(1_800);
 
-/// Shortest and longest delay after a failure of the store.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
@@ -107,12 +106,10 @@ const CRON_PAUSE: Duration = Duration::from_secs(1);
 /// Error of a timeout whose last attempt did not end. It stays after a requeue.
 const UNENDED: &str = "the last attempt did not end";
 
-/// Settings of one queue.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueSettings {
     pub(crate) name: Name,
     pub(crate) max_deliveries: usize,
-    /// Threads of a blocking handler.
     pub(crate) threads: usize,
     pub(crate) handler_limit: Option<Duration>,
     pub(crate) backoff: Backoff,
@@ -134,7 +131,6 @@ impl Default for QueueSettings {
     }
 }
 
-/// Settings of a driver.
 #[derive(Debug, Clone)]
 pub(crate) struct DriverSettings {
     pub(crate) queue: QueueSettings,
@@ -176,14 +172,11 @@ impl Default for DriverSettings {
     }
 }
 
-/// The work that a step asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
-    /// Deliveries that have begun.
     pub(super) begun: Vec<(Record, Arc<Run>)>,
     pub(super) settlements: Vec<(Claim, Settlement, Counted)>,
     pub(crate) claims: Vec<LaneClaim>,
-    /// Whether to step again at once.
     pub(crate) again: bool,
 }
 
@@ -192,12 +185,10 @@ impl Step {
         self.settlements.iter().map(|(claim, ..)| claim.token)
     }
 
-    /// Adds a settlement that is not counted.
     fn settle(&mut self, claim: Claim, settlement: Settlement) {
         self.settlements.push((claim, settlement, Counted::Released));
     }
 
-    /// Gives records back.
     pub(super) fn release(&mut self, records: &[Record]) {
         for record in records {
             self.settle(record.claim(), Settlement::Release);
@@ -231,7 +222,6 @@ struct Turn<'a> {
     step: Step,
 }
 
-/// The claims of a lane.
 #[derive(Debug, Default)]
 struct LaneState {
     is_claiming: bool,
@@ -245,7 +235,6 @@ struct LaneState {
     floor: WallTime,
 }
 
-/// A delivery that the store has begun and not settled.
 #[derive(Debug)]
 struct Delivering {
     run: Arc<Run>,
@@ -256,7 +245,6 @@ struct Delivering {
     slot: Option<Name>,
 }
 
-/// One worker's view of its store.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(crate) struct Driver {
@@ -299,9 +287,7 @@ pub(crate) struct Driver {
     /// When a record is due that was noticed while the window was full. Its priority may be high.
     evict_at: Option<WallTime>,
     evict_after: WallTime,
-    /// Deliveries may have become void.
     must_check: bool,
-    /// The queue may have been paused.
     must_recall: bool,
     /// Until then, others claim cron timeouts: this worker has left one to them.
     cron_at: WallTime,
@@ -325,7 +311,6 @@ impl Driver {
         (window, due, self.delivering.len())
     }
 
-    /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         // Others may have locked what is due.
@@ -437,7 +422,6 @@ impl Driver {
         turn.step
     }
 
-    /// Returns when to step next; `None` if only a notice or the end of a delivery is a reason to.
     pub(crate) fn next_step(&self) -> Option<WallTime> {
         let limit = self.limits.next_expiration().map(time);
         if let Some(until) = self.paused_until {
@@ -587,7 +571,6 @@ impl Driver {
         }
     }
 
-    /// Returns the deliveries under way.
     fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
         self.delivering.values().map(|delivering| &delivering.run)
     }
@@ -600,7 +583,6 @@ impl Driver {
         self.rest(now);
     }
 
-    /// Tells all handlers that their lease has ended.
     fn stop_deliveries(&self) {
         self.runs().filter(|run| run.is_stopped()).for_each(|run| run.stop());
     }
@@ -745,7 +727,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes in the records of a claim.
     fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
         self.lane(claim.lane).is_claiming = false;
         if claim.request.begins {
@@ -863,7 +844,6 @@ impl Driver {
         }
     }
 
-    /// Takes out at most so many due records that can begin.
     fn take_due(&mut self, count: usize, turn: &mut Turn<'_>) -> Vec<Waiting> {
         let key_limit = self.settings.queue.key_limit;
         let (idle, mut taken) = (self.idle(), Vec::new());
@@ -917,7 +897,6 @@ impl Driver {
         }
     }
 
-    /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         if self.free() > 0 {
             self.held.resume_last(turn.now);
@@ -1033,7 +1012,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Sets when the backlog lane claims again.
     fn plan_backlog(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
         let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
         let pause =
@@ -1086,13 +1064,11 @@ impl Driver {
         self.total().saturating_sub(self.occupied()).min(permits)
     }
 
-    /// Returns the number of handlers that can run at once.
     fn handlers(&self) -> usize {
         let most = self.settings.queue.max_deliveries;
         self.settings.threads.map_or(most, |threads| threads.min(most))
     }
 
-    /// Returns the number of handlers that are free.
     fn idle(&self) -> usize {
         self.handlers().saturating_sub(self.occupied())
     }
@@ -1122,7 +1098,6 @@ impl Driver {
         !self.settings.queue.backoff.is_last(1)
     }
 
-    /// Returns how many times each handler can run within a time.
     fn rounds(&self, span: Duration) -> usize {
         let rounds = span.as_micros() / self.handling.as_micros().max(1);
         usize::try_from(rounds).unwrap_or(usize::MAX)
@@ -1135,7 +1110,6 @@ impl Driver {
         self.handlers().saturating_mul(self.rounds(MOMENT).max(2)).min(most)
     }
 
-    /// Returns the most records that the window lane holds.
     fn capacity(&self) -> usize {
         let capacity = self.settings.window_capacity;
         if self.settings.is_shared { self.reach().max(self.held.in_window()) } else { capacity }
@@ -1209,7 +1183,6 @@ impl Driver {
         !(self.is_closing || must_wait || self.is_stalled())
     }
 
-    /// Returns whether no handler was free for long, so that others must deliver what is due.
     fn is_stalled(&self) -> bool {
         self.idle() == 0 && self.stalls_at.is_some_and(|at| at <= self.last)
     }
@@ -1250,7 +1223,6 @@ fn pause_after_claim(batch: &ClaimedBatch, has_more: bool) -> Duration {
     if has_more && batch.records.is_empty() { LOCKED } else { Duration::ZERO }
 }
 
-/// Returns how to settle a record that a policy skips.
 fn skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> Option<Settlement> {
     let too_old = limit.is_some_and(|limit| now.since(record.next) > limit);
     let repeat = record.repeat.as_ref();
@@ -1258,7 +1230,6 @@ fn skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> Option<Se
     is_skipped.then(|| following(record, now))
 }
 
-/// Returns how to settle an occurrence that is over.
 pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
     match &record.repeat {
         None => Settlement::Done,
@@ -1285,7 +1256,6 @@ mod tests {
         store: MemoryStore,
         counters: Counters,
         driver: Driver,
-        /// The outcomes of claims for the next step.
         claimed: Vec<(LaneClaim, Claimed)>,
     }
 
@@ -1294,7 +1264,7 @@ mod tests {
         fn new(count: u32) -> Self {
             let now = WallTime::MIN.saturating_add(9_000 * SECOND);
             let bench = Self::on(&MemoryStore::new(), now);
-            let one = |number| new(number, now.saturating_sub(SECOND * number));
+            let one = |number: u32| new(number.to_string(), now.saturating_sub(SECOND * number));
             bench.schedule((0..count).map(one));
             bench
         }
@@ -1324,7 +1294,6 @@ mod tests {
             self.now = self.now.saturating_add(time);
         }
 
-        /// Runs a step, and does not carry its claims out.
         fn step(&mut self) -> Step {
             let claimed = std::mem::take(&mut self.claimed);
             self.driver.step(&self.store, Lease::now(), self.now, &self.counters, claimed)
@@ -1337,7 +1306,6 @@ mod tests {
             }));
         }
 
-        /// Runs steps with their claims. Returns what begins.
         fn steps(&mut self, count: u32) -> Vec<Record> {
             let mut begun = Vec::new();
             for _ in 0..count {
@@ -1349,7 +1317,6 @@ mod tests {
             begun
         }
 
-        /// Runs steps in which each delivery ends at once. Returns what begins.
         fn deliver(&mut self, steps: u32) -> Vec<Record> {
             let mut all = Vec::new();
             for _ in 0..steps {
@@ -1373,14 +1340,13 @@ mod tests {
             self.settle(record.claim(), Settlement::Done);
         }
 
-        /// The process ends, and another one takes its records.
         fn leave(&mut self) {
             self.store.leave(self.driver.leave().expect("entered")).block_on().expect("leave");
         }
     }
 
-    fn new(id: impl ToString, due: WallTime) -> NewTimeout {
-        NewTimeout::new(id.to_string(), due, b"").expect("valid")
+    fn new(id: impl Into<String>, due: WallTime) -> NewTimeout {
+        NewTimeout::new(id.into(), due, b"").expect("valid")
     }
 
     fn ids(records: &[Record]) -> Vec<&str> {
@@ -1735,7 +1701,7 @@ mod tests {
                 .write(first.now, &[Command::Requeue(dead.id, first.now)])
                 .block_on()
                 .expect("write");
-            first.schedule(done.iter().map(|id| new(id, first.now)));
+            first.schedule(done.iter().map(|id| new(id.as_str(), first.now)));
         }
     }
 
@@ -1849,7 +1815,7 @@ mod tests {
         assert_eq!(idle.steps(6).len(), 4);
         // It claims nothing before a handler returns.
         let claims = stuck.counters.read().claims;
-        stuck.schedule([new(8, stuck.now)]);
+        stuck.schedule([new("8", stuck.now)]);
         stuck.driver.notice(None, stuck.now);
         assert_eq!(stuck.steps(6), []);
         assert_eq!(stuck.counters.read().claims, claims);

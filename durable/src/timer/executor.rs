@@ -28,7 +28,6 @@ pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
 pub(super) struct Threads(Arc<Waiting>);
 
-/// Deliveries that wait for a thread.
 #[derive(Default)]
 struct Waiting {
     queue: Mutex<Queue>,
@@ -44,7 +43,6 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Waits for a delivery; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Delivery> {
         let mut queue = self.queue.lock();
         while queue.deliveries.is_empty() && !queue.is_closed {
@@ -75,7 +73,6 @@ impl Threads {
         Ok((this, threads))
     }
 
-    /// Adds a delivery. If the queue is closed, it is dropped.
     pub(super) fn push(&self, delivery: Delivery) {
         let mut queue = self.0.queue.lock();
         if !queue.is_closed {
@@ -89,7 +86,6 @@ impl Threads {
         }
     }
 
-    /// Makes the threads end after the deliveries that wait.
     pub(super) fn close(&self) {
         self.0.queue.lock().is_closed = true;
         self.0.changed.notify_all();

@@ -32,14 +32,12 @@ pub(crate) enum Lane {
     Backlog,
 }
 
-/// What a due record waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Reason {
     /// A handler, or a permit.
     Handler(Lane),
     /// The end of a delivery of this key. What has no room waits in the store.
     Key(Name),
-    /// The end of another last attempt.
     LastAttempt,
 }
 
@@ -49,7 +47,6 @@ impl Reason {
     }
 }
 
-/// A record, and what its waiting has come to.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) record: Record,
@@ -68,7 +65,6 @@ impl Waiting {
 /// Records that are due, by priority and oldest first.
 type Due = BTreeMap<(Priority, WallTime, u64), Waiting>;
 
-/// A number of records and the bytes of their payloads.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Size {
     pub(super) count: usize,
@@ -87,10 +83,8 @@ impl Size {
     }
 }
 
-/// The records of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Not due.
     wheel: TimingWheel<Waiting>,
     /// Due, and to be tried again later.
     tries: TimingWheel<Waiting>,
@@ -107,7 +101,6 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Returns the numbers of records that are not due, and of others.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.wheel.len(), self.size.count - self.wheel.len())
     }
@@ -125,7 +118,6 @@ impl Held {
         self.wheel.len() + self.in_lane(Lane::Window)
     }
 
-    /// Returns the number of records that wait for a handler.
     pub(super) fn in_lanes(&self) -> usize {
         self.in_lane(Lane::Window) + self.in_lane(Lane::Backlog)
     }
@@ -158,7 +150,6 @@ impl Held {
         (self.in_lanes() > 0).then_some(now).or(behind)
     }
 
-    /// Adds a record that is not due.
     pub(super) fn hold(&mut self, record: Record) {
         let (until, waiting) = (record.next, Waiting::new(record));
         self.size.add(&waiting);
@@ -174,7 +165,6 @@ impl Held {
         insert(&mut self.tries, tick(until), waiting);
     }
 
-    /// Adds a record that is due.
     pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
         self.size.add(&waiting);
         if reason.is_delivery() {
@@ -193,7 +183,6 @@ impl Held {
         }
     }
 
-    /// Moves the first record that waits for a delivery to the lane of the window.
     fn resume(&mut self, reason: &Reason) -> Option<()> {
         let (_, waiting) = self.waits.get_mut(reason)?.pop_first()?;
         self.parked.subtract(&waiting);
@@ -201,7 +190,6 @@ impl Held {
         Some(())
     }
 
-    /// Returns the lane whose turn it is, and the next record of that.
     fn next(&self) -> Option<(Lane, &Record)> {
         let first = |lane| {
             let (_, waiting) = self.waits.get(&Reason::Handler(lane))?.first_key_value()?;
@@ -222,7 +210,6 @@ impl Held {
         self.next().is_some_and(|(_, record)| record.attempt > 0)
     }
 
-    /// Takes out the oldest record of the lane whose turn it is.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let (lane, _) = self.next()?;
         let (_, waiting) = self.waits.get_mut(&Reason::Handler(lane))?.pop_first()?;
@@ -306,7 +293,6 @@ impl Held {
         }
     }
 
-    /// Takes out due records of the window that go last.
     pub(super) fn evict(&mut self) -> Vec<Record> {
         let count = EVICTED.min(self.in_lane(Lane::Window).div_ceil(2));
         let lane = self.waits.entry(Reason::Handler(Lane::Window)).or_default();
@@ -365,7 +351,6 @@ fn insert(wheel: &mut TimingWheel<Waiting>, at: Tick, waiting: Waiting) {
     }
 }
 
-/// Returns the place of a record among those that are due.
 pub(super) fn rank(record: &Record) -> (Priority, WallTime, u64) {
     (record.priority, record.next, record.token)
 }

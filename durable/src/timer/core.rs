@@ -748,29 +748,48 @@ mod tests {
         assert_eq!(bench.core.stats().clock_steps, 1);
     }
 
+    /// It waits for a thread or task, or its claim has begun it and is on its way.
     #[test]
     fn a_delivery_that_waits_is_not_run_after_these_events_and_is_no_attempt() {
-        type Event = fn(&Bench, &Delivery);
-        let events: [(_, Event, _); 5] = [
-            ("nothing", |bench, _| bench.pause(false), Some((State::Pending, 1))),
-            ("pause", |bench, _| bench.pause(true), NOT_RUN),
-            ("cancel", |bench, _| bench.cancel(), None),
-            ("shutdown", |bench, _| bench.core.shut_down(), NOT_RUN),
+        let events: [(_, fn(&Bench), _); 5] = [
+            ("nothing", |bench| bench.pause(false), Some((State::Pending, 1))),
+            ("pause", |bench| bench.pause(true), NOT_RUN),
+            ("cancel", Bench::cancel, None),
+            ("shutdown", |bench| bench.core.shut_down(), NOT_RUN),
             // The process stops, for longer than its lease.
-            ("lapse", |_, delivery| while delivery.is_current() {}, NOT_RUN),
+            ("lapse", |bench| while bench.core.drivers.lock()[0].lease.is_valid() {}, NOT_RUN),
         ];
         for (name, event, expected) in events {
-            for begins in [false, true] {
-                let (bench, delivery) = Bench::waiting(begins, |settings| {
+            for (begins, is_on_its_way) in [(false, false), (true, false), (true, true)] {
+                let bench = Bench::new(|settings| {
                     if name == "lapse" {
                         (settings.is_virtual, settings.lease) = (false, SECOND / 30);
                     }
                 });
-                event(&bench, &delivery);
+                bench.schedule(u32::from(begins), None);
+                let claims = Mutex::new(Vec::new());
+                bench.core.run_turn(&|claim| {
+                    let claimed = bench.store.claim(claim.worker, &claim.request).block_on();
+                    claims.lock().push((claim, claimed));
+                });
+                let arrive = || {
+                    bench.core.tell_driver(|inbox| inbox.claimed.append(&mut claims.lock()));
+                    bench.turn();
+                };
+                if !is_on_its_way {
+                    arrive();
+                }
+                event(&bench);
                 if !["lapse", "shutdown"].contains(&name) {
                     bench.turn();
                 }
-                assert_eq!(delivery.start().is_some(), name == "nothing", "{name}");
+                if is_on_its_way {
+                    arrive();
+                }
+                let delivery = bench.deliveries.try_recv().ok();
+                let started = delivery.and_then(Delivery::start);
+                assert_eq!(started.is_some(), name == "nothing", "{name}");
+                drop(started);
                 assert_eq!(bench.settled(), expected, "{name}; a drop is a failure");
                 assert_eq!(bench.core.stats().fenced, 0, "{name}");
             }
@@ -801,38 +820,6 @@ mod tests {
         let (drivers, now) = (core.drivers.lock(), Lease::now());
         let end = now + drivers[0].lease.remaining().expect("real time");
         assert!(end <= *clock.0.get().expect("it was read") + lease / 10 * 9);
-    }
-
-    /// The store has begun deliveries, and the driver does not know of them yet.
-    #[test]
-    fn a_delivery_on_its_way_is_not_run_after_its_timeout_was_cancelled_or_its_queue_paused() {
-        for is_cancelled in [false, true] {
-            let bench = Bench::new(|_| ());
-            bench.schedule(1, None);
-            let on_its_way = Mutex::new(None);
-            let claim = |claim: LaneClaim| {
-                if claim.lane == Lane::Backlog {
-                    let claimed = bench.store.claim(claim.worker, &claim.request).block_on();
-                    on_its_way.lock().replace((claim, claimed));
-                } else {
-                    bench.core.claim(claim);
-                }
-            };
-            bench.core.run_turn(&claim);
-            if is_cancelled {
-                bench.cancel();
-            } else {
-                bench.pause(true);
-            }
-            bench.core.run_turn(&claim);
-            let claimed = on_its_way.lock().take().expect("the backlog was claimed");
-            bench.core.tell_driver(|inbox| inbox.claimed.push(claimed));
-            bench.turn();
-            assert!(bench.deliveries.try_recv().expect("it had begun").start().is_none());
-            if !is_cancelled {
-                assert_eq!(bench.settled(), NOT_RUN);
-            }
-        }
     }
 
     #[test]

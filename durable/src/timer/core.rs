@@ -221,9 +221,8 @@ impl Core {
         }
     }
 
-    /// Runs steps of the driver until none has work now. Returns when to do it again.
-    ///
-    /// `claim` carries out claims, or has another thread do it.
+    /// Runs steps until no driver has work now. Returns when to go on. `claim` carries out claims,
+    /// or has another thread do it.
     fn run_turn(&self, claim: &dyn Fn(LaneClaim)) -> Option<WallTime> {
         let postponed = mem::take(&mut *self.postponed.lock());
         for job in postponed {
@@ -380,8 +379,6 @@ impl Core {
         }
     }
 
-    /// Waits until nothing is due or being delivered, and shuts down. Returns whether every
-    /// delivery had ended by then.
     pub(super) fn finish(&self, within: Duration) -> bool {
         let deadline = Instant::now().checked_add(within);
         {
@@ -417,8 +414,7 @@ impl Core {
         has_ended
     }
 
-    /// Returns whether nothing is due or being delivered, no change waits, and the driver has taken
-    /// all news.
+    /// Returns whether nothing is due or being delivered, and no change or news waits.
     fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
         let drivers = match deadline {
@@ -492,8 +488,8 @@ impl Core {
     }
 }
 
-/// Waits for a condition, at most until a time. Returns whether it was met. Nothing tells of the
-/// end of a thread, so this looks each millisecond.
+/// Returns whether a condition was met in time. Nothing tells of the end of a thread, so this looks
+/// each millisecond.
 fn wait_until(deadline: Option<Instant>, is_met: impl Fn() -> bool) -> bool {
     while !is_met() {
         if deadline.is_some_and(|at| at <= Instant::now()) {
@@ -573,8 +569,7 @@ mod tests {
             Self { store, clock, core, deliveries }
         }
 
-        /// Creates one with a delivery that has begun, by a claim or after it, and waits for a
-        /// thread or task.
+        /// Creates one with a delivery that has begun, with its claim or later, and not started.
         fn waiting(begins: bool, set: impl FnOnce(&mut DriverSettings)) -> (Self, Delivery) {
             let bench = Self::new(set);
             bench.schedule(u32::from(begins), None);
@@ -636,8 +631,7 @@ mod tests {
 
     const NOT_RUN: Option<(State, u32)> = Some((State::Pending, 0));
 
-    /// `finish` promises to deliver due timeouts, including those of which the driver has not heard
-    /// yet.
+    /// `finish` also delivers due timeouts of which the driver has not heard yet.
     #[test]
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
         let bench = Bench::new(|_| ());

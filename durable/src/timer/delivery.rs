@@ -42,8 +42,7 @@ pub struct Delivery {
 pub(super) struct Lease(AtomicU64);
 
 impl Lease {
-    /// Returns the time of a monotonic clock. On Linux it also runs while the machine is
-    /// suspended.
+    /// Returns the time of a clock that never steps, and on Linux runs during a suspension.
     pub(super) fn now() -> Duration {
         super::alarm::monotonic()
     }

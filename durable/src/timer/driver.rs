@@ -80,8 +80,7 @@ const EVICT: Duration = Duration::from_millis(100);
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
-/// Least time until the next try if another worker delivers as many timeouts of a key as may run at
-/// once.
+/// Least time until the next try if deliveries of other workers reach the limit of a key.
 const BUSY: Duration = Duration::from_millis(100);
 
 /// How often a worker of a shared store tells it what it holds.
@@ -226,8 +225,7 @@ struct Turn<'a> {
 struct LaneState {
     is_claiming: bool,
     at: Option<WallTime>,
-    /// No claim before this: others have locked the records, or the rate of the backlog allows
-    /// none.
+    /// No claim before this: others have locked the records, or the rate allows none.
     after: WallTime,
     /// A time before which no record of the lane is pending, as claims and notices told. A claim
     /// from its start would read what was delivered long ago, as long as an old transaction keeps
@@ -260,8 +258,7 @@ pub(crate) struct Driver {
     permits: (usize, WallTime),
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
-    /// Tokens of settlements that a step returned and the store has not written. The worker stays
-    /// until then.
+    /// Tokens of settlements that the store has not written. The worker stays until then.
     settling: FxHashSet<u64>,
     /// Handlers that have not returned, those that exceeded their limit included.
     running: usize,
@@ -319,8 +316,7 @@ impl Driver {
         is_waiting && !has_due && self.held().1 + self.occupied() == 0 && !self.is_busy()
     }
 
-    /// A record of a queue, or of any, may have become due at this time; at [`WallTime::MIN`], any
-    /// records.
+    /// A record of a queue, or of any, may be due at this time; at [`WallTime::MIN`], any records.
     pub(crate) fn notice(&mut self, queue: Option<&Name>, due: WallTime) {
         if queue.is_some_and(|queue| *queue != self.settings.queue.name) {
             return;
@@ -387,8 +383,7 @@ impl Driver {
         self.worker.take()
     }
 
-    /// Does all work that is due at `now`. `start` is a time of the monotonic clock that was read
-    /// before that.
+    /// Does all work that is due at `now`. `start`, of the monotonic clock, was read before that.
     pub(crate) fn step(
         &mut self,
         store: &dyn Store,
@@ -431,12 +426,8 @@ impl Driver {
         let due = self.held.next_begin(self.last).filter(|_| self.free() > 0);
         let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
-        let window_at = self.window.at.map(|at| at.max(self.window.after));
-        let look_at = window_at.filter(|_| self.held.in_lane(Lane::Window) == 0);
-        let look_at = look_at.map(|at| at.max(self.window.floor));
-        let window_at = if self.has_room() { window_at } else { look_at };
         let claims = [
-            window_at.filter(|_| !self.window.is_claiming),
+            self.next_window_claim(),
             self.evict_at.filter(|_| self.is_full),
             self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room().0 > 0),
             self.lapse_at,
@@ -776,15 +767,22 @@ impl Driver {
         }
     }
 
-    fn claim_window(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let is_early =
-            self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
-        let has_room = self.has_room();
+    /// Returns when the window lane claims, as far as it is known.
+    fn next_window_claim(&self) -> Option<WallTime> {
+        let at = self.window.at.filter(|_| !self.window.is_claiming);
+        let at = at.map(|at| at.max(self.window.after));
+        if self.has_room() {
+            return at;
+        }
         // Beside a full window in which nothing is due, what is due in the store.
-        let looks = self.held.in_lane(Lane::Window) == 0 && self.window.floor <= turn.now;
-        if self.window.is_claiming || is_early || !(has_room || looks) {
+        at.filter(|_| self.held.in_lane(Lane::Window) == 0).map(|at| at.max(self.window.floor))
+    }
+
+    fn claim_window(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
+        if self.next_window_claim().is_none_or(|at| at > turn.now) {
             return Ok(());
         }
+        let has_room = self.has_room();
         self.is_full &= !has_room;
         let boundary = *self.boundary.get_or_insert(turn.now);
         let from = self.start_of(boundary, self.window.floor);
@@ -811,8 +809,7 @@ impl Driver {
         }
     }
 
-    /// Sets when the window lane claims again. A notice during the claim may have set an earlier
-    /// time.
+    /// Sets when to claim again. A notice during the claim may have set an earlier time.
     fn plan_window(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
         let held = self.held.in_window() + batch.records.len();
         let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
@@ -977,8 +974,7 @@ impl Driver {
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
     }
 
-    /// Leaves a timeout to workers that know its time zone, if there are any: for a longer time
-    /// each time.
+    /// Leaves a timeout to workers that know its time zone: for a longer time each time.
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
         #[cfg(feature = "tracing")]
         tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
@@ -1103,8 +1099,7 @@ impl Driver {
         usize::try_from(rounds).unwrap_or(usize::MAX)
     }
 
-    /// Returns the most records to hold on a shared store: at least those that keep all handlers
-    /// busy.
+    /// Returns the most records to hold on a shared store: those that keep all handlers busy.
     fn reach(&self) -> usize {
         let most = self.settings.window_capacity;
         self.handlers().saturating_mul(self.rounds(MOMENT).max(2)).min(most)

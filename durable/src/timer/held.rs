@@ -156,8 +156,7 @@ impl Held {
         insert(&mut self.wheel, tick(until), waiting);
     }
 
-    /// Adds a record that could not begin. The time until the next try is `least` at first, and
-    /// doubles.
+    /// Adds a record that could not begin. The time until the next try doubles from `least` on.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
         waiting.delay = (waiting.delay * 2).clamp(least, MAX_DELAY);
         self.size.add(&waiting);
@@ -285,8 +284,7 @@ impl Held {
         self.last.take_if(|(last, _)| *last == token);
     }
 
-    /// Makes the first record that waits for a last attempt due, if that runs no more or has run
-    /// for long.
+    /// Ends the wait for a last attempt that runs no more, or has run for long, for one record.
     pub(super) fn resume_last(&mut self, now: WallTime) {
         if !self.has_last(now) {
             self.resume(&Reason::LastAttempt);

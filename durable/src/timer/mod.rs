@@ -188,7 +188,6 @@ pub(crate) fn read<T>(how: Read<T>, answers: &[Answer]) -> Result<T, DurableErro
     how(answers).unwrap_or_else(wrong)
 }
 
-/// Returns a function that reads the answer to one command.
 macro_rules! one {
     ($kind:ident) => {
         |answers: &[Answer]| match answers {
@@ -199,7 +198,6 @@ macro_rules! one {
 }
 pub(crate) use one;
 
-/// Returns a function that reads the answer to a schedule.
 pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     let or_exists: Read<Scheduled> = |answers| match answers {
         [Answer::Scheduled(Scheduled::Kept)] => Some(Err(DurableError::Exists)),
@@ -208,8 +206,7 @@ pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
 }
 
-/// Defines the calls for one timeout or queue, for a type with `now_of`, `submit_one` and
-/// `set_paused`.
+/// Defines the calls of one timeout or queue for a type with `now_of`, `submit_one`, `set_paused`.
 macro_rules! calls {
     ($kind:ident) => {
         impl $kind {
@@ -232,24 +229,6 @@ macro_rules! calls {
             }
 
             /// Schedules a timeout with a policy for an id that is taken, or one that recurs.
-            ///
-            /// # Examples
-            ///
-            /// ```
-            /// # use std::time::Duration;
-            /// use delaywheel_durable::{
-            ///     Conflict, DurableError, DurableTimer, MemoryStore, NewTimeout, Repeat,
-            /// };
-            ///
-            /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
-            /// let hour = Duration::from_secs(3_600);
-            /// let report = NewTimeout::new("report", timer.now().saturating_add(hour), b"")?
-            ///     .repeat(Repeat::every(hour)?)
-            ///     .conflict(Conflict::Refuse);
-            /// timer.schedule_new(report.clone()).wait()?;
-            /// assert!(matches!(timer.schedule_new(report).wait(), Err(DurableError::Exists)));
-            /// # Ok::<_, Box<dyn std::error::Error>>(())
-            /// ```
             pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
                 let read = read_scheduled(new.conflict);
                 self.submit_one(Ok(Command::Schedule(new)), read)

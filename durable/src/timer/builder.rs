@@ -147,15 +147,15 @@ impl Queue {
         self
     }
 
-    fn wrong_setting(&self) -> Option<&'static str> {
+    /// Returns whether settings are in range.
+    fn checks(&self) -> [(&'static str, bool); 4] {
         let short = Duration::from_millis(1);
-        let settings = [
+        [
             ("queue", self.is_name),
             ("max_deliveries", self.settings.max_deliveries > 0),
             ("threads", self.settings.threads > 0),
             ("handler_limit", self.settings.handler_limit.is_none_or(|limit| limit >= short)),
-        ];
-        settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name)
+        ]
     }
 }
 
@@ -416,9 +416,9 @@ impl DurableTimerBuilder {
             ("recheck", driver.recheck.is_none_or(|time| time >= short)),
             ("queue", names.len() == self.queues.len()),
         ];
-        let wrong = settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name);
-        let wrong = wrong.or_else(|| self.queues.iter().find_map(Queue::wrong_setting));
-        wrong.map_or(Ok(()), |name| Err(BuildError::Setting(name)))
+        let mut all = settings.into_iter().chain(self.queues.iter().flat_map(Queue::checks));
+        let wrong = all.find(|(_, is_right)| !is_right);
+        wrong.map_or(Ok(()), |(name, _)| Err(BuildError::Setting(name)))
     }
 
     fn start(mut self) -> Result<DurableTimer, BuildError> {

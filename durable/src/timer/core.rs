@@ -25,7 +25,6 @@ use super::{
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{CallThread, Handler, Threads, contain, run_contained},
     held::Lane,
-    policy::Backoff,
     stats::{Counters, DurableStats},
 };
 use crate::{
@@ -430,16 +429,29 @@ impl Core {
             && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
-    fn settlement(
-        &self,
-        record: &Record,
-        backoff: Backoff,
-        verdict: Verdict,
-    ) -> (Settlement, Counted) {
-        match verdict {
-            Verdict::Done | Verdict::Settled => {
-                (following(record, self.clock.now()), Counted::Acknowledged)
+    /// Returns the present time if the timer still starts handlers.
+    pub(super) fn start(&self) -> Option<WallTime> {
+        (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
+    }
+
+    pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
+        let (driver, now) = (run.driver, self.clock.now());
+        // A thread is free before the settlement is durable.
+        self.tell_driver(|inbox| {
+            inbox.returned.push((driver, record.token, run.lasted(now)));
+            inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
+        });
+        let (mut settlement, counted) = match verdict {
+            Verdict::Settled => {
+                self.counters.acknowledged.add(1);
+                // The next occurrence is not earlier, whatever the transaction knew of missed ones.
+                let next =
+                    record.repeat.and_then(|rule| rule.after(record.due, record.due).ok()?);
+                let due = next.map(|next| (Some(record.queue), next));
+                let ended = vec![record.token];
+                return self.take_in(Outcome { ended, due: Vec::from_iter(due) });
             }
+            Verdict::Done => (following(&record, now), Counted::Acknowledged),
             Verdict::Dead(error) => (Settlement::Dead { error }, Counted::Dead),
             Verdict::Released => {
                 #[cfg(feature = "tracing")]
@@ -447,37 +459,13 @@ impl Core {
                 (Settlement::Release, Counted::Released)
             }
             Verdict::Left(error) => {
-                let at = self.clock.now().saturating_add(LEFT);
-                (Settlement::Leave { at, error }, Counted::Released)
+                (Settlement::Leave { at: now.saturating_add(LEFT), error }, Counted::Released)
             }
             Verdict::Failed(error, when) => {
-                backoff.settle(record.attempt, error, self.clock.now(), when)
+                let backoff = self.queues[driver].settings.queue.backoff;
+                backoff.settle(record.attempt, error, now, when)
             }
-        }
-    }
-
-    /// Returns the present time if the timer still starts handlers.
-    pub(super) fn start(&self) -> Option<WallTime> {
-        (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
-    }
-
-    pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
-        let (driver, lasted) = (run.driver, run.lasted(self.clock.now()));
-        // A thread is free before the settlement is durable.
-        self.tell_driver(|inbox| {
-            inbox.returned.push((driver, record.token, lasted));
-            inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
-        });
-        if verdict == Verdict::Settled {
-            self.counters.acknowledged.add(1);
-            // The next occurrence is not earlier, whatever the transaction knew of missed ones.
-            let next = record.repeat.and_then(|rule| rule.after(record.due, record.due).ok()?);
-            let due = next.map(|next| (Some(record.queue), next));
-            self.take_in(Outcome { ended: vec![record.token], due: Vec::from_iter(due) });
-            return;
-        }
-        let backoff = self.queues[driver].settings.queue.backoff;
-        let (mut settlement, counted) = self.settlement(&record, backoff, verdict);
+        };
         if let Settlement::Retry { error, .. }
         | Settlement::Dead { error }
         | Settlement::Leave { error, .. } = &mut settlement

@@ -147,7 +147,6 @@ impl Queue {
         self
     }
 
-    /// Returns whether settings are in range.
     fn checks(&self) -> [(&'static str, bool); 4] {
         let short = Duration::from_millis(1);
         [

@@ -53,7 +53,6 @@ const MAX_LOCKED: usize = 4;
 /// Time for which the command of a caller waits for a locked record.
 const LOCKED: Duration = Duration::from_secs(10);
 
-/// Commands that are written in one transaction, and who waits for the answers.
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,

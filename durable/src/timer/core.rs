@@ -41,7 +41,6 @@ pub(super) enum Phase {
     Finishing,
     /// Claims no more, and waits for the deliveries under way.
     Closing,
-    /// No thread is left.
     Ended,
 }
 
@@ -140,7 +139,6 @@ impl Core {
         if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
     }
 
-    /// Pauses a queue, or resumes it, in turn with commands.
     pub(super) fn pause(&self, queue: Name, is_paused: bool, caller: Caller) {
         let reply = Reply::Paused(queue, is_paused, caller);
         self.commit(Job { commands: Vec::new(), reply });
@@ -429,7 +427,6 @@ impl Core {
             && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
-    /// Returns the present time if the timer still starts handlers.
     pub(super) fn start(&self) -> Option<WallTime> {
         (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
     }

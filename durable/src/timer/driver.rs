@@ -252,7 +252,6 @@ pub(crate) struct Driver {
     held: Held,
     window: LaneState,
     backlog: LaneState,
-    /// When the rate allows another permit.
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
@@ -378,7 +377,6 @@ impl Driver {
         self.held.take_all()
     }
 
-    /// Returns the worker, to be removed from the store once no delivery is under way.
     pub(crate) fn leave(&mut self) -> Option<WorkerId> {
         self.worker.take()
     }
@@ -604,7 +602,6 @@ impl Driver {
         !is_certain
     }
 
-    /// Tells handlers whose claim is void.
     fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
         let runs: Vec<_> = self.runs().filter(|run| !run.is_stopped()).collect();
         if !runs.is_empty() {
@@ -687,7 +684,6 @@ impl Driver {
         }
     }
 
-    /// Drops everything that the worker held: the tokens are void.
     fn lose_lease(&mut self, now: WallTime, counters: &Counters) {
         counters.lost_leases.add(1);
         #[cfg(feature = "tracing")]
@@ -1207,7 +1203,6 @@ impl Driver {
     }
 }
 
-/// Returns whether this process cannot tell the next occurrence.
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
 }
@@ -1264,7 +1259,6 @@ mod tests {
             bench
         }
 
-        /// Creates a driver with eight deliveries at most.
         fn on(store: &MemoryStore, now: WallTime) -> Self {
             let queue = QueueSettings { max_deliveries: 8, ..QueueSettings::default() };
             let driver = Driver::new(DriverSettings { queue, ..DriverSettings::default() });

@@ -89,9 +89,7 @@ pub(super) struct Held {
     /// Due, and to be tried again later.
     tries: TimingWheel<Waiting>,
     waits: FxHashMap<Reason, Due>,
-    /// The window lane begins next.
     is_turn_of_window: bool,
-    /// Numbers of deliveries by key.
     slots: FxHashMap<Name, usize>,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
@@ -137,7 +135,6 @@ impl Held {
         timed.map(|(_, _, waiting)| waiting).chain(due).map(|waiting| waiting.record.token)
     }
 
-    /// Returns when the next record becomes due, or is tried again.
     pub(super) fn next_expiration(&self) -> Option<WallTime> {
         let next = [self.wheel.next_expiration(), self.tries.next_expiration()];
         next.into_iter().flatten().min().map(time)
@@ -172,7 +169,6 @@ impl Held {
         add(&mut self.waits, reason, waiting);
     }
 
-    /// Moves the records whose time has come to the lane of the window.
     pub(super) fn expire(&mut self, now: WallTime) {
         for wheel in [&mut self.wheel, &mut self.tries] {
             for waiting in wheel.advance(tick(now)).map(|expired| expired.value) {

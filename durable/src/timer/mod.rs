@@ -82,7 +82,6 @@ pub struct DurableTimer {
     owner: Option<Arc<Owner>>,
 }
 
-/// Shuts the timer down when the last handle is dropped.
 #[derive(Debug)]
 struct Owner(Arc<Core>);
 
@@ -140,7 +139,6 @@ impl<T> Receipt<T> {
         (Self { answer, _gone: Some(receipt) }, Box::pin(calls))
     }
 
-    /// Returns a receipt for commands whose answers a function reads.
     fn reading(how: Read<T>) -> (Self, Caller)
     where
         T: Send + 'static,
@@ -175,7 +173,6 @@ impl<T> Future for Receipt<T> {
     }
 }
 
-/// Returns an answer that has arrived, unless the timer ended before it.
 fn ended<T>(
     answer: Result<Result<T, DurableError>, oneshot::RecvError>,
 ) -> Result<T, DurableError> {

@@ -50,6 +50,10 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Most locked records of a group for which the thread of all commits waits.
 const MAX_LOCKED: usize = 4;
 
+/// Most jobs that the thread of locked records tries before it looks again whose time is over and
+/// which records are locked.
+const TRIES: usize = 16;
+
 /// Time for which the command of a caller waits for a locked record.
 const LOCKED: Duration = Duration::from_secs(10);
 
@@ -223,18 +227,19 @@ impl CommitQueue {
     /// can write two groups at once.
     pub(super) fn run(&self, thread: usize, write: impl Fn(Vec<Job>) -> Failed) {
         while let Some(group) = self.take(thread) {
-            let failed = write(group);
+            let Failed { mut again, locked } = write(group);
             let mut state = self.state.lock();
-            if !failed.locked.is_empty() {
-                failed.locked.into_iter().for_each(|job| state.aside.add(job));
+            if !locked.is_empty() {
+                // Some of the first may have to precede some of the others.
+                again.drain(..).chain(locked).for_each(|job| state.aside.add(job));
                 self.set_aside.notify_one();
             }
-            if !failed.again.is_empty() && !state.is_closed {
+            if !again.is_empty() && !state.is_closed {
                 self.changed[thread].wait_for(&mut state, RETRY);
                 // A pause that waits gets its own answer.
                 let is_pause = |job: &&Job| matches!(job.reply, Reply::Paused(..));
                 let pauses = state.jobs.iter().take_while(is_pause).count();
-                for job in failed.again.into_iter().rev() {
+                for job in again.into_iter().rev() {
                     state.asked += job.asked();
                     state.jobs.insert(pauses, job);
                 }
@@ -271,13 +276,13 @@ impl CommitQueue {
                 continue;
             }
             drop(state);
-            let left = self.try_each(jobs, &write, &locked);
+            let (left, has_written) = self.try_some(jobs, &write, &locked);
             state = self.state.lock();
             let later = mem::replace(&mut state.aside.jobs, left);
             state.aside.jobs.extend(later);
             let ids = state.aside.jobs.iter().flat_map(|(_, job)| job.ids().cloned()).collect();
             state.aside.ids = ids;
-            if !state.is_closed {
+            if !has_written && !state.is_closed {
                 self.set_aside.wait_for(&mut state, RETRY);
             }
         }
@@ -285,17 +290,18 @@ impl CommitQueue {
         self.drop_aside();
     }
 
-    /// Tries jobs, each alone, but for those of locked records and those behind them. Returns the
-    /// jobs that are left. A caller whose time is over gets its answer without a try: in the time
-    /// of all tries, more jobs could come than go.
-    fn try_each(
+    /// Tries some jobs, each alone, but for those of locked records and those behind them. Answers
+    /// callers whose time is over, without a try. Returns the jobs that are left, first those that
+    /// were not tried, and whether one was written.
+    fn try_some(
         &self,
         jobs: Vec<(Instant, Job)>,
         write: &impl Fn(Vec<Job>) -> Failed,
         locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
-    ) -> Vec<(Instant, Job)> {
+    ) -> (Vec<(Instant, Job)>, bool) {
         let mut behind = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
-        let (mut left, mut is_down) = (Vec::new(), false);
+        let (mut untried, mut left) = (Vec::new(), Vec::new());
+        let (mut tries, mut has_written) = (TRIES, false);
         for (limit, job) in jobs {
             let mut job = match job {
                 Job { reply: Reply::Caller(caller), .. } if limit <= Instant::now() => {
@@ -304,17 +310,25 @@ impl CommitQueue {
                 }
                 job => job,
             };
-            if !is_down && !job.ids().any(|id| behind.contains(id)) && !self.state.lock().is_closed
-            {
+            if !job.ids().any(|id| behind.contains(id)) {
+                if tries == 0 || self.state.lock().is_closed {
+                    untried.push((limit, job));
+                    continue;
+                }
                 let Failed { again, locked } = write(vec![job]);
-                is_down = !again.is_empty();
-                let Some(failed) = locked.into_iter().chain(again).next() else { continue };
+                // The store may be down.
+                tries = if again.is_empty() { tries - 1 } else { 0 };
+                let Some(failed) = locked.into_iter().chain(again).next() else {
+                    has_written = true;
+                    continue;
+                };
                 job = failed;
             }
             behind.extend(job.ids().cloned());
             left.push((limit, job));
         }
-        left
+        untried.append(&mut left);
+        (untried, has_written)
     }
 }
 
@@ -362,10 +376,20 @@ pub(super) fn write_group(
     for (job, count) in group.iter_mut().zip(counts) {
         job.commands.extend(commands.by_ref().take(count));
     }
-    if error.reason() == StoreErrorReason::Locked && group.len() > 1 {
-        let ids: Vec<_> = group.iter().flat_map(Job::ids).collect();
-        let locked = locked(store, &ids);
-        let (aside, free) = split_behind(group, locked);
+    if group.len() > 1 {
+        let (aside, free) = match error.reason() {
+            StoreErrorReason::Locked => {
+                let locked = locked(store, &group.iter().flat_map(Job::ids).collect::<Vec<_>>());
+                split_behind(group, locked)
+            }
+            // The record of a settlement may be the reason, and must not fail callers.
+            StoreErrorReason::Other => {
+                let settled = group.iter().filter(|job| matches!(job.reply, Reply::Settled(..)));
+                let settled = settled.flat_map(Job::ids).cloned().collect();
+                split_behind(group, settled)
+            }
+            _ => (Vec::new(), group),
+        };
         group = free;
         if !aside.is_empty() {
             let mut failed = Failed::default();
@@ -390,13 +414,13 @@ pub(super) fn write_group(
         } else {
             split_behind(second, failed.locked.iter().flat_map(Job::ids).cloned().collect())
         };
-        failed.locked.extend(behind);
-        if second.is_empty() {
-            return failed;
+        if !second.is_empty() {
+            let rest = write_group(store, now, second, counters, outcome);
+            failed.again.extend(rest.again);
+            failed.locked.extend(rest.locked);
         }
-        let rest = write_group(store, now, second, counters, outcome);
-        failed.again.extend(rest.again);
-        failed.locked.extend(rest.locked);
+        // After those of the rest, some of which precede them.
+        failed.locked.extend(behind);
         return failed;
     }
     let mut failed = Failed::default();

@@ -2,10 +2,9 @@
 //! handlers and stores.
 
 use std::{
-    any::Any,
     collections::VecDeque,
     future::poll_fn,
-    io,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{Arc, mpsc},
@@ -139,17 +138,17 @@ pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
     delivery: Delivery,
 ) {
     let Some(delivery) = delivery.start() else { return };
-    match catch_unwind(AssertUnwindSafe(|| handler(&delivery))) {
+    match catch(|| handler(&delivery)) {
         Ok(Ok(())) => delivery.acknowledge(),
         Ok(Err(error)) => delivery.fail(&error),
-        Err(panic) => delivery.retry(format!("the handler panicked: {}", message(&*panic))),
+        Err(panic) => delivery.retry(format!("the handler panicked: {panic}")),
     }
 }
 
 /// Runs the code of a user, so that its panic ends no thread of the timer. The delivery that the
 /// panic drops counts as failed if its handler had started.
 pub(super) fn run_contained(run: impl FnOnce()) {
-    drop(catch_unwind(AssertUnwindSafe(run)));
+    let _ = catch(run);
 }
 
 /// Calls a store, and waits. Turns a panic into a failure of unknown outcome.
@@ -166,9 +165,8 @@ pub(super) async fn contained<R, E: From<StoreError>>(
 ) -> Result<R, E> {
     let mut calls = pin!(calls);
     let poll = |context: &mut Context<'_>| {
-        let poll = AssertUnwindSafe(|| calls.as_mut().poll(context));
-        catch_unwind(poll).unwrap_or_else(|panic| {
-            let text = format!("the store panicked: {}", message(&*panic));
+        catch(|| calls.as_mut().poll(context)).unwrap_or_else(|panic| {
+            let text = format!("the store panicked: {panic}");
             let error = StoreError::with_source(StoreErrorReason::OutcomeUnknown, text);
             Poll::Ready(Err(error.into()))
         })
@@ -176,7 +174,15 @@ pub(super) async fn contained<R, E: From<StoreError>>(
     poll_fn(poll).await
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+/// Runs code of a user or of a store. Returns the message of a panic, whose payload may panic as
+/// well when it is dropped.
+fn catch<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref().cloned());
+        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(second);
+        }
+        text.unwrap_or_else(|| "no message".to_owned())
+    })
 }

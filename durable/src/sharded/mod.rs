@@ -81,14 +81,17 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// A call of several databases delays no call of one. If the stores block, it has another thread.
 ///
 /// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
-/// make the next. A pause is not ordered with changes of timeouts that move either. If one of its
-/// two databases fails, so does the call. If the first one was changed before, the reason is
-/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+/// make the next. A pause is not ordered with changes of timeouts that move either.
 ///
 /// A recurring timeout whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
 ///
 /// Clones are the same.
+///
+/// # Errors
+///
+/// A call fails if one of its databases does. If another one may have changed, the reason is
+/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
 #[derive(Clone)]
 pub struct Sharded {
     timers: Arc<[DurableTimer]>,
@@ -371,11 +374,14 @@ impl Sharded {
         let pause = |timer: &DurableTimer| timer.set_paused(Ok(queue.clone()), is_paused);
         let receipts: Vec<_> = self.timers.iter().map(pause).collect();
         self.ask(true, async move {
-            let mut paused = Ok(());
+            let mut results = Vec::new();
             for receipt in receipts {
-                paused = paused.and(receipt.await);
+                results.push(receipt.await);
             }
-            paused
+            let is_shut_down = |result: &_| matches!(result, Err(DurableError::ShutDown));
+            let is_partial = results.len() > 1 && !results.iter().all(is_shut_down);
+            let all: Result<(), _> = results.into_iter().collect();
+            if is_partial { all.map_err(unknown) } else { all }
         })
     }
 
@@ -414,14 +420,9 @@ fn is_parked(record: &Record) -> bool {
     record.next == PARKED && record.state != State::Dead
 }
 
-/// The first of two databases has changed, and the second one failed.
+/// Returns the error of a call of several databases, of which some may have changed.
 fn unknown(error: DurableError) -> DurableError {
-    match error {
-        DurableError::Store(error) => {
-            StoreError::with_source(StoreErrorReason::OutcomeUnknown, error).into()
-        }
-        error => error,
-    }
+    StoreError::with_source(StoreErrorReason::OutcomeUnknown, error).into()
 }
 
 /// Returns the bucket of an id: the hash FNV-1a of 64 bits, and the jump consistent hash of John

@@ -389,6 +389,40 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
 }
 
+/// Calls a function before a call of a store, which is the third one of a replace.
+fn before(sharded: &Sharded, number: u32, call: impl Fn() + Send + 'static) {
+    let calls = AtomicU32::new(0);
+    *sharded.hook.lock() = Some(Box::new(move || {
+        if calls.fetch_add(1, SeqCst) == number {
+            call();
+        }
+        Ok(())
+    }));
+}
+
+fn is_unknown<T>(answer: Result<T, DurableError>) -> bool {
+    matches!(answer, Err(DurableError::Store(error))
+        if error.reason() == StoreErrorReason::OutcomeUnknown)
+}
+
+/// In virtual time, calls under way are carried out after a shutdown.
+#[test]
+fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
+    let new = two().1;
+    let timer = |_| DurableTimer::builder(MemoryStore::new()).build().expect("start");
+    let sharded = Sharded::growing([0, 1].map(timer).to_vec(), 1);
+    write(&sharded, 0, new.due, &new);
+    let old = sharded.timers[0].clone();
+    before(&sharded, 2, move || {
+        old.shutdown();
+        assert!(old.finish(300 * SECOND));
+    });
+    assert!(is_unknown(sharded.schedule_new(new).wait()));
+    assert!(is_unknown(sharded.pause("").wait()), "the other one is open");
+    assert!(sharded.finish(300 * SECOND));
+    assert!(matches!(sharded.pause("").wait(), Err(DurableError::ShutDown)));
+}
+
 #[test]
 fn the_database_of_an_id_is_fixed_and_a_new_one_takes_its_part() {
     let id = |number: usize| TimeoutId::new(format!("invoice/{number}")).expect("valid");

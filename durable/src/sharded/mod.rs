@@ -30,6 +30,7 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// Each database has a [`DurableTimer`] of its own, with its own threads, connections and group
 /// commits. A database that fails delays no other: its calls return typed errors, and its timeouts
 /// wait. No transaction spans two databases, so a `Sharded` is not a [`Store`], and has no batches.
+/// If stores block, calls of several databases have a thread of their own.
 ///
 /// Each process has the same databases in the same order. Queues, pauses and payloads are those of
 /// one store. The limit of a key and the rate of a queue hold for each database on its own.
@@ -67,31 +68,27 @@ const PARKED: WallTime = WallTime::MAX.before();
 ///
 /// 1. Stop all processes, and start them with [`growing`](Self::growing): the old databases first,
 ///    and then the new ones. Now they look for a timeout in its old database, and then in its new
-///    one. A new timeout goes to the new one, where a process without it would not find it.
+///    one, to which a new timeout goes.
 /// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until
 ///    [`count_unmoved`](Self::count_unmoved) is zero.
 /// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
 ///
-/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. All answers
-/// stay right meanwhile. A timeout that waits for another attempt, or is dead, stays in the old
-/// database. It ends there, or moves with its next occurrence. Requeue or cancel dead timeouts
-/// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
-/// it has an entry for each move.
+/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. One that
+/// waits for another attempt, or is dead, stays until it ends or recurs: requeue or cancel dead
+/// ones before the last step. A recurring one whose period is shorter than the
+/// [window](crate::DurableTimerBuilder::window) stays until the worker that holds it stops. A
+/// [history](crate::DurableTimerBuilder::history) has an entry for each move.
 ///
-/// A call of several databases delays no call of one. If the stores block, it has another thread.
-///
-/// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
-/// make the next. A pause is not ordered with changes of timeouts that move either.
-///
-/// A recurring timeout whose period is shorter than the
-/// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
-///
-/// Clones are the same.
+/// Two calls at once for a timeout that moves take effect in any order, also with a pause: wait for
+/// one before you make the next. If a timeout moves and is delivered to its end during a call that
+/// cancels or replaces it, the answer may be that of a timeout that was pending.
 ///
 /// # Errors
 ///
 /// A call fails if one of its databases does. If another one may have changed, the reason is
 /// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+///
+/// Clones are the same.
 #[derive(Clone)]
 pub struct Sharded {
     timers: Arc<[DurableTimer]>,
@@ -252,15 +249,15 @@ impl Sharded {
                 }
                 // The new one first: if this process ends here, the mover removes the old one.
                 let created = send(new, replacing(command)).await?;
-                Ok(match send(old, Command::Cancel(id)).await.map_err(unknown)? {
-                    Answer::Cancelled(Cancelled::Delivering) => {
-                        Answer::Scheduled(Scheduled::ReplacedDelivering)
+                let replaced = match send(old, Command::Cancel(id)).await.map_err(unknown)? {
+                    Answer::Cancelled(Cancelled::Delivering) => Scheduled::ReplacedDelivering,
+                    // It may have been a mark, and a delivery of the copy had begun.
+                    Answer::Cancelled(Cancelled::Cancelled) if !created.stops() => {
+                        Scheduled::Replaced
                     }
-                    Answer::Cancelled(Cancelled::Cancelled) => {
-                        Answer::Scheduled(Scheduled::Replaced)
-                    }
-                    _ => created,
-                })
+                    _ => return Ok(created),
+                };
+                Ok(Answer::Scheduled(replaced))
             }
             (Place::Old(_), Command::Cancel(_)) => {
                 // The mover may have made a copy.

@@ -305,14 +305,14 @@ fn databases_that_grow_are_as_one_store() {
     assert!(deaths > 100, "{deaths}");
 }
 
-/// Returns an old and a new database, and a timeout that has to move.
-fn two() -> (Sharded, NewTimeout) {
+/// Returns an old and a new database, a timeout that has to move, and the clock of all.
+fn two() -> (Sharded, NewTimeout, ManualWallClock) {
     let (clock, seen) = (ManualWallClock::new(), Arc::default());
     let sharded = Sharded::growing(vec![start(&clock, &seen), start(&clock, &seen)], 1);
     let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
     let id = (0..99).map(id).find(|id| sharded.home(id) == 1).expect("one of two");
     let due = clock.now().saturating_add(3_600 * SECOND);
-    (sharded, NewTimeout::new(id, due, b"new").expect("valid"))
+    (sharded, NewTimeout::new(id, due, b"new").expect("valid"), clock)
 }
 
 fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
@@ -323,7 +323,7 @@ fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
 /// A mover that was slow may write a copy after the timeout has ended.
 #[test]
 fn a_copy_without_a_mark_is_no_timeout() {
-    let (sharded, new) = two();
+    let (sharded, new, _) = two();
     write(&sharded, 1, PARKED, &new);
     assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 1, "the next recovery removes it");
@@ -341,7 +341,7 @@ fn a_copy_without_a_mark_is_no_timeout() {
 fn a_requeue_of_a_mark_makes_no_second_timeout() {
     let (mut marks, mut last) = (0, 0);
     loop {
-        let (sharded, new) = two();
+        let (sharded, new, _) = two();
         write(&sharded, 0, new.due, &new);
         let left = AtomicU32::new(last);
         *sharded.hook.lock() = Some(Box::new(move || match left.fetch_sub(1, SeqCst) {
@@ -367,7 +367,7 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
 
 #[test]
 fn a_paused_queue_moves() {
-    let (sharded, new) = two();
+    let (sharded, new, _) = two();
     write(&sharded, 0, new.due, &new);
     sharded.pause("").wait().expect("pause");
     for _ in 0..9 {
@@ -379,7 +379,7 @@ fn a_paused_queue_moves() {
 
 #[test]
 fn a_mover_completes_a_replace_whose_caller_has_died() {
-    let (sharded, new) = two();
+    let (sharded, new, _) = two();
     write(&sharded, 0, new.due, &new);
     sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
     for _ in 0..9 {
@@ -421,6 +421,27 @@ fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
     assert!(is_unknown(sharded.pause("").wait()), "the other one is open");
     assert!(sharded.finish(300 * SECOND));
     assert!(matches!(sharded.pause("").wait(), Err(DurableError::ShutDown)));
+}
+
+/// The mover writes the copy while the call is under way, and dies before it removes the mark.
+#[test]
+fn a_replace_answers_that_the_delivery_of_a_copy_had_begun() {
+    let (sharded, new, clock) = two();
+    write(&sharded, 0, new.due, &new);
+    let (timers, mover) = (sharded.timers.clone(), Sharded::growing(sharded.timers.to_vec(), 1));
+    *mover.hook.lock() = Some(Box::new(move || {
+        let is_started = |record: &Record| !is_parked(record);
+        if records(&timers[0]).iter().any(is_moved) && records(&timers[1]).iter().any(is_started) {
+            return Err(StoreError::new(StoreErrorReason::Unavailable));
+        }
+        Ok(())
+    }));
+    before(&sharded, 1, move || {
+        mover.move_now(8).block_on().expect_err("it dies");
+        clock.advance(3_600 * SECOND);
+    });
+    let answer = sharded.schedule_new(new).wait();
+    assert_eq!(answer.expect("schedule"), Scheduled::ReplacedDelivering);
 }
 
 #[test]

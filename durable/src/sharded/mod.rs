@@ -33,14 +33,15 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// If stores block, calls of several databases have a thread of their own.
 ///
 /// Each process has the same databases in the same order. Queues, pauses and payloads are those of
-/// one store. The limit of a key and the rate of a queue hold for each database on its own.
+/// one store. The limit of a key and the rate of a queue hold for each database on its own. Clones
+/// are the same.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore, Scheduled, Sharded};
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore, Sharded};
 ///
 /// let clock = ManualWallClock::new();
 /// let start = || {
@@ -87,8 +88,6 @@ const PARKED: WallTime = WallTime::MAX.before();
 ///
 /// A call fails if one of its databases does. If another one may have changed, the reason is
 /// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
-///
-/// Clones are the same.
 #[derive(Clone)]
 pub struct Sharded {
     timers: Arc<[DurableTimer]>,
@@ -102,7 +101,6 @@ pub struct Sharded {
     hook: Arc<Mutex<Option<model::Hook>>>,
 }
 
-/// Where a timeout is.
 enum Place {
     Nowhere,
     /// Only in the new database, as a copy that is not valid.
@@ -157,7 +155,7 @@ impl Sharded {
         jump(id, self.timers.len())
     }
 
-    /// Returns the old and the new database of an id; the same if it does not move.
+    /// The old and the new database of an id.
     fn homes(&self, id: &TimeoutId) -> (usize, usize) {
         (jump(id, self.old), self.home(id))
     }
@@ -168,7 +166,6 @@ impl Sharded {
         Self { timers, ..self.clone() }
     }
 
-    /// Makes calls for a task, like those of one timer.
     fn ask<T: Send + Sync + 'static>(
         &self,
         are_reads: bool,
@@ -181,7 +178,6 @@ impl Sharded {
         receipt
     }
 
-    /// Makes calls that change something.
     fn change<T: Send + Sync + 'static>(
         &self,
         calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
@@ -272,7 +268,6 @@ impl Sharded {
         }
     }
 
-    /// Returns where a timeout is that moves.
     async fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
         let (old, new) = self.homes(id);
         let moved = match self.store(old)?.get(id).await? {
@@ -402,7 +397,6 @@ impl Sharded {
         })
     }
 
-    /// Returns a store that takes part in a move.
     #[cfg_attr(not(test), expect(clippy::unnecessary_wraps, reason = "tests fail here"))]
     fn store(&self, shard: usize) -> StoreResult<&dyn Store> {
         #[cfg(test)]
@@ -417,7 +411,6 @@ fn is_parked(record: &Record) -> bool {
     record.next == PARKED && record.state != State::Dead
 }
 
-/// Returns the error of a call of several databases, of which some may have changed.
 fn unknown(error: DurableError) -> DurableError {
     StoreError::with_source(StoreErrorReason::OutcomeUnknown, error).into()
 }

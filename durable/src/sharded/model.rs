@@ -41,7 +41,6 @@ fn handle(seen: &Seen, delivery: Delivery) {
 const IDS: u32 = 60;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Databases that grow, and the reference.
 struct Both {
     rng: Mutex<Rng>,
     clock: ManualWallClock,
@@ -101,7 +100,6 @@ impl Both {
         new.repeat(repeat.expect("valid").missed(Missed::All))
     }
 
-    /// Makes a call to both sides.
     fn call(&self) {
         // Every second call is for a timeout that has to move.
         let unmoved = self.unmoved().pop().filter(|_| self.below(2) == 0);
@@ -134,7 +132,6 @@ impl Both {
         ids
     }
 
-    /// Ends a delivery that both sides hold.
     fn release(&self, id: &TimeoutId) {
         let held = [&self.seen[0], &self.seen[1]].map(|seen| seen.held.lock().remove(id));
         let is_current = held.each_ref().map(|held| held.as_ref().map(Delivery::attempt));
@@ -337,12 +334,14 @@ fn a_copy_without_a_mark_is_no_timeout() {
 }
 
 /// The mover ends at any of its calls, and somebody requeues the dead timeouts of the old database.
+/// The queue is paused.
 #[test]
 fn a_requeue_of_a_mark_makes_no_second_timeout() {
     let (mut marks, mut last) = (0, 0);
     loop {
         let (sharded, new, _) = two();
         write(&sharded, 0, new.due, &new);
+        sharded.pause("").wait().expect("pause");
         let left = AtomicU32::new(last);
         *sharded.hook.lock() = Some(Box::new(move || match left.fetch_sub(1, SeqCst) {
             0 => Err(StoreError::new(StoreErrorReason::Unavailable)),
@@ -363,18 +362,6 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
         last += 1;
     }
     assert_eq!(marks, 2, "before and after the copy starts");
-}
-
-#[test]
-fn a_paused_queue_moves() {
-    let (sharded, new, _) = two();
-    write(&sharded, 0, new.due, &new);
-    sharded.pause("").wait().expect("pause");
-    for _ in 0..9 {
-        sharded.move_now(8).block_on().expect("memory");
-    }
-    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
-    assert_eq!(records(&sharded.timers[1])[0].due, new.due);
 }
 
 #[test]

@@ -88,23 +88,3 @@ fn tasks_that_cannot_be_started_delay_no_other_queue() {
     clock.advance(SECOND / 100);
     assert_eq!(seen.try_iter().count(), 1);
 }
-
-/// The handler runs on the thread that also claims and delivers all other timeouts.
-#[test]
-fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {
-    let (sender, seen) = mpsc::channel();
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .backoff(Backoff::new(Duration::from_micros(1)))
-        .build_with(move |delivery| {
-            assert!(delivery.attempt() > 1, "the first attempt panics");
-            sender.send(delivery.id().to_string()).expect("the test waits");
-            delivery.acknowledge();
-        })
-        .expect("start");
-    for id in ["a", "b"] {
-        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
-        assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), id);
-    }
-    assert!(timer.finish(60 * SECOND));
-    assert_eq!(timer.count().wait().expect("count").live, 0);
-}

@@ -208,10 +208,11 @@ remote_store! {
             (self.hook)(Call::Write(commands))?;
             let is_settlement = |command: &&Command| matches!(command, Command::Settle(..));
             let late: Vec<_> = commands.iter().filter(is_settlement).cloned().collect();
+            let has_late = !late.is_empty();
             let late = move |this: &Self| {
                 late.iter().try_for_each(|command| this.write_noted(now, command).map(drop))
             };
-            self.send(Some(Box::new(late)), || {
+            self.send(has_late.then(|| Box::new(late) as Late), || {
                 commands.iter().map(|command| self.write_noted(now, command)).collect()
             })
         }

@@ -521,7 +521,7 @@ fn payload(command: &Command) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::mpsc, thread};
+    use std::{cell::Cell, collections::BTreeMap, sync::mpsc, thread};
 
     use fastrand::Rng;
 
@@ -559,6 +559,27 @@ mod tests {
         });
     }
 
+    /// So callers whose time is over wait for few tries, and a failing job stops no other.
+    #[test]
+    fn a_round_tries_few_jobs_and_the_next_one_begins_with_the_others() {
+        let (queue, most) = (CommitQueue::default(), TRIES as u64);
+        let settlement = |number| {
+            let reply = Reply::Settled(number, Counted::Acknowledged);
+            (Instant::now(), Job { reply, ..job(number, [number]) })
+        };
+        let jobs = (0..most + 4).map(settlement).chain([settlement(0)]).collect();
+        let tries = Cell::new(0);
+        let write = |locked| {
+            tries.set(tries.get() + 1);
+            Failed { again: Vec::new(), locked }
+        };
+        let (left, has_written) = queue.try_some(jobs, &write, &|_| FxHashSet::default());
+        assert_eq!((tries.get(), has_written), (TRIES, false));
+        let ids: Vec<_> = left.iter().flat_map(|(_, job)| job.commands.clone()).collect();
+        let expected = (most..most + 4).chain(0..most).chain([0]);
+        assert_eq!(ids, expected.flat_map(|id| job(id, [id]).commands).collect::<Vec<_>>());
+    }
+
     /// A command waits for a group, and an earlier one of its id is being tried, when the queue is
     /// closed. The second thread ends first.
     #[test]
@@ -593,6 +614,37 @@ mod tests {
         });
     }
 
+    #[test]
+    fn a_second_group_is_written_beside_the_first_if_many_commands_wait() {
+        let queue = &CommitQueue::default();
+        let (sender, groups) = mpsc::channel();
+        let run = |thread| {
+            let sender = sender.clone();
+            move || {
+                queue.run(thread, |group| {
+                    let (end, ended) = mpsc::channel::<()>();
+                    sender.send((group.len(), end)).expect("a receiver");
+                    let _ = ended.recv();
+                    Failed::default()
+                });
+            }
+        };
+        let many = MANY as u64;
+        thread::scope(|scope| {
+            scope.spawn(run(0));
+            scope.spawn(run(1));
+            queue.push(job(0, [0]));
+            let (first, end_first) = groups.recv().expect("a group");
+            queue.push(job(1, 1..many));
+            queue.push(job(2, [many]));
+            let (second, end_second) = groups.recv().expect("a group");
+            assert_eq!((first, second), (1, 2), "the second one waits for many");
+            drop((end_first, end_second));
+            queue.close();
+        });
+        assert!(queue.is_idle());
+    }
+
     /// Some records are locked, and the store fails sometimes.
     #[test]
     fn commands_of_an_id_are_written_in_their_order_and_by_one_thread_at_a_time() {
@@ -610,8 +662,9 @@ mod tests {
             let [yields, down, lock] = [20, 100, 20].map(|most| rng.lock().u8(..most));
             (0..yields).for_each(|_| thread::yield_now());
             let (mut failed, is_locked) = (Failed::default(), lock == 0);
-            let locked = group.iter().filter(|_| is_locked).flat_map(Job::ids).take(1);
-            let locked = locked.cloned().collect();
+            let ids_of_jobs: Vec<_> = group.iter().flat_map(Job::ids).cloned().collect();
+            let some = rng.lock().choice(ids_of_jobs).filter(|_| is_locked);
+            let locked = some.into_iter().collect();
             let (locked, group) = split_behind(group, locked);
             failed.locked = locked;
             if down == 0 {

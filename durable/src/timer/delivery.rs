@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{core::Core, executor::run_contained};
+use super::core::Core;
 use crate::{
     record::{Claim, Record, TimeoutId},
     time::{WallTime, When},
@@ -115,13 +115,11 @@ impl Run {
         self.waiting.lock().is_none() || !self.lease.is_valid()
     }
 
-    pub(super) fn stop(&self) {
+    /// Returns the wakers of the tasks that wait for this, to be woken without a lock.
+    pub(super) fn stop(&self) -> impl Iterator<Item = Arc<Waker>> + use<> {
         let waiting = self.waiting.lock().take();
         self.stopped.notify_all();
-        for waker in waiting.into_iter().flatten().filter_map(|waker| waker.upgrade()) {
-            // It may panic, and this is the thread of the driver.
-            run_contained(move || waker.wake_by_ref());
-        }
+        waiting.into_iter().flatten().filter_map(|waker| waker.upgrade())
     }
 }
 

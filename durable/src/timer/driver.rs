@@ -28,6 +28,7 @@
 use std::{
     num::{NonZeroU32, NonZeroUsize},
     sync::{Arc, atomic::Ordering::SeqCst},
+    task::Waker,
     time::Duration,
 };
 
@@ -176,6 +177,8 @@ pub(crate) struct Step {
     pub(super) begun: Vec<(Record, Arc<Run>)>,
     pub(super) settlements: Vec<(Claim, Settlement, Counted)>,
     pub(crate) claims: Vec<LaneClaim>,
+    /// Tasks that wait for the end of a delivery which has become void.
+    pub(super) stopped: Vec<Arc<Waker>>,
     pub(crate) again: bool,
 }
 
@@ -397,7 +400,7 @@ impl Driver {
         }
         self.end_overruns(&mut turn);
         if !self.lease.is_valid() {
-            self.stop_deliveries();
+            self.stop_deliveries(&mut turn);
         }
         if self.paused_until.is_none_or(|until| until <= now) {
             self.paused_until = None;
@@ -494,7 +497,7 @@ impl Driver {
                 self.watch(token, start);
                 continue;
             }
-            run.stop();
+            turn.step.stopped.extend(run.stop());
             let Some(delivering) = self.delivering.remove(&token) else { continue };
             self.free_slot(delivering.slot.as_ref());
             self.exceeded += usize::from(delivering.is_running);
@@ -572,8 +575,9 @@ impl Driver {
         self.rest(now);
     }
 
-    fn stop_deliveries(&self) {
-        self.runs().filter(|run| run.is_stopped()).for_each(|run| run.stop());
+    fn stop_deliveries(&self, turn: &mut Turn<'_>) {
+        let stopped = self.runs().filter(|run| run.is_stopped());
+        turn.step.stopped.extend(stopped.flat_map(|run| run.stop()));
     }
 
     /// Gives back the records that only the store takes for held: it carried out a claim or begin
@@ -602,7 +606,7 @@ impl Driver {
         !is_certain
     }
 
-    fn check(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
+    fn check(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         let runs: Vec<_> = self.runs().filter(|run| !run.is_stopped()).collect();
         if !runs.is_empty() {
             let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
@@ -610,7 +614,7 @@ impl Driver {
             let void = runs.into_iter().zip(current).filter(|(_, is_current)| !is_current);
             let void: Vec<_> = void.map(|(run, _)| Arc::clone(run)).collect();
             for run in void {
-                run.stop();
+                turn.step.stopped.extend(run.stop());
                 if run.recall() {
                     self.ended(run.claim.token);
                 }
@@ -645,13 +649,13 @@ impl Driver {
         is_recalled
     }
 
-    fn renew(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
+    fn renew(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         if let Some(worker) = self.worker {
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
                 self.extend_lease(turn);
                 self.check(turn)?;
             } else {
-                self.lose_lease(turn.now, turn.counters);
+                self.lose_lease(turn);
             }
         }
         Ok(())
@@ -684,16 +688,16 @@ impl Driver {
         }
     }
 
-    fn lose_lease(&mut self, now: WallTime, counters: &Counters) {
-        counters.lost_leases.add(1);
+    fn lose_lease(&mut self, turn: &mut Turn<'_>) {
+        turn.counters.lost_leases.add(1);
         #[cfg(feature = "tracing")]
         tracing::warn!("lease was lost");
         self.worker = None;
         self.lease.set(Duration::ZERO);
-        self.stop_deliveries();
+        self.stop_deliveries(turn);
         drop(self.held.take_all());
         self.is_full = false;
-        self.claim_soon(now);
+        self.claim_soon(turn.now);
     }
 
     /// Asks the caller for a claim. Before that, renews a lease that may be about to end.
@@ -725,7 +729,7 @@ impl Driver {
         turn.counters.claims.add(1);
         let mut batch = match claimed {
             Ok(Some(batch)) => batch,
-            Ok(None) => return self.lose_lease(turn.now, turn.counters),
+            Ok(None) => return self.lose_lease(turn),
             Err(error) => {
                 self.doubt(&error, turn.now);
                 self.claim_soon(turn.now);
@@ -1784,6 +1788,19 @@ mod tests {
         bench.driver.settings.is_shared = true;
         assert_eq!(bench.steps(3), []);
         assert_eq!(bench.driver.next_step(), Some(bench.now.saturating_add(RECHECK)));
+    }
+
+    #[test]
+    fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
+        let mut bench = Bench::new(9);
+        bench.driver.settings.threads = Some(2);
+        let begun = bench.steps(2);
+        assert_eq!(ids(&begun), ["8", "0"], "the oldest of each lane");
+        bench.driver.returned(begun[0].token, None);
+        let begun = bench.steps(1);
+        assert_eq!(ids(&begun), ["7"], "before the first one is settled");
+        let pending = |record: &Record| record.attempt == 0;
+        assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
     }
 
     #[test]

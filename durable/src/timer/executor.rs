@@ -186,3 +186,34 @@ fn catch<R>(run: impl FnOnce() -> R) -> Result<R, String> {
         text.unwrap_or_else(|| "no message".to_owned())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{panic::resume_unwind, pin::Pin};
+
+    use super::*;
+
+    struct PanicsAtDrop;
+
+    impl Future for PanicsAtDrop {
+        type Output = StoreResult<()>;
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<StoreResult<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Drop for PanicsAtDrop {
+        fn drop(&mut self) {
+            // Without a message on standard error.
+            resume_unwind(Box::new("the drop fails"));
+        }
+    }
+
+    #[test]
+    fn a_panic_in_the_drop_of_a_future_or_of_another_panic_is_caught() {
+        let error = contain(|| PanicsAtDrop).expect_err("it panics");
+        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+        run_contained(|| resume_unwind(Box::new(PanicsAtDrop)));
+    }
+}

@@ -645,6 +645,30 @@ mod tests {
         assert!(queue.is_idle());
     }
 
+    /// The store fails after it has found a locked record of a later command.
+    #[test]
+    fn a_command_that_is_tried_again_stays_before_a_later_one_that_is_locked() {
+        let queue = &CommitQueue::default();
+        let (sender, written) = mpsc::channel();
+        queue.push(job(1, [1]));
+        queue.push(job(2, [1, 2]));
+        let write = |mut group: Vec<Job>| {
+            if group.len() == 2 {
+                let locked = group.split_off(1);
+                return Failed { again: group, locked };
+            }
+            sender.send(group.remove(0).commands).expect("the test waits");
+            Failed::default()
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| queue.run(0, write));
+            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
+            let order = [(); 2].map(|()| written.recv().expect("a command"));
+            queue.close();
+            assert_eq!(order, [job(1, [1]).commands, job(2, [1, 2]).commands]);
+        });
+    }
+
     /// Some records are locked, and the store fails sometimes.
     #[test]
     fn commands_of_an_id_are_written_in_their_order_and_by_one_thread_at_a_time() {

@@ -102,7 +102,7 @@ fn a_settlement_that_fails_for_its_record_fails_no_other_command_of_its_group() 
     let deliveries = [(); 2].map(|()| gate.deliveries.recv().expect("delivery"));
     let first = timer.schedule("gate", FAR, b"");
     gate.entered.recv().expect("the commit waits");
-    deliveries.map(Delivery::acknowledge);
+    deliveries.into_iter().for_each(Delivery::acknowledge);
     let other = timer.schedule("other", FAR, b"");
     gate.open.send(()).expect("the commit waits");
     first.wait().expect("schedule");

@@ -30,7 +30,6 @@ struct Bell {
     wake: Condvar,
 }
 
-/// What has come since the last sleep.
 #[derive(Debug, Default)]
 struct Rung {
     is_rung: bool,

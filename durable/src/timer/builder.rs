@@ -147,15 +147,14 @@ impl Queue {
         self
     }
 
-    fn wrong_setting(&self) -> Option<&'static str> {
+    fn checks(&self) -> [(&'static str, bool); 4] {
         let short = Duration::from_millis(1);
-        let settings = [
+        [
             ("queue", self.is_name),
             ("max_deliveries", self.settings.max_deliveries > 0),
             ("threads", self.settings.threads > 0),
             ("handler_limit", self.settings.handler_limit.is_none_or(|limit| limit >= short)),
-        ];
-        settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name)
+        ]
     }
 }
 
@@ -269,8 +268,11 @@ impl DurableTimerBuilder {
     }
 
     /// Sets how often the timer looks for timeouts that other processes have added, in case a
-    /// notification was lost; `None` for never. At least a millisecond. Default:
-    /// [`Store::recheck`], which is a minute for PostgreSQL.
+    /// notification was lost. At least a millisecond. Default: [`Store::recheck`], which is a
+    /// minute for PostgreSQL.
+    ///
+    /// With `None` or more than half an hour, a timer on a store of several processes looks each
+    /// half hour: there is no notification of timeouts that are due later than in an hour.
     #[must_use]
     pub fn recheck(mut self, interval: Option<Duration>) -> Self {
         self.driver.recheck = interval;
@@ -393,7 +395,6 @@ impl DurableTimerBuilder {
         self.start()
     }
 
-    /// Starts a timer that also serves the default queue.
     fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer, BuildError> {
         queue.settings = self.driver.queue.clone();
         self.queues.push(queue);
@@ -414,9 +415,9 @@ impl DurableTimerBuilder {
             ("recheck", driver.recheck.is_none_or(|time| time >= short)),
             ("queue", names.len() == self.queues.len()),
         ];
-        let wrong = settings.into_iter().find(|(_, is_right)| !is_right).map(|(name, _)| name);
-        let wrong = wrong.or_else(|| self.queues.iter().find_map(Queue::wrong_setting));
-        wrong.map_or(Ok(()), |name| Err(BuildError::Setting(name)))
+        let mut all = settings.into_iter().chain(self.queues.iter().flat_map(Queue::checks));
+        let wrong = all.find(|(_, is_right)| !is_right);
+        wrong.map_or(Ok(()), |(name, _)| Err(BuildError::Setting(name)))
     }
 
     fn start(mut self) -> Result<DurableTimer, BuildError> {
@@ -457,14 +458,14 @@ impl DurableTimerBuilder {
             core.clock.adopt(weak);
             return Ok(timer);
         }
-        let more = ("delaywheel-more", Core::run_more_commits as fn(&Core));
-        let more = (core.store.groups() > 1).then_some(more);
-        let threads = [
-            ("delaywheel-commit", Core::run_commits as fn(&Core)),
+        let threads: [(_, fn(&Core)); 4] = [
+            ("delaywheel-commit", |core| core.run_commits(0)),
             ("delaywheel-locked", Core::run_locked),
             ("delaywheel-driver", Core::run_driver),
+            ("delaywheel-more", |core| core.run_commits(1)),
         ];
-        for (name, run) in threads.into_iter().chain(more) {
+        let has_more = core.store.groups() > 1;
+        for (name, run) in threads.into_iter().take(if has_more { 4 } else { 3 }) {
             let core = Arc::clone(&core);
             let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
             let thread = spawned.inspect_err(|_| timer.core.commits.close())?;
@@ -474,7 +475,6 @@ impl DurableTimerBuilder {
     }
 }
 
-/// Returns whether the clock runs its timers itself.
 fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
     let none: Weak<Core> = Weak::new();
     clock.adopt(none)

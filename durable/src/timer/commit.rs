@@ -12,21 +12,25 @@
 //! has locked is set aside, with later ones of the same id, for another thread. After a few such
 //! commands, the rest of the group is set aside as well: each may take as long as a wait.
 //!
-//! A settlement that could not be written is tried again until the store answers. If the first try
-//! took effect after all, its claim is void and the second one changes nothing.
+//! A settlement that could not be written is tried again until the store answers, and set aside if
+//! its own record may be the reason. If the first try took effect after all, its claim is void and
+//! the second one changes nothing.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     mem,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
-use super::{executor::contain, stats::Counters};
+use super::{
+    executor::{contain, run_contained},
+    stats::Counters,
+};
 use crate::{
-    error::{DurableError, StoreError, StoreErrorReason, StoreResult},
+    error::{StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, Name, TimeoutId},
     store::{Answer, Command, Settlement, Store, news},
     time::WallTime,
@@ -41,17 +45,18 @@ const MANY: usize = 16;
 /// Most bytes of payload of one transaction, except for a single larger batch.
 const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
-/// Time between tries of settlements.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Most locked records of a group for which the thread of all commits waits.
 const MAX_LOCKED: usize = 4;
 
+/// Most jobs that the thread of locked records tries before it looks again whose time is over and
+/// which records are locked.
+const TRIES: usize = 16;
+
 /// Time for which the command of a caller waits for a locked record.
 const LOCKED: Duration = Duration::from_secs(10);
 
-/// Commands that are written in one transaction, and who waits for the answers.
-#[derive(Debug)]
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,
@@ -62,23 +67,22 @@ impl Job {
         self.commands.iter().map(Command::id)
     }
 
-    /// Returns the number of commands for which a caller waits.
     fn asked(&self) -> usize {
         if matches!(self.reply, Reply::Caller(_)) { self.commands.len() } else { 0 }
     }
 }
 
-/// Who waits for the answers.
-#[derive(Debug)]
+/// Takes the answers for a caller. If it is dropped, the caller sees that the timer has ended.
+pub(super) type Caller = Box<dyn FnOnce(StoreResult<&[Answer]>) + Send>;
+
 pub(super) enum Reply {
-    Caller(oneshot::Sender<StoreResult<Vec<Answer>>>),
+    Caller(Caller),
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
     /// A caller that pauses a queue or resumes it. There are no commands.
-    Paused(Name, bool, oneshot::Sender<Result<(), DurableError>>),
+    Paused(Name, bool, Caller),
 }
 
-/// How a settlement counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
     Acknowledged,
@@ -88,27 +92,23 @@ pub(super) enum Counted {
     Released,
 }
 
-/// The effects of a transaction on the driver.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Tokens of deliveries that have ended.
+    /// Tokens of deliveries.
     pub(super) ended: Vec<u64>,
     /// Earliest time at which a record became due, for each transaction, and its queue if that is
     /// known.
     pub(super) due: Vec<(Option<Name>, WallTime)>,
 }
 
-/// Jobs that wait for a transaction.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct CommitQueue {
     state: Mutex<Waiting>,
-    /// For each thread that writes groups.
     changed: [Condvar; 2],
-    /// Notified when a job is set aside.
     set_aside: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
     /// Number of their commands for which callers wait.
@@ -121,49 +121,21 @@ struct Waiting {
 }
 
 /// Jobs whose records are locked, in their order, and until when they wait.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Aside {
-    jobs: BTreeMap<u64, (Instant, Job)>,
-    next: u64,
-    /// Numbers of these jobs by id, the one that is being tried included.
-    ids: FxHashMap<TimeoutId, usize>,
+    jobs: Vec<(Instant, Job)>,
+    /// Ids of these jobs, and of those that are being tried.
+    ids: FxHashSet<TimeoutId>,
 }
 
 impl Aside {
     fn holds(&self, job: &Job) -> bool {
-        !self.ids.is_empty() && job.ids().any(|id| self.ids.contains_key(id))
+        !self.ids.is_empty() && job.ids().any(|id| self.ids.contains(id))
     }
 
     fn add(&mut self, job: Job) {
-        for id in job.ids() {
-            *self.ids.entry(id.clone()).or_default() += 1;
-        }
-        let limit = Instant::now() + LOCKED;
-        self.jobs.insert(self.next, (limit, job));
-        self.next += 1;
-    }
-
-    /// Takes the first job from a number on that no earlier one of the same id precedes.
-    fn take(&mut self, from: u64) -> Option<(u64, Instant, Job)> {
-        let mut earlier = FxHashSet::default();
-        let number = self.jobs.iter().find_map(|(&number, (_, job))| {
-            let is_first = !job.ids().any(|id| earlier.contains(id));
-            earlier.extend(job.ids());
-            (is_first && number >= from).then_some(number)
-        })?;
-        let (limit, job) = self.jobs.remove(&number)?;
-        Some((number, limit, job))
-    }
-
-    fn forget(&mut self, ids: &[TimeoutId]) {
-        for id in ids {
-            if let Some(count) = self.ids.get_mut(id) {
-                *count -= 1;
-                if *count == 0 {
-                    self.ids.remove(id);
-                }
-            }
-        }
+        self.ids.extend(job.ids().cloned());
+        self.jobs.push((Instant::now() + LOCKED, job));
     }
 }
 
@@ -223,7 +195,6 @@ impl CommitQueue {
         }
     }
 
-    /// Returns whether all jobs have been answered.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         let is_written = state.under_way.iter().all(FxHashSet::is_empty);
@@ -256,18 +227,19 @@ impl CommitQueue {
     /// can write two groups at once.
     pub(super) fn run(&self, thread: usize, write: impl Fn(Vec<Job>) -> Failed) {
         while let Some(group) = self.take(thread) {
-            let failed = write(group);
+            let Failed { mut again, locked } = write(group);
             let mut state = self.state.lock();
-            if !failed.locked.is_empty() {
-                failed.locked.into_iter().for_each(|job| state.aside.add(job));
+            if !locked.is_empty() {
+                // Some of the first may have to precede some of the others.
+                again.drain(..).chain(locked).for_each(|job| state.aside.add(job));
                 self.set_aside.notify_one();
             }
-            if !failed.again.is_empty() && !state.is_closed {
+            if !again.is_empty() && !state.is_closed {
                 self.changed[thread].wait_for(&mut state, RETRY);
                 // A pause that waits gets its own answer.
                 let is_pause = |job: &&Job| matches!(job.reply, Reply::Paused(..));
                 let pauses = state.jobs.iter().take_while(is_pause).count();
-                for job in failed.again.into_iter().rev() {
+                for job in again.into_iter().rev() {
                     state.asked += job.asked();
                     state.jobs.insert(pauses, job);
                 }
@@ -282,54 +254,88 @@ impl CommitQueue {
     }
 
     /// Drops jobs that nobody tries again, so that their callers see a closed channel. Each thread
-    /// calls this at its end.
+    /// calls this at its end. The ids stay: one may be under way still, and later commands of it
+    /// must not pass.
     fn drop_aside(&self) {
-        let aside = mem::take(&mut self.state.lock().aside);
+        let jobs = mem::take(&mut self.state.lock().aside.jobs);
         // Without the lock: this wakes callers.
-        drop(aside);
+        drop_jobs(jobs.into_iter().map(|(_, job)| job));
     }
 
-    /// Tries jobs whose records are locked, each alone, until the queue is closed. Runs on a
-    /// thread.
-    pub(super) fn run_aside(&self, write: impl Fn(Vec<Job>) -> Failed) {
-        let mut from = 0;
+    /// Tries the jobs that were set aside, until the queue is closed. Runs on a thread.
+    pub(super) fn run_aside(
+        &self,
+        write: impl Fn(Vec<Job>) -> Failed,
+        locked: impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
+    ) {
         let mut state = self.state.lock();
         while !state.is_closed {
-            let Some((number, limit, job)) = state.aside.take(from) else {
-                from = 0;
-                if state.aside.jobs.is_empty() {
-                    self.set_aside.wait(&mut state);
-                } else {
-                    self.set_aside.wait_for(&mut state, RETRY);
-                }
+            let jobs = mem::take(&mut state.aside.jobs);
+            if jobs.is_empty() {
+                self.set_aside.wait(&mut state);
                 continue;
-            };
-            from = number + 1;
-            let ids: Vec<_> = job.ids().cloned().collect();
+            }
             drop(state);
-            let failed = write(vec![job]);
+            let (left, has_written) = self.try_some(jobs, &write, &locked);
             state = self.state.lock();
-            match failed.locked.into_iter().chain(failed.again).next() {
-                None => state.aside.forget(&ids),
-                Some(Job { reply: Reply::Caller(sender), .. }) if limit <= Instant::now() => {
-                    // The caller may have gone.
-                    let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
-                    state.aside.forget(&ids);
-                }
-                Some(still) => drop(state.aside.jobs.insert(number, (limit, still))),
+            let later = mem::replace(&mut state.aside.jobs, left);
+            state.aside.jobs.extend(later);
+            let ids = state.aside.jobs.iter().flat_map(|(_, job)| job.ids().cloned()).collect();
+            state.aside.ids = ids;
+            if !has_written && !state.is_closed {
+                self.set_aside.wait_for(&mut state, RETRY);
             }
         }
         drop(state);
         self.drop_aside();
     }
+
+    /// Tries some jobs, each alone, but for those of locked records and those behind them. Answers
+    /// callers whose time is over, without a try. Returns the jobs that are left, first those that
+    /// were not tried, and whether one was written.
+    fn try_some(
+        &self,
+        jobs: Vec<(Instant, Job)>,
+        write: &impl Fn(Vec<Job>) -> Failed,
+        locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
+    ) -> (Vec<(Instant, Job)>, bool) {
+        let mut behind = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
+        let (mut untried, mut left) = (Vec::new(), Vec::new());
+        let (mut tries, mut has_written) = (TRIES, false);
+        for (limit, job) in jobs {
+            let mut job = match job {
+                Job { reply: Reply::Caller(caller), .. } if limit <= Instant::now() => {
+                    tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
+                    continue;
+                }
+                job => job,
+            };
+            if !job.ids().any(|id| behind.contains(id)) {
+                if tries == 0 || self.state.lock().is_closed {
+                    untried.push((limit, job));
+                    continue;
+                }
+                let Failed { again, locked } = write(vec![job]);
+                // The store may be down.
+                tries = if again.is_empty() { tries - 1 } else { 0 };
+                let Some(failed) = locked.into_iter().chain(again).next() else {
+                    has_written = true;
+                    continue;
+                };
+                job = failed;
+            }
+            behind.extend(job.ids().cloned());
+            left.push((limit, job));
+        }
+        untried.append(&mut left);
+        (untried, has_written)
+    }
 }
 
-/// Jobs that were not written and not answered.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Failed {
-    /// Settlements that have to be tried again.
     pub(super) again: Vec<Job>,
-    /// Jobs with a locked record.
+    /// Jobs with a locked record, or settlements with one that may be damaged.
     pub(super) locked: Vec<Job>,
 }
 
@@ -355,10 +361,12 @@ pub(super) fn write_group(
             counters.commits.add(1);
             counters.commands.add(commands.len());
             outcome.due.extend(news(&commands).map(|(queue, due)| (queue.cloned(), due)));
-            let mut answers = answers.into_iter();
+            let mut answers = &answers[..];
             for (job, count) in group.into_iter().zip(counts) {
-                let answers: Vec<_> = answers.by_ref().take(count).collect();
-                reply(job.reply, answers, outcome, counters);
+                // A store may give too few.
+                let (of_job, rest) = answers.split_at(count.min(answers.len()));
+                answers = rest;
+                reply(job.reply, of_job, outcome, counters);
             }
             return Failed::default();
         }
@@ -368,10 +376,20 @@ pub(super) fn write_group(
     for (job, count) in group.iter_mut().zip(counts) {
         job.commands.extend(commands.by_ref().take(count));
     }
-    if error.reason() == StoreErrorReason::Locked && group.len() > 1 {
-        let ids: Vec<_> = group.iter().flat_map(Job::ids).collect();
-        let locked = contain(|| store.locked(&ids)).unwrap_or_default();
-        let (aside, free) = split_behind(group, locked.into_iter().collect());
+    if group.len() > 1 {
+        let (aside, free) = match error.reason() {
+            StoreErrorReason::Locked => {
+                let locked = locked(store, &group.iter().flat_map(Job::ids).collect::<Vec<_>>());
+                split_behind(group, locked)
+            }
+            // The record of a settlement may be the reason, and must not fail callers.
+            StoreErrorReason::Other => {
+                let settled = group.iter().filter(|job| matches!(job.reply, Reply::Settled(..)));
+                let settled = settled.flat_map(Job::ids).cloned().collect();
+                split_behind(group, settled)
+            }
+            _ => (Vec::new(), group),
+        };
         group = free;
         if !aside.is_empty() {
             let mut failed = Failed::default();
@@ -396,13 +414,13 @@ pub(super) fn write_group(
         } else {
             split_behind(second, failed.locked.iter().flat_map(Job::ids).cloned().collect())
         };
-        failed.locked.extend(behind);
-        if second.is_empty() {
-            return failed;
+        if !second.is_empty() {
+            let rest = write_group(store, now, second, counters, outcome);
+            failed.again.extend(rest.again);
+            failed.locked.extend(rest.locked);
         }
-        let rest = write_group(store, now, second, counters, outcome);
-        failed.again.extend(rest.again);
-        failed.locked.extend(rest.locked);
+        // After those of the rest, some of which precede them.
+        failed.locked.extend(behind);
         return failed;
     }
     let mut failed = Failed::default();
@@ -413,19 +431,27 @@ pub(super) fn write_group(
     counters.store_errors.add(1);
     #[cfg(feature = "tracing")]
     tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
+    let may_be_of_one =
+        matches!(error.reason(), StoreErrorReason::Corrupt | StoreErrorReason::Other);
     for mut job in group {
         // Only the text of a settlement can be refused. Without it, it must not be lost.
         let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
         let is_over = is_refused || error.reason() == StoreErrorReason::Closed;
         match job.reply {
-            // The caller may have gone.
-            Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
+            Reply::Caller(caller) => tell(caller, Err(error.clone())),
             Reply::Settled(token, _) if is_over => outcome.ended.push(token),
+            // The record may be the reason, and must not stop others.
+            Reply::Settled(..) if may_be_of_one => failed.locked.push(job),
             Reply::Settled(..) => failed.again.push(job),
             Reply::Paused(..) => (),
         }
     }
     failed
+}
+
+/// Returns which records are locked, as far as the store can tell.
+pub(super) fn locked(store: &dyn Store, ids: &[&TimeoutId]) -> FxHashSet<TimeoutId> {
+    contain(|| store.locked(ids)).unwrap_or_default().into_iter().collect()
 }
 
 /// Splits off the jobs of locked records, and later ones of the same ids.
@@ -457,10 +483,19 @@ fn forget_texts(job: &mut Job) -> bool {
     has_changed
 }
 
-fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &Counters) {
+/// Answers a caller. Its waker may panic.
+pub(super) fn tell(caller: Caller, answers: StoreResult<&[Answer]>) {
+    run_contained(|| caller(answers));
+}
+
+/// Drops jobs, whose callers then see that the timer has ended. Their wakers may panic.
+pub(super) fn drop_jobs(jobs: impl IntoIterator<Item = Job>) {
+    jobs.into_iter().for_each(|job| run_contained(|| drop(job)));
+}
+
+fn reply(reply: Reply, answers: &[Answer], outcome: &mut Outcome, counters: &Counters) {
     match reply {
-        // The caller may have gone.
-        Reply::Caller(sender) => drop(sender.send(Ok(answers))),
+        Reply::Caller(caller) => tell(caller, Ok(answers)),
         Reply::Settled(token, counted) => {
             outcome.ended.push(token);
             let total = match counted {
@@ -486,19 +521,97 @@ fn payload(command: &Command) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::mpsc, thread};
+    use std::{cell::Cell, collections::BTreeMap, sync::mpsc, thread};
 
     use fastrand::Rng;
 
     use super::*;
 
-    /// A job of commands on ids, each with the number of the job. Its caller has gone.
+    /// A job of commands on ids, each with the number of the job. Nobody waits for the answers.
     fn job(number: u64, ids: impl IntoIterator<Item = u64>) -> Job {
         let at = WallTime::from_micros(number).expect("in range");
         let command =
             |id: u64| Command::Requeue(TimeoutId::new(id.to_string()).expect("valid"), at);
-        let reply = Reply::Caller(oneshot::channel().0);
+        let reply = Reply::Caller(Box::new(|_| ()));
         Job { commands: ids.into_iter().map(command).collect(), reply }
+    }
+
+    /// As during a lock of the table, when each try takes a while and more commands come than go.
+    #[test]
+    fn callers_whose_time_is_over_are_answered_without_a_try() {
+        let queue = CommitQueue::default();
+        let over = (0..9).map(|number| {
+            let (sender, answer) = mpsc::channel();
+            let tell = move |answers: StoreResult<&[Answer]>| {
+                sender.send(answers.expect_err("it is over").reason()).expect("the test waits");
+            };
+            let job = Job { reply: Reply::Caller(Box::new(tell)), ..job(number, [number]) };
+            queue.state.lock().aside.jobs.push((Instant::now(), job));
+            answer
+        });
+        let over: Vec<_> = over.collect();
+        thread::scope(|scope| {
+            scope.spawn(|| queue.run_aside(|_| panic!("a try"), |_| FxHashSet::default()));
+            for answer in over {
+                assert_eq!(answer.recv(), Ok(StoreErrorReason::Locked));
+            }
+            queue.close();
+        });
+    }
+
+    /// So callers whose time is over wait for few tries, and a failing job stops no other.
+    #[test]
+    fn a_round_tries_few_jobs_and_the_next_one_begins_with_the_others() {
+        let (queue, most) = (CommitQueue::default(), TRIES as u64);
+        let settlement = |number| {
+            let reply = Reply::Settled(number, Counted::Acknowledged);
+            (Instant::now(), Job { reply, ..job(number, [number]) })
+        };
+        let jobs = (0..most + 4).map(settlement).chain([settlement(0)]).collect();
+        let tries = Cell::new(0);
+        let write = |locked| {
+            tries.set(tries.get() + 1);
+            Failed { again: Vec::new(), locked }
+        };
+        let (left, has_written) = queue.try_some(jobs, &write, &|_| FxHashSet::default());
+        assert_eq!((tries.get(), has_written), (TRIES, false));
+        let ids: Vec<_> = left.iter().flat_map(|(_, job)| job.commands.clone()).collect();
+        let expected = (most..most + 4).chain(0..most).chain([0]);
+        assert_eq!(ids, expected.flat_map(|id| job(id, [id]).commands).collect::<Vec<_>>());
+    }
+
+    /// A command waits for a group, and an earlier one of its id is being tried, when the queue is
+    /// closed. The second thread ends first.
+    #[test]
+    fn a_command_does_not_pass_an_earlier_one_of_its_id_when_its_queue_is_closed() {
+        let queue = &CommitQueue::default();
+        let (sender, tries) = mpsc::channel();
+        let write = |group: Vec<Job>| {
+            let (end, ended) = mpsc::channel::<()>();
+            sender.send((group[0].commands.clone(), end)).expect("no more groups");
+            let _ = ended.recv();
+            Failed::default()
+        };
+        let id = |number| job(number, [number]).commands;
+        thread::scope(|scope| {
+            queue.state.lock().aside.add(job(1, [1]));
+            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
+            let (first, end_first) = tries.recv().expect("a try");
+            queue.push(job(2, [2]));
+            scope.spawn(|| queue.run(0, write));
+            let (second, end_second) = tries.recv().expect("a group");
+            assert_eq!((first, second), (id(1), id(2)));
+            queue.push(job(1, [1]));
+            queue.close();
+            scope.spawn(|| queue.run(1, write)).join().expect("it ends");
+            drop(tries);
+            drop(end_second);
+            // The thread of the group has looked at the other command.
+            while !queue.state.lock().jobs.is_empty() {
+                thread::yield_now();
+            }
+            drop(end_first);
+        });
     }
 
     #[test]
@@ -532,6 +645,30 @@ mod tests {
         assert!(queue.is_idle());
     }
 
+    /// The store fails after it has found a locked record of a later command.
+    #[test]
+    fn a_command_that_is_tried_again_stays_before_a_later_one_that_is_locked() {
+        let queue = &CommitQueue::default();
+        let (sender, written) = mpsc::channel();
+        queue.push(job(1, [1]));
+        queue.push(job(2, [1, 2]));
+        let write = |mut group: Vec<Job>| {
+            if group.len() == 2 {
+                let locked = group.split_off(1);
+                return Failed { again: group, locked };
+            }
+            sender.send(group.remove(0).commands).expect("the test waits");
+            Failed::default()
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| queue.run(0, write));
+            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
+            let order = [(); 2].map(|()| written.recv().expect("a command"));
+            queue.close();
+            assert_eq!(order, [job(1, [1]).commands, job(2, [1, 2]).commands]);
+        });
+    }
+
     /// Some records are locked, and the store fails sometimes.
     #[test]
     fn commands_of_an_id_are_written_in_their_order_and_by_one_thread_at_a_time() {
@@ -549,8 +686,9 @@ mod tests {
             let [yields, down, lock] = [20, 100, 20].map(|most| rng.lock().u8(..most));
             (0..yields).for_each(|_| thread::yield_now());
             let (mut failed, is_locked) = (Failed::default(), lock == 0);
-            let locked = group.iter().filter(|_| is_locked).flat_map(Job::ids).take(1);
-            let locked = locked.cloned().collect();
+            let ids_of_jobs: Vec<_> = group.iter().flat_map(Job::ids).cloned().collect();
+            let some = rng.lock().choice(ids_of_jobs).filter(|_| is_locked);
+            let locked = some.into_iter().collect();
             let (locked, group) = split_behind(group, locked);
             failed.locked = locked;
             if down == 0 {
@@ -567,7 +705,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| queue.run(0, write));
             scope.spawn(|| queue.run(1, write));
-            scope.spawn(|| queue.run_aside(write));
+            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
             let mut rng = Rng::with_seed(2);
             for number in 0..3_000 {
                 let ids: FxHashSet<_> = (0..rng.u64(1..12)).map(|_| rng.u64(..200)).collect();

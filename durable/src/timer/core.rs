@@ -17,22 +17,23 @@ use rustc_hash::FxHashMap;
 
 use super::{
     alarm::Alarm,
-    commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
-    delivery::{Delivery, Ends, Run, Verdict},
+    commit::{
+        Caller, CommitQueue, Counted, Failed, Job, Outcome, Reply, drop_jobs, locked, tell,
+        write_group,
+    },
+    delivery::{Delivery, Lease, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
     executor::{CallThread, Handler, Threads, contain, run_contained},
     held::Lane,
-    policy::Backoff,
     stats::{Counters, DurableStats},
 };
 use crate::{
     error::DurableError,
-    record::{Claim, Name, Record},
-    store::{Answer, Command, Settlement, Store},
+    record::{Claim, Name, Record, TimeoutId},
+    store::{Command, Settlement, Store},
     time::{Driven, WallClock, WallTime},
 };
 
-/// How far the end of a timer has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Open,
@@ -40,11 +41,9 @@ pub(super) enum Phase {
     Finishing,
     /// Claims no more, and waits for the deliveries under way.
     Closing,
-    /// No thread is left.
     Ended,
 }
 
-/// News for the drivers.
 #[derive(Debug, Default)]
 struct Inbox {
     /// Drivers whose handlers cannot be started: a spawner panics, or its runtime has ended.
@@ -84,7 +83,7 @@ pub(super) struct Core {
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
-    /// Settlements to be tried again, in virtual time.
+    /// To be written again, in virtual time.
     postponed: Mutex<Vec<Job>>,
     phase: Mutex<Phase>,
     /// Threads that use the store.
@@ -132,34 +131,20 @@ impl Core {
         self.counters.publish();
     }
 
-    /// Writes commands of a caller, with the next group.
-    pub(super) fn submit(
-        &self,
-        commands: Vec<Command>,
-    ) -> oneshot::Receiver<Result<Vec<Answer>, crate::StoreError>> {
-        let (sender, receiver) = oneshot::channel();
-        self.commit(Job { commands, reply: Reply::Caller(sender) });
-        receiver
+    pub(super) fn submit(&self, commands: Vec<Command>, caller: Caller) {
+        self.commit(Job { commands, reply: Reply::Caller(caller) });
     }
 
     pub(super) fn check_open(&self) -> Result<(), DurableError> {
         if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
     }
 
-    /// Pauses a queue, or resumes it, in turn with commands.
-    pub(super) fn pause(
-        &self,
-        queue: Name,
-        is_paused: bool,
-    ) -> oneshot::Receiver<Result<(), DurableError>> {
-        let (sender, receiver) = oneshot::channel();
-        let reply = Reply::Paused(queue, is_paused, sender);
+    pub(super) fn pause(&self, queue: Name, is_paused: bool, caller: Caller) {
+        let reply = Reply::Paused(queue, is_paused, caller);
         self.commit(Job { commands: Vec::new(), reply });
-        receiver
     }
 
-    /// Queues a job; in virtual time, writes it at once. After the end the job is dropped, and its
-    /// caller sees a closed channel.
+    /// Queues a job; in virtual time, writes it at once. After the end, the job is dropped.
     fn commit(&self, job: Job) {
         if self.alarm.is_some() {
             self.commits.push(job);
@@ -176,11 +161,10 @@ impl Core {
 
     fn write(&self, mut group: Vec<Job>) -> Failed {
         if let Some(Job { reply: Reply::Paused(..), .. }) = group.first()
-            && let Some(Job { reply: Reply::Paused(queue, is_paused, sender), .. }) = group.pop()
+            && let Some(Job { reply: Reply::Paused(queue, is_paused, caller), .. }) = group.pop()
         {
             let paused = contain(|| self.store.pause(&queue, is_paused));
-            // The caller may have gone.
-            let _ = sender.send(paused.map_err(Into::into));
+            tell(caller, paused.map(|()| &[][..]));
             return Failed::default();
         }
         let mut outcome = Outcome::default();
@@ -190,22 +174,15 @@ impl Core {
         failed
     }
 
-    /// Writes groups until the queue is closed. Runs on a thread.
-    pub(super) fn run_commits(&self) {
-        self.commits.run(0, |group| self.write(group));
+    pub(super) fn run_commits(&self, thread: usize) {
+        self.commits.run(thread, |group| self.write(group));
     }
 
-    /// Writes groups beside the other thread. Runs on a thread.
-    pub(super) fn run_more_commits(&self) {
-        self.commits.run(1, |group| self.write(group));
-    }
-
-    /// Writes commands whose records were locked. Runs on a thread.
     pub(super) fn run_locked(&self) {
-        self.commits.run_aside(|group| self.write(group));
+        let locked = |ids: &[&TimeoutId]| locked(&*self.store, ids);
+        self.commits.run_aside(|group| self.write(group), locked);
     }
 
-    /// Passes the effects of a transaction to the driver.
     fn take_in(&self, outcome: Outcome) {
         if outcome.ended.is_empty() && outcome.due.is_empty() {
             return;
@@ -231,7 +208,6 @@ impl Core {
         }
     }
 
-    /// Handles a notice of the store that a record became due.
     pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
         self.take_in(Outcome { ended: Vec::new(), due: vec![(queue.cloned(), due)] });
     }
@@ -242,9 +218,8 @@ impl Core {
         }
     }
 
-    /// Runs steps of the driver until none has work now. Returns when to do it again.
-    ///
-    /// `claim` carries out claims, or has another thread do it.
+    /// Runs steps until no driver has work now. Returns when to go on. `claim` carries out claims,
+    /// or has another thread do it.
     fn run_turn(&self, claim: &dyn Fn(LaneClaim)) -> Option<WallTime> {
         let postponed = mem::take(&mut *self.postponed.lock());
         for job in postponed {
@@ -273,11 +248,12 @@ impl Core {
                     for ((queue, _), due) in &due {
                         driver.notice(queue.as_ref(), *due);
                     }
-                    let now = self.clock.now();
+                    // In this order, or a stop between them makes the lease here the longer one.
+                    let (start, now) = (Lease::now(), self.clock.now());
                     if must_rest.contains(&number) {
                         driver.rest(now);
                     }
-                    let mut step = driver.step(&*self.store, now, &self.counters, claimed);
+                    let mut step = driver.step(&*self.store, start, now, &self.counters, claimed);
                     step.release(&held);
                     step
                 });
@@ -297,13 +273,15 @@ impl Core {
 
     fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
+        // A waker may panic, and may use the timer.
+        step.stopped.into_iter().for_each(|task| run_contained(|| task.wake_by_ref()));
         for (claim, settlement, counted) in step.settlements {
             self.settle(claim, settlement, counted);
         }
         let Some(handler) = queue.handler.lock().clone() else { return };
         for (record, run) in step.begun {
-            let Some(ends) = self.itself.upgrade() else { continue };
-            let delivery = Delivery::new(record, run, ends);
+            let Some(core) = self.itself.upgrade() else { continue };
+            let delivery = Delivery::new(record, run, core);
             run_contained(|| handler(delivery));
         }
     }
@@ -396,12 +374,10 @@ impl Core {
             *self.phase.lock() = Phase::Ended;
             // The timer has ended and does not try these again.
             let left = mem::take(&mut *self.postponed.lock());
-            drop(left);
+            drop_jobs(left);
         }
     }
 
-    /// Waits until nothing is due or being delivered, and shuts down. Returns whether every
-    /// delivery had ended by then.
     pub(super) fn finish(&self, within: Duration) -> bool {
         let deadline = Instant::now().checked_add(within);
         {
@@ -437,8 +413,7 @@ impl Core {
         has_ended
     }
 
-    /// Returns whether nothing is due or being delivered, no change waits, and the driver has taken
-    /// all news.
+    /// Returns whether nothing is due or being delivered, and no change or news waits.
     fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
         let drivers = match deadline {
@@ -454,16 +429,28 @@ impl Core {
             && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
-    fn settlement(
-        &self,
-        record: &Record,
-        backoff: Backoff,
-        verdict: Verdict,
-    ) -> (Settlement, Counted) {
-        match verdict {
-            Verdict::Done | Verdict::Settled => {
-                (following(record, self.clock.now()), Counted::Acknowledged)
+    pub(super) fn start(&self) -> Option<WallTime> {
+        (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
+    }
+
+    pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
+        let (driver, now) = (run.driver, self.clock.now());
+        // A thread is free before the settlement is durable.
+        self.tell_driver(|inbox| {
+            inbox.returned.push((driver, record.token, run.lasted(now)));
+            inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
+        });
+        let (mut settlement, counted) = match verdict {
+            Verdict::Settled => {
+                self.counters.acknowledged.add(1);
+                // The next occurrence is not earlier, whatever the transaction knew of missed ones.
+                let next =
+                    record.repeat.and_then(|rule| rule.after(record.due, record.due).ok()?);
+                let due = next.map(|next| (Some(record.queue), next));
+                let ended = vec![record.token];
+                return self.take_in(Outcome { ended, due: Vec::from_iter(due) });
             }
+            Verdict::Done => (following(&record, now), Counted::Acknowledged),
             Verdict::Dead(error) => (Settlement::Dead { error }, Counted::Dead),
             Verdict::Released => {
                 #[cfg(feature = "tracing")]
@@ -471,37 +458,13 @@ impl Core {
                 (Settlement::Release, Counted::Released)
             }
             Verdict::Left(error) => {
-                let at = self.clock.now().saturating_add(LEFT);
-                (Settlement::Leave { at, error }, Counted::Released)
+                (Settlement::Leave { at: now.saturating_add(LEFT), error }, Counted::Released)
             }
             Verdict::Failed(error, when) => {
-                backoff.settle(record.attempt, error, self.clock.now(), when)
+                let backoff = self.queues[driver].settings.queue.backoff;
+                backoff.settle(record.attempt, error, now, when)
             }
-        }
-    }
-}
-
-impl Ends for Core {
-    fn start(&self) -> Option<WallTime> {
-        (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
-    }
-
-    fn end(&self, record: Record, run: &Run, verdict: Verdict) {
-        let (driver, lasted) = (run.driver, run.lasted(self.clock.now()));
-        // A thread is free before the settlement is durable.
-        self.tell_driver(|inbox| {
-            inbox.returned.push((driver, record.token, lasted));
-            inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
-        });
-        if verdict == Verdict::Settled {
-            self.counters.acknowledged.add(1);
-            // The next occurrence may be of the other lane than this one.
-            let due = record.repeat.map(|_| (Some(record.queue), WallTime::MIN));
-            self.take_in(Outcome { ended: vec![record.token], due: Vec::from_iter(due) });
-            return;
-        }
-        let backoff = self.queues[driver].settings.queue.backoff;
-        let (mut settlement, counted) = self.settlement(&record, backoff, verdict);
+        };
         if let Settlement::Retry { error, .. }
         | Settlement::Dead { error }
         | Settlement::Leave { error, .. } = &mut settlement
@@ -512,8 +475,8 @@ impl Ends for Core {
     }
 }
 
-/// Waits for a condition, at most until a time. Returns whether it was met. Nothing tells of the
-/// end of a thread, so this looks each millisecond.
+/// Returns whether a condition was met in time. Nothing tells of the end of a thread, so this looks
+/// each millisecond.
 fn wait_until(deadline: Option<Instant>, is_met: impl Fn() -> bool) -> bool {
     while !is_met() {
         if deadline.is_some_and(|at| at <= Instant::now()) {
@@ -524,7 +487,6 @@ fn wait_until(deadline: Option<Instant>, is_met: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Returns the numbers of records that drivers hold.
 fn held(drivers: &[Driver]) -> (usize, usize, usize) {
     let held = drivers.iter().map(Driver::held);
     held.fold((0, 0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1, sum.2 + held.2))
@@ -556,10 +518,15 @@ impl fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use pollster::FutureExt as _;
 
     use super::*;
-    use crate::{Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, store::Calls};
+    use crate::{
+        Answer, Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, StoreError,
+        StoreErrorReason, SystemWallClock, store::Calls,
+    };
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -589,8 +556,7 @@ mod tests {
             Self { store, clock, core, deliveries }
         }
 
-        /// Creates one with a delivery that has begun, by a claim or after it, and waits for a
-        /// thread or task.
+        /// Creates one with a delivery that has begun, with its claim or later, and not started.
         fn waiting(begins: bool, set: impl FnOnce(&mut DriverSettings)) -> (Self, Delivery) {
             let bench = Self::new(set);
             bench.schedule(u32::from(begins), None);
@@ -617,7 +583,6 @@ mod tests {
             self.core.run_turn(&|claim| self.core.claim(claim))
         }
 
-        /// Runs a turn after a time.
         fn pass(&self, time: Duration) {
             self.clock.advance(time);
             self.turn();
@@ -639,10 +604,9 @@ mod tests {
             self.core.notice(None, WallTime::MIN);
         }
 
-        /// Writes the commands that wait.
         fn commit(&self) {
             self.core.commits.close();
-            self.core.run_commits();
+            self.core.run_commits(0);
         }
 
         /// Writes what waits. Returns the state of the record, if any, and its number of attempts.
@@ -654,8 +618,7 @@ mod tests {
 
     const NOT_RUN: Option<(State, u32)> = Some((State::Pending, 0));
 
-    /// `finish` promises to deliver due timeouts, including those of which the driver has not heard
-    /// yet.
+    /// `finish` also delivers due timeouts of which the driver has not heard yet.
     #[test]
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
         let bench = Bench::new(|_| ());
@@ -663,7 +626,7 @@ mod tests {
         bench.turn();
         assert!(is_idle());
         let cancel = Command::Cancel("none".try_into().expect("valid"));
-        drop(bench.core.submit(vec![cancel]));
+        bench.core.submit(vec![cancel], Box::new(|_| ()));
         assert!(!is_idle(), "a command is not written");
         bench.commit();
         assert!(is_idle());
@@ -706,23 +669,34 @@ mod tests {
     }
 
     /// The claims are under way when the caller shuts the timer down. A store may refuse to remove
-    /// a worker that has one.
+    /// a worker that has one. The replies may be lost: then the driver knows of no record, and
+    /// leaves as the worker that has them.
     #[test]
     fn a_claim_that_ends_after_the_shutdown_gives_its_records_back() {
-        let bench = Bench::new(|_| ());
-        bench.schedule(0, None);
-        let claims = Mutex::new(Vec::new());
-        bench.core.run_turn(&|claim| claims.lock().push(claim));
-        bench.core.shut_down();
-        assert!(!bench.core.close(), "its claims have not ended");
-        claims.into_inner().into_iter().for_each(|claim| bench.core.claim(claim));
-        bench.turn();
-        assert!(bench.deliveries.try_recv().is_err(), "a shutdown begins no delivery");
-        assert!(!bench.core.close(), "the release is not written");
-        bench.commit();
-        bench.turn();
-        assert!(bench.core.close(), "no delivery is under way");
-        assert_eq!(bench.settled(), NOT_RUN);
+        for is_lost in [false, true] {
+            let bench = Bench::new(|_| ());
+            bench.schedule(0, None);
+            let claims = Mutex::new(Vec::new());
+            bench.core.run_turn(&|claim| claims.lock().push(claim));
+            bench.core.shut_down();
+            assert!(!bench.core.close(), "its claims have not ended");
+            for claim in claims.into_inner() {
+                if is_lost {
+                    drop(bench.store.claim(claim.worker, &claim.request).block_on());
+                    let lost = Err(StoreError::new(StoreErrorReason::OutcomeUnknown));
+                    bench.core.tell_driver(|inbox| inbox.claimed.push((claim, lost)));
+                } else {
+                    bench.core.claim(claim);
+                }
+            }
+            bench.turn();
+            assert!(bench.deliveries.try_recv().is_err(), "a shutdown begins no delivery");
+            assert_eq!(bench.core.close(), is_lost, "otherwise, the release is not written");
+            bench.commit();
+            bench.turn();
+            assert!(bench.core.close(), "no delivery is under way");
+            assert_eq!(bench.settled(), NOT_RUN);
+        }
     }
 
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due
@@ -736,6 +710,8 @@ mod tests {
         let next = bench.clock.now().saturating_add(SECOND);
         bench.write(Command::Settle(delivery.claim(), Settlement::Again(next)));
         delivery.acknowledged_in_transaction();
+        let asks = bench.core.inbox.lock().due.values().any(|due| *due == WallTime::MIN);
+        assert!(!asks, "only a pause makes it ask for the queues of the store");
         assert_eq!(bench.turn(), Some(next));
     }
 
@@ -753,65 +729,78 @@ mod tests {
         assert_eq!(bench.core.stats().clock_steps, 1);
     }
 
+    /// It waits for a thread or task, or its claim has begun it and is on its way.
     #[test]
     fn a_delivery_that_waits_is_not_run_after_these_events_and_is_no_attempt() {
-        type Event = fn(&Bench, &Delivery);
-        let events: [(_, Event, _); 5] = [
-            ("nothing", |bench, _| bench.pause(false), Some((State::Pending, 1))),
-            ("pause", |bench, _| bench.pause(true), NOT_RUN),
-            ("cancel", |bench, _| bench.cancel(), None),
-            ("shutdown", |bench, _| bench.core.shut_down(), NOT_RUN),
+        let events: [(_, fn(&Bench), _); 5] = [
+            ("nothing", |bench| bench.pause(false), Some((State::Pending, 1))),
+            ("pause", |bench| bench.pause(true), NOT_RUN),
+            ("cancel", Bench::cancel, None),
+            ("shutdown", |bench| bench.core.shut_down(), NOT_RUN),
             // The process stops, for longer than its lease.
-            ("lapse", |_, delivery| while delivery.is_current() {}, NOT_RUN),
+            ("lapse", |bench| while bench.core.drivers.lock()[0].lease.is_valid() {}, NOT_RUN),
         ];
         for (name, event, expected) in events {
-            for begins in [false, true] {
-                let (bench, delivery) = Bench::waiting(begins, |settings| {
+            for (begins, is_on_its_way) in [(false, false), (true, false), (true, true)] {
+                let bench = Bench::new(|settings| {
                     if name == "lapse" {
                         (settings.is_virtual, settings.lease) = (false, SECOND / 30);
                     }
                 });
-                event(&bench, &delivery);
+                bench.schedule(u32::from(begins), None);
+                let claims = Mutex::new(Vec::new());
+                bench.core.run_turn(&|claim| {
+                    let claimed = bench.store.claim(claim.worker, &claim.request).block_on();
+                    claims.lock().push((claim, claimed));
+                });
+                let arrive = || {
+                    bench.core.tell_driver(|inbox| inbox.claimed.append(&mut claims.lock()));
+                    bench.turn();
+                };
+                if !is_on_its_way {
+                    arrive();
+                }
+                event(&bench);
                 if !["lapse", "shutdown"].contains(&name) {
                     bench.turn();
                 }
-                assert_eq!(delivery.start().is_some(), name == "nothing", "{name}");
+                if is_on_its_way {
+                    arrive();
+                }
+                let delivery = bench.deliveries.try_recv().ok();
+                let started = delivery.and_then(Delivery::start);
+                assert_eq!(started.is_some(), name == "nothing", "{name}");
+                drop(started);
                 assert_eq!(bench.settled(), expected, "{name}; a drop is a failure");
                 assert_eq!(bench.core.stats().fenced, 0, "{name}");
             }
         }
     }
 
-    /// The store has begun deliveries, and the driver does not know of them yet.
-    #[test]
-    fn a_delivery_on_its_way_is_not_run_after_its_timeout_was_cancelled_or_its_queue_paused() {
-        for is_cancelled in [false, true] {
-            let bench = Bench::new(|_| ());
-            bench.schedule(1, None);
-            let on_its_way = Mutex::new(None);
-            let claim = |claim: LaneClaim| {
-                if claim.lane == Lane::Backlog {
-                    let claimed = bench.store.claim(claim.worker, &claim.request).block_on();
-                    on_its_way.lock().replace((claim, claimed));
-                } else {
-                    bench.core.claim(claim);
-                }
-            };
-            bench.core.run_turn(&claim);
-            if is_cancelled {
-                bench.cancel();
-            } else {
-                bench.pause(true);
-            }
-            bench.core.run_turn(&claim);
-            let claimed = on_its_way.lock().take().expect("the backlog was claimed");
-            bench.core.tell_driver(|inbox| inbox.claimed.push(claimed));
-            bench.turn();
-            assert!(bench.deliveries.try_recv().expect("it had begun").start().is_none());
-            if !is_cancelled {
-                assert_eq!(bench.settled(), NOT_RUN);
-            }
+    /// A clock whose first reading is old when it arrives.
+    #[derive(Debug, Default)]
+    struct Slow(OnceLock<Duration>);
+
+    impl WallClock for Slow {
+        fn now(&self) -> WallTime {
+            let now = SystemWallClock.now();
+            let read = *self.0.get_or_init(Lease::now);
+            while Lease::now() < read + SECOND / 100 {}
+            now
         }
+    }
+
+    #[test]
+    fn a_lease_does_not_count_from_later_than_the_time_that_the_store_gets() {
+        let (settings, clock) = (DriverSettings::default(), Arc::new(Slow::default()));
+        let (lease, handler) = (settings.lease, Mutex::default());
+        let settings = DriverSettings { is_virtual: false, ..settings };
+        let queues = vec![Served { settings, handler, threads: None }];
+        let core = Core::new(Box::new(MemoryStore::new()), clock.clone(), None, queues);
+        core.run_turn(&|claim| core.claim(claim));
+        let (drivers, now) = (core.drivers.lock(), Lease::now());
+        let end = now + drivers[0].lease.remaining().expect("real time");
+        assert!(end <= *clock.0.get().expect("it was read") + lease / 10 * 9);
     }
 
     #[test]

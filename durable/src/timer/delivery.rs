@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     task::{Poll, Waker},
@@ -13,6 +13,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+use super::core::Core;
 use crate::{
     record::{Claim, Record, TimeoutId},
     time::{WallTime, When},
@@ -32,70 +33,59 @@ use crate::{
 pub struct Delivery {
     record: Record,
     run: Arc<Run>,
-    ends: Option<Arc<dyn Ends>>,
+    /// `None` once it has ended.
+    core: Option<Arc<Core>>,
 }
 
-/// Where deliveries start and end.
-pub(super) trait Ends: fmt::Debug + Send + Sync {
-    /// Returns the present time if the timer still starts handlers.
-    fn start(&self) -> Option<WallTime>;
-    fn end(&self, record: Record, run: &Run, verdict: Verdict);
-}
-
-/// The lease of a worker, by the monotonic clock. Once it has ended, it stays ended.
+/// When the lease of a worker ends, in microseconds of the monotonic clock; `u64::MAX` for never.
 #[derive(Debug, Default)]
-pub(super) struct Lease(Mutex<Option<Duration>>);
+pub(super) struct Lease(AtomicU64);
 
 impl Lease {
-    /// Returns the time of a monotonic clock. On Linux it also runs while the machine is
-    /// suspended.
+    /// Returns the time of a clock that never steps, and on Linux runs during a suspension.
     pub(super) fn now() -> Duration {
         super::alarm::monotonic()
     }
 
-    pub(super) fn until(end: Duration) -> Self {
-        Self(Mutex::new(Some(end)))
-    }
-
     pub(super) fn is_valid(&self) -> bool {
-        let mut until = self.0.lock();
-        *until = until.filter(|&until| until == Duration::MAX || Self::now() < until);
-        until.is_some()
+        self.remaining().is_none_or(|remaining| !remaining.is_zero())
     }
 
     /// Returns the time until the end; `None` for a lease without one, and zero after the end.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        let until = self.0.lock().unwrap_or_default();
-        (until != Duration::MAX).then(|| until.saturating_sub(Self::now()))
+        let until = self.0.load(SeqCst);
+        let remaining = || Duration::from_micros(until).saturating_sub(Self::now());
+        (until != u64::MAX).then(remaining)
     }
 
-    /// Sets a later end. Returns `false` if the lease has ended.
+    /// Sets a later end. Returns `false` if the lease has ended, which is final.
     pub(super) fn extend(&self, end: Duration) -> bool {
         let is_valid = self.is_valid();
-        let mut until = self.0.lock();
-        *until = until.map(|until| until.max(end));
-        is_valid && until.is_some()
+        if is_valid {
+            self.set(end);
+        }
+        is_valid
     }
 
-    pub(super) fn end(&self) {
-        *self.0.lock() = None;
+    /// Sets the end of a new lease, or zero to end this one.
+    pub(super) fn set(&self, end: Duration) {
+        self.0.store(u64::try_from(end.as_micros()).unwrap_or(u64::MAX), SeqCst);
     }
 }
 
 const RECALLED: u64 = u64::MAX;
 
-/// What the driver and the handler know of a delivery.
 #[derive(Debug)]
 pub(super) struct Run {
     lease: Arc<Lease>,
-    /// Number of its driver.
     pub(super) driver: usize,
     /// When the handler started, in microseconds of the wall clock; 0 before that, and [`RECALLED`]
     /// if it never does.
     pub(super) started: AtomicU64,
     pub(super) claim: Claim,
-    /// `None` once the delivery is void; otherwise tasks that wait for that.
-    waiting: Mutex<Option<Vec<Waker>>>,
+    /// `None` once the delivery is void; otherwise tasks that wait for that. Their futures hold
+    /// the wakers, so that those of earlier tasks do not stay.
+    waiting: Mutex<Option<Vec<Weak<Waker>>>>,
     stopped: Condvar,
 }
 
@@ -110,7 +100,6 @@ impl Run {
         self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
     }
 
-    /// Returns how long the handler ran until now, if it has started.
     pub(super) fn lasted(&self, now: WallTime) -> Option<Duration> {
         let started = self.started.load(SeqCst);
         let has_started = started != 0 && started != RECALLED;
@@ -126,11 +115,11 @@ impl Run {
         self.waiting.lock().is_none() || !self.lease.is_valid()
     }
 
-    /// The delivery is void.
-    pub(super) fn stop(&self) {
+    /// Returns the wakers of the tasks that wait for this, to be woken without a lock.
+    pub(super) fn stop(&self) -> impl Iterator<Item = Arc<Waker>> + use<> {
         let waiting = self.waiting.lock().take();
         self.stopped.notify_all();
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        waiting.into_iter().flatten().filter_map(|waker| waker.upgrade())
     }
 }
 
@@ -195,22 +184,23 @@ impl StopToken {
     /// Waits until the delivery is void. The timer notices the end of a lease after its next call
     /// of the store, which may wait for a server that is silent.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
-        let run = Arc::clone(&self.0);
+        let (run, mut own) = (Arc::clone(&self.0), None::<Arc<Waker>>);
         poll_fn(move |context| {
             if run.is_stopped() {
                 return Poll::Ready(());
             }
-            match &mut *run.waiting.lock() {
-                None => return Poll::Ready(()),
-                Some(waiting) if waiting.iter().any(|waker| waker.will_wake(context.waker())) => (),
-                Some(waiting) => waiting.push(context.waker().clone()),
+            if !own.as_ref().is_some_and(|own| own.will_wake(context.waker())) {
+                let own = own.insert(Arc::new(context.waker().clone()));
+                let mut waiting = run.waiting.lock();
+                let Some(waiting) = &mut *waiting else { return Poll::Ready(()) };
+                waiting.retain(|waker| waker.strong_count() > 0);
+                waiting.push(Arc::downgrade(own));
             }
             Poll::Pending
         })
     }
 }
 
-/// How the handler judged a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Done,
@@ -225,14 +215,14 @@ pub(crate) enum Verdict {
 }
 
 impl Delivery {
-    pub(super) fn new(record: Record, run: Arc<Run>, ends: Arc<dyn Ends>) -> Self {
-        Self { record, run, ends: Some(ends) }
+    pub(super) fn new(record: Record, run: Arc<Run>, core: Arc<Core>) -> Self {
+        Self { record, run, core: Some(core) }
     }
 
     /// Starts the delivery in the thread or task of its handler. Otherwise gives it back: the lease
     /// has ended since the delivery began, the timer was shut down, or the driver has recalled it.
     pub(super) fn start(self) -> Option<Self> {
-        let start = self.ends.as_ref().and_then(|ends| ends.start());
+        let start = self.core.as_ref().and_then(|core| core.start());
         // The lease is checked last, directly before the handler runs.
         match start {
             Some(now) if self.run.lease.is_valid() && self.run.start(now) => Some(self),
@@ -302,7 +292,6 @@ impl Delivery {
         self.end(Verdict::Done);
     }
 
-    /// Ends the delivery with the error of its handler.
     pub(super) fn fail(self, error: &(impl fmt::Display + 'static)) {
         #[cfg(feature = "serde")]
         if crate::payload::is_unknown_version(error) {
@@ -344,15 +333,15 @@ impl Delivery {
     }
 
     fn end(mut self, verdict: Verdict) {
-        if let Some(ends) = self.ends.take() {
-            ends.end(self.record.clone(), &self.run, verdict);
+        if let Some(core) = self.core.take() {
+            core.end(self.record.clone(), &self.run, verdict);
         }
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        if let Some(ends) = self.ends.take() {
+        if let Some(core) = self.core.take() {
             let failed = |error: &str| Verdict::Failed(error.to_owned(), None);
             let verdict = match () {
                 () if self.run.recall() => Verdict::Released,
@@ -361,7 +350,7 @@ impl Drop for Delivery {
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };
-            ends.end(self.record.clone(), &self.run, verdict);
+            core.end(self.record.clone(), &self.run, verdict);
         }
     }
 }

@@ -2,16 +2,12 @@
 //! handlers and stores.
 
 use std::{
-    any::Any,
     collections::VecDeque,
     future::poll_fn,
-    io,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{
-        Arc,
-        mpsc::{self, SendError},
-    },
+    sync::{Arc, mpsc},
     task::{Context, Poll},
     thread::{self, JoinHandle},
 };
@@ -31,7 +27,6 @@ pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 /// Hands deliveries to threads. The driver begins none for which no thread is free.
 pub(super) struct Threads(Arc<Waiting>);
 
-/// Deliveries that wait for a thread.
 #[derive(Default)]
 struct Waiting {
     queue: Mutex<Queue>,
@@ -47,7 +42,6 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Waits for a delivery; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Delivery> {
         let mut queue = self.queue.lock();
         while queue.deliveries.is_empty() && !queue.is_closed {
@@ -78,7 +72,6 @@ impl Threads {
         Ok((this, threads))
     }
 
-    /// Adds a delivery. If the queue is closed, it is dropped.
     pub(super) fn push(&self, delivery: Delivery) {
         let mut queue = self.0.queue.lock();
         if !queue.is_closed {
@@ -92,7 +85,6 @@ impl Threads {
         }
     }
 
-    /// Makes the threads end after the deliveries that wait.
     pub(super) fn close(&self) {
         self.0.queue.lock().is_closed = true;
         self.0.changed.notify_all();
@@ -116,22 +108,22 @@ impl CallThread {
         let mut started = None;
         if sender.is_none() {
             let (first, waiting) = mpsc::channel::<Calls>();
-            let run = move || waiting.into_iter().for_each(block_on);
+            // The waker of a caller may panic.
+            let run = |calls| run_contained(|| block_on(calls));
+            let run = move || waiting.into_iter().for_each(run);
             let thread = thread::Builder::new().name("delaywheel-calls".to_owned());
             started = thread.spawn(run).ok();
             *sender = started.is_some().then_some(first);
         }
-        let Some(first) = sender.clone() else {
+        if let Some(sender) = &*sender {
+            // The thread lasts as long as the sender.
+            let _ = sender.send(calls);
+        } else {
             drop(sender);
             // Without a thread, the caller waits.
             block_on(calls);
-            return None;
-        };
-        let Err(SendError(calls)) = first.send(calls) else { return started };
-        // A panic has ended the thread.
-        *sender = None;
-        drop(sender);
-        self.push(calls)
+        }
+        started
     }
 
     /// Makes the thread end after the calls that wait. Later calls start another one.
@@ -146,17 +138,17 @@ pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
     delivery: Delivery,
 ) {
     let Some(delivery) = delivery.start() else { return };
-    match catch_unwind(AssertUnwindSafe(|| handler(&delivery))) {
+    match catch(|| handler(&delivery)) {
         Ok(Ok(())) => delivery.acknowledge(),
         Ok(Err(error)) => delivery.fail(&error),
-        Err(panic) => delivery.retry(format!("the handler panicked: {}", message(&*panic))),
+        Err(panic) => delivery.retry(format!("the handler panicked: {panic}")),
     }
 }
 
 /// Runs the code of a user, so that its panic ends no thread of the timer. The delivery that the
 /// panic drops counts as failed if its handler had started.
 pub(super) fn run_contained(run: impl FnOnce()) {
-    drop(catch_unwind(AssertUnwindSafe(run)));
+    let _ = catch(run);
 }
 
 /// Calls a store, and waits. Turns a panic into a failure of unknown outcome.
@@ -173,9 +165,8 @@ pub(super) async fn contained<R, E: From<StoreError>>(
 ) -> Result<R, E> {
     let mut calls = pin!(calls);
     let poll = |context: &mut Context<'_>| {
-        let poll = AssertUnwindSafe(|| calls.as_mut().poll(context));
-        catch_unwind(poll).unwrap_or_else(|panic| {
-            let text = format!("the store panicked: {}", message(&*panic));
+        catch(|| calls.as_mut().poll(context)).unwrap_or_else(|panic| {
+            let text = format!("the store panicked: {panic}");
             let error = StoreError::with_source(StoreErrorReason::OutcomeUnknown, text);
             Poll::Ready(Err(error.into()))
         })
@@ -183,9 +174,17 @@ pub(super) async fn contained<R, E: From<StoreError>>(
     poll_fn(poll).await
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+/// Runs code of a user or of a store. Returns the message of a panic, whose payload may panic as
+/// well when it is dropped.
+fn catch<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref().cloned());
+        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(second);
+        }
+        text.unwrap_or_else(|| "no message".to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -207,28 +206,14 @@ mod tests {
     impl Drop for PanicsAtDrop {
         fn drop(&mut self) {
             // Without a message on standard error.
-            resume_unwind(Box::new("the store fails"));
+            resume_unwind(Box::new("the drop fails"));
         }
     }
 
     #[test]
-    fn a_future_of_a_store_that_panics_when_it_is_dropped_is_an_error() {
+    fn a_panic_in_the_drop_of_a_future_or_of_another_panic_is_caught() {
         let error = contain(|| PanicsAtDrop).expect_err("it panics");
         assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
-    }
-
-    #[test]
-    fn calls_after_a_panic_that_ended_their_thread_have_another_one() {
-        let calls = CallThread::default();
-        let panic: Calls = Box::pin(async { resume_unwind(Box::new("the store fails")) });
-        let first = calls.push(panic).expect("the first");
-        first.join().expect_err("it panics");
-        let (sender, made) = mpsc::channel();
-        let second = calls.push(Box::pin(async move {
-            let _ = sender.send(());
-        }));
-        calls.close();
-        second.expect("the second").join().expect("it ends");
-        assert_eq!(made.try_recv(), Ok(()));
+        run_contained(|| resume_unwind(Box::new(PanicsAtDrop)));
     }
 }

@@ -32,14 +32,12 @@ pub(crate) enum Lane {
     Backlog,
 }
 
-/// What a due record waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Reason {
     /// A handler, or a permit.
     Handler(Lane),
     /// The end of a delivery of this key. What has no room waits in the store.
     Key(Name),
-    /// The end of another last attempt.
     LastAttempt,
 }
 
@@ -49,7 +47,6 @@ impl Reason {
     }
 }
 
-/// A record, and what its waiting has come to.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) record: Record,
@@ -68,7 +65,6 @@ impl Waiting {
 /// Records that are due, by priority and oldest first.
 type Due = BTreeMap<(Priority, WallTime, u64), Waiting>;
 
-/// A number of records and the bytes of their payloads.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Size {
     pub(super) count: usize,
@@ -87,17 +83,13 @@ impl Size {
     }
 }
 
-/// The records of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Not due.
     wheel: TimingWheel<Waiting>,
     /// Due, and to be tried again later.
     tries: TimingWheel<Waiting>,
     waits: FxHashMap<Reason, Due>,
-    /// The window lane begins next.
     is_turn_of_window: bool,
-    /// Numbers of deliveries by key.
     slots: FxHashMap<Name, usize>,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
@@ -107,7 +99,6 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Returns the numbers of records that are not due, and of others.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.wheel.len(), self.size.count - self.wheel.len())
     }
@@ -125,7 +116,6 @@ impl Held {
         self.wheel.len() + self.in_lane(Lane::Window)
     }
 
-    /// Returns the number of records that wait for a handler.
     pub(super) fn in_lanes(&self) -> usize {
         self.in_lane(Lane::Window) + self.in_lane(Lane::Backlog)
     }
@@ -145,7 +135,6 @@ impl Held {
         timed.map(|(_, _, waiting)| waiting).chain(due).map(|waiting| waiting.record.token)
     }
 
-    /// Returns when the next record becomes due, or is tried again.
     pub(super) fn next_expiration(&self) -> Option<WallTime> {
         let next = [self.wheel.next_expiration(), self.tries.next_expiration()];
         next.into_iter().flatten().min().map(time)
@@ -158,15 +147,13 @@ impl Held {
         (self.in_lanes() > 0).then_some(now).or(behind)
     }
 
-    /// Adds a record that is not due.
     pub(super) fn hold(&mut self, record: Record) {
         let (until, waiting) = (record.next, Waiting::new(record));
         self.size.add(&waiting);
         insert(&mut self.wheel, tick(until), waiting);
     }
 
-    /// Adds a record that could not begin. The time until the next try is `least` at first, and
-    /// doubles.
+    /// Adds a record that could not begin. The time until the next try doubles from `least` on.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
         waiting.delay = (waiting.delay * 2).clamp(least, MAX_DELAY);
         self.size.add(&waiting);
@@ -174,7 +161,6 @@ impl Held {
         insert(&mut self.tries, tick(until), waiting);
     }
 
-    /// Adds a record that is due.
     pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
         self.size.add(&waiting);
         if reason.is_delivery() {
@@ -183,7 +169,6 @@ impl Held {
         add(&mut self.waits, reason, waiting);
     }
 
-    /// Moves the records whose time has come to the lane of the window.
     pub(super) fn expire(&mut self, now: WallTime) {
         for wheel in [&mut self.wheel, &mut self.tries] {
             for waiting in wheel.advance(tick(now)).map(|expired| expired.value) {
@@ -193,7 +178,6 @@ impl Held {
         }
     }
 
-    /// Moves the first record that waits for a delivery to the lane of the window.
     fn resume(&mut self, reason: &Reason) -> Option<()> {
         let (_, waiting) = self.waits.get_mut(reason)?.pop_first()?;
         self.parked.subtract(&waiting);
@@ -201,7 +185,6 @@ impl Held {
         Some(())
     }
 
-    /// Returns the lane whose turn it is, and the next record of that.
     fn next(&self) -> Option<(Lane, &Record)> {
         let first = |lane| {
             let (_, waiting) = self.waits.get(&Reason::Handler(lane))?.first_key_value()?;
@@ -222,7 +205,6 @@ impl Held {
         self.next().is_some_and(|(_, record)| record.attempt > 0)
     }
 
-    /// Takes out the oldest record of the lane whose turn it is.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let (lane, _) = self.next()?;
         let (_, waiting) = self.waits.get_mut(&Reason::Handler(lane))?.pop_first()?;
@@ -298,15 +280,13 @@ impl Held {
         self.last.take_if(|(last, _)| *last == token);
     }
 
-    /// Makes the first record that waits for a last attempt due, if that runs no more or has run
-    /// for long.
+    /// Ends the wait for a last attempt that runs no more, or has run for long, for one record.
     pub(super) fn resume_last(&mut self, now: WallTime) {
         if !self.has_last(now) {
             self.resume(&Reason::LastAttempt);
         }
     }
 
-    /// Takes out due records of the window that go last.
     pub(super) fn evict(&mut self) -> Vec<Record> {
         let count = EVICTED.min(self.in_lane(Lane::Window).div_ceil(2));
         let lane = self.waits.entry(Reason::Handler(Lane::Window)).or_default();
@@ -365,7 +345,6 @@ fn insert(wheel: &mut TimingWheel<Waiting>, at: Tick, waiting: Waiting) {
     }
 }
 
-/// Returns the place of a record among those that are due.
 pub(super) fn rank(record: &Record) -> (Priority, WallTime, u64) {
     (record.priority, record.next, record.token)
 }

@@ -28,7 +28,7 @@ pub use self::{
     policy::Backoff,
     stats::{DurableStats, Latency},
 };
-use self::{core::Core, executor::contained};
+use self::{commit::Caller, core::Core, executor::contained};
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
@@ -82,7 +82,6 @@ pub struct DurableTimer {
     owner: Option<Arc<Owner>>,
 }
 
-/// Shuts the timer down when the last handle is dropped.
 #[derive(Debug)]
 struct Owner(Arc<Core>);
 
@@ -99,13 +98,10 @@ impl Drop for Owner {
 /// In virtual time, the method that returns the receipt makes the call, and blocks.
 #[derive(Debug)]
 #[must_use = "the call has succeeded once the receipt says so"]
-pub struct Receipt<T>(Pending<T>);
-
-#[derive(Debug)]
-enum Pending<T> {
-    Commands(oneshot::Receiver<StoreResult<Vec<Answer>>>, Read<T>),
-    /// The calls see the end of the sender.
-    Call(oneshot::Receiver<Result<T, DurableError>>, Option<oneshot::Sender<()>>),
+pub struct Receipt<T> {
+    answer: oneshot::Receiver<Result<T, DurableError>>,
+    /// Reads see the end of it.
+    _gone: Option<oneshot::Sender<()>>,
 }
 
 /// Reads the answers to commands; `None` if they are to others.
@@ -140,22 +136,32 @@ impl<T> Receipt<T> {
             // The caller may have gone.
             let _ = sender.send(answer);
         };
-        (Self(Pending::Call(answer, Some(receipt))), Box::pin(calls))
+        (Self { answer, _gone: Some(receipt) }, Box::pin(calls))
+    }
+
+    fn reading(how: Read<T>) -> (Self, Caller)
+    where
+        T: Send + 'static,
+    {
+        let (sender, answer) = oneshot::channel();
+        let tell = move |answers: StoreResult<&[Answer]>| {
+            let answer = answers.map_err(Into::into).and_then(|answers| read(how, answers));
+            // The caller may have gone.
+            let _ = sender.send(answer);
+        };
+        (Self { answer, _gone: None }, Box::new(tell))
     }
 
     pub(crate) fn failed(error: DurableError) -> Self {
         let (sender, answer) = oneshot::channel();
         // The receiver is there.
         let _ = sender.send(Err(error));
-        Self(Pending::Call(answer, None))
+        Self { answer, _gone: None }
     }
 
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
-        match self.0 {
-            Pending::Commands(answers, how) => read(how, &ended(answers.recv())?),
-            Pending::Call(answer, _receipt) => ended(answer.recv()),
-        }
+        ended(self.answer.recv())
     }
 }
 
@@ -163,20 +169,14 @@ impl<T> Future for Receipt<T> {
     type Output = Result<T, DurableError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Pending::Commands(answers, how) => {
-                Pin::new(answers).poll(context).map(|answers| read(*how, &ended(answers)?))
-            }
-            Pending::Call(answer, _) => Pin::new(answer).poll(context).map(ended),
-        }
+        Pin::new(&mut self.answer).poll(context).map(ended)
     }
 }
 
-/// Returns an answer that has arrived, unless the timer ended before it.
-fn ended<T, E: Into<DurableError>>(
-    answer: Result<Result<T, E>, oneshot::RecvError>,
+fn ended<T>(
+    answer: Result<Result<T, DurableError>, oneshot::RecvError>,
 ) -> Result<T, DurableError> {
-    answer.map_err(|_| DurableError::ShutDown)?.map_err(Into::into)
+    answer.unwrap_or(Err(DurableError::ShutDown))
 }
 
 pub(crate) fn read<T>(how: Read<T>, answers: &[Answer]) -> Result<T, DurableError> {
@@ -185,7 +185,6 @@ pub(crate) fn read<T>(how: Read<T>, answers: &[Answer]) -> Result<T, DurableErro
     how(answers).unwrap_or_else(wrong)
 }
 
-/// Returns a function that reads the answer to one command.
 macro_rules! one {
     ($kind:ident) => {
         |answers: &[Answer]| match answers {
@@ -196,7 +195,6 @@ macro_rules! one {
 }
 pub(crate) use one;
 
-/// Returns a function that reads the answer to a schedule.
 pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     let or_exists: Read<Scheduled> = |answers| match answers {
         [Answer::Scheduled(Scheduled::Kept)] => Some(Err(DurableError::Exists)),
@@ -205,8 +203,7 @@ pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
 }
 
-/// Defines the calls for one timeout or queue, for a type with `now_of`, `submit_one` and
-/// `set_paused`.
+/// Defines the calls of one timeout or queue for a type with `now_of`, `submit_one`, `set_paused`.
 macro_rules! calls {
     ($kind:ident) => {
         impl $kind {
@@ -229,24 +226,6 @@ macro_rules! calls {
             }
 
             /// Schedules a timeout with a policy for an id that is taken, or one that recurs.
-            ///
-            /// # Examples
-            ///
-            /// ```
-            /// # use std::time::Duration;
-            /// use delaywheel_durable::{
-            ///     Conflict, DurableError, DurableTimer, MemoryStore, NewTimeout, Repeat,
-            /// };
-            ///
-            /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
-            /// let hour = Duration::from_secs(3_600);
-            /// let report = NewTimeout::new("report", timer.now().saturating_add(hour), b"")?
-            ///     .repeat(Repeat::every(hour)?)
-            ///     .conflict(Conflict::Refuse);
-            /// timer.schedule_new(report.clone()).wait()?;
-            /// assert!(matches!(timer.schedule_new(report).wait(), Err(DurableError::Exists)));
-            /// # Ok::<_, Box<dyn std::error::Error>>(())
-            /// ```
             pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
                 let read = read_scheduled(new.conflict);
                 self.submit_one(Ok(Command::Schedule(new)), read)
@@ -384,12 +363,16 @@ impl DurableTimer {
         self.now()
     }
 
-    fn submit_one<T>(&self, command: Result<Command, InputError>, read: Read<T>) -> Receipt<T> {
+    fn submit_one<T: Send + 'static>(
+        &self,
+        command: Result<Command, InputError>,
+        read: Read<T>,
+    ) -> Receipt<T> {
         self.submit(command.map(|command| vec![command]), read)
     }
 
     /// Writes commands with the next group, unless the timer was shut down or the input is wrong.
-    pub(crate) fn submit<T>(
+    pub(crate) fn submit<T: Send + 'static>(
         &self,
         commands: Result<Vec<Command>, InputError>,
         read: Read<T>,
@@ -405,9 +388,11 @@ impl DurableTimer {
                 Command::Schedule(new) => check_payload(&new.payload),
                 _ => Ok(()),
             })?;
-            Ok(self.core.submit(commands))
+            let (receipt, caller) = Receipt::reading(read);
+            self.core.submit(commands, caller);
+            Ok(receipt)
         };
-        submit().map_or_else(Receipt::failed, |answers| Receipt(Pending::Commands(answers, read)))
+        submit().unwrap_or_else(Receipt::failed)
     }
 
     /// Reads the store for a task, as long as its receipt is there; in virtual time, at once.
@@ -464,7 +449,11 @@ impl DurableTimer {
         is_paused: bool,
     ) -> Receipt<()> {
         match queue {
-            Ok(queue) => Receipt(Pending::Call(self.core.pause(queue, is_paused), None)),
+            Ok(queue) => {
+                let (receipt, caller) = Receipt::reading(|_| Some(Ok(())));
+                self.core.pause(queue, is_paused, caller);
+                receipt
+            }
             Err(error) => Receipt::failed(error.into()),
         }
     }

@@ -44,30 +44,22 @@ impl Backoff {
     /// Sets the number of attempts after which a timeout is dead. Zero counts as one.
     ///
     /// An attempt counts when its delivery begins. So the limit also holds for a handler that
-    /// exceeds its time, and for one that ends its process. The embedded store does not count the
-    /// first of these ends. On PostgreSQL, a begin also counts if its reply was lost with the
-    /// connection.
+    /// exceeds its time or ends its process, though the embedded store does not count the first
+    /// such end. A kill, or the end of a connection to PostgreSQL, can count an attempt that no
+    /// handler has seen. The first attempts of quick handlers begin ahead, in batches; with a limit
+    /// of one, and from the second attempt on, no more begin than handlers are free, which are
+    /// `max_deliveries` asynchronous ones. A timeout that has failed so often under a higher limit
+    /// is dead once a worker with this limit comes to it.
     ///
-    /// The first attempts of quick handlers begin ahead, in batches, so a kill of the process can
-    /// count one that no handler has seen. With a limit of one, and from the second attempt on, no
-    /// more begin than handlers are free. Of asynchronous handlers, `max_deliveries` are free at
-    /// first, so a kill counts an attempt of each delivery under way, run or not.
-    ///
-    /// A timeout that has failed so often under a higher limit is dead once a worker with this
-    /// limit comes to it. It keeps its error, and the history has its last attempt once more, as
-    /// dead.
-    ///
-    /// If a handler ends its process each time, all deliveries beside it come to their last attempt
-    /// together. So with a limit of two or more, a timer that has begun the last attempt of a
-    /// timeout, none of which has ended, waits for its end, or for a second, before it begins
-    /// another such attempt of the queue. A handler that soon ends its process then ends alone.
+    /// With a limit of two or more, a last attempt of a timeout, none of which has ended, waits for
+    /// the end of another such attempt of the queue, or for a second. So a handler that soon ends
+    /// its process, each time, ends alone, and not with the deliveries beside it.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// Returns whether no attempt follows this one.
     pub(super) fn is_last(&self, attempt: u32) -> bool {
         attempt >= self.attempts
     }

@@ -11,7 +11,6 @@ use std::mem;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-/// Defines the counters once, for the timer and for its user.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
@@ -45,7 +44,6 @@ macro_rules! counters {
             }
         }
 
-        /// Counters of a timer.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(super) $name: Counter,)*
@@ -131,7 +129,6 @@ pub struct Latency {
 
 #[cfg(feature = "metrics")]
 impl DurableStats {
-    /// Publishes the counts through the facade `metrics`.
     fn publish(&self) {
         self.publish_counters();
         let held = [
@@ -146,7 +143,6 @@ impl DurableStats {
     }
 }
 
-/// A number that only grows.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

@@ -1,8 +1,17 @@
 //! Handlers that fail in every way: each failure is a failed attempt, and ends nothing else.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    pin::{Pin, pin},
+    sync::Mutex,
+    task::{Context, Wake, Waker},
+};
 
-use super::*;
+use super::{
+    simulation::{Call, RemoteStore},
+    *,
+};
 
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {
@@ -46,12 +55,15 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
 
 /// There is no runtime on the thread of the timer, so `tokio::spawn` panics; then one has ended.
 #[test]
-fn a_task_that_never_ran_is_no_attempt() {
+fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
     let (clock, tries) = (ManualWallClock::new(), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&tries);
+    let (sender, seen) = mpsc::channel();
+    let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
     let timer = DurableTimer::builder(MemoryStore::new())
         .clock(clock.clone())
         .backoff(Backoff::new(SECOND).attempts(1))
+        .queue(other)
         .build_async(
             move |task| match count.fetch_add(1, SeqCst) {
                 0..3 => drop(tokio::spawn(task)),
@@ -65,46 +77,68 @@ fn a_task_that_never_ran_is_no_attempt() {
         )
         .expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    let due = clock.now().saturating_add(SECOND / 100);
+    let new = NewTimeout::new("b", due, b"").and_then(|new| new.queue("other")).expect("valid");
+    timer.schedule_new(new).wait().expect("schedule");
+    clock.advance(SECOND / 100);
+    assert_eq!((tries.load(SeqCst), seen.try_iter().count()), (1, 1));
     clock.advance(10 * SECOND);
     assert_eq!((tries.load(SeqCst), timer.stats().acknowledged), (7, 1));
 }
 
-#[test]
-fn tasks_that_cannot_be_started_delay_no_other_queue() {
-    let clock = ManualWallClock::new();
-    let handler = |delivery| std::future::ready((delivery, Ok::<_, String>(())));
-    let (sender, seen) = mpsc::channel();
-    let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .clock(clock.clone())
-        .queue(Queue::asynchronous("ended", drop, handler))
-        .queue(other)
-        .build()
-        .expect("start");
-    let due = clock.now().saturating_add(SECOND / 100);
-    let new = |id, due| NewTimeout::new(id, due, b"").and_then(|new| new.queue(id)).expect("valid");
-    let batch = vec![new("ended", clock.now()), new("other", due)];
-    timer.schedule_batch(batch).wait().expect("schedule");
-    clock.advance(SECOND / 100);
-    assert_eq!(seen.try_iter().count(), 1);
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        // Without a message on standard error.
+        resume_unwind(Box::new("the waker fails"));
+    }
 }
 
-/// The handler runs on the thread that also claims and delivers all other timeouts.
+/// Polls a future that waits, with a waker that panics.
+fn poll(future: Pin<&mut impl Future>, waker: &Arc<Panics>) {
+    let waker = Waker::from(Arc::clone(waker));
+    assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
+}
+
 #[test]
-fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {
-    let (sender, seen) = mpsc::channel();
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .backoff(Backoff::new(Duration::from_micros(1)))
-        .build_with(move |delivery| {
-            assert!(delivery.attempt() > 1, "the first attempt panics");
-            sender.send(delivery.id().to_string()).expect("the test waits");
-            delivery.acknowledge();
-        })
-        .expect("start");
+fn a_waker_that_panics_ends_no_thread() {
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let store = RemoteStore::hooked(&MemoryStore::new(), move |call| {
+        if matches!(call, Call::Write(_) | Call::Other) {
+            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
+        }
+        Ok(())
+    });
+    let (sender, deliveries) = mpsc::channel();
+    let handler = move |delivery| drop(sender.send(delivery));
+    let timer = DurableTimer::builder(store).build_with(handler).expect("start");
+    let (mut scheduled, mut counted) = (timer.schedule("far", DAY, b""), timer.count());
+    let waker = Arc::new(Panics);
+    poll(Pin::new(&mut scheduled), &waker);
+    poll(Pin::new(&mut counted), &waker);
+    drop(go);
+    timer.count().wait().expect("count");
+    let mut held = Vec::new();
     for id in ["a", "b"] {
         timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
-        assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), id);
+        let delivery = deliveries.recv_timeout(20 * SECOND).expect("delivery");
+        let mut stopped = Box::pin(delivery.stop_token().stopped());
+        poll(stopped.as_mut(), &waker);
+        timer.cancel(id).wait().expect("cancel");
+        held.push((delivery, stopped));
     }
-    assert!(timer.finish(60 * SECOND));
-    assert_eq!(timer.count().wait().expect("count").live, 0);
+}
+
+#[test]
+fn a_task_that_no_longer_waits_for_the_end_of_a_delivery_leaves_no_waker() {
+    let clock = ManualWallClock::new();
+    let (timer, deliveries) = crate::timer::held(DurableTimer::builder(MemoryStore::new()), &clock);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let delivery = deliveries.try_recv().expect("delivery");
+    let waker = Arc::new(Panics);
+    poll(pin!(delivery.stop_token().stopped()), &waker);
+    assert_eq!(Arc::strong_count(&waker), 1);
 }

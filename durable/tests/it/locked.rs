@@ -17,9 +17,10 @@ fn locked() -> StoreResult<()> {
 struct Gate {
     entered: mpsc::Receiver<()>,
     open: mpsc::Sender<()>,
+    deliveries: mpsc::Receiver<Delivery>,
 }
 
-/// Returns a timer without a handler. `hook` sees commands but for those of the gate.
+/// Returns a timer whose deliveries the test takes. `hook` sees commands but for those of the gate.
 fn timer(
     store: &MemoryStore,
     hook: impl Fn(&[Command]) -> StoreResult<()> + Send + Sync + 'static,
@@ -35,7 +36,10 @@ fn timer(
         opened.lock().expect("not poisoned").recv().expect("the test goes on");
         Ok(())
     });
-    (DurableTimer::builder(hooked).build_with(drop).expect("start"), Gate { entered, open })
+    let (sender, deliveries) = mpsc::channel();
+    let handler = move |delivery| drop(sender.send(delivery));
+    let timer = DurableTimer::builder(hooked).build_with(handler).expect("start");
+    (timer, Gate { entered, open, deliveries })
 }
 
 /// The record is locked until the group was tried, and the cancel alone.
@@ -57,33 +61,57 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
     assert_eq!(&*timer.get("a").wait().expect("get").expect("kept").payload, b"new");
 }
 
-/// Each try of a locked record takes as long as the store waits for a lock.
+/// The records are locked until the group and each half were tried.
 #[test]
-fn many_locked_records_delay_other_commands_for_a_few_tries() {
-    let (is_locked, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-    let (lock, count) = (Arc::clone(&is_locked), Arc::clone(&tries));
-    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
-        let has_locked = commands.iter().any(|command| command.id().as_str() != "other");
-        if !has_locked || !lock.load(SeqCst) {
-            return Ok(());
-        }
-        // Another thread tries those that were set aside.
-        let is_first = thread::current().name() == Some("delaywheel-commit");
-        count.fetch_add(usize::from(is_first), SeqCst);
-        locked()
+fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
+    let (store, tries) = (MemoryStore::new(), AtomicUsize::new(0));
+    let (timer, gate) = timer(&store, move |_| match tries.fetch_add(1, SeqCst) {
+        0..3 => locked(),
+        _ => Ok(()),
     });
+    let other = timer.schedule("gate", FAR, b"");
+    gate.entered.recv().expect("the commit waits");
+    let (cancel, old) = (timer.cancel("a"), timer.schedule("b", FAR, b"old"));
+    let due = timer.now().saturating_add(FAR);
+    let new = |id| NewTimeout::new(id, due, b"new").expect("valid");
+    let batch = timer.schedule_batch(["a", "b"].map(new).into());
+    gate.open.send(()).expect("the commit waits");
+    other.wait().expect("schedule");
+    cancel.wait().expect("cancel");
+    old.wait().expect("schedule");
+    batch.wait().expect("schedule");
+    assert_eq!(&*timer.get("b").wait().expect("get").expect("kept").payload, b"new");
+}
+
+/// A trigger of a user refuses to settle one record.
+#[test]
+fn a_settlement_that_fails_for_its_record_fails_no_other_command_of_its_group() {
+    let is_bad = Arc::new(AtomicBool::new(true));
+    let bad = Arc::clone(&is_bad);
+    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
+        let is_meant = |command: &Command| match command {
+            Command::Settle(claim, _) => claim.id.as_str() == "bad",
+            _ => false,
+        };
+        let fails = bad.load(SeqCst) && commands.iter().any(is_meant);
+        if fails { Err(StoreError::new(StoreErrorReason::Other)) } else { Ok(()) }
+    });
+    for id in ["bad", "good"] {
+        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+    }
+    let deliveries = [(); 2].map(|()| gate.deliveries.recv().expect("delivery"));
     let first = timer.schedule("gate", FAR, b"");
     gate.entered.recv().expect("the commit waits");
-    let cancels: Vec<_> = (0..64).map(|number| timer.cancel(format!("{number}"))).collect();
+    deliveries.into_iter().for_each(Delivery::acknowledge);
     let other = timer.schedule("other", FAR, b"");
     gate.open.send(()).expect("the commit waits");
     first.wait().expect("schedule");
     other.wait().expect("schedule");
-    assert!(tries.load(SeqCst) < 16, "{tries:?}");
-    is_locked.store(false, SeqCst);
-    for cancel in cancels {
-        assert_eq!(cancel.wait().expect("cancel"), Cancelled::NotFound);
+    while timer.get("good").wait().expect("get").is_some() {
+        thread::yield_now();
     }
+    is_bad.store(false, SeqCst);
+    assert!(timer.finish(FAR));
 }
 
 /// The server refuses three tries of a call because of a lock, or does not answer.
@@ -158,4 +186,33 @@ fn commands_of_locked_records_are_answered_when_their_timer_ends() {
     let cancel = timer.cancel("a");
     timer.shutdown();
     assert!(is_end(cancel.wait()));
+}
+
+/// The page of a row is damaged, or a trigger of the user fails.
+#[test]
+fn a_settlement_that_fails_for_a_reason_of_its_own_stops_no_other_command() {
+    let is_bad = |command: &Command| {
+        matches!(command, Command::Settle(..)) && command.id().as_str() == "bad"
+    };
+    for reason in [StoreErrorReason::Other, StoreErrorReason::Corrupt] {
+        let store = RemoteStore::hooked(&MemoryStore::new(), move |call| match call {
+            Call::Write(commands) if commands.iter().any(is_bad) => Err(StoreError::new(reason)),
+            _ => Ok(()),
+        });
+        let (sender, deliveries) = mpsc::channel();
+        let handler = move |delivery| drop(sender.send(delivery));
+        let timer = DurableTimer::builder(store).build_with(handler).expect("start");
+        for id in ["bad", "good"] {
+            timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+        }
+        deliveries.iter().take(2).for_each(Delivery::acknowledge);
+        while timer.get("good").wait().expect("get").is_some() {
+            thread::yield_now();
+        }
+        // The settlement is tried again and again.
+        let errors = timer.stats().store_errors;
+        while timer.stats().store_errors < errors + 2 {
+            timer.schedule("c", FAR, b"").wait().expect("schedule");
+        }
+    }
 }

@@ -169,7 +169,7 @@ struct Shared {
     /// Writes single commands, which the timer tries again if their record is locked.
     single: Lane,
     worker: Lane,
-    /// Renews leases, while a claim may be slow.
+    /// Renews leases and does what is always quick, while claims and reads may be slow.
     keeper: Lane,
     /// Claims records that are overdue, so that other claims do not wait for these.
     backlog: Lane,
@@ -894,7 +894,7 @@ impl Store for PostgresStore {
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        let rows = self.shared.reader.query(sql::QUEUES, values![]).await?;
+        let rows = self.shared.keeper.query(sql::QUEUES, values![]).await?;
         rows.iter()
             .map(|row| Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) }))
             .collect()
@@ -962,7 +962,7 @@ async fn listen(shared: Weak<Shared>) {
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
                 let sent = Instant::now();
-                if let Ok(shown) = store.reader.query(sql::NOW, values![]).await {
+                if let Ok(shown) = store.keeper.query(sql::NOW, values![]).await {
                     store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }

@@ -50,15 +50,15 @@ fn a_read_that_nobody_polls_delays_no_other() {
 /// A table is locked, and readers give up.
 #[test]
 fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
-    let Some((server, store, _)) = stored() else { return };
+    let Some((server, store, now)) = stored() else { return };
     let mut client = client(&server);
-    client.batch_execute(STALL).expect("stall");
-    let mut first = store.queues();
+    client.batch_execute(STALL_READS).expect("stall");
+    let mut first = store.history(now, None, None, 1);
     poll_once(&mut first);
     wait_for(&mut client, STALLED);
     drop(first);
     for _ in 0..60 {
-        poll_once(&mut store.queues());
+        poll_once(&mut store.history(now, None, None, 1));
     }
     // By now, the thread of the connections has seen those calls.
     store.are_current(&[]).block_on().expect("current");
@@ -66,7 +66,7 @@ fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
     let open: i64 = client.query_one(sql, &[]).expect("count").get(0);
     assert!(open <= 2, "{open} connections");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    store.queues().block_on().expect("queues");
+    store.history(now, None, None, 1).block_on().expect("history");
 }
 
 #[test]
@@ -91,16 +91,16 @@ fn a_call_that_is_dropped_before_its_turn_is_not_made() {
 /// The timer drives its reads itself, so nothing but the drop tells of the end of the receipt.
 #[test]
 fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
-    let Some((server, store, _)) = stored() else { return };
+    let Some((server, store, now)) = stored() else { return };
     let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
     let mut client = client(&server);
+    client.batch_execute(STALL_READS).expect("stall");
     let count = "CREATE SEQUENCE made;
-        ALTER TABLE delaywheel.history RENAME TO kept;
+        ALTER VIEW delaywheel.history RENAME TO slow;
         CREATE VIEW delaywheel.history AS
-            SELECT * FROM delaywheel.kept WHERE (SELECT nextval('made')) > 0;";
+            SELECT * FROM delaywheel.slow WHERE (SELECT nextval('made')) > 0;";
     client.batch_execute(count).expect("count");
-    client.batch_execute(STALL).expect("stall");
-    let mut first = store.queues();
+    let mut first = store.history(now, None, None, 1);
     poll_once(&mut first);
     let dropped = timer.history(None, None, 1);
     // By now, the thread of the connections has seen that call, and then the drop.
@@ -108,10 +108,39 @@ fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
     drop(dropped);
     store.are_current(&[]).block_on().expect("current");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    first.block_on().expect("queues");
+    first.block_on().expect("history");
     timer.history(None, None, 1).wait().expect("history");
     let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
-    assert_eq!(made, 1);
+    assert_eq!(made, 2);
+}
+
+/// No task of the first queue runs, so the timer asks the store whether that queue is paused.
+#[test]
+fn a_slow_read_delays_no_delivery_of_another_queue() {
+    let Some((server, store, now)) = stored() else { return };
+    let ((spawn, tasks), (sender, seen)) = (mpsc::channel(), mpsc::channel());
+    let other = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
+    let timer = DurableTimer::builder(store.clone())
+        .queue(other)
+        .build_async(
+            move |task| drop(spawn.send(task)),
+            |delivery| std::future::ready((delivery, Ok::<_, String>(()))),
+        )
+        .expect("start");
+    timer.schedule("waits", Duration::ZERO, b"").wait().expect("schedule");
+    let _task = tasks.recv_timeout(LONG).expect("a task");
+    let mut client = client(&server);
+    client.batch_execute(STALL_READS).expect("stall");
+    let mut read = store.history(now, None, None, 1);
+    poll_once(&mut read);
+    wait_for(&mut client, STALLED);
+    timer.pause("").wait().expect("pause");
+    let new = NewTimeout::new("other", timer.now(), b"").and_then(|new| new.queue("q"));
+    timer.schedule_new(new.expect("valid")).wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("other"));
+    wait_for(&mut client, STALLED);
+    client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+    read.block_on().expect("the read has waited meanwhile");
 }
 
 /// The timer does not look by itself, and its own process has sent the notification.

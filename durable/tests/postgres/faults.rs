@@ -362,17 +362,18 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     drop(connect(&server));
     let mut client = client(&server);
     let standby = "ALTER DATABASE postgres SET default_transaction_read_only = on;";
-    client.batch_execute(&format!("{standby} {STALL}")).expect("a standby");
+    client.batch_execute(&format!("{standby} {STALL_READS}")).expect("a standby");
     let store = connect(&server);
+    let now = store.clock().now();
     // Two calls at once have two connections.
     thread::scope(|scope| {
-        let queues = scope.spawn(|| store.queues().block_on());
+        let history = scope.spawn(|| store.history(now, None, None, 1).block_on());
         wait_for(&mut client, STALLED);
         store.are_current(&[]).block_on().expect("current");
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        queues.join().expect("no panic").expect("queues");
+        history.join().expect("no panic").expect("history");
     });
-    let new = NewTimeout::new("a", store.clock().now(), b"").expect("valid");
+    let new = NewTimeout::new("a", now, b"").expect("valid");
     let write = || store.write(new.due, &[Command::Schedule(new.clone())]).block_on();
     assert_eq!(write().expect_err("a standby").reason(), StoreErrorReason::ReadOnly);
     let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";

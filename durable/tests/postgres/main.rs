@@ -96,6 +96,14 @@ const STALL: &str = "
         SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
     SELECT pg_advisory_lock(1);";
 
+/// The same for reads of the history.
+const STALL_READS: &str = "
+    CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+        AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
+    ALTER TABLE delaywheel.history RENAME TO kept;
+    CREATE VIEW delaywheel.history AS SELECT * FROM delaywheel.kept WHERE NOT (SELECT stall());
+    SELECT pg_advisory_lock(1);";
+
 /// Notes the settings of each transaction that adds or removes timeouts.
 const NOTE: &str = "
     CREATE TABLE noted (setting text);

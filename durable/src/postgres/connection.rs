@@ -23,6 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "pool")]
+use deadpool_postgres::PoolError;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::{
@@ -203,18 +205,17 @@ pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect
         let pool = pool.clone();
         let taken = runtime.spawn(async move { pool.get().await });
         Box::pin(async move {
-            let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
-            // A hook of the pool panicked, or the runtime has ended. Neither ends the store, so
-            // settlements are tried again.
-            let taken = taken.await.map_err(|error| {
-                let reason = if error.is_panic() {
-                    StoreErrorReason::OutcomeUnknown
-                } else {
-                    StoreErrorReason::Unavailable
-                };
-                StoreError::with_source(reason, error)
-            })?;
-            Ok((Held::Lent(Some(taken.map_err(failed)?)), None))
+            let (is_over, error): (_, Box<dyn std::error::Error + Send + Sync>) = match taken.await
+            {
+                Ok(Ok(taken)) => return Ok((Held::Lent(Some(taken)), None)),
+                Ok(Err(error)) => (matches!(error, PoolError::Closed), error.into()),
+                // A hook of the pool panicked, before any statement, or the runtime has ended.
+                Err(error) => (!error.is_panic(), error.into()),
+            };
+            // Then no settlement can be written any more.
+            let reason =
+                if is_over { StoreErrorReason::Closed } else { StoreErrorReason::Unavailable };
+            Err(StoreError::with_source(reason, error))
         })
     })
 }

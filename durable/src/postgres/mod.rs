@@ -283,9 +283,10 @@ impl PostgresStore {
     ///
     /// A runtime of several workers drives them. Of the tasks on it, fewer than its workers may
     /// block at once for answers of the store: while all do, nothing drives the connections. So
-    /// tasks should await. After the end of the runtime, calls fail, with
-    /// [`Unavailable`](StoreErrorReason::Unavailable). The store keeps none while it has nothing to
-    /// do, and uses up to eight at once, so a pool with fewer has calls wait for each other. A
+    /// tasks should await. After the end of the runtime or of the pool, calls fail, with
+    /// [`Closed`](StoreErrorReason::Closed). So finish the timers first: later ends of deliveries
+    /// are lost, and their timeouts are delivered again. The store keeps none while it has nothing
+    /// to do, and uses up to eight at once, so a pool with fewer has calls wait for each other. A
     /// handler that holds a connection and waits for the store needs one more. As the store cannot
     /// listen, its timers look for timeouts of other processes each second.
     ///

@@ -492,14 +492,20 @@ impl PostgresStore {
         result
     }
 
-    /// Makes a call in a turn of a lane.
+    /// Makes a call in a turn of a lane. The timers hear of a change also if the call panics after
+    /// it, or if its caller has gone.
     async fn task<R: Send + 'static, F: Future<Output = StoreResult<R>> + Send + 'static>(
         &self,
         lane: &Lane,
         call: impl FnOnce(Self, Turn) -> F + Send + 'static,
     ) -> StoreResult<R> {
         let store = self.clone();
-        lane.call(move |turn| call(store, turn)).await
+        let call = move |turn| async move {
+            let result = tokio::spawn(call(store.clone(), turn)).await;
+            let unknown = |panic| StoreError::with_source(StoreErrorReason::OutcomeUnknown, panic);
+            store.end(result.unwrap_or_else(|panic| Err(unknown(panic))))
+        };
+        lane.call(call).await
     }
 
     /// Reads a list or history. The rows, which may be many, are decoded on another thread than
@@ -535,7 +541,7 @@ impl PostgresStore {
         let patience = if commands.len() == 1 { "5ms" } else { "100ms" };
         let (until, now) = (self.keep_until(now), now.to_system_time());
         let extra = Extra { stopped: &stopped, until, now, patience };
-        let answers = run!(turn, session => {
+        let answers: Vec<_> = run!(turn, session => {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
                 // One statement needs no transaction around it, and two round trips less.
@@ -559,8 +565,7 @@ impl PostgresStore {
             let result = result.await;
             session.end(result).await?;
             Ok(answers)
-        });
-        let answers = self.end(answers)?;
+        })?;
         self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
@@ -650,7 +655,7 @@ impl Store for PostgresStore {
         let until = now.saturating_add(lease).to_system_time();
         let name = name.map(str::to_owned);
         let enter = move |store: Self, turn: Turn| async move {
-            let entered = run!(turn, transaction session => {
+            let (id, taken) = run!(turn, transaction session => {
                 let named = if name.is_some() {
                     session.query(sql::LOCK_NAMED, &[&name]).await?
                 } else {
@@ -659,8 +664,7 @@ impl Store for PostgresStore {
                 let taken = store.take_from(session, &named).await?;
                 let rows = session.query(sql::ENTER, &[&until, &name]).await?;
                 Ok((rows[0].get::<_, i64>(0), taken))
-            });
-            let (id, taken) = store.end(entered)?;
+            })?;
             if taken > 0 {
                 store.shared.listeners.tell_all();
             }
@@ -696,13 +700,12 @@ impl Store for PostgresStore {
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
         let leave = move |store: Self, turn: Turn| async move {
-            let left = run!(turn, transaction session => {
+            run!(turn, transaction session => {
                 // A shutdown calls once, and a claim may be under way.
                 session.execute("SET LOCAL lock_timeout = 5000").await?;
                 let worker = session.query(sql::LOCK_WORKER, &[&id]).await?;
                 store.take_from(session, &worker).await
-            });
-            store.end(left)?;
+            })?;
             store.shared.listeners.tell_all();
             Ok(())
         };
@@ -717,8 +720,7 @@ impl Store for PostgresStore {
                 // A claim of unknown outcome ends first.
                 session.query(sql::LOCK_WORKER, &[&id]).await?;
                 session.query(sql::TAKE, &[&[id].as_slice(), &tokens]).await
-            });
-            let freed = store.end(freed)?;
+            })?;
             if !freed.is_empty() {
                 store.shared.listeners.tell_all();
             }
@@ -862,12 +864,11 @@ impl Store for PostgresStore {
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         let queue = queue.clone();
         let pause = move |store: Self, turn: Turn| async move {
-            let paused = run!(turn, transaction session => {
+            run!(turn, transaction session => {
                 session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
                 let notice = store.notice(Some(&queue), WallTime::MIN);
                 session.query(sql::NOTIFY, &[&notice]).await
-            });
-            store.end(paused)?;
+            })?;
             store.shared.listeners.tell(Some(&queue), WallTime::MIN);
             Ok(())
         };

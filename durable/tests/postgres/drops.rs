@@ -163,6 +163,22 @@ fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
 
+/// The same if the call panics: the server has committed, and the store cannot read the answer.
+#[test]
+fn a_timer_hears_of_a_change_whose_call_panics() {
+    let Some((server, store, _)) = stored() else { return };
+    let (sender, seen) = mpsc::channel();
+    let timer = telling(DurableTimer::builder(store).recheck(None), sender);
+    let mut client = client(&server);
+    client.batch_execute("SELECT delaywheel.schedule('before', now(), '')").expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
+    let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
+        ALTER TABLE delaywheel.timeouts ALTER previous TYPE integer";
+    client.batch_execute(other_type).expect("another type");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect_err("it panics");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
+}
+
 /// The same for a delivery under way, which the cancel stops.
 #[test]
 fn a_timer_hears_of_a_cancel_whose_future_nobody_polls() {

@@ -464,10 +464,13 @@ impl Run<'_> {
         if !is_lost && is_conflict(&error) && self.tries < TRIES {
             return ControlFlow::Continue(self);
         }
-        if !is_lost {
+        let error = store_error(error, may_commit);
+        // The prepared statements may be void, and would be so at the next try.
+        let is_void = error.reason() == StoreErrorReason::Other && self.session.commits_alone();
+        if !is_lost && !is_void {
             self.connections.give_back(self.session);
         }
-        ControlFlow::Break(Err(store_error(error, may_commit)))
+        ControlFlow::Break(Err(error))
     }
 }
 

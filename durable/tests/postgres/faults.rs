@@ -400,6 +400,18 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     write().expect("a new connection");
 }
 
+/// The server refuses the plan of a prepared statement whose result has other types by now.
+#[test]
+fn a_store_prepares_statements_again_after_a_change_of_a_table() {
+    let Some((server, store, _)) = stored() else { return };
+    let before = store.queues().block_on().expect("queues");
+    let change = "ALTER TABLE delaywheel.queues RENAME TO old;
+        CREATE VIEW delaywheel.queues AS SELECT name::varchar, is_paused FROM delaywheel.old";
+    client(&server).batch_execute(change).expect("change");
+    store.queues().block_on().expect_err("another type");
+    assert_eq!(store.queues().block_on().expect("a new session"), before);
+}
+
 /// SQL functions and transactions of users end these attempts.
 #[test]
 fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {

@@ -655,6 +655,8 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
         Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
             StoreErrorReason::Refused
         }
+        // The server cannot read a page.
+        Some(code) if code.code().starts_with("XX") => StoreErrorReason::Corrupt,
         Some(&SqlState::DISK_FULL) => StoreErrorReason::Full,
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => StoreErrorReason::ReadOnly,
         _ => StoreErrorReason::Other,

@@ -125,19 +125,26 @@ fn a_transaction_that_adds_a_queue_keeps_no_timeout_of_others_from_it() {
     assert!(queues.iter().any(|queue| queue.name.as_str() == "q"), "{queues:?}");
 }
 
-/// A table of the user has a rule that the crate does not know.
+/// A table of the user has a rule that the crate does not know, and one of its pages is damaged.
 #[test]
 fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
-    let rules =
-        "ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad')";
+    let rules = "
+        ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad');
+        CREATE FUNCTION damage() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN RAISE EXCEPTION USING ERRCODE = ''XX001''; END';
+        CREATE TRIGGER damage BEFORE INSERT ON delaywheel.timeouts FOR EACH ROW
+            WHEN (NEW.id = 'damaged') EXECUTE FUNCTION damage();";
     client(&server).batch_execute(rules).expect("rules");
-    let ids = ["a", "bad", "b", "bad", "c"];
+    let ids = ["a", "bad", "b", "damaged", "c"];
     let all: Vec<_> = ids.map(|id| timer.schedule(id, Duration::ZERO, b"")).into();
     for (id, receipt) in ids.into_iter().zip(all) {
         match receipt.wait() {
-            Ok(_) => assert_ne!(id, "bad"),
+            Ok(_) => assert!(!["bad", "damaged"].contains(&id)),
+            Err(DurableError::Store(error)) if id == "damaged" => {
+                assert_eq!(error.reason(), StoreErrorReason::Corrupt);
+            }
             Err(DurableError::Store(error)) => {
                 assert_eq!((id, error.reason()), ("bad", StoreErrorReason::Refused));
             }

@@ -52,13 +52,14 @@ use crate::{
 };
 
 /// Version of the tables, and the mark of a file of this crate.
-const VERSION: u32 = 3;
+const VERSION: u32 = 1;
 const APPLICATION: u32 = 0x6477_6c64;
 
-/// The key is the order of the live records of each queue and priority by time, and then that of
-/// the dead ones.
+/// The key of `records` is the order of the live records of each queue and priority by time, and
+/// then that of the dead ones. SQLite has no checksums of pages, so each row has one.
 ///
-/// SQLite has no checksums of pages, so each row has one.
+/// `ids` has the place of each record. Rows without a record are stale: those up to the id
+/// `cleaned` were removed.
 const SCHEMA: &str = "
     CREATE TABLE records (
         dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
@@ -66,6 +67,10 @@ const SCHEMA: &str = "
         checksum INTEGER NOT NULL,
         queue TEXT NOT NULL, priority INTEGER NOT NULL, key TEXT,
         PRIMARY KEY (dead, queue, priority, next, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE ids (
+        id TEXT NOT NULL PRIMARY KEY, dead INTEGER NOT NULL, queue TEXT NOT NULL,
+        priority INTEGER NOT NULL, next INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE queues (
         name TEXT NOT NULL PRIMARY KEY, is_paused INTEGER NOT NULL
@@ -77,31 +82,12 @@ const SCHEMA: &str = "
         end INTEGER NOT NULL, error TEXT, until INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX history_id ON history (id);
-    CREATE INDEX history_until ON history (until);";
-
-/// The place of each record. Rows without a record are stale: those up to the id `cleaned` were
-/// removed.
-const IDS: &str = "
-    CREATE TABLE ids (
-        id TEXT NOT NULL PRIMARY KEY, dead INTEGER NOT NULL, queue TEXT NOT NULL,
-        priority INTEGER NOT NULL, next INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    INSERT INTO ids SELECT id, dead, queue, priority, next FROM records;
-    ALTER TABLE store ADD COLUMN cleaned TEXT NOT NULL DEFAULT '';";
-
-/// What a new file has besides, before the ids.
-const COUNTS: &str = "
+    CREATE INDEX history_until ON history (until);
     CREATE TABLE store (
         epoch INTEGER NOT NULL, is_open INTEGER NOT NULL,
-        live INTEGER NOT NULL, dead INTEGER NOT NULL
+        live INTEGER NOT NULL, dead INTEGER NOT NULL, cleaned TEXT NOT NULL
     ) STRICT;
-    INSERT INTO store VALUES (0, 0, 0, 0);";
-
-/// Leads from version 1 to 2, around the new tables.
-const FROM_1: [&str; 2] = [
-    "ALTER TABLE records RENAME TO old; DROP INDEX by_id;",
-    "INSERT INTO records SELECT old.*, '', 1, NULL FROM old; DROP TABLE old;",
-];
+    INSERT INTO store VALUES (0, 0, 0, 0, '');";
 
 /// Records that are live and due.
 const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2)
@@ -250,12 +236,8 @@ impl SqliteStore {
         let writer = connect(&path, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
             VERSION => Self::with(writer, Held::default(), path, None),
-            version if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
             0 => Err(StoreError::new(StoreErrorReason::Corrupt)),
-            _ => {
-                let message = "an earlier version of this crate wrote the file: open it first";
-                Err(StoreError::with_source(StoreErrorReason::Other, message))
-            }
+            _ => Err(StoreError::new(StoreErrorReason::NewerVersion)),
         }
     }
 
@@ -1158,13 +1140,9 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool,
     let _ = writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()));
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let run =
-            |batches: &[&str]| batches.iter().try_for_each(|sql| transaction.execute_batch(sql));
         match number(&transaction, "user_version")? {
             VERSION => (),
-            0 => run(&[SCHEMA, COUNTS, IDS])?,
-            1 => run(&[FROM_1[0], SCHEMA, FROM_1[1], IDS])?,
-            2 => run(&[IDS, "DROP INDEX by_id"])?,
+            0 => transaction.execute_batch(SCHEMA)?,
             _ => return Ok(Err(StoreErrorReason::NewerVersion)),
         }
         transaction.pragma_update(None, "application_id", APPLICATION)?;
@@ -1354,23 +1332,20 @@ fn replace(
     Ok(())
 }
 
-/// FNV-1a of all columns. A record of the default queue has the checksum that version 1 gave it.
+/// FNV-1a of all columns.
 fn checksum(record: &Record, repeat: Option<&str>) -> i64 {
     let numbers = [
         u64::from(record.state == State::Dead),
         record.next.as_micros(),
         record.due.as_micros(),
         u64::from(record.attempt),
+        record.priority as u64,
     ];
     let numbers = numbers.map(u64::to_le_bytes);
-    let texts = [Some(record.id.as_str()), repeat, record.error.as_deref()];
     let (queue, key) = (record.queue.as_str(), record.key.as_ref().map(Name::as_str));
-    let has_more = (queue, record.priority, key) != ("", Priority::Normal, None);
-    let more = [Some(queue), key, Some(["high", "normal", "low"][record.priority as usize])];
+    let texts = [Some(record.id.as_str()), repeat, record.error.as_deref(), Some(queue), key];
     let bytes = numbers.as_flattened().iter().copied().chain(texts.into_iter().flat_map(marked));
-    let bytes = bytes.chain(record.payload.iter().copied());
-    let bytes = bytes.chain(more.into_iter().filter(|_| has_more).flat_map(marked));
-    fnv(bytes).cast_signed()
+    fnv(bytes.chain(record.payload.iter().copied())).cast_signed()
 }
 
 /// A byte that no text has marks its end, or that there is none.

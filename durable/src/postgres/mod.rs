@@ -54,13 +54,7 @@ use crate::{
 
 /// Statements that lead from one version of the tables to the next, and the least version whose
 /// programs also work with that one, so that a deploy can be rolled back.
-const MIGRATIONS: &[(i32, &str)] = &[
-    (1, include_str!("schema.sql")),
-    (2, include_str!("queues.sql")),
-    (2, include_str!("views.sql")),
-    (2, include_str!("counts.sql")),
-    (2, include_str!("permits.sql")),
-];
+const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema.sql"))];
 
 /// Version of the tables that this program makes.
 #[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]

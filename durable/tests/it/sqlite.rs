@@ -22,51 +22,19 @@ fn at(micros: u64) -> WallTime {
     WallTime::from_micros(micros).expect("in range")
 }
 
-/// The first version had no queues, and an index in place of the table of ids.
-const VERSION_1: &str = "
-    ALTER TABLE records RENAME TO new; DROP TABLE ids; DROP TABLE queues; DROP TABLE history;
-    CREATE TABLE records (
-        dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
-        attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,
-        checksum INTEGER NOT NULL,
-        PRIMARY KEY (dead, next, id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX by_id ON records (id);
-    INSERT INTO records
-    SELECT dead, next, id, due, attempt, repeat, error, payload, checksum FROM new;
-    DROP TABLE new; ALTER TABLE store DROP COLUMN cleaned; PRAGMA user_version = 1;";
-
-const VERSION_2: &str = "
-    CREATE UNIQUE INDEX by_id ON records (id); DROP TABLE ids;
-    ALTER TABLE store DROP COLUMN cleaned; PRAGMA user_version = 2;";
-
 #[test]
-fn files_of_earlier_versions_are_migrated() {
-    [VERSION_1, VERSION_2].into_iter().for_each(is_migrated);
-}
-
-fn is_migrated(old: &str) {
+fn a_file_keeps_its_queues_and_a_checksum_covers_those_of_records() {
     let (_folder, path) = file();
     let store = SqliteStore::open(&path).expect("open");
-    let new = |number: u64| NewTimeout::new(format!("{number}"), at(number), b"payload");
-    let commands = (0..3).map(|number| Command::Schedule(new(number).expect("valid")));
-    store.write(at(0), &commands.collect::<Vec<_>>()).block_on().expect("write");
-    let records = store.list(&all(), 9).block_on().expect("list");
-    drop(store);
-    change(&path, old);
-    let store = SqliteStore::open_checked(&path).expect("migrate");
-    assert_eq!(store.list(&all(), 9).block_on().expect("list"), records);
-    let queue = Name::new("q").expect("valid");
-    store.pause(&queue, true).block_on().expect("pause");
-    drop(store);
-    let store = SqliteStore::open(&path).expect("open");
-    assert!(store.queues().block_on().expect("queues")[1].is_paused, "the file keeps it");
-    let new = NewTimeout { queue, ..new(0).expect("valid") };
+    let new = NewTimeout::new("a", at(0), b"").and_then(|new| new.queue("q")).expect("valid");
+    store.pause(&new.queue, true).block_on().expect("pause");
     store.write(at(0), &[Command::Schedule(new)]).block_on().expect("write");
     drop(store);
-    drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
+    let store = SqliteStore::open_checked(&path).expect("it is not damaged");
+    assert!(store.queues().block_on().expect("queues")[1].is_paused);
+    drop(store);
     change(&path, "UPDATE records SET queue = 'r'; UPDATE ids SET queue = 'r'");
-    let error = SqliteStore::open_checked(&path).expect_err("the checksum covers the queue");
+    let error = SqliteStore::open_checked(&path).expect_err("another queue");
     assert_eq!(error.reason(), StoreErrorReason::Corrupt);
 }
 

@@ -40,7 +40,6 @@ struct Contents {
     queues: Queues,
     last_token: u64,
     keep: Duration,
-    /// Attempts, with the time until which each is kept.
     history: VecDeque<(WallTime, Attempt)>,
     attempts: u64,
     /// Records that another transaction has locked.
@@ -51,7 +50,6 @@ struct Contents {
 #[derive(Clone)]
 struct Entry {
     record: Record,
-    /// Who claimed it.
     worker: Option<WorkerId>,
 }
 

@@ -51,7 +51,6 @@ use crate::{
     workers::{Queues, Workers},
 };
 
-/// Version of the tables, and the mark of a file of this crate.
 const VERSION: u32 = 1;
 const APPLICATION: u32 = 0x6477_6c64;
 
@@ -89,7 +88,6 @@ const SCHEMA: &str = "
     ) STRICT;
     INSERT INTO store VALUES (0, 0, 0, 0, '');";
 
-/// Records that are live and due.
 const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2)
     AND next <= ?";
 
@@ -97,7 +95,6 @@ const COLUMNS: &str =
     "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum, queue,
     priority, key FROM";
 
-/// Records by id.
 const BY_ID: &str = "ids CROSS JOIN records USING (dead, queue, priority, next, id)";
 
 /// Removes rows after an id, up to another one or the last. They are of times up to one by which no
@@ -114,7 +111,6 @@ const STALE: &str = "AND NOT EXISTS (
 /// Most stale rows that are looked up in any case: that is as cheap as a look at all queues.
 const LOOKUPS: usize = 64;
 
-/// Tokens of one epoch.
 const TOKENS: u32 = 40;
 
 /// Ranges of claims that are remembered: overdue records and the window, for each queue and
@@ -125,7 +121,6 @@ const FRONTIERS: usize = 96;
 /// has balanced a tree.
 const CACHE: u32 = 8_000;
 
-/// Loose places of a frontier that are remembered.
 const MAX_LOOSE: usize = 1 << 14;
 
 /// A store in one file, for one process. Clones are the same store.
@@ -145,9 +140,7 @@ struct Shared {
     writer: Mutex<Connection>,
     held: Mutex<Held>,
     reader: Mutex<Connection>,
-    /// Notified when a transaction has ended.
     settled: Condvar,
-    /// Timers of this process that use the store.
     listeners: Listeners,
     path: PathBuf,
     /// Released after the connections are closed. `None` if the store is only read.
@@ -169,7 +162,6 @@ struct Held {
     keep: Duration,
     frontiers: Vec<Frontier>,
     last_token: u64,
-    /// Stale rows up to this id were removed.
     cleaned: String,
 }
 
@@ -186,10 +178,8 @@ struct Hold {
     key: Option<Name>,
 }
 
-/// A queue and a priority.
 type Part = (Name, Priority);
 
-/// Queue, priority and time of a record.
 type Spot = (Part, WallTime);
 
 type Place = (WallTime, TimeoutId);
@@ -696,7 +686,6 @@ struct Effects {
     token: u64,
     dead: i64,
     queues: BTreeSet<Name>,
-    /// How long attempts are kept, and how many were added.
     keep: Duration,
     attempts: u64,
     /// Number of rows that became stale, and the greatest time of their records.
@@ -855,7 +844,6 @@ impl Held {
         self.frontiers.iter_mut().filter(|frontier| frontier.part == *part)
     }
 
-    /// Returns whether a live record was due at a time.
     fn has_record(until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM records WHERE {DUE})");
         reader.prepare_cached(&sql)?.query_row([until.as_micros()], |row| row.get(0))
@@ -909,7 +897,6 @@ impl Held {
         });
     }
 
-    /// Finds the records of a claim in each priority, and keeps those that go first.
     fn claim(
         &mut self,
         batch: &mut ClaimedBatch,
@@ -1039,7 +1026,6 @@ impl Held {
     }
 }
 
-/// Returns the first place after another one.
 fn next_place(loose: &BTreeSet<Place>, after: Option<&Place>) -> Option<Place> {
     let start = after.map_or(Unbounded, Excluded);
     loose.range::<Place, _>((start, Unbounded)).next().cloned()
@@ -1205,7 +1191,6 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
     })
 }
 
-/// Pauses or resumes a queue, which may be new.
 fn set_paused(writer: &Connection, queue: &Name, is_paused: bool) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO queues VALUES (?, ?)";
     writer.prepare_cached(sql)?.execute((queue.as_str(), is_paused)).map(drop)
@@ -1220,7 +1205,6 @@ fn read_queues(reader: &Connection, queues: &mut Queues) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Writes attempts before their deliveries begin.
 fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> rusqlite::Result<()> {
     let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for &(id, attempt) in attempts {
@@ -1286,7 +1270,6 @@ fn remove(
     Ok(writer.prepare_cached(sql)?.execute(place)? == 1)
 }
 
-/// Removes the row of a record, and writes another one.
 fn replace(
     writer: &Connection,
     old: Option<&Record>,
@@ -1332,7 +1315,6 @@ fn replace(
     Ok(())
 }
 
-/// FNV-1a of all columns.
 fn checksum(record: &Record, repeat: Option<&str>) -> i64 {
     let numbers = [
         u64::from(record.state == State::Dead),
@@ -1410,7 +1392,6 @@ fn file_error(error: io::Error) -> StoreError {
     StoreError::with_source(reason, error)
 }
 
-/// Returns whether the disk has no room for the index of the log.
 fn lacks_index(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|failure| failure.extended_code);
     code == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
@@ -1548,7 +1529,6 @@ mod tests {
         assert_eq!(commit_error(error()).reason(), StoreErrorReason::OutcomeUnknown);
     }
 
-    /// Returns a function that lets the next commit wait, and tells of it.
     fn gate(store: &SqliteStore) -> (Receiver<()>, Sender<()>) {
         let ((reached, commit), (go, gate)) = (mpsc::channel(), mpsc::channel());
         let hook = move || {

@@ -45,7 +45,6 @@ use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A parameter that a call owns.
 pub(super) type Value = Box<dyn ToSql + Send + Sync>;
 
 macro_rules! values {
@@ -60,10 +59,8 @@ type Types = Arc<Mutex<FxHashMap<String, Vec<Type>>>>;
 
 type Opened = Pin<Box<dyn Future<Output = StoreResult<(Held, Option<Driver>)>> + Send>>;
 
-/// Opens a connection, encrypted or not.
 pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
 
-/// A connection of the store, or one of the user's pool.
 pub(super) enum Held {
     Own(Client),
     #[cfg(feature = "pool")]
@@ -93,7 +90,6 @@ pub(super) struct Connections {
     options: &'static str,
     /// Whether a pool gives each transaction another session.
     is_pooled: AtomicBool,
-    /// Whether the connections are of the user's pool.
     are_lent: bool,
     /// Types of the parameters of statements that are not prepared.
     types: Types,
@@ -151,7 +147,6 @@ macro_rules! run {
 }
 pub(super) use run;
 
-/// A connection that is open, with its prepared statements.
 pub(super) struct Session {
     client: Held,
     schema: String,
@@ -162,7 +157,6 @@ pub(super) struct Session {
     types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
-    /// Batches until COPY is tried again.
     avoided: u32,
     used: Instant,
 }
@@ -186,7 +180,6 @@ impl<T> Tls for T where
 {
 }
 
-/// Returns how to open connections with a connector for TLS.
 pub(super) fn connect_by(tls: impl Tls) -> Connect {
     Box::new(move |config| {
         let tls = tls.clone();
@@ -198,7 +191,6 @@ pub(super) fn connect_by(tls: impl Tls) -> Connect {
     })
 }
 
-/// Returns how to take connections from the user's pool, which the user's runtime drives.
 #[cfg(feature = "pool")]
 pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect {
     Box::new(move |_| {
@@ -284,12 +276,10 @@ impl Connections {
         Ok(())
     }
 
-    /// Returns whether a pool gives each transaction another session.
     pub(super) fn are_pooled(&self) -> bool {
         self.is_pooled.load(SeqCst)
     }
 
-    /// Opens a connection, whose notifications go to a channel.
     pub(super) async fn open(
         &self,
         notices: Option<UnboundedSender<Notification>>,
@@ -346,7 +336,6 @@ impl Connections {
         self.idle.lock().push(session);
     }
 
-    /// Closes connections that have not been used for a while, but for the latest one.
     fn close_idle(&self) {
         let mut idle = self.idle.lock();
         let old = idle.iter().take_while(|session| session.used.elapsed() >= IDLE).count();
@@ -355,7 +344,6 @@ impl Connections {
     }
 }
 
-/// Closes idle connections until the store ends.
 async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>) {
     while timeout(IDLE, &mut ended).await.is_err() {
         if let Some(connections) = connections.upgrade() {
@@ -403,7 +391,6 @@ impl Lane {
         answer(task).await
     }
 
-    /// Runs a statement in a turn.
     pub(super) async fn query(
         &self,
         sql: &'static str,
@@ -426,7 +413,6 @@ pub(super) async fn answer<R>(task: JoinHandle<StoreResult<R>>) -> StoreResult<R
 }
 
 impl Turn {
-    /// Runs a statement.
     pub(super) async fn query(
         &self,
         sql: &str,
@@ -435,7 +421,6 @@ impl Turn {
         run!(self, session => session.query(sql, parameters).await)
     }
 
-    /// Waits for a connection.
     pub(super) async fn run(&self) -> StoreResult<Run<'_>> {
         let session = self.connections.take().await?;
         Ok(Run { session, connections: &self.connections, tries: 0 })
@@ -536,7 +521,6 @@ impl Session {
         self.end(result).await
     }
 
-    /// Begins a transaction.
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
         let begin = self.begin.clone();
         let result = self.execute(begin.as_deref().unwrap_or("BEGIN")).await;
@@ -577,7 +561,6 @@ impl Session {
         Ok(BinaryCopyInWriter::new(self.client.copy_in(&statement).await?, types))
     }
 
-    /// Returns whether a COPY is likely to find all ids free.
     pub(super) fn may_copy(&mut self) -> bool {
         let may_copy = self.avoided == 0;
         self.avoided = self.avoided.saturating_sub(1);

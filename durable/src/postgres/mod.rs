@@ -56,21 +56,14 @@ use crate::{
 /// programs also work with that one, so that a deploy can be rolled back.
 const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema.sql"))];
 
-/// Version of the tables that this program makes.
 #[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]
 const NEWEST: i32 = MIGRATIONS.len() as i32;
 
-/// Versions of the tables, and for each the least compatible one.
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
     version integer NOT NULL, compatible integer NOT NULL);";
 
-/// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
-/// the table was empty may be a scan of the whole table.
-///
-/// It makes one plan for each statement: all are found by an index, and planning takes longer than
-/// many of them.
-///
-/// A statement waits only a moment for a row that another transaction has locked.
+/// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
+/// than many of them, and a plan from when the table was empty may be a scan of the whole table.
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
@@ -96,8 +89,7 @@ const RECHECK: Duration = Duration::from_secs(60);
 /// Timeouts that are due later than this are found by the next look.
 const NOTICE: Duration = Duration::from_secs(3_600);
 
-/// Time between attempts to listen again, and between looks while the server sends no
-/// notifications.
+/// Time between attempts to listen, and between looks while the server sends no notifications.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time between looks whether the server answers, and what its clock shows.
@@ -108,32 +100,23 @@ const DEAF_LOOKS: u32 = 60;
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
 ///
+/// Any executor may poll its futures, which only wait for answers: a thread of the store makes the
+/// calls and drives the connections. If a future is dropped before its call has a turn among those
+/// of its kind, the call is not made. Later, it is carried out to its end.
+///
 /// # Connections
 ///
 /// Clones share their connections. A process that waits has at most two: one that listens, which a
 /// timer needs, and one that was used last. A store opens others when calls of different kinds
-/// meet: at most three for writes, one for reads, and four for the deliveries of a timer, so nine
-/// in all. It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
-/// `application_name` is `delaywheel`, unless the parameters have another one.
-///
-/// # Pools of transactions
+/// meet, at most nine in all, and closes those that were not used for 10 to 20 seconds. In
+/// `pg_stat_activity`, their `application_name` is `delaywheel`, unless the parameters have another
+/// one.
 ///
 /// A store notices when it connects that the settings of a session do not reach the server, as
 /// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings
 /// with each transaction, which takes two round trips more. As no notifications arrive, its timers
-/// look for timeouts of other processes once a second.
-///
-/// The pool must notice a client whose machine has lost its power: set `tcp_keepidle` and the like.
-///
-/// # Use within `async` code
-///
-/// Any executor may poll the futures of the store, and none needs a runtime: a thread of the store
-/// makes the calls and drives the connections. A future only waits for the answer, so one that is
-/// not polled delays no other call.
-///
-/// If a future is dropped before its call has a turn among those of its kind, the call is not made.
-/// Later, the call is carried out to its end, the timers are told, and the next call of its kind
-/// waits for it.
+/// look for timeouts of other processes once a second. The pool must notice a client whose machine
+/// has lost its power: set `tcp_keepidle` and the like.
 ///
 /// # Transactions of your own
 ///
@@ -277,12 +260,13 @@ impl PostgresStore {
     ///
     /// A runtime of several workers drives them. Of the tasks on it, fewer than its workers may
     /// block at once for answers of the store: while all do, nothing drives the connections. So
-    /// tasks should await. After the end of the runtime or of the pool, calls fail, with
-    /// [`Closed`](StoreErrorReason::Closed). So finish the timers first: later ends of deliveries
-    /// are lost, and their timeouts are delivered again. The store keeps none while it has nothing
-    /// to do, and uses up to eight at once, so a pool with fewer has calls wait for each other. A
-    /// handler that holds a connection and waits for the store needs one more. As the store cannot
-    /// listen, its timers look for timeouts of other processes each second.
+    /// tasks should await. After the end of the runtime or of the pool, calls fail with
+    /// [`Closed`](StoreErrorReason::Closed), and the ends of deliveries are lost: finish the timers
+    /// first.
+    ///
+    /// The store keeps none while it has nothing to do, and uses up to eight at once, so a pool
+    /// with fewer has calls wait for each other. A handler that holds a connection and waits for
+    /// the store needs one more. As the store cannot listen, its timers look each second.
     ///
     /// # Examples
     ///
@@ -416,7 +400,6 @@ impl PostgresStore {
         Ok(self.call(client, sql, parameters).await?.get(0))
     }
 
-    /// Calls an SQL function within a transaction of the caller.
     async fn call(
         &self,
         client: &impl GenericClient,
@@ -427,7 +410,6 @@ impl PostgresStore {
         client.query_one(&sql, parameters).await.map_err(|error| store_error(error, false))
     }
 
-    /// Returns the notification of commands, if other processes need one.
     fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
         let (queue, due) = news(commands).next()?;
         let is_near = due <= now.saturating_add(NOTICE);
@@ -440,7 +422,6 @@ impl PostgresStore {
         format!("{} {}{queue}", due.as_micros(), self.shared.sender.load(SeqCst))
     }
 
-    /// Returns until when the history has an attempt that ends now.
     fn keep_until(&self, now: WallTime) -> Option<SystemTime> {
         let keep = *self.shared.keep.lock();
         (!keep.is_zero()).then(|| now.saturating_add(keep).to_system_time())
@@ -520,7 +501,6 @@ impl PostgresStore {
         answer(self.shared.connections.runtime.spawn_blocking(decode)).await
     }
 
-    /// Carries out commands.
     async fn carry_out(
         &self,
         turn: &Turn,
@@ -1017,7 +997,6 @@ async fn pass_on(
     }
 }
 
-/// Checks the parameters, and starts the thread of the connections.
 fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
     check_name(schema)?;
     let config: Config = parameters.parse().map_err(unavailable)?;
@@ -1127,7 +1106,6 @@ async fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> R
     }
 }
 
-/// Parameters of all groups.
 struct Extra<'a> {
     /// The notification that a delivery has become void.
     stopped: &'a str,
@@ -1138,7 +1116,6 @@ struct Extra<'a> {
     patience: &'a str,
 }
 
-/// Carries out the commands of a group, and fills in their answers.
 async fn write_group(
     group: &Group<'_>,
     session: &mut Session,
@@ -1188,7 +1165,6 @@ async fn write_group(
     Ok(())
 }
 
-/// The parameters of commands as arrays.
 #[derive(Default)]
 struct Columns<'a> {
     kinds: Vec<i16>,

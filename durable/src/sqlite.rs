@@ -39,6 +39,7 @@ use rusqlite::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    claims::{Claims, Hold, Queues, view},
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId, fnv},
     repeat::Repeat,
@@ -48,7 +49,6 @@ use crate::{
     },
     time::WallTime,
     transition::{Change, apply, ended, pending_record},
-    workers::{Queues, Workers},
 };
 
 const VERSION: u32 = 1;
@@ -147,35 +147,18 @@ struct Shared {
     lock: Option<Lock>,
 }
 
-/// Claims: known to this process only.
 #[derive(Default)]
 struct Held {
-    holds: FxHashMap<TimeoutId, Hold>,
+    claims: Claims,
     /// Records that a transaction may change. Their deliveries wait until it has ended.
     changing: FxHashSet<TimeoutId>,
     /// The process before did not close the file, and no worker has entered since.
     was_killed: bool,
     /// Attempts of records that were due by then are written before their deliveries begin.
     wary_until: Option<WallTime>,
-    workers: Workers,
-    queues: Queues,
     keep: Duration,
     frontiers: Vec<Frontier>,
-    last_token: u64,
     cleaned: String,
-}
-
-#[derive(Clone)]
-struct Hold {
-    /// `None` after the worker lost its lease; then only the number of attempts counts.
-    worker: Option<WorkerId>,
-    token: u64,
-    next: WallTime,
-    begun: bool,
-    attempt: u32,
-    queue: Name,
-    priority: Priority,
-    key: Option<Name>,
 }
 
 type Part = (Name, Priority);
@@ -241,9 +224,9 @@ impl SqliteStore {
         let lock = lock_beside(&path)?;
         let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
-        let last_token = epoch << TOKENS;
-        let mut held = Held { was_killed, last_token, cleaned, ..Held::default() };
-        read_queues(&writer, &mut held.queues).map_err(store_error)?;
+        let mut held = Held { was_killed, cleaned, ..Held::default() };
+        held.claims.last_token = epoch << TOKENS;
+        read_queues(&writer, &mut held.claims.queues).map_err(store_error)?;
         Self::with(writer, held, path, Some(lock))
     }
 
@@ -331,9 +314,22 @@ impl SqliteStore {
     /// Returns the queues. Another process may have added some to a file that is only read.
     fn known_queues(&self, held: &mut Held) -> StoreResult<Vec<QueueState>> {
         if self.shared.lock.is_none() {
-            self.read(|reader| read_queues(reader, &mut held.queues))?;
+            self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
         }
-        Ok(held.queues.list())
+        Ok(held.claims.queues.list())
+    }
+
+    /// Makes a change that may void claims. If it does, tells the timers, and has the next claims
+    /// read the records again.
+    fn void<R>(&self, change: impl FnOnce(&mut Held) -> R) -> R {
+        let mut held = self.shared.held.lock();
+        let result = change(&mut held);
+        if mem::take(&mut held.claims.has_voided) {
+            held.frontiers.clear();
+            drop(held);
+            self.shared.listeners.tell_all();
+        }
+        result
     }
 
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
@@ -393,7 +389,7 @@ impl Store for SqliteStore {
         while held.changing.contains(id) {
             self.shared.settled.wait(&mut held);
         }
-        self.read(|reader| find(reader, id, held.holds.get(id)))
+        self.read(|reader| find(reader, id, held.claims.holds.get(id)))
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
@@ -457,9 +453,7 @@ impl Store for SqliteStore {
         if self.shared.lock.is_none() {
             return Ok(None);
         }
-        let held = self.shared.held.lock();
-        let holds = held.holds.values().map(|hold| (hold.worker, hold.begun));
-        Ok(Some(held.workers.leases(limit, &holds)))
+        Ok(Some(self.shared.held.lock().claims.leases(limit)))
     }
 
     async fn enter(
@@ -471,42 +465,25 @@ impl Store for SqliteStore {
         if self.shared.lock.is_none() {
             return Err(StoreError::new(StoreErrorReason::ReadOnly));
         }
-        let mut held = self.shared.held.lock();
-        if mem::take(&mut held.was_killed) {
-            held.wary_until = Some(now);
-        }
-        let (worker, old) = held.workers.enter(now.saturating_add(lease), name);
-        if let Some(old) = old {
-            held.take_from(old);
-        }
-        Ok(worker)
+        Ok(self.void(|held| {
+            if mem::take(&mut held.was_killed) {
+                held.wary_until = Some(now);
+            }
+            held.claims.enter(now.saturating_add(lease), name)
+        }))
     }
 
     async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
-        let mut held = self.shared.held.lock();
-        let (is_known, lapsed) = held.workers.renew(worker, now, lease);
-        for &worker in &lapsed {
-            held.take_from(worker);
-        }
-        drop(held);
-        if !lapsed.is_empty() {
-            self.shared.listeners.tell_all();
-        }
-        Ok(is_known)
+        Ok(self.void(|held| held.claims.renew(worker, now, lease)))
     }
 
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
-        self.shared.held.lock().take_from(worker);
-        self.shared.listeners.tell_all();
+        self.void(|held| held.claims.take_from(worker));
         Ok(())
     }
 
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
-        let taken = self.shared.held.lock().take_all_but(tokens, worker);
-        if taken > 0 {
-            self.shared.listeners.tell_all();
-        }
-        Ok(taken)
+        Ok(self.void(|held| held.claims.keep_only(worker, tokens)))
     }
 
     async fn claim(
@@ -515,15 +492,14 @@ impl Store for SqliteStore {
         request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
         let mut held = self.shared.held.lock();
-        if !held.workers.is_known(worker) {
+        if !held.claims.is_known(worker) {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
-        if request.paused || !held.queues.is_paused(&request.queue) {
+        if request.paused || !held.claims.queues.is_paused(&request.queue) {
             self.read(|reader| held.claim(&mut batch, request, reader))?;
         }
-        let holders = held.holds.values().filter_map(|hold| hold.worker);
-        batch.lapse = request.lapse.then(|| held.workers.lapse(holders, worker)).flatten();
+        batch.lapse = request.lapse.then(|| held.claims.lapse(worker)).flatten();
         if let Some(until) = held.wary_until.filter(|_| batch.records.is_empty())
             && !self.read(|reader| Held::has_record(until, reader))?
         {
@@ -556,7 +532,7 @@ impl Store for SqliteStore {
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>> {
         let is_wary = |state: &Held| {
-            let mut holds = claims.iter().filter_map(|claim| state.holds.get(&claim.id));
+            let mut holds = claims.iter().filter_map(|claim| state.claims.holds.get(&claim.id));
             holds.any(|hold| state.is_wary(hold.next))
         };
         let mut state = self.shared.held.lock();
@@ -569,45 +545,21 @@ impl Store for SqliteStore {
         while claims.iter().any(|claim| state.changing.contains(&claim.id)) {
             self.shared.settled.wait(&mut state);
         }
-        let may_begin = |hold: &Hold, claim: &Claim| {
-            let is_held = hold.worker.is_some() && hold.token == claim.token;
-            is_held && !hold.begun && hold.next <= now
-        };
-        let mut running = FxHashMap::<_, usize>::default();
-        for hold in state.holds.values().filter(|hold| hold.begun && hold.worker.is_some()) {
-            if let (true, Some(key)) = (key_limit.is_some(), &hold.key) {
-                *running.entry((hold.queue.clone(), key.clone())).or_default() += 1;
-            }
-        }
-        let answers = claims.iter().map(|claim| {
-            let hold = state.holds.get(&claim.id).filter(|hold| may_begin(hold, claim));
-            let Some(hold) = hold else { return Begun::Void };
-            if state.queues.is_paused(&hold.queue) {
-                return Begun::Paused;
-            }
-            if let (Some(limit), Some(key)) = (key_limit, &hold.key) {
-                let running = running.entry((hold.queue.clone(), key.clone())).or_default();
-                if *running >= limit.get() {
-                    return Begun::Busy;
-                }
-                *running += 1;
-            }
-            Begun::Begun
-        });
-        let answers: Vec<_> = answers.collect();
+        let answers = state.claims.begin(now, claims, key_limit, |_| false);
+        let Some(writer) = &mut writer else { return Ok(answers) };
         let begun = claims.iter().zip(&answers).filter(|(_, answer)| **answer == Begun::Begun);
-        if let Some(writer) = &mut writer {
-            let attempts = begun.clone().filter_map(|(claim, _)| {
-                let hold = state.holds.get(&claim.id)?;
-                state.is_wary(hold.next).then_some((&claim.id, hold.attempt + 1))
-            });
-            let attempts: Vec<_> = attempts.collect();
-            count_attempts(writer, &attempts).map_err(commit_error)?;
-        }
-        for (claim, _) in begun {
-            if let Some(hold) = state.holds.get_mut(&claim.id) {
-                (hold.begun, hold.attempt) = (true, hold.attempt + 1);
+        let attempts = begun.clone().filter_map(|(claim, _)| {
+            let hold = state.claims.holds.get(&claim.id)?;
+            state.is_wary(hold.next).then_some((&claim.id, hold.attempt))
+        });
+        let attempts: Vec<_> = attempts.collect();
+        if let Err(error) = count_attempts(writer, &attempts) {
+            for (claim, _) in begun {
+                if let Some(hold) = state.claims.holds.get_mut(&claim.id) {
+                    (hold.begun, hold.attempt) = (false, hold.attempt - 1);
+                }
             }
+            return Err(commit_error(error));
         }
         Ok(answers)
     }
@@ -619,18 +571,18 @@ impl Store for SqliteStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        if !self.shared.held.lock().queues.is_known(queue) {
+        if !self.shared.held.lock().claims.queues.is_known(queue) {
             let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
             let writer = self.shared.writer.lock();
             writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;
         }
-        Ok(self.shared.held.lock().queues.permits(queue, now, rate, most))
+        Ok(self.shared.held.lock().claims.queues.permits(queue, now, rate, most))
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         let writer = self.shared.writer.lock();
         set_paused(&writer, queue, is_paused).map_err(commit_error)?;
-        self.shared.held.lock().queues.pause(queue, is_paused);
+        self.shared.held.lock().claims.queues.pause(queue, is_paused);
         drop(writer);
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
@@ -746,8 +698,7 @@ impl Effects {
     /// Removes the record of a claim without reading it. It is where it was claimed, as a change of
     /// its place would have taken the hold away.
     fn remove_held(&mut self, claim: &Claim, writer: &Connection) -> rusqlite::Result<Answer> {
-        let is_valid = |hold: &&Hold| hold.worker.is_some() && hold.token == claim.token;
-        let Some(hold) = self.holds.get(&claim.id).filter(is_valid) else {
+        let Some(hold) = self.holds.get(&claim.id).filter(|hold| hold.is_of(claim)) else {
             return Ok(Answer::Settled(false));
         };
         let spot = ((hold.queue.clone(), hold.priority), hold.next);
@@ -806,29 +757,31 @@ impl Held {
     /// Marks the records of commands as changing, and reserves a token for each command.
     fn mark(&mut self, commands: &[Command]) -> Effects {
         let ids = || commands.iter().map(Command::id);
-        let holds = ids().filter_map(|id| Some((id.clone(), self.holds.get(id)?.clone())));
+        let claims = &self.claims;
+        let holds = ids().filter_map(|id| Some((id.clone(), claims.holds.get(id)?.clone())));
         let queues = commands.iter().filter_map(|command| match command {
-            Command::Schedule(new) if !self.queues.is_known(&new.queue) => Some(new.queue.clone()),
+            Command::Schedule(new) => Some(&new.queue),
             _ => None,
         });
+        let queues = queues.filter(|queue| !claims.queues.is_known(queue));
         let effects = Effects {
             holds: holds.collect(),
-            token: self.last_token,
+            token: claims.last_token,
             keep: self.keep,
-            queues: queues.collect(),
+            queues: queues.cloned().collect(),
             cleaned: self.cleaned.clone(),
             ..Effects::default()
         };
         self.changing.extend(ids().cloned());
-        self.last_token += commands.len() as u64;
+        self.claims.last_token += commands.len() as u64;
         effects
     }
 
     fn take_effect(&mut self, effects: &Effects) {
-        effects.queues.iter().for_each(|queue| self.queues.add(queue));
+        effects.queues.iter().for_each(|queue| self.claims.queues.add(queue));
         self.cleaned.clone_from(&effects.cleaned);
         for (id, before, after) in &effects.changes {
-            self.holds.remove(id);
+            self.claims.holds.remove(id);
             if let Some((part, next)) = before {
                 for frontier in self.of_part(part).filter(|frontier| !frontier.loose.is_empty()) {
                     frontier.loose.remove(&(*next, id.clone()));
@@ -853,44 +806,8 @@ impl Held {
         self.wary_until.is_some_and(|until| next <= until)
     }
 
-    /// Removes a worker, and voids its claims.
-    fn take_from(&mut self, worker: WorkerId) {
-        self.workers.remove(worker);
-        self.take_all_but(&[], worker);
-    }
-
-    /// Voids the claims of a worker but for some, and returns their number.
-    fn take_all_but(&mut self, tokens: &[u64], worker: WorkerId) -> u64 {
-        // The next claims read its records again.
-        self.frontiers.clear();
-        let mut taken = 0;
-        for hold in self.holds.values_mut().filter(|hold| hold.worker == Some(worker)) {
-            if !tokens.contains(&hold.token) {
-                (hold.worker, taken) = (None, taken + 1);
-            }
-        }
-        taken
-    }
-
-    fn is_held(&self, id: &str) -> bool {
-        self.holds.get(id).is_some_and(|hold| hold.worker.is_some())
-    }
-
     fn hold(&mut self, record: &mut Record, worker: WorkerId) {
-        self.last_token += 1;
-        record.token = self.last_token;
-        record.state = State::Claimed;
-        let hold = Hold {
-            worker: Some(worker),
-            token: record.token,
-            next: record.next,
-            begun: false,
-            attempt: record.attempt,
-            queue: record.queue.clone(),
-            priority: record.priority,
-            key: record.key.clone(),
-        };
-        self.holds.insert(record.id.clone(), hold);
+        self.claims.hold(record, worker);
         let place = (record.next, record.id.clone());
         self.of_part(&(record.queue.clone(), record.priority)).for_each(|frontier| {
             frontier.loose.remove(&place);
@@ -995,7 +912,7 @@ impl Held {
             let start = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
             let mut rows = statement.query(start)?;
             while has_room && let Some(row) = rows.next()? {
-                if row.get_ref(2)?.as_str().is_ok_and(|id| self.is_held(id)) {
+                if row.get_ref(2)?.as_str().is_ok_and(|id| self.claims.is_held(id)) {
                     frontier.to = place(row)?;
                     continue;
                 }
@@ -1021,8 +938,7 @@ impl Held {
     }
 
     fn read_row(&self, row: &Row<'_>) -> rusqlite::Result<Record> {
-        let id = row.get_ref(2)?.as_str()?;
-        read_row(row, self.holds.get(id))
+        read_row(row).map(|record| self.claims.view(record))
     }
 }
 
@@ -1146,7 +1062,7 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool,
             let mut rows = statement.query(())?;
             let mut count = 0;
             while let Some(row) = rows.next()? {
-                read_row(row, None)?;
+                read_row(row)?;
                 count += 1;
             }
             let found = format!("SELECT count(*) FROM {BY_ID}");
@@ -1222,7 +1138,8 @@ fn find(
     hold: Option<&Hold>,
 ) -> rusqlite::Result<Option<Record>> {
     let mut statement = connection.prepare_cached(&format!("{COLUMNS} {BY_ID} WHERE id = ?"))?;
-    statement.query_row([id.as_str()], |row| read_row(row, hold)).optional()
+    let record = statement.query_row([id.as_str()], read_row).optional()?;
+    Ok(record.map(|record| view(record, hold)))
 }
 
 /// Passes over a record that cannot be read, as it would stop its queue.
@@ -1340,7 +1257,7 @@ fn place(row: &Row<'_>) -> rusqlite::Result<Place> {
     Ok((time(row, 1)?, id.map_err(damaged)?))
 }
 
-fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
+fn read_row(row: &Row<'_>) -> rusqlite::Result<Record> {
     let name = |text: &str| Name::new(text).map_err(damaged);
     let (next, id) = place(row)?;
     let text = row.get_ref(5)?.as_str_or_null()?;
@@ -1362,15 +1279,7 @@ fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
     if checksum(&record, text) != row.get::<_, i64>(8)? {
         return Err(damaged("the checksum differs"));
     }
-    // What only this process knows.
-    let Some(hold) = hold else { return Ok(record) };
-    let state = match hold {
-        _ if record.state == State::Dead => State::Dead,
-        hold if hold.worker.is_none() => State::Pending,
-        hold if hold.begun => State::Delivering,
-        _ => State::Claimed,
-    };
-    Ok(Record { state, attempt: hold.attempt, token: hold.token, ..record })
+    Ok(record)
 }
 
 fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<WallTime> {

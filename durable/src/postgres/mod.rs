@@ -40,6 +40,7 @@ use self::{
     },
 };
 use crate::{
+    claims::interval,
     error::{StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
@@ -49,7 +50,6 @@ use crate::{
         Store, WorkerId, WorkerLease, news,
     },
     time::{WallClock, WallTime},
-    workers::interval,
 };
 
 /// Statements that lead from one version of the tables to the next, and the least version whose

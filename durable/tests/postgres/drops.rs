@@ -13,30 +13,9 @@ fn poll_once<R>(call: &mut Pin<Box<dyn Future<Output = StoreResult<R>> + Send + 
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-/// Waits until a query counts zero.
-fn wait_for_none(client: &mut postgres::Client, count: &str) {
-    until(|| client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0);
-}
-
-#[test]
-fn a_write_that_nobody_polls_delays_no_timer() {
-    let Some((_server, store, now)) = stored() else { return };
-    let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
-    timer.schedule("first", LONG, b"").wait().expect("schedule");
-    let due = now.saturating_add(LONG);
-    let commands = [Command::Schedule(NewTimeout::new("a", due, b"").expect("valid"))];
-    let mut parked = store.write(now, &commands);
-    poll_once(&mut parked);
-    let receipt = timer.schedule("b", LONG, b"");
-    let (sender, ended) = mpsc::channel();
-    thread::spawn(move || drop(sender.send(receipt.wait())));
-    ended.recv_timeout(LONG).expect("it does not wait").expect("schedule");
-    parked.block_on().expect("write");
-}
-
 #[test]
 fn a_read_that_nobody_polls_delays_no_other() {
-    let Some((_server, store, _)) = stored() else { return };
+    let Some((_server, store, _, _)) = stored() else { return };
     let id = TimeoutId::new("a").expect("valid");
     let mut parked = store.get(&id);
     poll_once(&mut parked);
@@ -50,8 +29,7 @@ fn a_read_that_nobody_polls_delays_no_other() {
 /// A table is locked, and readers give up.
 #[test]
 fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
-    let Some((server, store, now)) = stored() else { return };
-    let mut client = client(&server);
+    let Some((_server, store, mut client, now)) = stored() else { return };
     client.batch_execute(STALL_READS).expect("stall");
     let mut first = store.history(now, None, None, 1);
     poll_once(&mut first);
@@ -71,9 +49,9 @@ fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
 
 #[test]
 fn a_call_that_is_dropped_before_its_turn_is_not_made() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((server, store, mut client, now)) = stored() else { return };
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
-    let (mut client, mut watcher) = (client(&server), client(&server));
+    let mut watcher = self::client(&server);
     let mut lock = client.transaction().expect("begin");
     lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).expect("lock");
     let mut leave = store.leave(worker);
@@ -91,9 +69,8 @@ fn a_call_that_is_dropped_before_its_turn_is_not_made() {
 /// The timer drives its reads itself, so nothing but the drop tells of the end of the receipt.
 #[test]
 fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
-    let mut client = client(&server);
     client.batch_execute(STALL_READS).expect("stall");
     let count = "CREATE SEQUENCE made;
         ALTER VIEW delaywheel.history RENAME TO slow;
@@ -117,7 +94,7 @@ fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
 /// No task of the first queue runs, so the timer asks the store whether that queue is paused.
 #[test]
 fn a_slow_read_delays_no_delivery_of_another_queue() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let ((spawn, tasks), (sender, seen)) = (mpsc::channel(), mpsc::channel());
     let other = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
     let timer = DurableTimer::builder(store.clone())
@@ -129,7 +106,6 @@ fn a_slow_read_delays_no_delivery_of_another_queue() {
         .expect("start");
     timer.schedule("waits", Duration::ZERO, b"").wait().expect("schedule");
     let _task = tasks.recv_timeout(LONG).expect("a task");
-    let mut client = client(&server);
     client.batch_execute(STALL_READS).expect("stall");
     let mut read = store.history(now, None, None, 1);
     poll_once(&mut read);
@@ -146,19 +122,17 @@ fn a_slow_read_delays_no_delivery_of_another_queue() {
 /// The timer does not look by itself, and its own process has sent the notification.
 #[test]
 fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let worker = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
     put(&store, "a", now.saturating_sub(SECOND));
     assert_eq!(claim(&store, worker, now).len(), 1);
     let (sender, seen) = mpsc::channel();
     let timer = telling(DurableTimer::builder(store.clone()).recheck(None), sender);
-    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
-    let mut client = client(&server);
+    deliver(&timer, &seen, "before");
     let mut leave = store.leave(worker);
     poll_once(&mut leave);
-    let sql = format!("SELECT count(*) FROM delaywheel.workers WHERE id = {}", worker.0);
-    wait_for_none(&mut client, &sql);
+    let sql = "SELECT FROM delaywheel.workers WHERE id = $1";
+    until(|| client.query(sql, &[&worker.0.cast_signed()]).expect("query").is_empty());
     drop(leave);
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
@@ -166,10 +140,9 @@ fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
 /// The same if the call panics: the server has committed, and the store cannot read the answer.
 #[test]
 fn a_timer_hears_of_a_change_whose_call_panics() {
-    let Some((server, store, _)) = stored() else { return };
+    let Some((_server, store, mut client, _)) = stored() else { return };
     let (sender, seen) = mpsc::channel();
     let timer = telling(DurableTimer::builder(store).recheck(None), sender);
-    let mut client = client(&server);
     client.batch_execute("SELECT delaywheel.schedule('before', now(), '')").expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
     let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
@@ -177,21 +150,4 @@ fn a_timer_hears_of_a_change_whose_call_panics() {
     client.batch_execute(other_type).expect("another type");
     timer.schedule("a", Duration::ZERO, b"").wait().expect_err("it panics");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
-}
-
-/// The same for a delivery under way, which the cancel stops.
-#[test]
-fn a_timer_hears_of_a_cancel_whose_future_nobody_polls() {
-    let Some((server, store, _)) = stored() else { return };
-    let (sender, deliveries) = mpsc::channel();
-    let builder = DurableTimer::builder(store.clone()).recheck(None).lease(10 * LONG);
-    let timer = builder.build_with(move |delivery| drop(sender.send(delivery))).expect("start");
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    let delivery = deliveries.recv_timeout(LONG).expect("delivery");
-    let commands = [Command::Cancel(delivery.id().clone())];
-    let mut cancel = store.write(timer.now(), &commands);
-    poll_once(&mut cancel);
-    wait_for_none(&mut client(&server), "SELECT count(*) FROM delaywheel.timeouts");
-    drop(cancel);
-    until(|| !delivery.is_current());
 }

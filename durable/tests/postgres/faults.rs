@@ -37,8 +37,7 @@ async fn a_locked_row_delays_its_own_commands_only() {
     assert!(beside < 3 * alone + 5 * SECOND, "{alone:?} alone, {beside:?} beside the lock");
     let delete = "DELETE FROM delaywheel.timeouts WHERE id = 'x'";
     transaction.execute(delete, &[]).await.expect("nothing");
-    let DurableError::Store(error) = refused.wait().expect_err("locked") else { panic!() };
-    assert_eq!(error.reason(), StoreErrorReason::Locked);
+    assert_eq!(reason(refused.wait()), StoreErrorReason::Locked);
     drop((first, second));
     let last = (timer.cancel("x"), timer.schedule("x", Duration::ZERO, b""));
     transaction.commit().await.expect("commit");
@@ -109,12 +108,11 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
 /// The transaction has a row of the queue that others cannot see, and must wait for.
 #[test]
 fn a_transaction_that_adds_a_queue_keeps_no_timeout_of_others_from_it() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let write = |id| {
         let new = NewTimeout::new(id, now, b"").and_then(|new| new.queue("q")).expect("valid");
         store.write(now, &[Command::Schedule(new)]).block_on().map(drop)
     };
-    let mut client = client(&server);
     let mut open = client.transaction().expect("begin");
     let schedule = "SELECT delaywheel.schedule('theirs', now(), '', NULL, 'q')";
     open.batch_execute(schedule).expect("schedule");
@@ -140,15 +138,11 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     let ids = ["a", "bad", "b", "damaged", "c"];
     let all: Vec<_> = ids.map(|id| timer.schedule(id, Duration::ZERO, b"")).into();
     for (id, receipt) in ids.into_iter().zip(all) {
-        match receipt.wait() {
-            Ok(_) => assert!(!["bad", "damaged"].contains(&id)),
-            Err(DurableError::Store(error)) if id == "damaged" => {
-                assert_eq!(error.reason(), StoreErrorReason::Corrupt);
-            }
-            Err(DurableError::Store(error)) => {
-                assert_eq!((id, error.reason()), ("bad", StoreErrorReason::Refused));
-            }
-            Err(error) => panic!("{error}"),
+        let answer = receipt.wait();
+        match id {
+            "bad" => assert_eq!(reason(answer), StoreErrorReason::Refused),
+            "damaged" => assert_eq!(reason(answer), StoreErrorReason::Corrupt),
+            _ => drop(answer.expect(id)),
         }
     }
     for _ in 0..3 {
@@ -162,9 +156,8 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         .expect("database");
     let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
-    let error =
-        PostgresStore::connect_blocking(&latin, "delaywheel", NoTls).expect_err("not UTF-8");
-    assert_eq!(error.reason(), StoreErrorReason::Other);
+    let connected = PostgresStore::connect_blocking(&latin, "delaywheel", NoTls);
+    assert_eq!(reason(connected), StoreErrorReason::Other);
 }
 
 /// The blocking calls, and the drop of the last handle, are within a runtime.
@@ -197,8 +190,7 @@ async fn a_store_works_and_ends_within_a_runtime() {
 #[test]
 fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
+    let Some((server, store, _, _)) = stored() else { return };
     let due = store.clock().now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
@@ -263,8 +255,8 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
 async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() {
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
-    store.keep_history(LONG);
     let now = store.clock().now();
+    store.keep_history(LONG);
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     store.write(now, &[Command::Schedule(new.clone())]).block_on().expect("write");
@@ -310,9 +302,8 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 1)").expect("version");
     PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("compatible");
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1002, 1001)").expect("version");
-    let error =
-        PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect_err("not compatible");
-    assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
+    let connected = PostgresStore::connect_blocking(&app, "delaywheel", NoTls);
+    assert_eq!(reason(connected), StoreErrorReason::NewerVersion);
 }
 
 /// The server accepts connections, and no bytes come back any more.
@@ -392,16 +383,14 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     let store = connect(&server);
     let now = store.clock().now();
     // Two calls at once have two connections.
-    thread::scope(|scope| {
-        let history = scope.spawn(|| store.history(now, None, None, 1).block_on());
-        wait_for(&mut client, STALLED);
+    let history = || store.history(now, None, None, 1).block_on();
+    let history = during(&mut client, history, |_| {
         store.are_current(&[]).block_on().expect("current");
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        history.join().expect("no panic").expect("history");
     });
+    history.expect("history");
     let new = NewTimeout::new("a", now, b"").expect("valid");
     let write = || store.write(new.due, &[Command::Schedule(new.clone())]).block_on();
-    assert_eq!(write().expect_err("a standby").reason(), StoreErrorReason::ReadOnly);
+    assert_eq!(reason(write()), StoreErrorReason::ReadOnly);
     let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
     client.batch_execute(primary).expect("the primary");
     write().expect("a new connection");
@@ -410,11 +399,11 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
 /// The server refuses the plan of a prepared statement whose result has other types by now.
 #[test]
 fn a_store_prepares_statements_again_after_a_change_of_a_table() {
-    let Some((server, store, _)) = stored() else { return };
+    let Some((_server, store, mut client, _)) = stored() else { return };
     let before = store.queues().block_on().expect("queues");
     let change = "ALTER TABLE delaywheel.queues RENAME TO old;
         CREATE VIEW delaywheel.queues AS SELECT name::varchar, is_paused FROM delaywheel.old";
-    client(&server).batch_execute(change).expect("change");
+    client.batch_execute(change).expect("change");
     store.queues().block_on().expect_err("another type");
     assert_eq!(store.queues().block_on().expect("a new session"), before);
 }
@@ -422,8 +411,7 @@ fn a_store_prepares_statements_again_after_a_change_of_a_table() {
 /// SQL functions and transactions of users end these attempts.
 #[test]
 fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
-    let Some((server, store, now)) = stored() else { return };
-    let mut client = client(&server);
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let old = "INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
         SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32)";
     client.batch_execute(old).expect("old attempts");
@@ -445,11 +433,10 @@ fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
 /// Each version of a row stays as long as an old transaction may read it.
 #[test]
 fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
     let new = NewTimeout::new("a", now, b"").expect("valid").queue("q").expect("valid");
     store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
-    let mut client = client(&server);
     let mut rows = |table: &str| {
         let sql = format!("SELECT string_agg(ctid::text, '') FROM delaywheel.{table}");
         client.query_one(&sql, &[]).expect("rows").get::<_, String>(0)
@@ -465,8 +452,8 @@ fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
 /// The server cannot remove rows that an old transaction may read.
 #[test]
 fn kept_counts_read_few_rows_while_an_old_transaction_is_open() {
-    let Some((server, _store, _)) = stored() else { return };
-    let (mut old, mut client) = (client(&server), client(&server));
+    let Some((server, _store, mut client, _)) = stored() else { return };
+    let mut old = self::client(&server);
     let mut old = old.transaction().expect("begin");
     old.batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1").expect("old");
     let many = "INSERT INTO delaywheel.counts SELECT 1, 0 FROM generate_series(1, 500000);
@@ -509,19 +496,13 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
     let now = store.clock().now();
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     for code in ["57014", "55P03", "40P01"] {
-        let id = TimeoutId::new(code).expect("valid");
-        let new = NewTimeout::new(id.clone(), now, b"").expect("valid");
-        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
+        let id = put(&store, code, now);
         clock(&format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
         let request = ClaimRequest::new(now, now.saturating_add(SECOND));
-        let error = store.claim(worker, &request).block_on().expect_err("it fails");
-        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{code}");
+        let failed = reason(store.claim(worker, &request).block_on());
+        assert_eq!(failed, StoreErrorReason::OutcomeUnknown, "{code}");
         clock("");
-        assert_eq!(
-            store.get(&id).block_on().expect("get").expect("kept").state,
-            State::Claimed,
-            "{code}"
-        );
+        assert_eq!(state(&store, &id), State::Claimed, "{code}");
     }
 }
 
@@ -529,8 +510,8 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
 /// pass it.
 #[test]
 fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
-    let Some((server, store, now)) = stored() else { return };
-    let (mut client, mut other) = (client(&server), client(&server));
+    let Some((server, store, mut client, now)) = stored() else { return };
+    let mut other = self::client(&server);
     put(&store, "first", now);
     let mut wait_for_standby = |name| {
         let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");

@@ -88,9 +88,6 @@ const SCHEMA: &str = "
     ) STRICT;
     INSERT INTO store VALUES (0, 0, 0, 0, '');";
 
-const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2)
-    AND next <= ?";
-
 const COLUMNS: &str =
     "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum, queue,
     priority, key FROM";
@@ -798,8 +795,9 @@ impl Held {
     }
 
     fn has_record(until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
-        let sql = format!("SELECT EXISTS (SELECT 1 FROM records WHERE {DUE})");
-        reader.prepare_cached(&sql)?.query_row([until.as_micros()], |row| row.get(0))
+        let sql = "SELECT EXISTS (SELECT 1 FROM records WHERE dead = 0
+            AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2) AND next <= ?)";
+        reader.prepare_cached(sql)?.query_row([until.as_micros()], |row| row.get(0))
     }
 
     fn is_wary(&self, next: WallTime) -> bool {
@@ -1334,6 +1332,7 @@ fn commit_error(error: rusqlite::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use std::{
+        fs,
         sync::mpsc::{self, Receiver, Sender},
         thread,
     };
@@ -1354,6 +1353,18 @@ mod tests {
 
     fn schedule(id: &str, due: u64) -> Command {
         Command::Schedule(NewTimeout::new(id, at(due), b"").expect("valid"))
+    }
+
+    fn enter(store: &SqliteStore) -> WorkerId {
+        store.enter(at(0), Duration::MAX, None).block_on().expect("enter")
+    }
+
+    fn write(store: &SqliteStore, commands: &[Command]) {
+        store.write(at(0), commands).block_on().expect("write");
+    }
+
+    fn begin(store: &SqliteStore, claims: &[Claim]) -> Vec<Begun> {
+        store.begin(at(60), claims, None).block_on().expect("begin")
     }
 
     fn claim(store: &SqliteStore, worker: WorkerId) -> Vec<Record> {
@@ -1396,8 +1407,8 @@ mod tests {
     #[test]
     fn a_commit_that_fails_changes_nothing_and_voids_no_claim() {
         let (_folder, store) = open();
-        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-        store.write(at(0), &[schedule("first", 50)]).block_on().expect("write");
+        let worker = enter(&store);
+        write(&store, &[schedule("first", 50)]);
         let claims = [claim(&store, worker)[0].claim()];
         let notices = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&notices);
@@ -1411,6 +1422,8 @@ mod tests {
         };
         store.shared.writer.lock().commit_hook(Some(|| true));
         assert_eq!(fails(), StoreErrorReason::OutcomeUnknown);
+        store.shared.held.lock().wary_until = Some(at(60));
+        store.begin(at(60), &claims, None).block_on().expect_err("the attempt is not written");
         assert_eq!(*notices.lock(), [at(20)]);
         store.shared.writer.lock().commit_hook(None::<fn() -> bool>);
         set("PRAGMA query_only = 1");
@@ -1423,19 +1436,11 @@ mod tests {
         assert_eq!(error.reason(), StoreErrorReason::Full);
         set("PRAGMA max_page_count = 1000000");
         assert_eq!(store.count().block_on().expect("count").live, 1);
-        assert_eq!(store.begin(at(60), &claims, None).block_on().expect("begin"), [Begun::Begun]);
-        store.write(at(0), &commands).block_on().expect("it goes on");
+        assert_eq!(begin(&store, &claims), [Begun::Begun]);
+        let first = store.get(&claims[0].id).block_on().expect("get").expect("kept");
+        assert_eq!(first.attempt, 1);
+        write(&store, &commands);
         assert_eq!(ids(&claim(&store, worker)), ["second", "first"]);
-    }
-
-    #[test]
-    fn a_disk_without_room_for_the_index_of_the_log_is_full() {
-        let error = || {
-            let code = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
-            rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)
-        };
-        assert_eq!(store_error(error()).reason(), StoreErrorReason::Full);
-        assert_eq!(commit_error(error()).reason(), StoreErrorReason::OutcomeUnknown);
     }
 
     fn gate(store: &SqliteStore) -> (Receiver<()>, Sender<()>) {
@@ -1451,25 +1456,22 @@ mod tests {
     #[test]
     fn a_commit_delays_only_deliveries_and_reads_of_its_own_records() {
         let (_folder, store) = open();
-        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-        store.write(at(0), &[schedule("a", 10), schedule("b", 10)]).block_on().expect("write");
+        let worker = enter(&store);
+        write(&store, &[schedule("a", 10), schedule("b", 10)]);
         let claims: Vec<_> = claim(&store, worker).iter().map(Record::claim).collect();
-        store.write(at(0), &[schedule("c", 10)]).block_on().expect("write");
+        write(&store, &[schedule("c", 10)]);
         let (commit, go) = gate(&store);
         thread::scope(|scope| {
             let cancel = scope
                 .spawn(|| store.write(at(0), &[Command::Cancel(claims[0].id.clone())]).block_on());
             commit.recv().expect("a commit");
-            assert_eq!(
-                store.begin(at(10), &claims[1..], None).block_on().expect("begin"),
-                [Begun::Begun]
-            );
+            assert_eq!(begin(&store, &claims[1..]), [Begun::Begun]);
             assert_eq!(ids(&claim(&store, worker)), ["c"]);
-            let begin = scope.spawn(|| store.begin(at(10), &claims[..1], None).block_on());
+            let begin = scope.spawn(|| begin(&store, &claims[..1]));
             let get = scope.spawn(|| store.get(&claims[0].id).block_on());
             go.send(()).expect("the commit waits");
             cancel.join().expect("no panic").expect("write");
-            assert_eq!(begin.join().expect("no panic").expect("begin"), [Begun::Void]);
+            assert_eq!(begin.join().expect("no panic"), [Begun::Void]);
             assert_eq!(get.join().expect("no panic").expect("get"), None);
         });
     }
@@ -1498,8 +1500,16 @@ mod tests {
         assert!(is_wary(&open()), "the one before was not closed");
         let store = open();
         assert!(is_wary(&store), "no worker has entered since");
-        store.enter(WallTime::MIN, Duration::MAX, None).block_on().expect("enter");
+        enter(&store);
         drop(store);
-        assert!(!is_wary(&open()));
+        let store = open();
+        assert!(!is_wary(&store));
+        enter(&store);
+        // A kill leaves the files as they are.
+        let copy = tempfile::tempdir().expect("folder");
+        for name in ["timeouts.db", "timeouts.db-wal"] {
+            fs::copy(folder.path().join(name), copy.path().join(name)).expect("copy");
+        }
+        assert!(is_wary(&SqliteStore::open(copy.path().join("timeouts.db")).expect("open")));
     }
 }

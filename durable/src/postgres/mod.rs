@@ -947,6 +947,7 @@ async fn listen(shared: Weak<Shared>) {
                     store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }
+            drop(store);
         } else {
             let (sender, notices) = mpsc::unbounded_channel();
             let (opened, schema) = (store.connections.open(Some(sender)).await, &store.schema);
@@ -956,10 +957,7 @@ async fn listen(shared: Weak<Shared>) {
                 // The error is that the connection was lost.
                 let _ = pass_on(&client, notices, &shared, &schema).await;
             }
-            sleep(LISTEN_AGAIN).await;
-            continue;
         }
-        drop(store);
         sleep(LISTEN_AGAIN).await;
     }
 }

@@ -328,33 +328,3 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
     assert_eq!(timer.cancel("bad").wait().expect("cancel"), Cancelled::Cancelled);
     assert_eq!(timer.count().wait().expect("count").live, 1);
 }
-
-/// Each commit acknowledges one that was due long before the others.
-#[test]
-fn rows_of_ids_are_cleaned_beside_old_timeouts() {
-    let (_folder, path) = file();
-    let store = SqliteStore::open(&path).expect("open");
-    let worker = store.enter(at(0), DAY, None).block_on().expect("enter");
-    for round in 1..=200 {
-        let now = at(round * 1_000);
-        let new = |number: u64| {
-            let due = if number == 0 { at(0) } else { now };
-            // In another order than their times.
-            let id = format!("{:08x}", (round * 20 + number).wrapping_mul(0x9e37_79b1) % (1 << 32));
-            Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
-        };
-        store.write(now, &(0..20).map(new).collect::<Vec<_>>()).block_on().expect("write");
-        let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX)).block_on();
-        let records = claimed.expect("claim").expect("lease").records;
-        let claims: Vec<_> = records.iter().map(Record::claim).collect();
-        store.begin(now, &claims, None).block_on().expect("begin");
-        let done = claims.into_iter().map(|claim| Command::Settle(claim, Settlement::Done));
-        store.write(now, &done.collect::<Vec<_>>()).block_on().expect("write");
-    }
-    drop(store);
-    let count = "SELECT count(*) FROM ids";
-    let rows: u64 = Connection::open(&path)
-        .and_then(|file| file.query_row(count, (), |row| row.get(0)))
-        .expect("count");
-    assert!(rows <= 100, "{rows} rows of 4,000 removed timeouts");
-}

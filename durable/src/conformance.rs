@@ -118,6 +118,9 @@ fn a_void_claim_beside_a_valid_one(store: &dyn Store) {
     let mut claims = claim(store, worker);
     write(store, Command::Reschedule(id("a"), at(0)));
     claims.extend(claim(store, worker));
+    let early = at(0).saturating_sub(Duration::from_micros(1));
+    let begun = store.begin(early, &claims, None).block_on().expect("begin");
+    assert_eq!(begun, [Begun::Void; 2], "it is not due");
     assert_eq!(begin(store, &claims), [Begun::Void, Begun::Begun]);
     assert_eq!(store.are_current(&claims).block_on().expect("current"), [false, true]);
 }

@@ -70,16 +70,13 @@
 //!    to a cancel is correct, even though the worker's memory does not know of it. If handlers take
 //!    only a moment, a claim of overdue records begins their deliveries as well. Directly before
 //!    the handler runs, its thread or task checks the lease by the monotonic clock, and the limit
-//!    of the handler starts. Otherwise the record goes back, and the attempt does not count. It
-//!    also goes back if the queue is paused before that, or the handler does not start for as long
-//!    as its limit.
+//!    of the handler starts. If the lease has ended, the queue is paused, or the handler does not
+//!    start within its limit, the record goes back, and the attempt does not count.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
-//!    changes nothing: this is the fence. Only the holder of the record's current token can
-//!    acknowledge it.
+//!    changes nothing: this is the fence.
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
 //!    their old tokens void. It does so when it renews its own lease, unless less than half of that
-//!    is left: what stopped this worker may have stopped the other one. Then it does so at the next
-//!    renewal.
+//!    is left: what stopped this worker may have stopped the other one.
 //! 5. *Compare.* A failover or a crash of a server can undo a commit that it has answered. So the
 //!    worker of a shared store tells it each minute which tokens it holds, and the store makes the
 //!    other records of that worker pending.
@@ -87,33 +84,27 @@
 //! Invariant: at most one worker holds the token of a record. Every change of a record, except
 //! *begin*, gives it another token or removes it.
 //!
-//! Clocks: the workers of one PostgreSQL database follow the clock of the server. Leases, due times
-//! and begins are compared with that clock only, so workers whose own clocks differ by minutes
-//! agree. A worker reads it with each claim, and counts on from there by the monotonic clock of its
-//! own machine. So it notices a step of the server's clock with its next claim: after a minute at
-//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). A timer that only
-//! schedules reads the clock every 30 seconds, and through a pool every minute. On Linux, the
-//! worker also claims at once after its own machine was suspended or the clock there was set. On
-//! other systems it notices both within that minute.
-//!
-//! # Queues
-//!
-//! A timeout belongs to a queue; the default one has the empty name. For each [`Queue`] that a
-//! timer serves, it is a worker of its own. A claim takes what is due in the order of priority and
-//! time. A begin refuses timeouts of a paused queue, and of a key that has as many deliveries as
-//! may run at once on all workers together. Pauses are exact, and keys among deliveries that are
-//! current. A handler can still run, beside the next one of its key, after its timeout was
-//! cancelled or replaced, its limit was exceeded, or its lease has ended:
-//! [`Delivery::is_current`] tells it. A permit of a rate whose delivery does not begin after all
-//! goes to another one of this worker within a tenth of a second, or is lost.
-//!
-//! # Waiting
+//! The workers of one PostgreSQL database follow the clock of the server, so their own may differ
+//! by minutes. A worker reads it with each claim, and counts on by the monotonic clock of its
+//! machine. So it notices a step of the server's clock after a minute at the latest, or the
+//! interval of [`recheck`](DurableTimerBuilder::recheck). A timer that only schedules reads it
+//! every 30 seconds, and through a pool every minute. On Linux, a worker also claims at once after
+//! its own machine was suspended or the clock there was set.
 //!
 //! A worker sleeps until the first of these times: a due time in its wheel, half a window before
 //! the next record in the store is due, the renewal of a lease that is in use, or the end of
 //! another worker's lease. A change that makes a record due earlier wakes it. With SQLite, nothing
-//! polls. With PostgreSQL, a notification or a connection may be lost. So a worker renews its lease
-//! and claims every minute, and the connection that listens reads the clock every 30 seconds.
+//! polls. With PostgreSQL, a worker also claims every minute, in case a notification was lost.
+//!
+//! # Queues
+//!
+//! A timeout belongs to a [`Queue`]; the default one has the empty name. For each that a timer
+//! serves, it is a worker of its own. A claim takes what is due in the order of priority and time.
+//! A begin refuses timeouts of a paused queue, and of a key with as many deliveries as may run at
+//! once on all workers. Pauses are exact, and keys among deliveries that are
+//! [current](Delivery::is_current): a handler whose delivery is not may run beside the next one of
+//! its key. A permit of a rate whose delivery does not begin after all goes to another one of this
+//! worker within a tenth of a second, or is lost.
 //!
 //! # Limits
 //!

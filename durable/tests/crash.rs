@@ -13,6 +13,7 @@
 mod proxy;
 #[cfg(feature = "postgres")]
 #[path = "postgres/server.rs"]
+#[expect(dead_code, reason = "the tests of PostgreSQL use the rest")]
 mod server;
 
 use std::{
@@ -21,18 +22,17 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::{BufRead, BufReader, Write, stdout},
-    process::{Child, Command, Stdio, exit},
+    process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
 };
 
 use delaywheel_durable::{
-    Backoff, Cancelled, DurableError, DurableTimer, DurableTimerBuilder, NewTimeout, Scheduled,
-    SqliteStore, Store, StoreErrorReason,
+    Backoff, Cancelled, DurableError, DurableTimer, DurableTimerBuilder, Scheduled, SqliteStore,
+    Store, StoreErrorReason,
 };
 use fastrand::Rng;
-use pollster::FutureExt as _;
 use tempfile::TempDir;
 
 const CALLERS: u64 = 8;
@@ -51,7 +51,6 @@ fn child() {
     let Ok(kind) = env::var("CRASH_STORE") else { return };
     let place = variable("CRASH_PLACE");
     match kind.as_str() {
-        "poisoned" => run_poisoned(SqliteStore::open(place).expect("open")),
         "file" => run(SqliteStore::open(place).expect("open")),
         "disk" => run(loop {
             match SqliteStore::open(&place) {
@@ -68,45 +67,6 @@ fn child() {
 
 fn variable(name: &str) -> String {
     env::var(name).expect(name)
-}
-
-/// The handler of one timeout always ends the process. Those that are due before it make the
-/// handler quick, so that those after it begin ahead.
-fn run_poisoned(store: impl Store) {
-    let now = store.clock().now();
-    let new = |id, seconds| {
-        let due = now.saturating_sub(Duration::from_secs(seconds));
-        delaywheel_durable::Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
-    };
-    let round = variable("CRASH_ROUND");
-    let mut batch: Vec<_> = (0..60).map(|n| new(format!("{round}/{n}"), 3_000)).collect();
-    if round == "0" {
-        batch.push(new("poison".to_owned(), 2_000));
-        batch.extend((0..100).map(|n| new(format!("after/{n}"), 1_000)));
-    }
-    store.write(now, &batch).block_on().expect("schedule");
-    let builder = builder(store).worker("poisoned").threads(1);
-    let timer = builder.backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
-        if delivery.id().as_str() == "poison" {
-            exit(i32::try_from(delivery.attempt()).expect("small"));
-        }
-        Ok(())
-    });
-    let timer = timer.expect("start");
-    while timer.count().wait().expect("count").live > 0 {
-        thread::sleep(Duration::from_millis(1));
-    }
-    assert!(timer.finish(Duration::from_secs(60)));
-}
-
-/// Runs processes that a timeout ends, until it is dead. None of the others dies with it.
-fn check_poisoned<S: Store>(place: (&str, &OsStr), attempts: &[i32], open: impl Fn() -> S) {
-    for (round, attempt) in attempts.iter().enumerate() {
-        let mut child = start(place, round as u64, false);
-        assert_eq!(child.wait().expect("end").code(), Some(*attempt), "round {round}");
-    }
-    let count = open().count().block_on().expect("count");
-    assert_eq!((count.live, count.dead), (0, 1));
 }
 
 fn run(store: impl Store) {
@@ -249,20 +209,11 @@ fn read(
     }
 }
 
-/// SQLite does not count the first kill: only a process that follows a killed one is wary.
-#[test]
-fn a_timeout_that_ends_its_process_dies_alone_after_one_attempt_more_on_sqlite() {
-    let folder = tempfile::tempdir().expect("folder");
-    let path = folder.path().join("timeouts.db");
-    let store = || SqliteStore::open_read_only(&path).expect("open");
-    check_poisoned(("poisoned", path.as_os_str()), &[1, 1, 2, 3, 0], store);
-}
-
 #[test]
 fn nothing_acknowledged_is_lost_by_sigkill() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
-    check(("file", path.as_os_str()), 12);
+    check(("file", path.as_os_str()), 12, &mut drop);
 }
 
 /// A file system in memory, which is full again and again.
@@ -322,31 +273,26 @@ fn nothing_acknowledged_is_lost_by_a_full_disk_and_sigkill() {
     let Some(mut disk) = Disk::mount(4) else { return };
     let path = disk.folder.path().join("timeouts.db");
     let place = ("disk", path.as_os_str());
-    let mut disturb = || {
-        let _ = disk.count_line();
-    };
     // So many that their logs together would fill the disk.
-    let mut entries = kill(place, 50, &mut disturb);
-    disk.free();
-    deliver_rest(place, &mut entries);
-    check_refusals(&entries);
-}
-
-/// Nothing is lost, although some calls found the disk full.
-fn check_refusals(entries: &Entries) {
-    let refusals: u32 = entries.values().map(|entry| entry.refusals).sum();
-    println!("{refusals} calls were refused");
+    let refusals = check(place, 50, &mut |is_over| {
+        let _ = if is_over { disk.free() } else { disk.count_line() };
+    });
     assert!(refusals > 0);
-    check_ledger(entries);
 }
 
-fn check(store: (&str, &OsStr), default_rounds: u64) {
-    let mut entries = kill(store, default_rounds, &mut || ());
+/// Kills one child after the other, and lets a last one deliver the rest. Calls a function after
+/// each line of the ledgers, and once more before the last child. Returns how many calls the store
+/// refused.
+fn check(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut(bool)) -> u32 {
+    let (rounds, mut rng, mut entries) =
+        (rounds(default_rounds), Rng::with_seed(1), Entries::new());
+    for round in 0..rounds {
+        let mut child = start(store, round, false);
+        read(&mut child, Some(rng.usize(1..400)), &mut || disturb(false), &mut entries);
+        child.wait().expect("killed");
+    }
+    disturb(true);
     deliver_rest(store, &mut entries);
-    check_ledger(&entries);
-}
-
-fn check_ledger(entries: &Entries) {
     let missing: BTreeSet<_> = entries
         .iter()
         .filter(|(_, entry)| entry.is_scheduled && !entry.may_be_cancelled && entry.deliveries == 0)
@@ -355,26 +301,17 @@ fn check_ledger(entries: &Entries) {
     assert!(missing.is_empty(), "lost: {missing:?}");
     let delivered = entries.values().filter(|entry| entry.deliveries > 0).count();
     let twice = entries.values().filter(|entry| entry.deliveries > 1).count();
-    println!("{} timeouts, {delivered} delivered, {twice} twice", entries.len());
+    let refusals = entries.values().map(|entry| entry.refusals).sum();
+    let count = entries.len();
+    println!(
+        "{rounds} kills, {count} timeouts, {delivered} delivered, {twice} twice, {refusals} refused"
+    );
     assert!(delivered > 0);
+    refusals
 }
 
 fn rounds(default: u64) -> u64 {
     env::var("CRASH_ROUNDS").map_or(default, |rounds| rounds.parse().expect("a number"))
-}
-
-/// Kills one child after the other, and returns the ledger.
-fn kill(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
-    let rounds = rounds(default_rounds);
-    let mut rng = Rng::with_seed(1);
-    let mut entries = BTreeMap::new();
-    for round in 0..rounds {
-        let mut child = start(store, round, false);
-        read(&mut child, Some(rng.usize(1..400)), disturb, &mut entries);
-        child.wait().expect("killed");
-    }
-    println!("{rounds} kills");
-    entries
 }
 
 /// Lets a last child deliver the rest.
@@ -400,10 +337,10 @@ mod shared {
     use tokio_postgres::{Client, Error, NoTls};
 
     use super::{
-        Disk, Entries, Entry, builder, check, check_poisoned, check_refusals, deliver_rest, kill,
+        Disk, Entries, Entry, builder, check, deliver_rest,
         proxy::{Cut, Proxy},
-        read, refused, rounds, run, run_poisoned,
-        server::{Server, open},
+        read, refused, rounds, run,
+        server::Server,
         start, tell, use_timer,
     };
 
@@ -419,7 +356,6 @@ mod shared {
         };
         match kind {
             "table" => run_with_table(&store, parameters),
-            "poisoned server" => run_poisoned(store),
             _ => run(store),
         }
     }
@@ -441,15 +377,7 @@ mod shared {
     #[test]
     fn nothing_acknowledged_is_lost_by_sigkill_of_a_client_of_postgres() {
         let Some(server) = Server::start() else { return };
-        check(("server", server.parameters().as_ref()), 6);
-    }
-
-    #[test]
-    fn a_timeout_that_ends_its_process_dies_alone_on_postgres() {
-        let Some(server) = Server::start() else { return };
-        let parameters = server.parameters();
-        let place = ("poisoned server", parameters.as_ref());
-        check_poisoned(place, &[1, 2, 3, 0], || open(&parameters, "delaywheel"));
+        check(("server", server.parameters().as_ref()), 6, &mut drop);
     }
 
     /// A server that has no room for its log ends, and is started again.
@@ -460,16 +388,15 @@ mod shared {
         let Some(mut server) = Server::start_in(folder) else { return };
         let parameters = server.parameters();
         let place = ("disk server", parameters.as_ref());
-        let mut disturb = || {
-            if disk.count_line() {
+        let refusals = check(place, 12, &mut |is_over| {
+            if is_over {
+                disk.free();
+            }
+            if is_over || disk.count_line() {
                 server.resume();
             }
-        };
-        let mut entries = kill(place, 12, &mut disturb);
-        disk.free();
-        server.resume();
-        deliver_rest(place, &mut entries);
-        check_refusals(&entries);
+        });
+        assert!(refusals > 0);
     }
 
     /// Three workers are killed and started again at once, paused for longer than their lease, and

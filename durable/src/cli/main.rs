@@ -74,9 +74,20 @@ fn chain(error: &StoreError) -> String {
 type Outcome = Result<bool, Failure>;
 
 fn run(args: Args, report: Report) -> Outcome {
-    let target = Target::new(args.store, args.schema);
+    let migrations = PostgresStore::migrations(&args.schema);
+    if matches!(args.action, Action::Migrate { print: true }) {
+        write!(io::stdout(), "{}", migrations.concat())?;
+        return Ok(true);
+    }
+    let Some(store) = args.store else {
+        return target::usage("name the store by --store or DELAYWHEEL_STORE");
+    };
+    let target = Target::new(store, args.schema);
     match args.action {
-        Action::Migrate { print } => migrate(&target, print, report),
+        Action::Migrate { .. } => {
+            target.migrate()?;
+            print(report, &json!({"schema": target.schema, "version": migrations.len()}))
+        }
         Action::Stats => {
             let store = target.open(true)?;
             let seen = Overview::of(&*store, store.clock().now(), 0, usize::MAX).block_on()?;
@@ -158,16 +169,6 @@ fn run(args: Args, report: Report) -> Outcome {
         #[cfg(feature = "page")]
         Action::Page(page) => target.serve(page).map(|()| true),
     }
-}
-
-fn migrate(target: &Target, prints: bool, report: Report) -> Outcome {
-    let migrations = PostgresStore::migrations(&target.schema);
-    if prints {
-        write!(io::stdout(), "{}", migrations.concat())?;
-        return Ok(true);
-    }
-    target.migrate()?;
-    print(report, &json!({"schema": target.schema, "version": migrations.len()}))
 }
 
 fn print(report: Report, object: &Value) -> Outcome {

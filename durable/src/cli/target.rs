@@ -12,23 +12,21 @@ pub(crate) struct Target {
 }
 
 enum Kind {
-    Missing,
     Postgres(String),
     Sqlite(String),
 }
 
-fn usage<T>(text: &str) -> Result<T, Failure> {
+pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
     Err(Failure::Usage(text.to_owned()))
 }
 
 impl Target {
-    pub(crate) fn new(store: Option<String>, schema: String) -> Self {
-        let kind = match store {
-            None => Kind::Missing,
-            Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-                Kind::Postgres(url)
-            }
-            Some(path) => Kind::Sqlite(path.strip_prefix("sqlite:").unwrap_or(&path).to_owned()),
+    pub(crate) fn new(store: String, schema: String) -> Self {
+        let is_url = ["postgres://", "postgresql://"].iter().any(|url| store.starts_with(url));
+        let kind = if is_url {
+            Kind::Postgres(store)
+        } else {
+            Kind::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).to_owned())
         };
         Self { kind, schema }
     }
@@ -39,7 +37,7 @@ impl Target {
             Kind::Postgres(url) => {
                 Arc::new(PostgresStore::connect_blocking(url, &self.schema, NoTls)?)
             }
-            _ => Arc::new(self.sqlite(is_read)?),
+            Kind::Sqlite(_) => Arc::new(self.sqlite(is_read)?),
         })
     }
 
@@ -54,16 +52,14 @@ impl Target {
         match &self.kind {
             Kind::Sqlite(path) => Ok(Path::new(path)),
             Kind::Postgres(_) => usage("this command is for SQLite stores"),
-            Kind::Missing => usage("name the store by --store or DELAYWHEEL_STORE"),
         }
     }
 
     pub(crate) fn migrate(&self) -> Result<(), Failure> {
-        let Kind::Postgres(url) = &self.kind else {
-            self.file()?;
-            return usage("this command is for PostgreSQL stores");
-        };
-        Ok(PostgresStore::migrate_blocking(url, &self.schema, NoTls)?)
+        match &self.kind {
+            Kind::Postgres(url) => Ok(PostgresStore::migrate_blocking(url, &self.schema, NoTls)?),
+            Kind::Sqlite(_) => usage("this command is for PostgreSQL stores"),
+        }
     }
 
     /// Serves the page until the program is interrupted.

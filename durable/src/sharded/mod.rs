@@ -30,16 +30,18 @@ const PARKED: WallTime = WallTime::MAX.before();
 /// Each database has a [`DurableTimer`] of its own, with its own threads, connections and group
 /// commits. A database that fails delays no other: its calls return typed errors, and its timeouts
 /// wait. No transaction spans two databases, so a `Sharded` is not a [`Store`], and has no batches.
+/// If stores block, calls of several databases have a thread of their own.
 ///
 /// Each process has the same databases in the same order. Queues, pauses and payloads are those of
-/// one store. The limit of a key and the rate of a queue hold for each database on its own.
+/// one store. The limit of a key and the rate of a queue hold for each database on its own. Clones
+/// are the same.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore, Scheduled, Sharded};
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore, Sharded};
 ///
 /// let clock = ManualWallClock::new();
 /// let start = || {
@@ -67,28 +69,25 @@ const PARKED: WallTime = WallTime::MAX.before();
 ///
 /// 1. Stop all processes, and start them with [`growing`](Self::growing): the old databases first,
 ///    and then the new ones. Now they look for a timeout in its old database, and then in its new
-///    one. A new timeout goes to the new one, where a process without it would not find it.
+///    one, to which a new timeout goes.
 /// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until
 ///    [`count_unmoved`](Self::count_unmoved) is zero.
 /// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
 ///
-/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. All answers
-/// stay right meanwhile. A timeout that waits for another attempt, or is dead, stays in the old
-/// database. It ends there, or moves with its next occurrence. Requeue or cancel dead timeouts
-/// before the last step. If an old database keeps a [history](crate::DurableTimerBuilder::history),
-/// it has an entry for each move.
+/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. One that
+/// waits for another attempt, or is dead, stays until it ends or recurs: requeue or cancel dead
+/// ones before the last step. A recurring one whose period is shorter than the
+/// [window](crate::DurableTimerBuilder::window) stays until the worker that holds it stops. A
+/// [history](crate::DurableTimerBuilder::history) has an entry for each move.
 ///
-/// A call of several databases delays no call of one. If the stores block, it has another thread.
+/// Two calls at once for a timeout that moves take effect in any order, also with a pause: wait for
+/// one before you make the next. If a timeout moves and is delivered to its end during a call that
+/// cancels or replaces it, the answer may be that of a timeout that was pending.
 ///
-/// Two calls at once for a timeout that moves take effect in any order, so wait for one before you
-/// make the next. A pause is not ordered with changes of timeouts that move either. If one of its
-/// two databases fails, so does the call. If the first one was changed before, the reason is
+/// # Errors
+///
+/// A call fails if one of its databases does. If another one may have changed, the reason is
 /// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
-///
-/// A recurring timeout whose period is shorter than the
-/// [window](crate::DurableTimerBuilder::window) moves when the worker that holds it stops.
-///
-/// Clones are the same.
 #[derive(Clone)]
 pub struct Sharded {
     timers: Arc<[DurableTimer]>,
@@ -102,7 +101,6 @@ pub struct Sharded {
     hook: Arc<Mutex<Option<model::Hook>>>,
 }
 
-/// Where a timeout is.
 enum Place {
     Nowhere,
     /// Only in the new database, as a copy that is not valid.
@@ -157,7 +155,7 @@ impl Sharded {
         jump(id, self.timers.len())
     }
 
-    /// Returns the old and the new database of an id; the same if it does not move.
+    /// The old and the new database of an id.
     fn homes(&self, id: &TimeoutId) -> (usize, usize) {
         (jump(id, self.old), self.home(id))
     }
@@ -168,7 +166,6 @@ impl Sharded {
         Self { timers, ..self.clone() }
     }
 
-    /// Makes calls for a task, like those of one timer.
     fn ask<T: Send + Sync + 'static>(
         &self,
         are_reads: bool,
@@ -181,7 +178,6 @@ impl Sharded {
         receipt
     }
 
-    /// Makes calls that change something.
     fn change<T: Send + Sync + 'static>(
         &self,
         calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
@@ -249,15 +245,15 @@ impl Sharded {
                 }
                 // The new one first: if this process ends here, the mover removes the old one.
                 let created = send(new, replacing(command)).await?;
-                Ok(match send(old, Command::Cancel(id)).await.map_err(unknown)? {
-                    Answer::Cancelled(Cancelled::Delivering) => {
-                        Answer::Scheduled(Scheduled::ReplacedDelivering)
+                let replaced = match send(old, Command::Cancel(id)).await.map_err(unknown)? {
+                    Answer::Cancelled(Cancelled::Delivering) => Scheduled::ReplacedDelivering,
+                    // It may have been a mark, and a delivery of the copy had begun.
+                    Answer::Cancelled(Cancelled::Cancelled) if !created.stops() => {
+                        Scheduled::Replaced
                     }
-                    Answer::Cancelled(Cancelled::Cancelled) => {
-                        Answer::Scheduled(Scheduled::Replaced)
-                    }
-                    _ => created,
-                })
+                    _ => return Ok(created),
+                };
+                Ok(Answer::Scheduled(replaced))
             }
             (Place::Old(_), Command::Cancel(_)) => {
                 // The mover may have made a copy.
@@ -272,7 +268,6 @@ impl Sharded {
         }
     }
 
-    /// Returns where a timeout is that moves.
     async fn locate(&self, id: &TimeoutId) -> Result<Place, DurableError> {
         let (old, new) = self.homes(id);
         let moved = match self.store(old)?.get(id).await? {
@@ -371,11 +366,14 @@ impl Sharded {
         let pause = |timer: &DurableTimer| timer.set_paused(Ok(queue.clone()), is_paused);
         let receipts: Vec<_> = self.timers.iter().map(pause).collect();
         self.ask(true, async move {
-            let mut paused = Ok(());
+            let mut results = Vec::new();
             for receipt in receipts {
-                paused = paused.and(receipt.await);
+                results.push(receipt.await);
             }
-            paused
+            let is_shut_down = |result: &_| matches!(result, Err(DurableError::ShutDown));
+            let is_partial = results.len() > 1 && !results.iter().all(is_shut_down);
+            let all: Result<(), _> = results.into_iter().collect();
+            if is_partial { all.map_err(unknown) } else { all }
         })
     }
 
@@ -399,7 +397,6 @@ impl Sharded {
         })
     }
 
-    /// Returns a store that takes part in a move.
     #[cfg_attr(not(test), expect(clippy::unnecessary_wraps, reason = "tests fail here"))]
     fn store(&self, shard: usize) -> StoreResult<&dyn Store> {
         #[cfg(test)]
@@ -414,14 +411,8 @@ fn is_parked(record: &Record) -> bool {
     record.next == PARKED && record.state != State::Dead
 }
 
-/// The first of two databases has changed, and the second one failed.
 fn unknown(error: DurableError) -> DurableError {
-    match error {
-        DurableError::Store(error) => {
-            StoreError::with_source(StoreErrorReason::OutcomeUnknown, error).into()
-        }
-        error => error,
-    }
+    StoreError::with_source(StoreErrorReason::OutcomeUnknown, error).into()
 }
 
 /// Returns the bucket of an id: the hash FNV-1a of 64 bits, and the jump consistent hash of John

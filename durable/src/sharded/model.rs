@@ -41,7 +41,6 @@ fn handle(seen: &Seen, delivery: Delivery) {
 const IDS: u32 = 60;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Databases that grow, and the reference.
 struct Both {
     rng: Mutex<Rng>,
     clock: ManualWallClock,
@@ -101,7 +100,6 @@ impl Both {
         new.repeat(repeat.expect("valid").missed(Missed::All))
     }
 
-    /// Makes a call to both sides.
     fn call(&self) {
         // Every second call is for a timeout that has to move.
         let unmoved = self.unmoved().pop().filter(|_| self.below(2) == 0);
@@ -134,7 +132,6 @@ impl Both {
         ids
     }
 
-    /// Ends a delivery that both sides hold.
     fn release(&self, id: &TimeoutId) {
         let held = [&self.seen[0], &self.seen[1]].map(|seen| seen.held.lock().remove(id));
         let is_current = held.each_ref().map(|held| held.as_ref().map(Delivery::attempt));
@@ -305,14 +302,14 @@ fn databases_that_grow_are_as_one_store() {
     assert!(deaths > 100, "{deaths}");
 }
 
-/// Returns an old and a new database, and a timeout that has to move.
-fn two() -> (Sharded, NewTimeout) {
+/// Returns an old and a new database, a timeout that has to move, and the clock of all.
+fn two() -> (Sharded, NewTimeout, ManualWallClock) {
     let (clock, seen) = (ManualWallClock::new(), Arc::default());
     let sharded = Sharded::growing(vec![start(&clock, &seen), start(&clock, &seen)], 1);
     let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
     let id = (0..99).map(id).find(|id| sharded.home(id) == 1).expect("one of two");
     let due = clock.now().saturating_add(3_600 * SECOND);
-    (sharded, NewTimeout::new(id, due, b"new").expect("valid"))
+    (sharded, NewTimeout::new(id, due, b"new").expect("valid"), clock)
 }
 
 fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
@@ -323,7 +320,7 @@ fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
 /// A mover that was slow may write a copy after the timeout has ended.
 #[test]
 fn a_copy_without_a_mark_is_no_timeout() {
-    let (sharded, new) = two();
+    let (sharded, new, _) = two();
     write(&sharded, 1, PARKED, &new);
     assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 1, "the next recovery removes it");
@@ -337,12 +334,14 @@ fn a_copy_without_a_mark_is_no_timeout() {
 }
 
 /// The mover ends at any of its calls, and somebody requeues the dead timeouts of the old database.
+/// The queue is paused.
 #[test]
 fn a_requeue_of_a_mark_makes_no_second_timeout() {
     let (mut marks, mut last) = (0, 0);
     loop {
-        let (sharded, new) = two();
+        let (sharded, new, _) = two();
         write(&sharded, 0, new.due, &new);
+        sharded.pause("").wait().expect("pause");
         let left = AtomicU32::new(last);
         *sharded.hook.lock() = Some(Box::new(move || match left.fetch_sub(1, SeqCst) {
             0 => Err(StoreError::new(StoreErrorReason::Unavailable)),
@@ -366,20 +365,8 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
 }
 
 #[test]
-fn a_paused_queue_moves() {
-    let (sharded, new) = two();
-    write(&sharded, 0, new.due, &new);
-    sharded.pause("").wait().expect("pause");
-    for _ in 0..9 {
-        sharded.move_now(8).block_on().expect("memory");
-    }
-    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
-    assert_eq!(records(&sharded.timers[1])[0].due, new.due);
-}
-
-#[test]
 fn a_mover_completes_a_replace_whose_caller_has_died() {
-    let (sharded, new) = two();
+    let (sharded, new, _) = two();
     write(&sharded, 0, new.due, &new);
     sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
     for _ in 0..9 {
@@ -387,6 +374,61 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     }
     assert_eq!(records(&sharded.timers[0]), []);
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
+}
+
+/// Calls a function before a call of a store, which is the third one of a replace.
+fn before(sharded: &Sharded, number: u32, call: impl Fn() + Send + 'static) {
+    let calls = AtomicU32::new(0);
+    *sharded.hook.lock() = Some(Box::new(move || {
+        if calls.fetch_add(1, SeqCst) == number {
+            call();
+        }
+        Ok(())
+    }));
+}
+
+fn is_unknown<T>(answer: Result<T, DurableError>) -> bool {
+    matches!(answer, Err(DurableError::Store(error))
+        if error.reason() == StoreErrorReason::OutcomeUnknown)
+}
+
+/// In virtual time, calls under way are carried out after a shutdown.
+#[test]
+fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
+    let new = two().1;
+    let timer = |_| DurableTimer::builder(MemoryStore::new()).build().expect("start");
+    let sharded = Sharded::growing([0, 1].map(timer).to_vec(), 1);
+    write(&sharded, 0, new.due, &new);
+    let old = sharded.timers[0].clone();
+    before(&sharded, 2, move || {
+        old.shutdown();
+        assert!(old.finish(300 * SECOND));
+    });
+    assert!(is_unknown(sharded.schedule_new(new).wait()));
+    assert!(is_unknown(sharded.pause("").wait()), "the other one is open");
+    assert!(sharded.finish(300 * SECOND));
+    assert!(matches!(sharded.pause("").wait(), Err(DurableError::ShutDown)));
+}
+
+/// The mover writes the copy while the call is under way, and dies before it removes the mark.
+#[test]
+fn a_replace_answers_that_the_delivery_of_a_copy_had_begun() {
+    let (sharded, new, clock) = two();
+    write(&sharded, 0, new.due, &new);
+    let (timers, mover) = (sharded.timers.clone(), Sharded::growing(sharded.timers.to_vec(), 1));
+    *mover.hook.lock() = Some(Box::new(move || {
+        let is_started = |record: &Record| !is_parked(record);
+        if records(&timers[0]).iter().any(is_moved) && records(&timers[1]).iter().any(is_started) {
+            return Err(StoreError::new(StoreErrorReason::Unavailable));
+        }
+        Ok(())
+    }));
+    before(&sharded, 1, move || {
+        mover.move_now(8).block_on().expect_err("it dies");
+        clock.advance(3_600 * SECOND);
+    });
+    let answer = sharded.schedule_new(new).wait();
+    assert_eq!(answer.expect("schedule"), Scheduled::ReplacedDelivering);
 }
 
 #[test]

@@ -37,10 +37,8 @@ const LEASE: Duration = Duration::from_secs(30);
 /// Most bytes of payload of a step.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Records of a page.
 const PAGE: usize = 256;
 
-/// How far the moves have come.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// Number of the pair of an old and a new database.
@@ -51,7 +49,6 @@ pub(super) struct Sweep {
     from: WallTime,
 }
 
-/// A worker that moves timeouts from one database to another.
 struct Mover<'a> {
     sharded: &'a Sharded,
     /// The old database and the new one, and the worker in each.
@@ -92,7 +89,6 @@ impl Sharded {
         Ok(result? && is_first)
     }
 
-    /// Returns whether the pair is done.
     async fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
         let mut workers = [WorkerId(0); 2];
         for (worker, shard) in workers.iter_mut().zip(pair) {
@@ -128,7 +124,6 @@ impl Sharded {
     }
 }
 
-/// Reads all pages of a list.
 async fn pages(
     store: &dyn Store,
     mut query: Query,
@@ -246,7 +241,6 @@ impl Mover<'_> {
         }
     }
 
-    /// Moves records that are claimed.
     async fn move_all(&self, queue: &Name, batch: &[Record]) -> StoreResult<()> {
         let copies: Vec<_> = batch.iter().map(copy).collect();
         let answers = self.write(1, &copies).await?;

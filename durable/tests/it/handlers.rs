@@ -46,12 +46,15 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
 
 /// There is no runtime on the thread of the timer, so `tokio::spawn` panics; then one has ended.
 #[test]
-fn a_task_that_never_ran_is_no_attempt() {
+fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
     let (clock, tries) = (ManualWallClock::new(), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&tries);
+    let (sender, seen) = mpsc::channel();
+    let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
     let timer = DurableTimer::builder(MemoryStore::new())
         .clock(clock.clone())
         .backoff(Backoff::new(SECOND).attempts(1))
+        .queue(other)
         .build_async(
             move |task| match count.fetch_add(1, SeqCst) {
                 0..3 => drop(tokio::spawn(task)),
@@ -65,46 +68,11 @@ fn a_task_that_never_ran_is_no_attempt() {
         )
         .expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    let due = clock.now().saturating_add(SECOND / 100);
+    let new = NewTimeout::new("b", due, b"").and_then(|new| new.queue("other")).expect("valid");
+    timer.schedule_new(new).wait().expect("schedule");
+    clock.advance(SECOND / 100);
+    assert_eq!((tries.load(SeqCst), seen.try_iter().count()), (1, 1));
     clock.advance(10 * SECOND);
     assert_eq!((tries.load(SeqCst), timer.stats().acknowledged), (7, 1));
-}
-
-#[test]
-fn tasks_that_cannot_be_started_delay_no_other_queue() {
-    let clock = ManualWallClock::new();
-    let handler = |delivery| std::future::ready((delivery, Ok::<_, String>(())));
-    let (sender, seen) = mpsc::channel();
-    let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .clock(clock.clone())
-        .queue(Queue::asynchronous("ended", drop, handler))
-        .queue(other)
-        .build()
-        .expect("start");
-    let due = clock.now().saturating_add(SECOND / 100);
-    let new = |id, due| NewTimeout::new(id, due, b"").and_then(|new| new.queue(id)).expect("valid");
-    let batch = vec![new("ended", clock.now()), new("other", due)];
-    timer.schedule_batch(batch).wait().expect("schedule");
-    clock.advance(SECOND / 100);
-    assert_eq!(seen.try_iter().count(), 1);
-}
-
-/// The handler runs on the thread that also claims and delivers all other timeouts.
-#[test]
-fn a_handler_that_panics_does_not_end_the_thread_of_the_driver() {
-    let (sender, seen) = mpsc::channel();
-    let timer = DurableTimer::builder(MemoryStore::new())
-        .backoff(Backoff::new(Duration::from_micros(1)))
-        .build_with(move |delivery| {
-            assert!(delivery.attempt() > 1, "the first attempt panics");
-            sender.send(delivery.id().to_string()).expect("the test waits");
-            delivery.acknowledge();
-        })
-        .expect("start");
-    for id in ["a", "b"] {
-        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
-        assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), id);
-    }
-    assert!(timer.finish(60 * SECOND));
-    assert_eq!(timer.count().wait().expect("count").live, 0);
 }

@@ -1,6 +1,6 @@
 //! Records that other transactions have locked, and a store that is closed.
 
-use std::sync::{Mutex, atomic::AtomicBool};
+use std::sync::Mutex;
 
 use super::{
     simulation::{Call, RemoteStore},
@@ -55,35 +55,6 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
     assert_eq!(cancel.wait().expect("cancel"), Cancelled::Cancelled);
     assert_eq!(schedule.wait().expect("schedule"), Scheduled::Created);
     assert_eq!(&*timer.get("a").wait().expect("get").expect("kept").payload, b"new");
-}
-
-/// Each try of a locked record takes as long as the store waits for a lock.
-#[test]
-fn many_locked_records_delay_other_commands_for_a_few_tries() {
-    let (is_locked, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-    let (lock, count) = (Arc::clone(&is_locked), Arc::clone(&tries));
-    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
-        let has_locked = commands.iter().any(|command| command.id().as_str() != "other");
-        if !has_locked || !lock.load(SeqCst) {
-            return Ok(());
-        }
-        // Another thread tries those that were set aside.
-        let is_first = thread::current().name() == Some("delaywheel-commit");
-        count.fetch_add(usize::from(is_first), SeqCst);
-        locked()
-    });
-    let first = timer.schedule("gate", FAR, b"");
-    gate.entered.recv().expect("the commit waits");
-    let cancels: Vec<_> = (0..64).map(|number| timer.cancel(format!("{number}"))).collect();
-    let other = timer.schedule("other", FAR, b"");
-    gate.open.send(()).expect("the commit waits");
-    first.wait().expect("schedule");
-    other.wait().expect("schedule");
-    assert!(tries.load(SeqCst) < 16, "{tries:?}");
-    is_locked.store(false, SeqCst);
-    for cancel in cancels {
-        assert_eq!(cancel.wait().expect("cancel"), Cancelled::NotFound);
-    }
 }
 
 /// The server refuses three tries of a call because of a lock, or does not answer.

@@ -65,26 +65,8 @@ impl Served {
         Self { address, store, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Sends a request, and returns the status, the headers and the body.
     fn send(&self, line: &str, headers: &[&str], body: &str) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(self.address).expect("connect");
-        let own = format!("Host: {}", self.address);
-        let length = format!("Content-Length: {}", body.len());
-        let mut lines = vec!["Connection: close", &length];
-        lines.extend(headers);
-        if !headers.iter().any(|header| header.starts_with("Host:")) {
-            lines.push(&own);
-        }
-        if !body.is_empty() {
-            lines.push("Content-Type: application/x-www-form-urlencoded");
-        }
-        let request = format!("{line} HTTP/1.1\r\n{}\r\n\r\n{body}", lines.join("\r\n"));
-        stream.write_all(request.as_bytes()).expect("send");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("receive");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        (status.expect("a status"), head.to_lowercase(), body.to_owned())
+        send(self.address, line, headers, body)
     }
 
     fn get(&self, path: &str) -> (u16, String) {
@@ -118,6 +100,28 @@ impl Drop for Served {
         let result = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || result.is_some_and(|result| result.is_ok()));
     }
+}
+
+/// Sends a request, and returns the status, the headers and the body.
+fn send(address: SocketAddr, line: &str, headers: &[&str], body: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    let own = format!("Host: {address}");
+    let length = format!("Content-Length: {}", body.len());
+    let mut lines = vec!["Connection: close", &length];
+    lines.extend(headers);
+    if !headers.iter().any(|header| header.starts_with("Host:")) {
+        lines.push(&own);
+    }
+    if !body.is_empty() {
+        lines.push("Content-Type: application/x-www-form-urlencoded");
+    }
+    let request = format!("{line} HTTP/1.1\r\n{}\r\n\r\n{body}", lines.join("\r\n"));
+    stream.write_all(request.as_bytes()).expect("send");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("receive");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), head.to_lowercase(), body.to_owned())
 }
 
 #[test]
@@ -174,12 +178,15 @@ fn a_list_of_dead_timeouts_continues_on_the_next_page() {
 }
 
 #[test]
-fn requeue_needs_permission_and_the_origin_of_the_page() {
+fn changes_need_permission_and_the_origin_of_the_page() {
     let read_only = Served::start(|page| page);
-    assert_eq!(read_only.requeue(&[&read_only.own()]).0, 403);
-    assert!(read_only.is_dead());
     let served = Served::start(Page::allow_changes);
-    assert!(served.get("/").1.contains(r#"action="/requeue""#));
+    for form in ["/requeue", "/pause"] {
+        let (line, headers) = (format!("POST {form}"), [&*read_only.own()]);
+        assert_eq!(read_only.send(&line, &headers, "id=order%2F1&queue=").0, 403);
+        let [shown, hidden] = [&served, &read_only].map(|page| page.get("/").1.contains(form));
+        assert!(shown && !hidden);
+    }
     let own = served.own();
     for headers in [
         &[][..],
@@ -190,9 +197,12 @@ fn requeue_needs_permission_and_the_origin_of_the_page() {
         // The browser has resolved a name of that site to this machine.
         &["Host: evil.example", "Origin: http://evil.example"],
     ] {
-        assert_eq!(served.requeue(headers).0, 403, "{headers:?}");
+        for line in ["POST /requeue", "POST /pause"] {
+            let refused = served.send(line, headers, "id=order%2F1&queue=");
+            assert_eq!(refused.0, 403, "{headers:?}");
+        }
     }
-    assert!(served.is_dead());
+    assert!(served.is_dead() && read_only.is_dead());
     assert_eq!(served.send("GET /", &["Host: evil.example:80"], "").0, 403);
     for host in ["localhost", "localhost:1", "[::1]:1", "127.0.0.9"] {
         assert_eq!(served.send("GET /", &[&format!("Host: {host}")], "").0, 200, "{host}");
@@ -209,25 +219,18 @@ fn requeue_needs_permission_and_the_origin_of_the_page() {
 
 #[test]
 fn queues_are_shown_paused_and_resumed() {
-    let read_only = Served::start(|page| page);
-    let pause = |served: &Served, body: &str| {
-        let (status, head, _) = served.send("POST /pause", &[&served.own()], body);
-        let is_paused = |(queue, is_paused)| {
-            let queues = served.store.queues().block_on().expect("queues");
-            queues.iter().any(|q| q.name.as_str() == queue && q.is_paused == is_paused)
-        };
-        assert!(status != 303 || head.contains("location: /?notice="), "{head}");
-        (status, is_paused(("", true)), is_paused(("a/b", true)))
-    };
-    assert_eq!(pause(&read_only, "queue="), (403, false, false));
-    assert!(!read_only.get("/").1.contains("/pause"));
     let served = Served::start(Page::allow_changes);
-    let (status, _, _) = served.send("POST /pause", &["Origin: http://evil.example"], "queue=");
-    assert_eq!(status, 403);
-    assert_eq!(pause(&served, "queue=a%2Fb"), (303, false, true));
-    assert_eq!(pause(&served, "queue="), (303, true, true));
-    assert_eq!(pause(&served, "queue=a%2Fb&resume="), (303, true, false));
-    assert_eq!(pause(&served, &format!("queue={}", "x".repeat(65))).0, 400);
+    let pause = |body: &str| {
+        let (status, head, _) = served.send("POST /pause", &[&served.own()], body);
+        assert!(status != 303 || head.contains("location: /?notice="), "{head}");
+        let queues = served.store.queues().block_on().expect("queues");
+        let paused = queues.into_iter().filter(|queue| queue.is_paused);
+        (status, paused.fold(String::new(), |names, queue| format!("{names}<{}>", queue.name)))
+    };
+    assert_eq!(pause("queue=a%2Fb"), (303, "<a/b>".to_owned()));
+    assert_eq!(pause("queue="), (303, "<><a/b>".to_owned()));
+    assert_eq!(pause("queue=a%2Fb&resume="), (303, "<>".to_owned()));
+    assert_eq!(pause(&format!("queue={}", "x".repeat(65))).0, 400);
     let body = served.get("/?notice=resumed").1;
     for part in ["The queue is resumed", "(default)</td><td>paused</td>", ">a/b</td><td>-</td>"] {
         assert!(body.contains(part), "{part} in {body}");
@@ -285,11 +288,7 @@ fn the_program_serves_the_page_until_it_is_interrupted() {
     let mut errors = std::io::BufReader::new(program.stderr.take().expect("piped"));
     errors.read_line(&mut line).expect("a line");
     let address = line.trim().strip_prefix("serving http://").expect("an address");
-    let mut stream = TcpStream::connect(address).expect("connect");
-    let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("send");
-    let mut body = String::new();
-    stream.read_to_string(&mut body).expect("receive");
+    let (_, _, body) = send(address.parse().expect("an address"), "GET /", &[], "");
     assert!(body.contains("<h1>Mail</h1>") && body.contains("knows its workers"), "{body}");
     let interrupt = Command::new("kill").args(["-INT", &program.id().to_string()]).status();
     assert!(interrupt.expect("kill").success());

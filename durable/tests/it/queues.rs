@@ -26,29 +26,6 @@ fn ids(deliveries: &Receiver<Delivery>) -> Vec<String> {
     deliveries.try_iter().map(acknowledge).collect()
 }
 
-#[test]
-fn a_timeout_waits_for_a_worker_that_knows_its_queue() {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
-    let (invoices, other) = queue("invoices");
-    let producer = timer(&store, &clock, invoices);
-    producer.schedule_new(email(&clock, "a")).wait().expect("schedule");
-    clock.advance(90_000 * SECOND);
-    assert!(ids(&other).is_empty());
-    assert_eq!((producer.stats().claims, store.records()[0].attempt), (2, 0), "no claim for it");
-    let (emails, seen) = queue("email");
-    let _worker = timer(&store, &clock, emails);
-    clock.advance(SECOND);
-    assert_eq!(ids(&seen), ["a"]);
-    let names = |names: [&str; 2]| {
-        let queues = names.map(|name| queue(name).0).into_iter();
-        let builder = DurableTimer::builder(MemoryStore::new());
-        queues.fold(builder, DurableTimerBuilder::queue).build().expect_err("refused")
-    };
-    for wrong in [["a", "a"], ["a", &"b".repeat(65)]] {
-        assert!(matches!(names(wrong), BuildError::Setting("queue")));
-    }
-}
-
 /// The clock steps forward, the machine is suspended, or the store cannot be reached. The worker of
 /// one queue renews its lease before that of the other.
 #[test]
@@ -112,38 +89,6 @@ fn priority_goes_before_time_and_waits_for_no_backlog() {
 }
 
 #[test]
-fn at_most_so_many_deliveries_of_a_key_run_at_once_and_other_keys_go_on() {
-    [1, 2].into_iter().for_each(is_limited_to);
-}
-
-fn is_limited_to(most: usize) {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
-    let limited = || {
-        let (emails, seen) = queue("email");
-        let emails = emails.max_deliveries(4).key_limit(NonZeroUsize::new(most).expect("not 0"));
-        let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
-        // Each worker holds timeouts of the same key.
-        (builder.window_capacity(8, 999).queue(emails).build().expect("start"), seen)
-    };
-    let workers = [limited(), limited()];
-    let keyed = |id: String, key: &str| email(&clock, &id).key(key).expect("valid");
-    let mut batch: Vec<_> = (0..50).map(|number| keyed(format!("a{number}"), "a")).collect();
-    batch.push(keyed("b".to_owned(), "b"));
-    workers[0].0.schedule_batch(batch).wait().expect("schedule");
-    let (mut done, mut under_way) = (0, Vec::new());
-    for round in 0..250 {
-        clock.advance(SECOND / 10);
-        under_way.extend(workers.iter().flat_map(|(_, seen)| seen.try_iter()));
-        let of_a = under_way.iter().filter(|delivery| delivery.id().as_str() != "b").count();
-        assert!(of_a <= most, "{under_way:?}");
-        assert!(round > 0 || under_way.len() == most + 1, "{under_way:?}");
-        done += under_way.len();
-        under_way.drain(..).for_each(Delivery::acknowledge);
-    }
-    assert_eq!(done, 51);
-}
-
-#[test]
 fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
     let limited = || {
@@ -193,7 +138,8 @@ fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limi
     });
     woken.recv().expect("the thread runs");
     second.cancel("a").wait().expect("cancel");
-    second.schedule_new(email(&clock, "b")).wait().expect("replace");
+    let replaced = second.schedule_new(email(&clock, "b")).wait().expect("replace");
+    assert_eq!(replaced, Scheduled::ReplacedDelivering);
     clock.advance(Duration::ZERO);
     assert_eq!(current(), [false, false, true]);
     waiting.join().expect("it was woken");

@@ -106,27 +106,7 @@ pub(crate) fn held(
 }
 
 #[test]
-fn a_failure_brings_back_nothing_that_was_cancelled_or_replaced() {
-    let clock = ManualWallClock::new();
-    let (timer, deliveries) = held(DurableTimer::builder(MemoryStore::new()), &clock);
-    for id in ["a", "b", "c"] {
-        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
-    }
-    clock.advance(Duration::ZERO);
-    let under_way = deliveries.try_iter().collect::<Vec<_>>();
-    assert_eq!(timer.cancel("a").wait().expect("cancel"), Cancelled::Delivering);
-    assert_eq!(timer.reschedule("b", DAY).wait().expect("move"), Rescheduled::Delivering);
-    let replaced = timer.schedule("c", DAY, b"").wait().expect("schedule");
-    assert_eq!((replaced, under_way.len()), (Scheduled::ReplacedDelivering, 3));
-    drop(under_way);
-    clock.advance(SECOND * 60);
-    let attempts = |id| timer.get(id).wait().expect("get").map(|record| record.attempt);
-    assert_eq!(["a", "c"].map(attempts), [None, Some(0)]);
-    assert_eq!(timer.stats().fenced, 2);
-}
-
-#[test]
-fn a_nearer_time_is_noticed_and_a_farther_one_too() {
+fn a_nearer_time_is_noticed_a_farther_one_and_each_of_a_batch() {
     let clock = ManualWallClock::new();
     let (timer, seen) = plain(&clock);
     timer.schedule("a", DAY, b"").wait().expect("schedule");
@@ -139,20 +119,12 @@ fn a_nearer_time_is_noticed_and_a_farther_one_too() {
     assert_eq!(ids(&seen), ["a"]);
     clock.advance(DAY);
     assert_eq!(ids(&seen), ["b"]);
-}
-
-/// The first one was due before the timer started, so another lane delivers it.
-#[test]
-fn every_timeout_of_a_batch_is_noticed() {
-    let clock = ManualWallClock::new();
-    let (timer, seen) = plain(&clock);
-    clock.advance(SECOND);
-    let (now, day) = (clock.now(), NewTimeout::new("b", clock.now().saturating_add(DAY), b""));
-    let batch = vec![NewTimeout::new("a", now.saturating_sub(DAY), b"").expect("valid")];
-    let batch = batch.into_iter().chain(day).collect();
-    timer.schedule_batch(batch).wait().expect("schedule");
+    let new = |id, due| NewTimeout::new(id, due, b"").expect("valid");
+    // The first one was due before the timer started, so another lane delivers it.
+    let dues = [clock.now().saturating_sub(3 * DAY), clock.now().saturating_add(DAY)];
+    timer.schedule_batch(vec![new("c", dues[0]), new("d", dues[1])]).wait().expect("schedule");
     clock.advance(DAY);
-    assert_eq!(ids(&seen), ["a", "b"]);
+    assert_eq!(ids(&seen), ["c", "d"]);
 }
 
 #[test]
@@ -263,7 +235,7 @@ fn a_backlog_is_spread_over_the_rate_and_delays_nothing_else() {
 }
 
 #[test]
-fn a_clock_that_steps_back_delivers_nothing_early_or_twice() {
+fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
     let clock = ManualWallClock::new();
     let (timer, seen) = plain(&clock);
     let start_time = clock.now();
@@ -282,16 +254,10 @@ fn a_clock_that_steps_back_delivers_nothing_early_or_twice() {
     clock.advance(30 * SECOND);
     assert_eq!(ids(&seen), ["minutely"]);
     assert_eq!(timer.stats().clock_steps, 1);
-}
-
-#[test]
-fn a_clock_that_steps_forward_skips_nothing() {
-    let clock = ManualWallClock::new();
-    let (timer, seen) = plain(&clock);
+    timer.cancel("minutely").wait().expect("cancel");
     for day in 0..5_u32 {
         timer.schedule(format!("{day}"), DAY * day + 30 * SECOND, b"").wait().expect("schedule");
     }
-    clock.advance(SECOND);
     clock.step_to(clock.now().saturating_add(3 * DAY));
     assert_eq!(ids(&seen), ["0", "1", "2"]);
     clock.advance(2 * DAY);
@@ -400,36 +366,11 @@ fn cron_follows_its_time_zone() {
     assert_eq!(Repeat::cron("0 9 * * *", "Mars/Olympus"), Err(InputError::Cron));
 }
 
-#[cfg(feature = "sqlite")]
-#[test]
-fn many_callers_share_commits() {
-    let folder = tempfile::tempdir().expect("folder");
-    let store = delaywheel_durable::SqliteStore::open(folder.path().join("timeouts.db"));
-    let builder = DurableTimer::builder(store.expect("open"));
-    let timer = builder.build_blocking(|_| Ok(())).expect("start");
-    thread::scope(|scope| {
-        for caller in 0..16 {
-            let timer = &timer;
-            scope.spawn(move || {
-                for number in 0..10 {
-                    let id = format!("{caller}/{number}");
-                    timer.schedule(id, Duration::ZERO, b"x").wait().expect("schedule");
-                }
-            });
-        }
-    });
-    timer.schedule("later", DAY, b"").wait().expect("schedule");
-    assert!(timer.finish(Duration::from_secs(60)));
-    let stats = timer.stats();
-    assert_eq!((stats.acknowledged, timer.count().wait().expect("count").live), (160, 1));
-    assert!(stats.commits < stats.commands, "{stats:?}");
-}
-
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
     type Builder = DurableTimerBuilder;
     type Setting = fn(Builder) -> Builder;
-    let wrong: [(&str, Setting); 8] = [
+    let wrong: [(&str, Setting); 10] = [
         ("window", |builder| builder.window(Duration::from_micros(999))),
         ("window_capacity", |builder| builder.window_capacity(0, 1)),
         ("window_capacity", |builder| builder.window_capacity((1 << 24) + 1, 1)),
@@ -438,6 +379,10 @@ fn settings_out_of_range_are_refused_by_name() {
         ("recheck", |builder| builder.recheck(Some(Duration::ZERO))),
         ("handler_limit", |builder| builder.handler_limit(Some(Duration::ZERO))),
         ("threads", |builder| builder.threads(0)),
+        ("queue", |builder| builder.queue(Queue::with("a".repeat(65), drop))),
+        ("queue", |builder| {
+            ["a", "a"].map(|name| Queue::with(name, drop)).into_iter().fold(builder, Builder::queue)
+        }),
     ];
     for (name, set) in wrong {
         let builder = || set(DurableTimer::builder(MemoryStore::new()));

@@ -1,6 +1,6 @@
 //! A timer that waits does nothing and blocks nobody, and times of the crate `jiff`.
 
-use std::sync::{Barrier, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use delaywheel_durable::Sharded;
 
@@ -9,48 +9,42 @@ use super::{
     *,
 };
 
-/// Half a window before the timeout is due, the timer takes it into memory.
-fn waits_without_a_turn(store: impl Store) {
+/// The timer takes the timeout into memory half a window before it is due. Until then, it claims
+/// once in each lane when it rechecks.
+fn waits_without_a_turn(store: impl Store, recheck: Option<Duration>) {
     let clock = ManualWallClock::new();
-    let timer = acknowledging(store, &clock);
+    let mut builder = DurableTimer::builder(store).clock(clock.clone());
+    if recheck.is_some() {
+        builder = builder.recheck(recheck);
+    }
+    let timer = builder.build_blocking(|_| Ok(())).expect("start");
     timer.schedule("far", 300 * DAY, b"").wait().expect("schedule");
     clock.advance(Duration::ZERO);
-    let due = clock.now().saturating_add(300 * DAY);
-    let looks_at = due.saturating_sub(30 * SECOND);
+    let looks_at = clock.now().saturating_add(300 * DAY - 30 * SECOND);
     let before = timer.stats();
     for _ in 0..299 {
-        assert_eq!(clock.next_turn(), Some(looks_at), "no turn before it is needed");
+        let next = recheck.map_or(looks_at, |recheck| clock.now().saturating_add(recheck));
+        assert_eq!(clock.next_turn(), Some(next), "no turn before it is needed");
         clock.advance(DAY);
     }
     let after = timer.stats();
-    assert_eq!((after.claims, after.commits), (before.claims, before.commits));
+    let claims = recheck.map_or(0, |recheck| 2 * 299 * DAY.as_secs() / recheck.as_secs());
+    assert_eq!((after.claims, after.commits), (before.claims + claims, before.commits));
     clock.advance(DAY);
     assert_eq!((timer.stats().acknowledged, timer.stats().lateness.max), (1, Duration::ZERO));
-    assert_eq!(clock.next_turn(), None, "the store is empty");
+    assert!(recheck.is_some() || clock.next_turn().is_none(), "the store is empty");
 }
 
 #[test]
-fn a_timer_that_waits_for_a_far_timeout_does_nothing() {
-    waits_without_a_turn(MemoryStore::new());
+fn a_timer_that_waits_for_a_far_timeout_does_nothing_or_rechecks() {
+    waits_without_a_turn(MemoryStore::new(), None);
+    waits_without_a_turn(MemoryStore::new(), Some(3_600 * SECOND));
     #[cfg(feature = "sqlite")]
     {
         let folder = tempfile::tempdir().expect("folder");
         let store = delaywheel_durable::SqliteStore::open(folder.path().join("timeouts.db"));
-        waits_without_a_turn(store.expect("open"));
+        waits_without_a_turn(store.expect("open"), None);
     }
-}
-
-#[test]
-fn a_timer_that_rechecks_claims_once_in_each_lane_and_writes_nothing() {
-    let clock = ManualWallClock::new();
-    let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
-    let timer = builder.recheck(Some(60 * SECOND)).build_blocking(|_| Ok(())).expect("start");
-    timer.schedule("far", 300 * DAY, b"").wait().expect("schedule");
-    clock.advance(Duration::ZERO);
-    let before = timer.stats();
-    clock.advance(3_600 * SECOND);
-    let after = timer.stats();
-    assert_eq!((after.claims, after.commits), (before.claims + 2 * 60, before.commits));
 }
 
 /// The store answers when another task of the same thread has run.
@@ -117,20 +111,27 @@ fn changes_of_one_caller_take_effect_in_their_order() {
     }
 }
 
-/// Returns a store whose calls, except writes and claims, wait, a number that counts them, and a
-/// sender that lets one of them go on.
-fn slow(memory: &MemoryStore) -> (RemoteStore, Arc<AtomicUsize>, mpsc::Sender<()>) {
+/// Returns a store whose calls of a kind wait, a number that counts these, and a sender that lets
+/// one of them go on.
+fn slow(
+    memory: &MemoryStore,
+    is_slow: fn(&Call<'_>) -> bool,
+) -> (RemoteStore, Arc<AtomicUsize>, mpsc::Sender<()>) {
     let (go, waits) = mpsc::channel();
     let (waits, calls) = (Mutex::new(waits), Arc::new(AtomicUsize::new(0)));
     let counter = Arc::clone(&calls);
     let store = RemoteStore::hooked(memory, move |call| {
-        if matches!(call, Call::Other) {
+        if is_slow(&call) {
             counter.fetch_add(1, SeqCst);
             let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
         }
         Ok(())
     });
     (store, calls, go)
+}
+
+fn is_other(call: &Call<'_>) -> bool {
+    matches!(call, Call::Other)
 }
 
 fn wait_for_calls(calls: &AtomicUsize) {
@@ -142,7 +143,7 @@ fn wait_for_calls(calls: &AtomicUsize) {
 #[test]
 fn a_timer_that_has_finished_has_made_its_changes() {
     let memory = MemoryStore::new();
-    let (store, _, go) = slow(&memory);
+    let (store, _, go) = slow(&memory, is_other);
     let timer = DurableTimer::builder(store).build().expect("start");
     drop(timer.pause("q"));
     assert!(!timer.finish(SECOND / 10), "the pause is under way");
@@ -174,14 +175,7 @@ fn a_handler_calls_its_timer_while_that_finishes() {
 
 #[test]
 fn a_read_does_not_wait_for_changes() {
-    let (go, waits) = mpsc::channel();
-    let waits = Mutex::new(waits);
-    let store = RemoteStore::hooked(&MemoryStore::new(), move |call| {
-        if matches!(call, Call::Write(_)) {
-            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
-        }
-        Ok(())
-    });
+    let (store, _, go) = slow(&MemoryStore::new(), |call| matches!(call, Call::Write(_)));
     let timer = DurableTimer::builder(store).build().expect("start");
     let (written, paused) = (timer.schedule("a", DAY, b""), timer.pause(""));
     assert_eq!(timer.count().wait().expect("count").live, 0);
@@ -193,7 +187,7 @@ fn a_read_does_not_wait_for_changes() {
 
 #[test]
 fn a_read_that_waits_is_not_made_once_its_receipt_is_gone() {
-    let (store, calls, go) = slow(&MemoryStore::new());
+    let (store, calls, go) = slow(&MemoryStore::new(), is_other);
     let timer = DurableTimer::builder(store).build().expect("start");
     let first = timer.count();
     wait_for_calls(&calls);
@@ -204,28 +198,9 @@ fn a_read_that_waits_is_not_made_once_its_receipt_is_gone() {
     assert_eq!(calls.load(SeqCst), 2);
 }
 
-/// All threads of the pool of the crate `blocking` call the timer, which needs none of them.
-#[test]
-fn calls_of_a_full_pool_of_threads_are_answered() {
-    let timer = DurableTimer::builder(MemoryStore::new()).build().expect("start");
-    let (sender, ended) = mpsc::channel();
-    let is_full = Arc::new(Barrier::new(500));
-    for _ in 0..500 {
-        let (timer, sender, is_full) = (timer.clone(), sender.clone(), Arc::clone(&is_full));
-        let call = move || {
-            is_full.wait();
-            sender.send(timer.count().wait().is_ok())
-        };
-        blocking::unblock(call).detach();
-    }
-    for _ in 0..500 {
-        assert_eq!(ended.recv_timeout(20 * SECOND), Ok(true));
-    }
-}
-
 #[test]
 fn a_call_of_several_databases_keeps_no_timer_from_its_end() {
-    let (store, calls, go) = slow(&MemoryStore::new());
+    let (store, calls, go) = slow(&MemoryStore::new(), is_other);
     let first = DurableTimer::builder(store).build().expect("start");
     let (sender, handler_is_gone) = mpsc::channel();
     let handler = move |delivery| sender.send(delivery).expect("the test waits");

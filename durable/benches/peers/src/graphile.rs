@@ -16,55 +16,36 @@ use crate::{
 
 const DELIVERIES: u32 = 30_000;
 
-/// A job that is not due during the measurement.
+/// A job with a payload, or one whose lateness counts.
 #[derive(Clone, Serialize, Deserialize)]
-struct Later {
-    payload: String,
+enum Job {
+    Payload(String),
+    Due(DateTime<Utc>),
 }
 
-#[derive(Clone, Serialize, Deserialize)]
-struct Now {
-    payload: String,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-struct Soon {
-    due: DateTime<Utc>,
-}
-
-impl TaskHandler for Later {
-    const IDENTIFIER: &'static str = "later";
+impl TaskHandler for Job {
+    const IDENTIFIER: &'static str = "job";
 
     async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
+        match self {
+            Self::Payload(_) => delivered(),
+            Self::Due(due) => note_lateness(due),
+        }
         Ok::<(), String>(())
     }
 }
 
-impl TaskHandler for Now {
-    const IDENTIFIER: &'static str = "now";
-
-    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
-        delivered();
-        Ok::<(), String>(())
-    }
-}
-
-impl TaskHandler for Soon {
-    const IDENTIFIER: &'static str = "soon";
-
-    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
-        note_lateness(self.due);
-        Ok::<(), String>(())
-    }
+fn payload() -> Job {
+    Job::Payload("payload".to_owned())
 }
 
 fn at(due: DateTime<Utc>) -> JobSpec {
     JobSpecBuilder::new().run_at(due).build()
 }
 
-fn later() -> (Later, JobSpec) {
+fn later() -> (Job, JobSpec) {
     let due = Utc::now() + TimeDelta::seconds(someday().into());
-    (Later { payload: "payload".to_owned() }, at(due))
+    (payload(), at(due))
 }
 
 pub(crate) async fn measure(url: &str) -> Result<Figures> {
@@ -74,9 +55,7 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
         .concurrency(16)
         .poll_interval(Duration::from_millis(100))
         .local_queue(LocalQueueConfig::default().with_size(500))
-        .define_job::<Later>()
-        .define_job::<Now>()
-        .define_job::<Soon>()
+        .define_job::<Job>()
         .init()
         .await?;
     let utils = worker.create_utils();
@@ -98,13 +77,12 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
     let batches = batches.await?;
     let now = JobSpec::default();
     for _ in 0..DELIVERIES / 1_000 {
-        let jobs: Vec<_> =
-            (0..1_000).map(|_| (Now { payload: "payload".to_owned() }, &now)).collect();
+        let jobs: Vec<_> = (0..1_000).map(|_| (payload(), &now)).collect();
         utils.add_jobs(&jobs).await?;
     }
     tokio::spawn(async move { worker.run().await });
     let deliveries = rate_of_deliveries(DELIVERIES).await;
-    let jobs: Vec<_> = soon().map(|due| (Soon { due }, at(due))).collect();
+    let jobs: Vec<_> = soon().map(|due| (Job::Due(due), at(due))).collect();
     let jobs: Vec<_> = jobs.iter().map(|(job, spec)| (job.clone(), spec)).collect();
     utils.add_jobs(&jobs).await?;
     Ok(Figures { callers, batches, deliveries, late: lateness().await })

@@ -427,21 +427,16 @@ impl PostgresStore {
         (!keep.is_zero()).then(|| now.saturating_add(keep).to_system_time())
     }
 
-    /// Makes sure that queues have a row. One that a transaction of others is adding may get none if
-    /// that one fails, so a later write looks again.
+    /// Makes sure that queues have a row.
     async fn add_queues(&self, turn: &Turn, names: impl Iterator<Item = &Name>) -> StoreResult<()> {
         let new: FxHashSet<_> = {
             let known = self.shared.queues.lock();
             names.filter(|name| !known.contains(*name)).collect()
         };
-        for name in new {
-            match turn.query(sql::ADD_QUEUE, &[&name.as_str()]).await {
-                Err(error) if error.reason() == StoreErrorReason::Locked => (),
-                added => {
-                    added?;
-                    self.shared.queues.lock().insert(name.clone());
-                }
-            }
+        if !new.is_empty() {
+            let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
+            turn.query(sql::ADD_QUEUES, &[&names]).await?;
+            self.shared.queues.lock().extend(new.into_iter().cloned());
         }
         Ok(())
     }

@@ -263,7 +263,8 @@ pub(super) const PAUSE: &str = "
     INSERT INTO {schema}.queues (name, is_paused) VALUES ($1, $2)
     ON CONFLICT (name) DO UPDATE SET is_paused = excluded.is_paused";
 
-pub(super) const ADD_QUEUE: &str = "SELECT {schema}.add_queue($1)";
+pub(super) const ADD_QUEUES: &str =
+    "SELECT {schema}.add_queue(name) FROM unnest($1::text[]) AS name";
 
 pub(super) const QUEUES: &str = "SELECT name, is_paused FROM {schema}.queues ORDER BY name";
 

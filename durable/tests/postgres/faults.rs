@@ -105,24 +105,6 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     assert!(built.finish(LONG));
 }
 
-/// The transaction has a row of the queue that others cannot see, and must wait for.
-#[test]
-fn a_transaction_that_adds_a_queue_keeps_no_timeout_of_others_from_it() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    let write = |id| {
-        let new = NewTimeout::new(id, now, b"").and_then(|new| new.queue("q")).expect("valid");
-        store.write(now, &[Command::Schedule(new)]).block_on().map(drop)
-    };
-    let mut open = client.transaction().expect("begin");
-    let schedule = "SELECT delaywheel.schedule('theirs', now(), '', NULL, 'q')";
-    open.batch_execute(schedule).expect("schedule");
-    write("first").expect("it waits for no end of the transaction");
-    open.rollback().expect("rollback");
-    write("second").expect("write");
-    let queues = store.queues().block_on().expect("queues");
-    assert!(queues.iter().any(|queue| queue.name.as_str() == "q"), "{queues:?}");
-}
-
 /// A table of the user has a rule that the crate does not know, and one of its pages is damaged.
 #[test]
 fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {

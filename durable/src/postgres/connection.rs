@@ -638,8 +638,13 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
         Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
             StoreErrorReason::Refused
         }
-        // The server cannot read a page.
-        Some(code) if code.code().starts_with("XX") => StoreErrorReason::Corrupt,
+        // The server cannot read a page, or its file.
+        Some(
+            &SqlState::DATA_CORRUPTED
+            | &SqlState::INDEX_CORRUPTED
+            | &SqlState::IO_ERROR
+            | &SqlState::UNDEFINED_FILE,
+        ) => StoreErrorReason::Corrupt,
         Some(&SqlState::DISK_FULL) => StoreErrorReason::Full,
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => StoreErrorReason::ReadOnly,
         _ => StoreErrorReason::Other,

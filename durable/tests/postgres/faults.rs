@@ -105,28 +105,29 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     assert!(built.finish(LONG));
 }
 
-/// A table of the user has a rule that the crate does not know, and one of its pages is damaged.
+/// A table of the user has a rule that the crate does not know, and pages of it cannot be read.
 #[test]
 fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
     let rules = "
         ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad');
-        CREATE FUNCTION damage() RETURNS trigger LANGUAGE plpgsql AS
-            'BEGIN RAISE EXCEPTION USING ERRCODE = ''XX001''; END';
-        CREATE TRIGGER damage BEFORE INSERT ON delaywheel.timeouts FOR EACH ROW
-            WHEN (NEW.id = 'damaged') EXECUTE FUNCTION damage();";
+        CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN RAISE EXCEPTION USING ERRCODE = NEW.id; END';
+        CREATE TRIGGER fail BEFORE INSERT ON delaywheel.timeouts FOR EACH ROW
+            WHEN (length(NEW.id) = 5) EXECUTE FUNCTION fail();";
     client(&server).batch_execute(rules).expect("rules");
-    let ids = ["a", "bad", "b", "damaged", "c"];
-    let all: Vec<_> = ids.map(|id| timer.schedule(id, Duration::ZERO, b"")).into();
-    for (id, receipt) in ids.into_iter().zip(all) {
+    let schedule = |id| timer.schedule(id, Duration::ZERO, b"");
+    let ids = ["a", "bad", "XX001", "b", "58030", "c"];
+    for (id, receipt) in ids.into_iter().zip(ids.map(schedule)) {
         let answer = receipt.wait();
         match id {
             "bad" => assert_eq!(reason(answer), StoreErrorReason::Refused),
-            "damaged" => assert_eq!(reason(answer), StoreErrorReason::Corrupt),
+            "XX001" | "58030" => assert_eq!(reason(answer), StoreErrorReason::Corrupt),
             _ => drop(answer.expect(id)),
         }
     }
+    assert_eq!(reason(schedule("XX000").wait()), StoreErrorReason::Other);
     for _ in 0..3 {
         deliveries.recv_timeout(LONG).expect("delivery").dead("bad");
     }

@@ -439,23 +439,27 @@ impl Run<'_> {
         };
         let may_commit = mem::take(&mut self.session.may_commit);
         self.tries += 1;
-        // A standby, or it was the primary. A new connection may find the primary.
-        let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
-        if is_standby {
+        // A standby, or it was the primary: a new connection may find the primary. Or the server
+        // does not know a prepared statement, or refuses its plan: a new session prepares it again.
+        let are_stale = matches!(
+            error.code(),
+            Some(
+                &SqlState::READ_ONLY_SQL_TRANSACTION
+                    | &SqlState::INVALID_SQL_STATEMENT_NAME
+                    | &SqlState::FEATURE_NOT_SUPPORTED
+            )
+        );
+        if are_stale {
             self.connections.idle.lock().clear();
         }
-        let is_lost =
-            is_standby || error.as_db_error().is_none() || self.session.client.is_closed();
+        let is_lost = are_stale || error.as_db_error().is_none() || self.session.client.is_closed();
         if !is_lost && is_conflict(&error) && self.tries < TRIES {
             return ControlFlow::Continue(self);
         }
-        let error = store_error(error, may_commit);
-        // The prepared statements may be void, and would be so at the next try.
-        let is_void = error.reason() == StoreErrorReason::Other && self.session.commits_alone();
-        if !is_lost && !is_void {
+        if !is_lost {
             self.connections.give_back(self.session);
         }
-        ControlFlow::Break(Err(error))
+        ControlFlow::Break(Err(store_error(error, may_commit)))
     }
 }
 

@@ -382,13 +382,36 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
 /// The server refuses the plan of a prepared statement whose result has other types by now.
 #[test]
 fn a_store_prepares_statements_again_after_a_change_of_a_table() {
-    let Some((_server, store, mut client, _)) = stored() else { return };
-    let before = store.queues().block_on().expect("queues");
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let queues = || store.queues().block_on();
+    client.batch_execute(STALL_READS).expect("a view");
+    // Two calls at once have two connections. The later end is used first.
+    let history = || store.history(now, None, None, 1).block_on();
+    during(&mut client, history, |_| drop(queues().expect("queues"))).expect("history");
+    let before = queues().expect("queues");
     let change = "ALTER TABLE delaywheel.queues RENAME TO old;
         CREATE VIEW delaywheel.queues AS SELECT name::varchar, is_paused FROM delaywheel.old";
     client.batch_execute(change).expect("change");
-    store.queues().block_on().expect_err("another type");
-    assert_eq!(store.queues().block_on().expect("a new session"), before);
+    queues().expect_err("another type");
+    assert_eq!(queues().expect("a new session"), before);
+}
+
+/// The errors have the number of the session.
+#[test]
+fn a_call_that_a_trigger_of_the_user_refuses_keeps_its_connection() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let refuse = "
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN RAISE EXCEPTION ''session %'', pg_backend_pid(); END';
+        CREATE TRIGGER refuse BEFORE INSERT ON delaywheel.timeouts EXECUTE FUNCTION refuse();";
+    client.batch_execute(refuse).expect("trigger");
+    let new = [Command::Schedule(NewTimeout::new("a", now, b"").expect("valid"))];
+    let refused = || format!("{:?}", store.write(now, &new).block_on().expect_err("refused"));
+    let first = refused();
+    assert!(first.contains("session "), "{first}");
+    for _ in 1..10 {
+        assert_eq!(refused(), first);
+    }
 }
 
 /// SQL functions and transactions of users end these attempts.

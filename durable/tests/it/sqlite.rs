@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use delaywheel_durable::SqliteStore;
+use delaywheel_durable::{Sharded, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -232,6 +232,21 @@ fn a_failed_commit_is_a_warning() {
         timer.schedule("a", Duration::from_secs(1), b"").wait().expect_err("no table");
     });
     assert_eq!((timer.stats().store_errors, warnings), (1, 1));
+}
+
+#[test]
+fn a_pause_has_an_unknown_outcome_only_if_a_database_may_have_changed() {
+    let (_folder, path) = file();
+    drop(SqliteStore::open(&path).expect("open"));
+    let clock = ManualWallClock::new();
+    let read_only = || acknowledging(SqliteStore::open_read_only(&path).expect("open"), &clock);
+    let pause = |first| match Sharded::new(vec![first, read_only()]).pause("").wait() {
+        Err(DurableError::Store(error)) => error.reason(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(pause(read_only()), StoreErrorReason::ReadOnly);
+    let other = acknowledging(MemoryStore::new(), &clock);
+    assert_eq!(pause(other), StoreErrorReason::OutcomeUnknown);
 }
 
 const COUNT: u32 = 300;

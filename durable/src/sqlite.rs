@@ -52,7 +52,7 @@ use crate::{
 };
 
 const VERSION: u32 = 1;
-const APPLICATION: u32 = 0x6477_6c64;
+const APPLICATION: u32 = 0x6477_6c74;
 
 /// The key of `records` is the order of the live records of each queue and priority by time, and
 /// then that of the dead ones. SQLite has no checksums of pages, so each row has one.

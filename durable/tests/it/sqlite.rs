@@ -172,11 +172,14 @@ fn sqlite_refuses_what_it_cannot_use_and_leaves_it_as_it_was() {
     drop(SqliteStore::open(path("newer")).expect("open"));
     change(&path("newer"), "PRAGMA user_version = 9");
     change(&path("other"), "CREATE TABLE records (id)");
+    drop(SqliteStore::open(path("earlier")).expect("open"));
+    change(&path("earlier"), "PRAGMA application_id = 0x64776c64");
     let in_use = SqliteStore::open(path("in use")).expect("open");
     let mut cases = vec![
         ("notes", StoreErrorReason::Corrupt),
         ("newer", StoreErrorReason::NewerVersion),
         ("other", StoreErrorReason::Corrupt),
+        ("earlier", StoreErrorReason::Corrupt),
         ("in use", StoreErrorReason::InUse),
         ("no folder/timeouts.db", StoreErrorReason::Other),
     ];

@@ -66,6 +66,20 @@ fn write(store: &dyn Store, command: Command) -> Answer {
     store.write(at(0), &[command]).block_on().expect("write")[0]
 }
 
+fn enter(store: &dyn Store) -> WorkerId {
+    store.enter(at(0), Duration::MAX, None).block_on().expect("enter")
+}
+
+/// Claims what is due at the start.
+fn claim(store: &dyn Store, worker: WorkerId) -> Vec<Claim> {
+    let batch = store.claim(worker, &ClaimRequest::new(at(0), at(1))).block_on().expect("claim");
+    batch.expect("lease").records.iter().map(Record::claim).collect()
+}
+
+fn begin(store: &dyn Store, claims: &[Claim]) -> Vec<Begun> {
+    store.begin(at(0), claims, NonZeroUsize::new(2)).block_on().expect("begin")
+}
+
 fn limits_of_ids_payloads_and_times(store: &dyn Store) {
     let long = "\u{10ffff}".repeat(63) + "abc";
     assert_eq!(long.len(), TimeoutId::MAX_LEN);
@@ -90,35 +104,24 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
     for name in ["a", "b", "c"] {
         write(store, Command::Schedule(new(name, at(0)).key("k").expect("valid")));
     }
-    let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-    let request = ClaimRequest::new(at(0), at(1));
-    let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
-    let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
-    let begin = |claims: &[Claim]| {
-        store.begin(at(0), claims, NonZeroUsize::new(2)).block_on().expect("begin")
-    };
-    assert_eq!(begin(&claims), [Begun::Begun, Begun::Begun, Begun::Busy]);
-    assert_eq!(begin(&claims[2..]), [Begun::Busy]);
+    let claims = claim(store, enter(store));
+    assert_eq!(begin(store, &claims), [Begun::Begun, Begun::Begun, Begun::Busy]);
+    assert_eq!(begin(store, &claims[2..]), [Begun::Busy]);
     write(store, Command::Settle(claims[0].clone(), Settlement::Done));
-    assert_eq!(begin(&claims[2..]), [Begun::Begun]);
+    assert_eq!(begin(store, &claims[2..]), [Begun::Begun]);
 }
 
 /// A worker claims a timeout that was moved, and still holds the claim from before.
 fn a_void_claim_beside_a_valid_one(store: &dyn Store) {
     write(store, Command::Schedule(new("a", at(0))));
-    let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-    let claim = || {
-        let batch =
-            store.claim(worker, &ClaimRequest::new(at(0), at(1))).block_on().expect("claim");
-        batch.expect("lease").records[0].claim()
-    };
-    let first = claim();
+    let worker = enter(store);
+    let mut claims = claim(store, worker);
     write(store, Command::Reschedule(id("a"), at(0)));
-    let claims = [first, claim()];
-    assert_eq!(
-        store.begin(at(0), &claims, None).block_on().expect("begin"),
-        [Begun::Void, Begun::Begun]
-    );
+    claims.extend(claim(store, worker));
+    let early = at(0).saturating_sub(Duration::from_micros(1));
+    let begun = store.begin(early, &claims, None).block_on().expect("begin");
+    assert_eq!(begun, [Begun::Void; 2], "it is not due");
+    assert_eq!(begin(store, &claims), [Begun::Void, Begun::Begun]);
     assert_eq!(store.are_current(&claims).block_on().expect("current"), [false, true]);
 }
 
@@ -154,18 +157,16 @@ fn a_late_renewal_takes_nothing(store: &dyn Store) {
         let now = at(0).saturating_add(SECOND * seconds);
         store.enter(now, lease, None).block_on().expect("enter")
     });
-    let batch =
-        store.claim(workers[0], &ClaimRequest::new(at(0), at(1))).block_on().expect("claim");
-    let claim = batch.expect("lease").records[0].claim();
+    let claims = claim(store, workers[0]);
     let renew = |seconds: u32| {
         let now = at(0).saturating_add(SECOND * seconds);
         assert!(store.renew(workers[1], now, lease).block_on().expect("renew"));
     };
     renew(36);
-    let begun = store.begin(at(0), std::slice::from_ref(&claim), None).block_on().expect("begin");
-    assert_eq!(begun, [Begun::Begun]);
+    assert_eq!(begin(store, &claims), [Begun::Begun]);
     renew(37);
-    assert_eq!(write(store, Command::Settle(claim, Settlement::Done)), Answer::Settled(false));
+    let settle = Command::Settle(claims[0].clone(), Settlement::Done);
+    assert_eq!(write(store, settle), Answer::Settled(false));
     assert!(!store.renew(workers[0], at(0), lease).block_on().expect("renew"));
 }
 
@@ -173,17 +174,12 @@ fn a_late_renewal_takes_nothing(store: &dyn Store) {
 fn what_moves_between_databases(store: &dyn Store) {
     write(store, Command::Schedule(new("a", at(0))));
     store.pause(&Name::default(), true).block_on().expect("pause");
-    let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-    let claim = |paused| {
-        let request = ClaimRequest { paused, ..ClaimRequest::new(at(0), at(1)) };
-        store.claim(worker, &request).block_on().expect("claim").expect("lease").records
-    };
-    assert_eq!(claim(false), []);
-    let claim = claim(true)[0].claim();
-    assert_eq!(
-        store.begin(at(0), std::slice::from_ref(&claim), None).block_on().expect("begin"),
-        [Begun::Paused]
-    );
+    let worker = enter(store);
+    assert_eq!(claim(store, worker), []);
+    let request = ClaimRequest { paused: true, ..ClaimRequest::new(at(0), at(1)) };
+    let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
+    let claim = batch.records[0].claim();
+    assert_eq!(begin(store, std::slice::from_ref(&claim)), [Begun::Paused]);
     let mark = Settlement::Dead { error: MOVED.to_owned() };
     assert_eq!(write(store, Command::Settle(claim, mark)), Answer::Settled(true));
     assert_eq!(write(store, Command::Requeue(id("a"), at(0))), Answer::Requeued(false));
@@ -340,6 +336,9 @@ impl Comparison<'_> {
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_values().unzip();
         let limit = NonZeroUsize::new(self.rng.usize(..3));
+        self.same_of(ours.clone(), theirs.clone(), |store, claims| {
+            store.are_current(&claims).block_on()
+        });
         self.same_of(ours, theirs, |store, claims| {
             store.begin(self.now, &claims, limit).block_on()
         });

@@ -124,6 +124,7 @@
 //! - `serde`: typed payloads with a version, as JSON.
 //! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
+mod claims;
 pub mod conformance;
 mod error;
 mod inspect;
@@ -143,7 +144,6 @@ mod store;
 mod time;
 mod timer;
 mod transition;
-mod workers;
 
 #[cfg(feature = "page")]
 pub use self::page::Page;

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt,
+    fmt, mem,
     num::{NonZeroU32, NonZeroUsize},
     sync::Arc,
     time::Duration,
@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::{
+    claims::Claims,
     error::StoreResult,
     record::{Attempt, Claim, Name, Record, State, TimeoutId},
     repeat::Repeat,
@@ -23,7 +24,6 @@ use crate::{
     },
     time::WallTime,
     transition::{Change, apply, ended},
-    workers::{Queues, Workers},
 };
 
 /// A store in memory, for tests. Clones are the same store.
@@ -35,24 +35,14 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct Contents {
-    records: BTreeMap<TimeoutId, Entry>,
-    workers: Workers,
-    queues: Queues,
-    last_token: u64,
+    /// Each without its hold.
+    records: BTreeMap<TimeoutId, Record>,
+    claims: Claims,
     keep: Duration,
-    /// Attempts, with the time until which each is kept.
     history: VecDeque<(WallTime, Attempt)>,
     attempts: u64,
-    /// Records that another transaction has locked.
-    #[cfg(test)]
+    /// Records that another transaction has locked, in tests.
     locked: Vec<TimeoutId>,
-}
-
-#[derive(Clone)]
-struct Entry {
-    record: Record,
-    /// Who claimed it.
-    worker: Option<WorkerId>,
 }
 
 impl MemoryStore {
@@ -71,7 +61,20 @@ impl MemoryStore {
     /// Returns every record, in the order of ids.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
-        self.state.lock().records.values().map(|entry| entry.record.clone()).collect()
+        let state = self.state.lock();
+        state.records.values().map(|record| state.claims.view(record.clone())).collect()
+    }
+
+    /// Makes a change that may void claims, and tells the timers if it does.
+    fn void<R>(&self, change: impl FnOnce(&mut Claims) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = change(&mut state.claims);
+        let has_voided = mem::take(&mut state.claims.has_voided);
+        drop(state);
+        if has_voided {
+            self.listeners.tell_all();
+        }
+        result
     }
 }
 
@@ -93,57 +96,27 @@ impl Contents {
         }
     }
 
-    fn token(&mut self) -> u64 {
-        self.last_token += 1;
-        self.last_token
-    }
-
-    /// Removes a worker, voids its claims and makes its records pending.
-    fn take_from(&mut self, worker: WorkerId) {
-        self.workers.remove(worker);
-        self.take_all_but(&[], worker);
-    }
-
-    /// Voids the claims of a worker but for some, and returns their number.
-    fn take_all_but(&mut self, tokens: &[u64], worker: WorkerId) -> u64 {
-        let first = self.last_token;
-        for entry in self.records.values_mut().filter(|entry| entry.worker == Some(worker)) {
-            if !tokens.contains(&entry.record.token) {
-                self.last_token += 1;
-                entry.worker = None;
-                entry.record.state = State::Pending;
-                entry.record.token = self.last_token;
-            }
-        }
-        self.last_token - first
+    fn get(&self, id: &TimeoutId) -> Option<Record> {
+        Some(self.claims.view(self.records.get(id)?.clone()))
     }
 
     /// Returns the ids of the pending records of a claim: first those that are due, in the order of
     /// priority.
     fn pending(&self, request: &ClaimRequest) -> Vec<(WallTime, TimeoutId)> {
-        if self.queues.is_paused(&request.queue) && !request.paused {
+        if self.claims.queues.is_paused(&request.queue) && !request.paused {
             return Vec::new();
         }
         let matches = |record: &&Record| {
             let is_busy = record.key.as_ref().is_some_and(|key| request.busy.contains(key));
             let is_cron = record.repeat.as_ref().is_some_and(Repeat::is_cron);
-            let is_pending = record.state == State::Pending && record.next >= request.from;
+            let is_free =
+                record.state == State::Pending && !self.claims.is_held(record.id.as_str());
+            let is_pending = is_free && record.next >= request.from;
             is_pending && record.queue == request.queue && !is_busy && (request.cron || !is_cron)
         };
-        let records = self.records.values().map(|entry| &entry.record);
-        let mut records: Vec<_> = records.filter(matches).collect();
+        let mut records: Vec<_> = self.records.values().filter(matches).collect();
         records.sort_unstable_by_key(|record| request.rank(record));
         records.into_iter().map(|record| (record.next, record.id.clone())).collect()
-    }
-
-    /// Returns the number of deliveries of a queue and key that are under way.
-    fn count_delivering(&self, queue: &Name, key: &Name) -> usize {
-        let records = self.records.values().map(|entry| &entry.record);
-        let is_counted = |record: &&Record| {
-            let is_delivering = record.state == State::Delivering && record.queue == *queue;
-            is_delivering && record.key.as_ref() == Some(key)
-        };
-        records.filter(is_counted).count()
     }
 }
 
@@ -152,24 +125,21 @@ impl Store for MemoryStore {
     async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         let mut state = self.state.lock();
         let answers = commands.iter().map(|command| {
-            let token = state.token();
+            state.claims.last_token += 1;
             if let Command::Schedule(new) = command {
-                state.queues.add(&new.queue);
+                state.claims.queues.add(&new.queue);
             }
-            let old = state.records.get(command.id()).map(|entry| entry.record.clone());
-            let (change, answer) = apply(old.clone(), command, token);
+            let old = state.get(command.id());
+            let (change, answer) = apply(old.clone(), command, state.claims.last_token);
             if let (Command::Settle(_, settlement), Answer::Settled(true)) = (command, answer) {
                 state.note(old.as_ref(), settlement, now);
             }
             match change {
-                Change::Nothing => (),
-                Change::Put(record) => {
-                    state.records.insert(record.id.clone(), Entry { record, worker: None });
-                }
-                Change::Remove => {
-                    state.records.remove(command.id());
-                }
+                Change::Nothing => return answer,
+                Change::Put(record) => drop(state.records.insert(record.id.clone(), record)),
+                Change::Remove => drop(state.records.remove(command.id())),
             }
+            state.claims.holds.remove(command.id());
             answer
         });
         let answers: Vec<_> = answers.collect();
@@ -179,13 +149,13 @@ impl Store for MemoryStore {
     }
 
     async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
-        Ok(self.state.lock().records.get(id).map(|entry| entry.record.clone()))
+        Ok(self.state.lock().get(id))
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let state = self.state.lock();
-        let records = state.records.values().map(|entry| &entry.record);
-        let mut found: Vec<_> = records.filter(|record| query.matches(record)).cloned().collect();
+        let records = state.records.values().filter(|record| query.matches(record)).cloned();
+        let mut found: Vec<_> = records.map(|record| state.claims.view(record)).collect();
         if !matches!(query, Query::Prefix { .. }) {
             found.sort_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         }
@@ -195,15 +165,13 @@ impl Store for MemoryStore {
 
     async fn count(&self) -> StoreResult<Counts> {
         let state = self.state.lock();
-        let dead = state.records.values().filter(|entry| entry.record.state == State::Dead).count();
+        let dead = state.records.values().filter(|record| record.state == State::Dead).count();
         let live = state.records.len() - dead;
         Ok(Counts { live: live as u64, dead: dead as u64 })
     }
 
     async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        let state = self.state.lock();
-        let hold = |entry: &Entry| (entry.worker, entry.record.state == State::Delivering);
-        Ok(Some(state.workers.leases(limit, &state.records.values().map(hold))))
+        Ok(Some(self.state.lock().claims.leases(limit)))
     }
 
     async fn enter(
@@ -212,39 +180,20 @@ impl Store for MemoryStore {
         lease: Duration,
         name: Option<&str>,
     ) -> StoreResult<WorkerId> {
-        let mut state = self.state.lock();
-        let (worker, old) = state.workers.enter(now.saturating_add(lease), name);
-        if let Some(old) = old {
-            state.take_from(old);
-        }
-        Ok(worker)
+        Ok(self.void(|claims| claims.enter(now.saturating_add(lease), name)))
     }
 
     async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
-        let mut state = self.state.lock();
-        let (is_known, lapsed) = state.workers.renew(worker, now, lease);
-        for &worker in &lapsed {
-            state.take_from(worker);
-        }
-        drop(state);
-        if !lapsed.is_empty() {
-            self.listeners.tell_all();
-        }
-        Ok(is_known)
+        Ok(self.void(|claims| claims.renew(worker, now, lease)))
     }
 
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
-        self.state.lock().take_from(worker);
-        self.listeners.tell_all();
+        self.void(|claims| claims.take_from(worker));
         Ok(())
     }
 
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
-        let taken = self.state.lock().take_all_but(tokens, worker);
-        if taken > 0 {
-            self.listeners.tell_all();
-        }
-        Ok(taken)
+        Ok(self.void(|claims| claims.keep_only(worker, tokens)))
     }
 
     async fn claim(
@@ -253,7 +202,7 @@ impl Store for MemoryStore {
         request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
         let mut state = self.state.lock();
-        if !state.workers.is_known(worker) {
+        if !state.claims.is_known(worker) {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
@@ -265,19 +214,16 @@ impl Store for MemoryStore {
                 batch.next = batch.next.into_iter().chain([next]).min();
                 continue;
             }
-            let token = state.token();
-            let entry = state.records.get_mut(&id).expect("the record was listed");
-            entry.worker = Some(worker);
-            entry.record.token = token;
-            let begins = request.begins(&entry.record);
-            entry.record.state = if begins { State::Delivering } else { State::Claimed };
-            entry.record.attempt += u32::from(begins);
-            bytes += entry.record.payload.len();
-            batch.records.push(entry.record.clone());
+            let mut record = state.get(&id).expect("the record was listed");
+            state.claims.hold(&mut record, worker);
+            if request.begins(&record) {
+                state.claims.begin(request.now, &[record.claim()], None, |_| false);
+            }
+            bytes += record.payload.len();
+            batch.records.push(state.claims.view(record));
         }
         batch.records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
-        let holders = state.records.values().filter_map(|entry| entry.worker);
-        batch.lapse = request.lapse.then(|| state.workers.lapse(holders, worker)).flatten();
+        batch.lapse = request.lapse.then(|| state.claims.lapse(worker)).flatten();
         Ok(Some(batch))
     }
 
@@ -287,32 +233,8 @@ impl Store for MemoryStore {
         claims: &[Claim],
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>> {
-        let mut state = self.state.lock();
-        let begun = claims.iter().map(|claim| {
-            let Some(Entry { record, .. }) = state.records.get(&claim.id) else {
-                return Begun::Void;
-            };
-            if record.token != claim.token || record.state != State::Claimed || record.next > now {
-                return Begun::Void;
-            }
-            #[cfg(test)]
-            if state.locked.contains(&claim.id) {
-                return Begun::Locked;
-            }
-            if state.queues.is_paused(&record.queue) {
-                return Begun::Paused;
-            }
-            if let (Some(limit), Some(key)) = (key_limit, &record.key)
-                && state.count_delivering(&record.queue, key) >= limit.get()
-            {
-                return Begun::Busy;
-            }
-            let record = &mut state.records.get_mut(&claim.id).expect("it was found").record;
-            record.state = State::Delivering;
-            record.attempt += 1;
-            Begun::Begun
-        });
-        Ok(begun.collect())
+        let Contents { claims: held, locked, .. } = &mut *self.state.lock();
+        Ok(held.begin(now, claims, key_limit, |id| locked.contains(id)))
     }
 
     async fn permits(
@@ -322,11 +244,11 @@ impl Store for MemoryStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        Ok(self.state.lock().queues.permits(queue, now, rate, most))
+        Ok(self.state.lock().claims.queues.permits(queue, now, rate, most))
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        self.state.lock().queues.pause(queue, is_paused);
+        self.state.lock().claims.queues.pause(queue, is_paused);
         self.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
     }
@@ -352,7 +274,7 @@ impl Store for MemoryStore {
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        Ok(self.state.lock().queues.list())
+        Ok(self.state.lock().claims.queues.list())
     }
 
     fn listen(&self, notice: Notice) {

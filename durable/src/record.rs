@@ -52,7 +52,6 @@ impl TimeoutId {
     }
 }
 
-/// Returns the hash FNV-1a of 64 bits.
 pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     bytes.fold(0xcbf2_9ce4_8422_2325, step)

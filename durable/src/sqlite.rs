@@ -39,6 +39,7 @@ use rusqlite::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    claims::{Claims, Hold, Queues, view},
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId, fnv},
     repeat::Repeat,
@@ -48,17 +49,16 @@ use crate::{
     },
     time::WallTime,
     transition::{Change, apply, ended, pending_record},
-    workers::{Queues, Workers},
 };
 
-/// Version of the tables, and the mark of a file of this crate.
-const VERSION: u32 = 3;
-const APPLICATION: u32 = 0x6477_6c64;
+const VERSION: u32 = 1;
+const APPLICATION: u32 = 0x6477_6c74;
 
-/// The key is the order of the live records of each queue and priority by time, and then that of
-/// the dead ones.
+/// The key of `records` is the order of the live records of each queue and priority by time, and
+/// then that of the dead ones. SQLite has no checksums of pages, so each row has one.
 ///
-/// SQLite has no checksums of pages, so each row has one.
+/// `ids` has the place of each record. Rows without a record are stale: those up to the id
+/// `cleaned` were removed.
 const SCHEMA: &str = "
     CREATE TABLE records (
         dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
@@ -66,6 +66,10 @@ const SCHEMA: &str = "
         checksum INTEGER NOT NULL,
         queue TEXT NOT NULL, priority INTEGER NOT NULL, key TEXT,
         PRIMARY KEY (dead, queue, priority, next, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE ids (
+        id TEXT NOT NULL PRIMARY KEY, dead INTEGER NOT NULL, queue TEXT NOT NULL,
+        priority INTEGER NOT NULL, next INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE queues (
         name TEXT NOT NULL PRIMARY KEY, is_paused INTEGER NOT NULL
@@ -77,41 +81,17 @@ const SCHEMA: &str = "
         end INTEGER NOT NULL, error TEXT, until INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX history_id ON history (id);
-    CREATE INDEX history_until ON history (until);";
-
-/// The place of each record. Rows without a record are stale: those up to the id `cleaned` were
-/// removed.
-const IDS: &str = "
-    CREATE TABLE ids (
-        id TEXT NOT NULL PRIMARY KEY, dead INTEGER NOT NULL, queue TEXT NOT NULL,
-        priority INTEGER NOT NULL, next INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    INSERT INTO ids SELECT id, dead, queue, priority, next FROM records;
-    ALTER TABLE store ADD COLUMN cleaned TEXT NOT NULL DEFAULT '';";
-
-/// What a new file has besides, before the ids.
-const COUNTS: &str = "
+    CREATE INDEX history_until ON history (until);
     CREATE TABLE store (
         epoch INTEGER NOT NULL, is_open INTEGER NOT NULL,
-        live INTEGER NOT NULL, dead INTEGER NOT NULL
+        live INTEGER NOT NULL, dead INTEGER NOT NULL, cleaned TEXT NOT NULL
     ) STRICT;
-    INSERT INTO store VALUES (0, 0, 0, 0);";
-
-/// Leads from version 1 to 2, around the new tables.
-const FROM_1: [&str; 2] = [
-    "ALTER TABLE records RENAME TO old; DROP INDEX by_id;",
-    "INSERT INTO records SELECT old.*, '', 1, NULL FROM old; DROP TABLE old;",
-];
-
-/// Records that are live and due.
-const DUE: &str = "dead = 0 AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2)
-    AND next <= ?";
+    INSERT INTO store VALUES (0, 0, 0, 0, '');";
 
 const COLUMNS: &str =
     "SELECT dead, next, id, due, attempt, repeat, error, payload, checksum, queue,
     priority, key FROM";
 
-/// Records by id.
 const BY_ID: &str = "ids CROSS JOIN records USING (dead, queue, priority, next, id)";
 
 /// Removes rows after an id, up to another one or the last. They are of times up to one by which no
@@ -128,7 +108,6 @@ const STALE: &str = "AND NOT EXISTS (
 /// Most stale rows that are looked up in any case: that is as cheap as a look at all queues.
 const LOOKUPS: usize = 64;
 
-/// Tokens of one epoch.
 const TOKENS: u32 = 40;
 
 /// Ranges of claims that are remembered: overdue records and the window, for each queue and
@@ -139,7 +118,6 @@ const FRONTIERS: usize = 96;
 /// has balanced a tree.
 const CACHE: u32 = 8_000;
 
-/// Loose places of a frontier that are remembered.
 const MAX_LOOSE: usize = 1 << 14;
 
 /// A store in one file, for one process. Clones are the same store.
@@ -159,51 +137,29 @@ struct Shared {
     writer: Mutex<Connection>,
     held: Mutex<Held>,
     reader: Mutex<Connection>,
-    /// Notified when a transaction has ended.
     settled: Condvar,
-    /// Timers of this process that use the store.
     listeners: Listeners,
     path: PathBuf,
     /// Released after the connections are closed. `None` if the store is only read.
     lock: Option<Lock>,
 }
 
-/// Claims: known to this process only.
 #[derive(Default)]
 struct Held {
-    holds: FxHashMap<TimeoutId, Hold>,
+    claims: Claims,
     /// Records that a transaction may change. Their deliveries wait until it has ended.
     changing: FxHashSet<TimeoutId>,
     /// The process before did not close the file, and no worker has entered since.
     was_killed: bool,
     /// Attempts of records that were due by then are written before their deliveries begin.
     wary_until: Option<WallTime>,
-    workers: Workers,
-    queues: Queues,
     keep: Duration,
     frontiers: Vec<Frontier>,
-    last_token: u64,
-    /// Stale rows up to this id were removed.
     cleaned: String,
 }
 
-#[derive(Clone)]
-struct Hold {
-    /// `None` after the worker lost its lease; then only the number of attempts counts.
-    worker: Option<WorkerId>,
-    token: u64,
-    next: WallTime,
-    begun: bool,
-    attempt: u32,
-    queue: Name,
-    priority: Priority,
-    key: Option<Name>,
-}
-
-/// A queue and a priority.
 type Part = (Name, Priority);
 
-/// Queue, priority and time of a record.
 type Spot = (Part, WallTime);
 
 type Place = (WallTime, TimeoutId);
@@ -250,12 +206,8 @@ impl SqliteStore {
         let writer = connect(&path, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
             VERSION => Self::with(writer, Held::default(), path, None),
-            version if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
             0 => Err(StoreError::new(StoreErrorReason::Corrupt)),
-            _ => {
-                let message = "an earlier version of this crate wrote the file: open it first";
-                Err(StoreError::with_source(StoreErrorReason::Other, message))
-            }
+            _ => Err(StoreError::new(StoreErrorReason::NewerVersion)),
         }
     }
 
@@ -269,9 +221,9 @@ impl SqliteStore {
         let lock = lock_beside(&path)?;
         let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
-        let last_token = epoch << TOKENS;
-        let mut held = Held { was_killed, last_token, cleaned, ..Held::default() };
-        read_queues(&writer, &mut held.queues).map_err(store_error)?;
+        let mut held = Held { was_killed, cleaned, ..Held::default() };
+        held.claims.last_token = epoch << TOKENS;
+        read_queues(&writer, &mut held.claims.queues).map_err(store_error)?;
         Self::with(writer, held, path, Some(lock))
     }
 
@@ -359,9 +311,22 @@ impl SqliteStore {
     /// Returns the queues. Another process may have added some to a file that is only read.
     fn known_queues(&self, held: &mut Held) -> StoreResult<Vec<QueueState>> {
         if self.shared.lock.is_none() {
-            self.read(|reader| read_queues(reader, &mut held.queues))?;
+            self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
         }
-        Ok(held.queues.list())
+        Ok(held.claims.queues.list())
+    }
+
+    /// Makes a change that may void claims. If it does, tells the timers, and has the next claims
+    /// read the records again.
+    fn void<R>(&self, change: impl FnOnce(&mut Held) -> R) -> R {
+        let mut held = self.shared.held.lock();
+        let result = change(&mut held);
+        if mem::take(&mut held.claims.has_voided) {
+            held.frontiers.clear();
+            drop(held);
+            self.shared.listeners.tell_all();
+        }
+        result
     }
 
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
@@ -421,7 +386,7 @@ impl Store for SqliteStore {
         while held.changing.contains(id) {
             self.shared.settled.wait(&mut held);
         }
-        self.read(|reader| find(reader, id, held.holds.get(id)))
+        self.read(|reader| find(reader, id, held.claims.holds.get(id)))
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
@@ -485,9 +450,7 @@ impl Store for SqliteStore {
         if self.shared.lock.is_none() {
             return Ok(None);
         }
-        let held = self.shared.held.lock();
-        let holds = held.holds.values().map(|hold| (hold.worker, hold.begun));
-        Ok(Some(held.workers.leases(limit, &holds)))
+        Ok(Some(self.shared.held.lock().claims.leases(limit)))
     }
 
     async fn enter(
@@ -499,42 +462,25 @@ impl Store for SqliteStore {
         if self.shared.lock.is_none() {
             return Err(StoreError::new(StoreErrorReason::ReadOnly));
         }
-        let mut held = self.shared.held.lock();
-        if mem::take(&mut held.was_killed) {
-            held.wary_until = Some(now);
-        }
-        let (worker, old) = held.workers.enter(now.saturating_add(lease), name);
-        if let Some(old) = old {
-            held.take_from(old);
-        }
-        Ok(worker)
+        Ok(self.void(|held| {
+            if mem::take(&mut held.was_killed) {
+                held.wary_until = Some(now);
+            }
+            held.claims.enter(now.saturating_add(lease), name)
+        }))
     }
 
     async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
-        let mut held = self.shared.held.lock();
-        let (is_known, lapsed) = held.workers.renew(worker, now, lease);
-        for &worker in &lapsed {
-            held.take_from(worker);
-        }
-        drop(held);
-        if !lapsed.is_empty() {
-            self.shared.listeners.tell_all();
-        }
-        Ok(is_known)
+        Ok(self.void(|held| held.claims.renew(worker, now, lease)))
     }
 
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
-        self.shared.held.lock().take_from(worker);
-        self.shared.listeners.tell_all();
+        self.void(|held| held.claims.take_from(worker));
         Ok(())
     }
 
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {
-        let taken = self.shared.held.lock().take_all_but(tokens, worker);
-        if taken > 0 {
-            self.shared.listeners.tell_all();
-        }
-        Ok(taken)
+        Ok(self.void(|held| held.claims.keep_only(worker, tokens)))
     }
 
     async fn claim(
@@ -543,15 +489,14 @@ impl Store for SqliteStore {
         request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
         let mut held = self.shared.held.lock();
-        if !held.workers.is_known(worker) {
+        if !held.claims.is_known(worker) {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
-        if request.paused || !held.queues.is_paused(&request.queue) {
+        if request.paused || !held.claims.queues.is_paused(&request.queue) {
             self.read(|reader| held.claim(&mut batch, request, reader))?;
         }
-        let holders = held.holds.values().filter_map(|hold| hold.worker);
-        batch.lapse = request.lapse.then(|| held.workers.lapse(holders, worker)).flatten();
+        batch.lapse = request.lapse.then(|| held.claims.lapse(worker)).flatten();
         if let Some(until) = held.wary_until.filter(|_| batch.records.is_empty())
             && !self.read(|reader| Held::has_record(until, reader))?
         {
@@ -584,7 +529,7 @@ impl Store for SqliteStore {
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>> {
         let is_wary = |state: &Held| {
-            let mut holds = claims.iter().filter_map(|claim| state.holds.get(&claim.id));
+            let mut holds = claims.iter().filter_map(|claim| state.claims.holds.get(&claim.id));
             holds.any(|hold| state.is_wary(hold.next))
         };
         let mut state = self.shared.held.lock();
@@ -597,45 +542,21 @@ impl Store for SqliteStore {
         while claims.iter().any(|claim| state.changing.contains(&claim.id)) {
             self.shared.settled.wait(&mut state);
         }
-        let may_begin = |hold: &Hold, claim: &Claim| {
-            let is_held = hold.worker.is_some() && hold.token == claim.token;
-            is_held && !hold.begun && hold.next <= now
-        };
-        let mut running = FxHashMap::<_, usize>::default();
-        for hold in state.holds.values().filter(|hold| hold.begun && hold.worker.is_some()) {
-            if let (true, Some(key)) = (key_limit.is_some(), &hold.key) {
-                *running.entry((hold.queue.clone(), key.clone())).or_default() += 1;
-            }
-        }
-        let answers = claims.iter().map(|claim| {
-            let hold = state.holds.get(&claim.id).filter(|hold| may_begin(hold, claim));
-            let Some(hold) = hold else { return Begun::Void };
-            if state.queues.is_paused(&hold.queue) {
-                return Begun::Paused;
-            }
-            if let (Some(limit), Some(key)) = (key_limit, &hold.key) {
-                let running = running.entry((hold.queue.clone(), key.clone())).or_default();
-                if *running >= limit.get() {
-                    return Begun::Busy;
-                }
-                *running += 1;
-            }
-            Begun::Begun
-        });
-        let answers: Vec<_> = answers.collect();
+        let answers = state.claims.begin(now, claims, key_limit, |_| false);
+        let Some(writer) = &mut writer else { return Ok(answers) };
         let begun = claims.iter().zip(&answers).filter(|(_, answer)| **answer == Begun::Begun);
-        if let Some(writer) = &mut writer {
-            let attempts = begun.clone().filter_map(|(claim, _)| {
-                let hold = state.holds.get(&claim.id)?;
-                state.is_wary(hold.next).then_some((&claim.id, hold.attempt + 1))
-            });
-            let attempts: Vec<_> = attempts.collect();
-            count_attempts(writer, &attempts).map_err(commit_error)?;
-        }
-        for (claim, _) in begun {
-            if let Some(hold) = state.holds.get_mut(&claim.id) {
-                (hold.begun, hold.attempt) = (true, hold.attempt + 1);
+        let attempts = begun.clone().filter_map(|(claim, _)| {
+            let hold = state.claims.holds.get(&claim.id)?;
+            state.is_wary(hold.next).then_some((&claim.id, hold.attempt))
+        });
+        let attempts: Vec<_> = attempts.collect();
+        if let Err(error) = count_attempts(writer, &attempts) {
+            for (claim, _) in begun {
+                if let Some(hold) = state.claims.holds.get_mut(&claim.id) {
+                    (hold.begun, hold.attempt) = (false, hold.attempt - 1);
+                }
             }
+            return Err(commit_error(error));
         }
         Ok(answers)
     }
@@ -647,18 +568,18 @@ impl Store for SqliteStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        if !self.shared.held.lock().queues.is_known(queue) {
+        if !self.shared.held.lock().claims.queues.is_known(queue) {
             let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
             let writer = self.shared.writer.lock();
             writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;
         }
-        Ok(self.shared.held.lock().queues.permits(queue, now, rate, most))
+        Ok(self.shared.held.lock().claims.queues.permits(queue, now, rate, most))
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         let writer = self.shared.writer.lock();
         set_paused(&writer, queue, is_paused).map_err(commit_error)?;
-        self.shared.held.lock().queues.pause(queue, is_paused);
+        self.shared.held.lock().claims.queues.pause(queue, is_paused);
         drop(writer);
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
@@ -714,7 +635,6 @@ struct Effects {
     token: u64,
     dead: i64,
     queues: BTreeSet<Name>,
-    /// How long attempts are kept, and how many were added.
     keep: Duration,
     attempts: u64,
     /// Number of rows that became stale, and the greatest time of their records.
@@ -775,8 +695,7 @@ impl Effects {
     /// Removes the record of a claim without reading it. It is where it was claimed, as a change of
     /// its place would have taken the hold away.
     fn remove_held(&mut self, claim: &Claim, writer: &Connection) -> rusqlite::Result<Answer> {
-        let is_valid = |hold: &&Hold| hold.worker.is_some() && hold.token == claim.token;
-        let Some(hold) = self.holds.get(&claim.id).filter(is_valid) else {
+        let Some(hold) = self.holds.get(&claim.id).filter(|hold| hold.is_of(claim)) else {
             return Ok(Answer::Settled(false));
         };
         let spot = ((hold.queue.clone(), hold.priority), hold.next);
@@ -835,29 +754,31 @@ impl Held {
     /// Marks the records of commands as changing, and reserves a token for each command.
     fn mark(&mut self, commands: &[Command]) -> Effects {
         let ids = || commands.iter().map(Command::id);
-        let holds = ids().filter_map(|id| Some((id.clone(), self.holds.get(id)?.clone())));
+        let claims = &self.claims;
+        let holds = ids().filter_map(|id| Some((id.clone(), claims.holds.get(id)?.clone())));
         let queues = commands.iter().filter_map(|command| match command {
-            Command::Schedule(new) if !self.queues.is_known(&new.queue) => Some(new.queue.clone()),
+            Command::Schedule(new) => Some(&new.queue),
             _ => None,
         });
+        let queues = queues.filter(|queue| !claims.queues.is_known(queue));
         let effects = Effects {
             holds: holds.collect(),
-            token: self.last_token,
+            token: claims.last_token,
             keep: self.keep,
-            queues: queues.collect(),
+            queues: queues.cloned().collect(),
             cleaned: self.cleaned.clone(),
             ..Effects::default()
         };
         self.changing.extend(ids().cloned());
-        self.last_token += commands.len() as u64;
+        self.claims.last_token += commands.len() as u64;
         effects
     }
 
     fn take_effect(&mut self, effects: &Effects) {
-        effects.queues.iter().for_each(|queue| self.queues.add(queue));
+        effects.queues.iter().for_each(|queue| self.claims.queues.add(queue));
         self.cleaned.clone_from(&effects.cleaned);
         for (id, before, after) in &effects.changes {
-            self.holds.remove(id);
+            self.claims.holds.remove(id);
             if let Some((part, next)) = before {
                 for frontier in self.of_part(part).filter(|frontier| !frontier.loose.is_empty()) {
                     frontier.loose.remove(&(*next, id.clone()));
@@ -873,61 +794,24 @@ impl Held {
         self.frontiers.iter_mut().filter(|frontier| frontier.part == *part)
     }
 
-    /// Returns whether a live record was due at a time.
     fn has_record(until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
-        let sql = format!("SELECT EXISTS (SELECT 1 FROM records WHERE {DUE})");
-        reader.prepare_cached(&sql)?.query_row([until.as_micros()], |row| row.get(0))
+        let sql = "SELECT EXISTS (SELECT 1 FROM records WHERE dead = 0
+            AND queue IN (SELECT name FROM queues) AND priority IN (0, 1, 2) AND next <= ?)";
+        reader.prepare_cached(sql)?.query_row([until.as_micros()], |row| row.get(0))
     }
 
     fn is_wary(&self, next: WallTime) -> bool {
         self.wary_until.is_some_and(|until| next <= until)
     }
 
-    /// Removes a worker, and voids its claims.
-    fn take_from(&mut self, worker: WorkerId) {
-        self.workers.remove(worker);
-        self.take_all_but(&[], worker);
-    }
-
-    /// Voids the claims of a worker but for some, and returns their number.
-    fn take_all_but(&mut self, tokens: &[u64], worker: WorkerId) -> u64 {
-        // The next claims read its records again.
-        self.frontiers.clear();
-        let mut taken = 0;
-        for hold in self.holds.values_mut().filter(|hold| hold.worker == Some(worker)) {
-            if !tokens.contains(&hold.token) {
-                (hold.worker, taken) = (None, taken + 1);
-            }
-        }
-        taken
-    }
-
-    fn is_held(&self, id: &str) -> bool {
-        self.holds.get(id).is_some_and(|hold| hold.worker.is_some())
-    }
-
     fn hold(&mut self, record: &mut Record, worker: WorkerId) {
-        self.last_token += 1;
-        record.token = self.last_token;
-        record.state = State::Claimed;
-        let hold = Hold {
-            worker: Some(worker),
-            token: record.token,
-            next: record.next,
-            begun: false,
-            attempt: record.attempt,
-            queue: record.queue.clone(),
-            priority: record.priority,
-            key: record.key.clone(),
-        };
-        self.holds.insert(record.id.clone(), hold);
+        self.claims.hold(record, worker);
         let place = (record.next, record.id.clone());
         self.of_part(&(record.queue.clone(), record.priority)).for_each(|frontier| {
             frontier.loose.remove(&place);
         });
     }
 
-    /// Finds the records of a claim in each priority, and keeps those that go first.
     fn claim(
         &mut self,
         batch: &mut ClaimedBatch,
@@ -1026,7 +910,7 @@ impl Held {
             let start = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
             let mut rows = statement.query(start)?;
             while has_room && let Some(row) = rows.next()? {
-                if row.get_ref(2)?.as_str().is_ok_and(|id| self.is_held(id)) {
+                if row.get_ref(2)?.as_str().is_ok_and(|id| self.claims.is_held(id)) {
                     frontier.to = place(row)?;
                     continue;
                 }
@@ -1052,12 +936,10 @@ impl Held {
     }
 
     fn read_row(&self, row: &Row<'_>) -> rusqlite::Result<Record> {
-        let id = row.get_ref(2)?.as_str()?;
-        read_row(row, self.holds.get(id))
+        read_row(row).map(|record| self.claims.view(record))
     }
 }
 
-/// Returns the first place after another one.
 fn next_place(loose: &BTreeSet<Place>, after: Option<&Place>) -> Option<Place> {
     let start = after.map_or(Unbounded, Excluded);
     loose.range::<Place, _>((start, Unbounded)).next().cloned()
@@ -1158,13 +1040,9 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool,
     let _ = writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()));
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let run =
-            |batches: &[&str]| batches.iter().try_for_each(|sql| transaction.execute_batch(sql));
         match number(&transaction, "user_version")? {
             VERSION => (),
-            0 => run(&[SCHEMA, COUNTS, IDS])?,
-            1 => run(&[FROM_1[0], SCHEMA, FROM_1[1], IDS])?,
-            2 => run(&[IDS, "DROP INDEX by_id"])?,
+            0 => transaction.execute_batch(SCHEMA)?,
             _ => return Ok(Err(StoreErrorReason::NewerVersion)),
         }
         transaction.pragma_update(None, "application_id", APPLICATION)?;
@@ -1182,7 +1060,7 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool,
             let mut rows = statement.query(())?;
             let mut count = 0;
             while let Some(row) = rows.next()? {
-                read_row(row, None)?;
+                read_row(row)?;
                 count += 1;
             }
             let found = format!("SELECT count(*) FROM {BY_ID}");
@@ -1227,7 +1105,6 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
     })
 }
 
-/// Pauses or resumes a queue, which may be new.
 fn set_paused(writer: &Connection, queue: &Name, is_paused: bool) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO queues VALUES (?, ?)";
     writer.prepare_cached(sql)?.execute((queue.as_str(), is_paused)).map(drop)
@@ -1242,7 +1119,6 @@ fn read_queues(reader: &Connection, queues: &mut Queues) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Writes attempts before their deliveries begin.
 fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> rusqlite::Result<()> {
     let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for &(id, attempt) in attempts {
@@ -1260,7 +1136,8 @@ fn find(
     hold: Option<&Hold>,
 ) -> rusqlite::Result<Option<Record>> {
     let mut statement = connection.prepare_cached(&format!("{COLUMNS} {BY_ID} WHERE id = ?"))?;
-    statement.query_row([id.as_str()], |row| read_row(row, hold)).optional()
+    let record = statement.query_row([id.as_str()], read_row).optional()?;
+    Ok(record.map(|record| view(record, hold)))
 }
 
 /// Passes over a record that cannot be read, as it would stop its queue.
@@ -1308,7 +1185,6 @@ fn remove(
     Ok(writer.prepare_cached(sql)?.execute(place)? == 1)
 }
 
-/// Removes the row of a record, and writes another one.
 fn replace(
     writer: &Connection,
     old: Option<&Record>,
@@ -1354,23 +1230,19 @@ fn replace(
     Ok(())
 }
 
-/// FNV-1a of all columns. A record of the default queue has the checksum that version 1 gave it.
 fn checksum(record: &Record, repeat: Option<&str>) -> i64 {
     let numbers = [
         u64::from(record.state == State::Dead),
         record.next.as_micros(),
         record.due.as_micros(),
         u64::from(record.attempt),
+        record.priority as u64,
     ];
     let numbers = numbers.map(u64::to_le_bytes);
-    let texts = [Some(record.id.as_str()), repeat, record.error.as_deref()];
     let (queue, key) = (record.queue.as_str(), record.key.as_ref().map(Name::as_str));
-    let has_more = (queue, record.priority, key) != ("", Priority::Normal, None);
-    let more = [Some(queue), key, Some(["high", "normal", "low"][record.priority as usize])];
+    let texts = [Some(record.id.as_str()), repeat, record.error.as_deref(), Some(queue), key];
     let bytes = numbers.as_flattened().iter().copied().chain(texts.into_iter().flat_map(marked));
-    let bytes = bytes.chain(record.payload.iter().copied());
-    let bytes = bytes.chain(more.into_iter().filter(|_| has_more).flat_map(marked));
-    fnv(bytes).cast_signed()
+    fnv(bytes.chain(record.payload.iter().copied())).cast_signed()
 }
 
 /// A byte that no text has marks its end, or that there is none.
@@ -1383,7 +1255,7 @@ fn place(row: &Row<'_>) -> rusqlite::Result<Place> {
     Ok((time(row, 1)?, id.map_err(damaged)?))
 }
 
-fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
+fn read_row(row: &Row<'_>) -> rusqlite::Result<Record> {
     let name = |text: &str| Name::new(text).map_err(damaged);
     let (next, id) = place(row)?;
     let text = row.get_ref(5)?.as_str_or_null()?;
@@ -1405,15 +1277,7 @@ fn read_row(row: &Row<'_>, hold: Option<&Hold>) -> rusqlite::Result<Record> {
     if checksum(&record, text) != row.get::<_, i64>(8)? {
         return Err(damaged("the checksum differs"));
     }
-    // What only this process knows.
-    let Some(hold) = hold else { return Ok(record) };
-    let state = match hold {
-        _ if record.state == State::Dead => State::Dead,
-        hold if hold.worker.is_none() => State::Pending,
-        hold if hold.begun => State::Delivering,
-        _ => State::Claimed,
-    };
-    Ok(Record { state, attempt: hold.attempt, token: hold.token, ..record })
+    Ok(record)
 }
 
 fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<WallTime> {
@@ -1435,7 +1299,6 @@ fn file_error(error: io::Error) -> StoreError {
     StoreError::with_source(reason, error)
 }
 
-/// Returns whether the disk has no room for the index of the log.
 fn lacks_index(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|failure| failure.extended_code);
     code == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
@@ -1469,6 +1332,7 @@ fn commit_error(error: rusqlite::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use std::{
+        fs,
         sync::mpsc::{self, Receiver, Sender},
         thread,
     };
@@ -1489,6 +1353,18 @@ mod tests {
 
     fn schedule(id: &str, due: u64) -> Command {
         Command::Schedule(NewTimeout::new(id, at(due), b"").expect("valid"))
+    }
+
+    fn enter(store: &SqliteStore) -> WorkerId {
+        store.enter(at(0), Duration::MAX, None).block_on().expect("enter")
+    }
+
+    fn write(store: &SqliteStore, commands: &[Command]) {
+        store.write(at(0), commands).block_on().expect("write");
+    }
+
+    fn begin(store: &SqliteStore, claims: &[Claim]) -> Vec<Begun> {
+        store.begin(at(60), claims, None).block_on().expect("begin")
     }
 
     fn claim(store: &SqliteStore, worker: WorkerId) -> Vec<Record> {
@@ -1531,8 +1407,8 @@ mod tests {
     #[test]
     fn a_commit_that_fails_changes_nothing_and_voids_no_claim() {
         let (_folder, store) = open();
-        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-        store.write(at(0), &[schedule("first", 50)]).block_on().expect("write");
+        let worker = enter(&store);
+        write(&store, &[schedule("first", 50)]);
         let claims = [claim(&store, worker)[0].claim()];
         let notices = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&notices);
@@ -1546,6 +1422,8 @@ mod tests {
         };
         store.shared.writer.lock().commit_hook(Some(|| true));
         assert_eq!(fails(), StoreErrorReason::OutcomeUnknown);
+        store.shared.held.lock().wary_until = Some(at(60));
+        store.begin(at(60), &claims, None).block_on().expect_err("the attempt is not written");
         assert_eq!(*notices.lock(), [at(20)]);
         store.shared.writer.lock().commit_hook(None::<fn() -> bool>);
         set("PRAGMA query_only = 1");
@@ -1558,22 +1436,13 @@ mod tests {
         assert_eq!(error.reason(), StoreErrorReason::Full);
         set("PRAGMA max_page_count = 1000000");
         assert_eq!(store.count().block_on().expect("count").live, 1);
-        assert_eq!(store.begin(at(60), &claims, None).block_on().expect("begin"), [Begun::Begun]);
-        store.write(at(0), &commands).block_on().expect("it goes on");
+        assert_eq!(begin(&store, &claims), [Begun::Begun]);
+        let first = store.get(&claims[0].id).block_on().expect("get").expect("kept");
+        assert_eq!(first.attempt, 1);
+        write(&store, &commands);
         assert_eq!(ids(&claim(&store, worker)), ["second", "first"]);
     }
 
-    #[test]
-    fn a_disk_without_room_for_the_index_of_the_log_is_full() {
-        let error = || {
-            let code = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
-            rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)
-        };
-        assert_eq!(store_error(error()).reason(), StoreErrorReason::Full);
-        assert_eq!(commit_error(error()).reason(), StoreErrorReason::OutcomeUnknown);
-    }
-
-    /// Returns a function that lets the next commit wait, and tells of it.
     fn gate(store: &SqliteStore) -> (Receiver<()>, Sender<()>) {
         let ((reached, commit), (go, gate)) = (mpsc::channel(), mpsc::channel());
         let hook = move || {
@@ -1587,25 +1456,22 @@ mod tests {
     #[test]
     fn a_commit_delays_only_deliveries_and_reads_of_its_own_records() {
         let (_folder, store) = open();
-        let worker = store.enter(at(0), Duration::MAX, None).block_on().expect("enter");
-        store.write(at(0), &[schedule("a", 10), schedule("b", 10)]).block_on().expect("write");
+        let worker = enter(&store);
+        write(&store, &[schedule("a", 10), schedule("b", 10)]);
         let claims: Vec<_> = claim(&store, worker).iter().map(Record::claim).collect();
-        store.write(at(0), &[schedule("c", 10)]).block_on().expect("write");
+        write(&store, &[schedule("c", 10)]);
         let (commit, go) = gate(&store);
         thread::scope(|scope| {
             let cancel = scope
                 .spawn(|| store.write(at(0), &[Command::Cancel(claims[0].id.clone())]).block_on());
             commit.recv().expect("a commit");
-            assert_eq!(
-                store.begin(at(10), &claims[1..], None).block_on().expect("begin"),
-                [Begun::Begun]
-            );
+            assert_eq!(begin(&store, &claims[1..]), [Begun::Begun]);
             assert_eq!(ids(&claim(&store, worker)), ["c"]);
-            let begin = scope.spawn(|| store.begin(at(10), &claims[..1], None).block_on());
+            let begin = scope.spawn(|| begin(&store, &claims[..1]));
             let get = scope.spawn(|| store.get(&claims[0].id).block_on());
             go.send(()).expect("the commit waits");
             cancel.join().expect("no panic").expect("write");
-            assert_eq!(begin.join().expect("no panic").expect("begin"), [Begun::Void]);
+            assert_eq!(begin.join().expect("no panic"), [Begun::Void]);
             assert_eq!(get.join().expect("no panic").expect("get"), None);
         });
     }
@@ -1634,8 +1500,16 @@ mod tests {
         assert!(is_wary(&open()), "the one before was not closed");
         let store = open();
         assert!(is_wary(&store), "no worker has entered since");
-        store.enter(WallTime::MIN, Duration::MAX, None).block_on().expect("enter");
+        enter(&store);
         drop(store);
-        assert!(!is_wary(&open()));
+        let store = open();
+        assert!(!is_wary(&store));
+        enter(&store);
+        // A kill leaves the files as they are.
+        let copy = tempfile::tempdir().expect("folder");
+        for name in ["timeouts.db", "timeouts.db-wal"] {
+            fs::copy(folder.path().join(name), copy.path().join(name)).expect("copy");
+        }
+        assert!(is_wary(&SqliteStore::open(copy.path().join("timeouts.db")).expect("open")));
     }
 }

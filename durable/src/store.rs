@@ -1,9 +1,7 @@
 //! Stores: a small trait, and the commands that change records.
 //!
-//! The trait is asynchronous, for stores behind a network. A thread of the timer commits for all
-//! callers, and polls a future until it is ready, so a store in a file may do its work within the
-//! poll. Time is an argument: a store reads no clock, so that tests and simulations run in virtual
-//! time.
+//! The trait is asynchronous, for stores behind a network. Time is an argument: a store reads no
+//! clock, so that tests and simulations run in virtual time.
 
 use std::{
     fmt,
@@ -290,7 +288,6 @@ impl ClaimRequest {
         self.begins && is_plain && record.next <= self.now
     }
 
-    /// Returns the place of a record in the order of the claim.
     pub(crate) fn rank(&self, record: &Record) -> (bool, Priority, WallTime, TimeoutId) {
         let is_due = record.next <= self.now;
         // Of those that are not due, the earliest ones go first.
@@ -414,7 +411,6 @@ pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 /// Calls of a store for a task, which [`Store::spawn`] runs.
 pub type Calls = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Timers of this process that want to know of new records.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Vec<Notice>>);
 
@@ -423,7 +419,6 @@ impl Listeners {
         self.0.lock().push(notice);
     }
 
-    /// Tells of records of any time.
     pub(crate) fn tell_all(&self) {
         self.tell(None, WallTime::MIN);
     }
@@ -450,29 +445,26 @@ impl Listeners {
 ///
 /// Its methods may be called from several threads at once. Each is atomic: it takes effect in one
 /// moment between the first poll of its future and the last one, or fails and has changed nothing.
-/// The exceptions are [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown)
-/// and a future that is dropped before its end. One that is not polled must delay no other call. A
-/// timer treats a panic like that error: it counts the error, pauses, and calls again.
+/// The exceptions are [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown), which a timer
+/// also takes a panic for, and a future that is dropped before its end. One that is not polled must
+/// delay no other call.
 ///
 /// A timer polls each future on a thread of its own, which has no runtime and which the future may
-/// block, or by [`spawn`](Self::spawn). Reads that the store does not spawn take turns on one
-/// thread, so a slow one delays the others. In virtual time it does so on the thread of the caller.
-/// So one that needs a runtime brings it, as those of `PostgresStore` do. Tasks may await the
-/// futures of a store that does not block. Those of any store they await by the methods of
+/// block, or by [`spawn`](Self::spawn). In virtual time it does so on the thread of the caller. So
+/// a store that needs a runtime brings it, as `PostgresStore` does. Tasks may await the futures of
+/// a store that does not block, and those of any store by the methods of
 /// [`DurableTimer`](crate::DurableTimer).
 ///
 /// The methods are those of the crate `async-trait`, whose macro this crate exports.
-///
 /// [`conformance`](crate::conformance) checks an implementation.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Applies commands in order, in one transaction. On return, the changes are durable.
-    ///
-    /// The answers are in the order of the commands.
+    /// Applies commands in order, in one transaction, and returns their answers in this order. On
+    /// return, the changes are durable.
     async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>>;
 
-    /// Returns how many calls of [`write`](Self::write) the store can carry out at once: one, or
-    /// two or more. A timer then makes two while many commands wait. By default one.
+    /// Returns how many calls of [`write`](Self::write) the store can carry out at once. If there
+    /// are two or more, a timer makes two while many commands wait. By default one.
     fn groups(&self) -> usize {
         1
     }
@@ -525,9 +517,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn leave(&self, worker: WorkerId) -> StoreResult<()>;
 
     /// Makes the records of a worker pending whose tokens are not among these, and returns their
-    /// number. The worker has no claim under way. Those that others have locked may stay.
-    ///
-    /// A timer calls this each minute if other processes share the store.
+    /// number. The worker has no claim under way. Those that others have locked may stay. A timer
+    /// calls this each minute if other processes share the store.
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64>;
 
     /// Claims pending records of a queue and a window, and gives each a new token: first those that
@@ -568,10 +559,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Takes at most `most` permits to begin deliveries of a queue, which all workers share.
-    /// Returns their number, and when there is another one.
-    ///
-    /// There are `rate` in a second, and those of the latest tenth of a second are kept. A crash
-    /// may give these out again.
+    /// Returns their number, and when there is another one. There are `rate` in a second, and those
+    /// of the latest tenth of a second are kept. A crash may give these out again.
     async fn permits(
         &self,
         queue: &Name,
@@ -600,10 +589,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the queues, in the order of their names.
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
-    /// Asks the store to call `notice` when a record becomes due, also by another process.
-    ///
-    /// A store may drop notices; see [`recheck`](Self::recheck). It must not call them under a
-    /// lock.
+    /// Asks the store to call `notice`, under no lock, when a record becomes due, also by another
+    /// process. A store may drop notices; see [`recheck`](Self::recheck).
     fn listen(&self, notice: Notice) {
         let _ = notice;
     }
@@ -614,9 +601,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Runs reads of a timer at once, if the futures of the store do not block, or returns them. A
-    /// thread of the timer runs those that come back, one after the other. By default, all come
-    /// back. Must not block.
+    /// Runs reads of a timer at once, if the futures of the store do not block, or returns them,
+    /// which is the default. A thread of the timer runs those one after the other. Must not block.
     fn spawn(&self, calls: Calls) -> Option<Calls> {
         Some(calls)
     }

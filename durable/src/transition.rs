@@ -6,14 +6,11 @@ use crate::{
     time::WallTime,
 };
 
-/// The change of the record that a store carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Leaves it as it is.
     Nothing,
     /// Writes it. No worker holds it.
     Put(Record),
-    /// Removes it.
     Remove,
 }
 
@@ -57,7 +54,6 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
     }
 }
 
-/// Returns whether a requeue changes a record.
 fn is_requeued(old: &Record) -> bool {
     old.state == State::Dead && !is_moved(old)
 }
@@ -99,7 +95,6 @@ fn is_same(old: &Record, new: &NewTimeout) -> bool {
     (&old.repeat, &old.payload, &old.queue, old.priority, &old.key) == part
 }
 
-/// Returns the record of a new timeout.
 pub(crate) fn pending_record(new: &NewTimeout, token: u64) -> Record {
     Record {
         id: new.id.clone(),

@@ -23,6 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "pool")]
+use deadpool_postgres::PoolError;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::{
@@ -43,7 +45,6 @@ use crate::error::{StoreError, StoreErrorReason, StoreResult};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A parameter that a call owns.
 pub(super) type Value = Box<dyn ToSql + Send + Sync>;
 
 macro_rules! values {
@@ -58,10 +59,8 @@ type Types = Arc<Mutex<FxHashMap<String, Vec<Type>>>>;
 
 type Opened = Pin<Box<dyn Future<Output = StoreResult<(Held, Option<Driver>)>> + Send>>;
 
-/// Opens a connection, encrypted or not.
 pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
 
-/// A connection of the store, or one of the user's pool.
 pub(super) enum Held {
     Own(Client),
     #[cfg(feature = "pool")]
@@ -91,7 +90,6 @@ pub(super) struct Connections {
     options: &'static str,
     /// Whether a pool gives each transaction another session.
     is_pooled: AtomicBool,
-    /// Whether the connections are of the user's pool.
     are_lent: bool,
     /// Types of the parameters of statements that are not prepared.
     types: Types,
@@ -149,7 +147,6 @@ macro_rules! run {
 }
 pub(super) use run;
 
-/// A connection that is open, with its prepared statements.
 pub(super) struct Session {
     client: Held,
     schema: String,
@@ -160,7 +157,6 @@ pub(super) struct Session {
     types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
-    /// Batches until COPY is tried again.
     avoided: u32,
     used: Instant,
 }
@@ -184,7 +180,6 @@ impl<T> Tls for T where
 {
 }
 
-/// Returns how to open connections with a connector for TLS.
 pub(super) fn connect_by(tls: impl Tls) -> Connect {
     Box::new(move |config| {
         let tls = tls.clone();
@@ -196,25 +191,23 @@ pub(super) fn connect_by(tls: impl Tls) -> Connect {
     })
 }
 
-/// Returns how to take connections from the user's pool, which the user's runtime drives.
 #[cfg(feature = "pool")]
 pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect {
     Box::new(move |_| {
         let pool = pool.clone();
         let taken = runtime.spawn(async move { pool.get().await });
         Box::pin(async move {
-            let failed = |error| StoreError::with_source(StoreErrorReason::Unavailable, error);
-            // A hook of the pool panicked, or the runtime has ended. Neither ends the store, so
-            // settlements are tried again.
-            let taken = taken.await.map_err(|error| {
-                let reason = if error.is_panic() {
-                    StoreErrorReason::OutcomeUnknown
-                } else {
-                    StoreErrorReason::Unavailable
-                };
-                StoreError::with_source(reason, error)
-            })?;
-            Ok((Held::Lent(Some(taken.map_err(failed)?)), None))
+            let (is_over, error): (_, Box<dyn std::error::Error + Send + Sync>) = match taken.await
+            {
+                Ok(Ok(taken)) => return Ok((Held::Lent(Some(taken)), None)),
+                Ok(Err(error)) => (matches!(error, PoolError::Closed), error.into()),
+                // A hook of the pool panicked, before any statement, or the runtime has ended.
+                Err(error) => (!error.is_panic(), error.into()),
+            };
+            // Then no settlement can be written any more.
+            let reason =
+                if is_over { StoreErrorReason::Closed } else { StoreErrorReason::Unavailable };
+            Err(StoreError::with_source(reason, error))
         })
     })
 }
@@ -283,12 +276,10 @@ impl Connections {
         Ok(())
     }
 
-    /// Returns whether a pool gives each transaction another session.
     pub(super) fn are_pooled(&self) -> bool {
         self.is_pooled.load(SeqCst)
     }
 
-    /// Opens a connection, whose notifications go to a channel.
     pub(super) async fn open(
         &self,
         notices: Option<UnboundedSender<Notification>>,
@@ -345,7 +336,6 @@ impl Connections {
         self.idle.lock().push(session);
     }
 
-    /// Closes connections that have not been used for a while, but for the latest one.
     fn close_idle(&self) {
         let mut idle = self.idle.lock();
         let old = idle.iter().take_while(|session| session.used.elapsed() >= IDLE).count();
@@ -354,7 +344,6 @@ impl Connections {
     }
 }
 
-/// Closes idle connections until the store ends.
 async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>) {
     while timeout(IDLE, &mut ended).await.is_err() {
         if let Some(connections) = connections.upgrade() {
@@ -402,7 +391,6 @@ impl Lane {
         answer(task).await
     }
 
-    /// Runs a statement in a turn.
     pub(super) async fn query(
         &self,
         sql: &'static str,
@@ -425,7 +413,6 @@ pub(super) async fn answer<R>(task: JoinHandle<StoreResult<R>>) -> StoreResult<R
 }
 
 impl Turn {
-    /// Runs a statement.
     pub(super) async fn query(
         &self,
         sql: &str,
@@ -434,7 +421,6 @@ impl Turn {
         run!(self, session => session.query(sql, parameters).await)
     }
 
-    /// Waits for a connection.
     pub(super) async fn run(&self) -> StoreResult<Run<'_>> {
         let session = self.connections.take().await?;
         Ok(Run { session, connections: &self.connections, tries: 0 })
@@ -453,13 +439,20 @@ impl Run<'_> {
         };
         let may_commit = mem::take(&mut self.session.may_commit);
         self.tries += 1;
-        // A standby, or it was the primary. A new connection may find the primary.
-        let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
-        if is_standby {
+        // A standby, or it was the primary: a new connection may find the primary. Or the server
+        // does not know a prepared statement, or refuses its plan: a new session prepares it again.
+        let are_stale = matches!(
+            error.code(),
+            Some(
+                &SqlState::READ_ONLY_SQL_TRANSACTION
+                    | &SqlState::INVALID_SQL_STATEMENT_NAME
+                    | &SqlState::FEATURE_NOT_SUPPORTED
+            )
+        );
+        if are_stale {
             self.connections.idle.lock().clear();
         }
-        let is_lost =
-            is_standby || error.as_db_error().is_none() || self.session.client.is_closed();
+        let is_lost = are_stale || error.as_db_error().is_none() || self.session.client.is_closed();
         if !is_lost && is_conflict(&error) && self.tries < TRIES {
             return ControlFlow::Continue(self);
         }
@@ -532,7 +525,6 @@ impl Session {
         self.end(result).await
     }
 
-    /// Begins a transaction.
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
         let begin = self.begin.clone();
         let result = self.execute(begin.as_deref().unwrap_or("BEGIN")).await;
@@ -573,7 +565,6 @@ impl Session {
         Ok(BinaryCopyInWriter::new(self.client.copy_in(&statement).await?, types))
     }
 
-    /// Returns whether a COPY is likely to find all ids free.
     pub(super) fn may_copy(&mut self) -> bool {
         let may_copy = self.avoided == 0;
         self.avoided = self.avoided.saturating_sub(1);
@@ -651,6 +642,13 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
         Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
             StoreErrorReason::Refused
         }
+        // The server cannot read a page, or its file.
+        Some(
+            &SqlState::DATA_CORRUPTED
+            | &SqlState::INDEX_CORRUPTED
+            | &SqlState::IO_ERROR
+            | &SqlState::UNDEFINED_FILE,
+        ) => StoreErrorReason::Corrupt,
         Some(&SqlState::DISK_FULL) => StoreErrorReason::Full,
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => StoreErrorReason::ReadOnly,
         _ => StoreErrorReason::Other,

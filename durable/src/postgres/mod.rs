@@ -40,6 +40,7 @@ use self::{
     },
 };
 use crate::{
+    claims::interval,
     error::{StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
@@ -49,34 +50,20 @@ use crate::{
         Store, WorkerId, WorkerLease, news,
     },
     time::{WallClock, WallTime},
-    workers::interval,
 };
 
 /// Statements that lead from one version of the tables to the next, and the least version whose
 /// programs also work with that one, so that a deploy can be rolled back.
-const MIGRATIONS: &[(i32, &str)] = &[
-    (1, include_str!("schema.sql")),
-    (2, include_str!("queues.sql")),
-    (2, include_str!("views.sql")),
-    (2, include_str!("counts.sql")),
-    (2, include_str!("permits.sql")),
-];
+const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema.sql"))];
 
-/// Version of the tables that this program makes.
 #[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]
 const NEWEST: i32 = MIGRATIONS.len() as i32;
 
-/// Versions of the tables, and for each the least compatible one.
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
     version integer NOT NULL, compatible integer NOT NULL);";
 
-/// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
-/// the table was empty may be a scan of the whole table.
-///
-/// It makes one plan for each statement: all are found by an index, and planning takes longer than
-/// many of them.
-///
-/// A statement waits only a moment for a row that another transaction has locked.
+/// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
+/// than many of them, and a plan from when the table was empty may be a scan of the whole table.
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
@@ -102,8 +89,7 @@ const RECHECK: Duration = Duration::from_secs(60);
 /// Timeouts that are due later than this are found by the next look.
 const NOTICE: Duration = Duration::from_secs(3_600);
 
-/// Time between attempts to listen again, and between looks while the server sends no
-/// notifications.
+/// Time between attempts to listen, and between looks while the server sends no notifications.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time between looks whether the server answers, and what its clock shows.
@@ -114,32 +100,23 @@ const DEAF_LOOKS: u32 = 60;
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
 ///
+/// Any executor may poll its futures, which only wait for answers: a thread of the store makes the
+/// calls and drives the connections. If a future is dropped before its call has a turn among those
+/// of its kind, the call is not made. Later, it is carried out to its end.
+///
 /// # Connections
 ///
 /// Clones share their connections. A process that waits has at most two: one that listens, which a
 /// timer needs, and one that was used last. A store opens others when calls of different kinds
-/// meet: at most three for writes, one for reads, and four for the deliveries of a timer, so nine
-/// in all. It closes those that were not used for 10 to 20 seconds. In `pg_stat_activity`, their
-/// `application_name` is `delaywheel`, unless the parameters have another one.
-///
-/// # Pools of transactions
+/// meet, at most nine in all, and closes those that were not used for 10 to 20 seconds. In
+/// `pg_stat_activity`, their `application_name` is `delaywheel`, unless the parameters have another
+/// one.
 ///
 /// A store notices when it connects that the settings of a session do not reach the server, as
 /// through `PgBouncer` in transaction mode. It then prepares no statements, and sends the settings
 /// with each transaction, which takes two round trips more. As no notifications arrive, its timers
-/// look for timeouts of other processes once a second.
-///
-/// The pool must notice a client whose machine has lost its power: set `tcp_keepidle` and the like.
-///
-/// # Use within `async` code
-///
-/// Any executor may poll the futures of the store, and none needs a runtime: a thread of the store
-/// makes the calls and drives the connections. A future only waits for the answer, so one that is
-/// not polled delays no other call.
-///
-/// If a future is dropped before its call has a turn among those of its kind, the call is not made.
-/// Later, the call is carried out to its end, the timers are told, and the next call of its kind
-/// waits for it.
+/// look for timeouts of other processes once a second. The pool must notice a client whose machine
+/// has lost its power: set `tcp_keepidle` and the like.
 ///
 /// # Transactions of your own
 ///
@@ -169,7 +146,7 @@ struct Shared {
     /// Writes single commands, which the timer tries again if their record is locked.
     single: Lane,
     worker: Lane,
-    /// Renews leases, while a claim may be slow.
+    /// Renews leases and does what is always quick, while claims and reads may be slow.
     keeper: Lane,
     /// Claims records that are overdue, so that other claims do not wait for these.
     backlog: Lane,
@@ -283,11 +260,13 @@ impl PostgresStore {
     ///
     /// A runtime of several workers drives them. Of the tasks on it, fewer than its workers may
     /// block at once for answers of the store: while all do, nothing drives the connections. So
-    /// tasks should await. After the end of the runtime, calls fail, with
-    /// [`Unavailable`](StoreErrorReason::Unavailable). The store keeps none while it has nothing to
-    /// do, and uses up to eight at once, so a pool with fewer has calls wait for each other. A
-    /// handler that holds a connection and waits for the store needs one more. As the store cannot
-    /// listen, its timers look for timeouts of other processes each second.
+    /// tasks should await. After the end of the runtime or of the pool, calls fail with
+    /// [`Closed`](StoreErrorReason::Closed), and the ends of deliveries are lost: finish the timers
+    /// first.
+    ///
+    /// The store keeps none while it has nothing to do, and uses up to eight at once, so a pool
+    /// with fewer has calls wait for each other. A handler that holds a connection and waits for
+    /// the store needs one more. As the store cannot listen, its timers look each second.
     ///
     /// # Examples
     ///
@@ -421,7 +400,6 @@ impl PostgresStore {
         Ok(self.call(client, sql, parameters).await?.get(0))
     }
 
-    /// Calls an SQL function within a transaction of the caller.
     async fn call(
         &self,
         client: &impl GenericClient,
@@ -432,7 +410,6 @@ impl PostgresStore {
         client.query_one(&sql, parameters).await.map_err(|error| store_error(error, false))
     }
 
-    /// Returns the notification of commands, if other processes need one.
     fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
         let (queue, due) = news(commands).next()?;
         let is_near = due <= now.saturating_add(NOTICE);
@@ -445,7 +422,6 @@ impl PostgresStore {
         format!("{} {}{queue}", due.as_micros(), self.shared.sender.load(SeqCst))
     }
 
-    /// Returns until when the history has an attempt that ends now.
     fn keep_until(&self, now: WallTime) -> Option<SystemTime> {
         let keep = *self.shared.keep.lock();
         (!keep.is_zero()).then(|| now.saturating_add(keep).to_system_time())
@@ -491,14 +467,20 @@ impl PostgresStore {
         result
     }
 
-    /// Makes a call in a turn of a lane.
+    /// Makes a call in a turn of a lane. The timers hear of a change also if the call panics after
+    /// it, or if its caller has gone.
     async fn task<R: Send + 'static, F: Future<Output = StoreResult<R>> + Send + 'static>(
         &self,
         lane: &Lane,
         call: impl FnOnce(Self, Turn) -> F + Send + 'static,
     ) -> StoreResult<R> {
         let store = self.clone();
-        lane.call(move |turn| call(store, turn)).await
+        let call = move |turn| async move {
+            let result = tokio::spawn(call(store.clone(), turn)).await;
+            let unknown = |panic| StoreError::with_source(StoreErrorReason::OutcomeUnknown, panic);
+            store.end(result.unwrap_or_else(|panic| Err(unknown(panic))))
+        };
+        lane.call(call).await
     }
 
     /// Reads a list or history. The rows, which may be many, are decoded on another thread than
@@ -514,7 +496,6 @@ impl PostgresStore {
         answer(self.shared.connections.runtime.spawn_blocking(decode)).await
     }
 
-    /// Carries out commands.
     async fn carry_out(
         &self,
         turn: &Turn,
@@ -534,7 +515,7 @@ impl PostgresStore {
         let patience = if commands.len() == 1 { "5ms" } else { "100ms" };
         let (until, now) = (self.keep_until(now), now.to_system_time());
         let extra = Extra { stopped: &stopped, until, now, patience };
-        let answers = run!(turn, session => {
+        let answers: Vec<_> = run!(turn, session => {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
                 // One statement needs no transaction around it, and two round trips less.
@@ -558,8 +539,7 @@ impl PostgresStore {
             let result = result.await;
             session.end(result).await?;
             Ok(answers)
-        });
-        let answers = self.end(answers)?;
+        })?;
         self.shared.listeners.tell_of(commands, &answers);
         Ok(answers)
     }
@@ -649,7 +629,7 @@ impl Store for PostgresStore {
         let until = now.saturating_add(lease).to_system_time();
         let name = name.map(str::to_owned);
         let enter = move |store: Self, turn: Turn| async move {
-            let entered = run!(turn, transaction session => {
+            let (id, taken) = run!(turn, transaction session => {
                 let named = if name.is_some() {
                     session.query(sql::LOCK_NAMED, &[&name]).await?
                 } else {
@@ -658,8 +638,7 @@ impl Store for PostgresStore {
                 let taken = store.take_from(session, &named).await?;
                 let rows = session.query(sql::ENTER, &[&until, &name]).await?;
                 Ok((rows[0].get::<_, i64>(0), taken))
-            });
-            let (id, taken) = store.end(entered)?;
+            })?;
             if taken > 0 {
                 store.shared.listeners.tell_all();
             }
@@ -695,13 +674,12 @@ impl Store for PostgresStore {
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
         let id = worker.0.cast_signed();
         let leave = move |store: Self, turn: Turn| async move {
-            let left = run!(turn, transaction session => {
+            run!(turn, transaction session => {
                 // A shutdown calls once, and a claim may be under way.
                 session.execute("SET LOCAL lock_timeout = 5000").await?;
                 let worker = session.query(sql::LOCK_WORKER, &[&id]).await?;
                 store.take_from(session, &worker).await
-            });
-            store.end(left)?;
+            })?;
             store.shared.listeners.tell_all();
             Ok(())
         };
@@ -716,8 +694,7 @@ impl Store for PostgresStore {
                 // A claim of unknown outcome ends first.
                 session.query(sql::LOCK_WORKER, &[&id]).await?;
                 session.query(sql::TAKE, &[&[id].as_slice(), &tokens]).await
-            });
-            let freed = store.end(freed)?;
+            })?;
             if !freed.is_empty() {
                 store.shared.listeners.tell_all();
             }
@@ -861,12 +838,11 @@ impl Store for PostgresStore {
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         let queue = queue.clone();
         let pause = move |store: Self, turn: Turn| async move {
-            let paused = run!(turn, transaction session => {
+            run!(turn, transaction session => {
                 session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
                 let notice = store.notice(Some(&queue), WallTime::MIN);
                 session.query(sql::NOTIFY, &[&notice]).await
-            });
-            store.end(paused)?;
+            })?;
             store.shared.listeners.tell(Some(&queue), WallTime::MIN);
             Ok(())
         };
@@ -894,7 +870,7 @@ impl Store for PostgresStore {
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        let rows = self.shared.reader.query(sql::QUEUES, values![]).await?;
+        let rows = self.shared.keeper.query(sql::QUEUES, values![]).await?;
         rows.iter()
             .map(|row| Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) }))
             .collect()
@@ -962,10 +938,11 @@ async fn listen(shared: Weak<Shared>) {
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
                 let sent = Instant::now();
-                if let Ok(shown) = store.reader.query(sql::NOW, values![]).await {
+                if let Ok(shown) = store.keeper.query(sql::NOW, values![]).await {
                     store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }
+            drop(store);
         } else {
             let (sender, notices) = mpsc::unbounded_channel();
             let (opened, schema) = (store.connections.open(Some(sender)).await, &store.schema);
@@ -975,10 +952,7 @@ async fn listen(shared: Weak<Shared>) {
                 // The error is that the connection was lost.
                 let _ = pass_on(&client, notices, &shared, &schema).await;
             }
-            sleep(LISTEN_AGAIN).await;
-            continue;
         }
-        drop(store);
         sleep(LISTEN_AGAIN).await;
     }
 }
@@ -1016,7 +990,6 @@ async fn pass_on(
     }
 }
 
-/// Checks the parameters, and starts the thread of the connections.
 fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
     check_name(schema)?;
     let config: Config = parameters.parse().map_err(unavailable)?;
@@ -1126,7 +1099,6 @@ async fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> R
     }
 }
 
-/// Parameters of all groups.
 struct Extra<'a> {
     /// The notification that a delivery has become void.
     stopped: &'a str,
@@ -1137,7 +1109,6 @@ struct Extra<'a> {
     patience: &'a str,
 }
 
-/// Carries out the commands of a group, and fills in their answers.
 async fn write_group(
     group: &Group<'_>,
     session: &mut Session,
@@ -1187,7 +1158,6 @@ async fn write_group(
     Ok(())
 }
 
-/// The parameters of commands as arrays.
 #[derive(Default)]
 struct Columns<'a> {
     kinds: Vec<i16>,

@@ -255,16 +255,18 @@ impl Sharded {
                 };
                 Ok(Answer::Scheduled(replaced))
             }
-            (Place::Old(_), Command::Cancel(_)) => {
-                // The mover may have made a copy.
+            (Place::Old(_), _) => {
                 let first = send(old, command.clone()).await?;
+                if first == absent {
+                    return send(new, command).await;
+                }
+                if !matches!(command, Command::Cancel(_)) {
+                    return Ok(first);
+                }
+                // The mover may have made a copy.
                 let second = send(new, command).await.map_err(unknown)?;
-                Ok(if first == absent || second.stops() { second } else { first })
+                Ok(if second.stops() { second } else { first })
             }
-            (Place::Old(_), _) => match send(old, command.clone()).await? {
-                answer if answer == absent => send(new, command).await,
-                answer => Ok(answer),
-            },
         }
     }
 
@@ -370,8 +372,13 @@ impl Sharded {
             for receipt in receipts {
                 results.push(receipt.await);
             }
-            let is_shut_down = |result: &_| matches!(result, Err(DurableError::ShutDown));
-            let is_partial = results.len() > 1 && !results.iter().all(is_shut_down);
+            let may_have_changed = |result: &Result<(), _>| match result {
+                Err(DurableError::Store(error)) => {
+                    error.reason() == StoreErrorReason::OutcomeUnknown
+                }
+                result => result.is_ok(),
+            };
+            let is_partial = results.len() > 1 && results.iter().any(may_have_changed);
             let all: Result<(), _> = results.into_iter().collect();
             if is_partial { all.map_err(unknown) } else { all }
         })

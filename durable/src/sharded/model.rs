@@ -410,6 +410,25 @@ fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
     assert!(matches!(sharded.pause("").wait(), Err(DurableError::ShutDown)));
 }
 
+/// The record ends before the call that would cancel it in the old database.
+#[test]
+fn a_cancel_that_changed_no_database_has_a_known_outcome() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let (calls, old, id) = (AtomicU32::new(0), sharded.timers[0].clone(), new.id.clone());
+    *sharded.hook.lock() = Some(Box::new(move || match calls.fetch_add(1, SeqCst) {
+        1 => {
+            old.cancel(&id).wait().expect("cancel");
+            Ok(())
+        }
+        2 => Err(StoreError::new(StoreErrorReason::Unavailable)),
+        _ => Ok(()),
+    }));
+    let answer = sharded.cancel(&new.id).wait();
+    assert!(matches!(answer, Err(DurableError::Store(error))
+        if error.reason() == StoreErrorReason::Unavailable));
+}
+
 /// The mover writes the copy while the call is under way, and dies before it removes the mark.
 #[test]
 fn a_replace_answers_that_the_delivery_of_a_copy_had_begun() {

@@ -537,7 +537,9 @@ impl DurableTimer {
     /// Refuses new timeouts, delivers until no timeout is due or being delivered, and shuts down;
     /// after `within` at the latest. Returns whether all deliveries and changes have ended.
     ///
-    /// Later timeouts stay in the store.
+    /// Later timeouts stay in the store. An end of a delivery that the store cannot write, such as
+    /// on a damaged page of PostgreSQL, is tried again until the store is closed, also after
+    /// `within`.
     #[must_use]
     pub fn finish(&self, within: Duration) -> bool {
         self.core.finish(within)

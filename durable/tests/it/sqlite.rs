@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use delaywheel_durable::SqliteStore;
+use delaywheel_durable::{Sharded, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -22,51 +22,19 @@ fn at(micros: u64) -> WallTime {
     WallTime::from_micros(micros).expect("in range")
 }
 
-/// The first version had no queues, and an index in place of the table of ids.
-const VERSION_1: &str = "
-    ALTER TABLE records RENAME TO new; DROP TABLE ids; DROP TABLE queues; DROP TABLE history;
-    CREATE TABLE records (
-        dead INTEGER NOT NULL, next INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL,
-        attempt INTEGER NOT NULL, repeat TEXT, error TEXT, payload BLOB NOT NULL,
-        checksum INTEGER NOT NULL,
-        PRIMARY KEY (dead, next, id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX by_id ON records (id);
-    INSERT INTO records
-    SELECT dead, next, id, due, attempt, repeat, error, payload, checksum FROM new;
-    DROP TABLE new; ALTER TABLE store DROP COLUMN cleaned; PRAGMA user_version = 1;";
-
-const VERSION_2: &str = "
-    CREATE UNIQUE INDEX by_id ON records (id); DROP TABLE ids;
-    ALTER TABLE store DROP COLUMN cleaned; PRAGMA user_version = 2;";
-
 #[test]
-fn files_of_earlier_versions_are_migrated() {
-    [VERSION_1, VERSION_2].into_iter().for_each(is_migrated);
-}
-
-fn is_migrated(old: &str) {
+fn a_file_keeps_its_queues_and_a_checksum_covers_those_of_records() {
     let (_folder, path) = file();
     let store = SqliteStore::open(&path).expect("open");
-    let new = |number: u64| NewTimeout::new(format!("{number}"), at(number), b"payload");
-    let commands = (0..3).map(|number| Command::Schedule(new(number).expect("valid")));
-    store.write(at(0), &commands.collect::<Vec<_>>()).block_on().expect("write");
-    let records = store.list(&all(), 9).block_on().expect("list");
-    drop(store);
-    change(&path, old);
-    let store = SqliteStore::open_checked(&path).expect("migrate");
-    assert_eq!(store.list(&all(), 9).block_on().expect("list"), records);
-    let queue = Name::new("q").expect("valid");
-    store.pause(&queue, true).block_on().expect("pause");
-    drop(store);
-    let store = SqliteStore::open(&path).expect("open");
-    assert!(store.queues().block_on().expect("queues")[1].is_paused, "the file keeps it");
-    let new = NewTimeout { queue, ..new(0).expect("valid") };
+    let new = NewTimeout::new("a", at(0), b"").and_then(|new| new.queue("q")).expect("valid");
+    store.pause(&new.queue, true).block_on().expect("pause");
     store.write(at(0), &[Command::Schedule(new)]).block_on().expect("write");
     drop(store);
-    drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
+    let store = SqliteStore::open_checked(&path).expect("it is not damaged");
+    assert!(store.queues().block_on().expect("queues")[1].is_paused);
+    drop(store);
     change(&path, "UPDATE records SET queue = 'r'; UPDATE ids SET queue = 'r'");
-    let error = SqliteStore::open_checked(&path).expect_err("the checksum covers the queue");
+    let error = SqliteStore::open_checked(&path).expect_err("another queue");
     assert_eq!(error.reason(), StoreErrorReason::Corrupt);
 }
 
@@ -204,11 +172,14 @@ fn sqlite_refuses_what_it_cannot_use_and_leaves_it_as_it_was() {
     drop(SqliteStore::open(path("newer")).expect("open"));
     change(&path("newer"), "PRAGMA user_version = 9");
     change(&path("other"), "CREATE TABLE records (id)");
+    drop(SqliteStore::open(path("earlier")).expect("open"));
+    change(&path("earlier"), "PRAGMA application_id = 0x64776c64");
     let in_use = SqliteStore::open(path("in use")).expect("open");
     let mut cases = vec![
         ("notes", StoreErrorReason::Corrupt),
         ("newer", StoreErrorReason::NewerVersion),
         ("other", StoreErrorReason::Corrupt),
+        ("earlier", StoreErrorReason::Corrupt),
         ("in use", StoreErrorReason::InUse),
         ("no folder/timeouts.db", StoreErrorReason::Other),
     ];
@@ -264,6 +235,21 @@ fn a_failed_commit_is_a_warning() {
         timer.schedule("a", Duration::from_secs(1), b"").wait().expect_err("no table");
     });
     assert_eq!((timer.stats().store_errors, warnings), (1, 1));
+}
+
+#[test]
+fn a_pause_has_an_unknown_outcome_only_if_a_database_may_have_changed() {
+    let (_folder, path) = file();
+    drop(SqliteStore::open(&path).expect("open"));
+    let clock = ManualWallClock::new();
+    let read_only = || acknowledging(SqliteStore::open_read_only(&path).expect("open"), &clock);
+    let pause = |first| match Sharded::new(vec![first, read_only()]).pause("").wait() {
+        Err(DurableError::Store(error)) => error.reason(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(pause(read_only()), StoreErrorReason::ReadOnly);
+    let other = acknowledging(MemoryStore::new(), &clock);
+    assert_eq!(pause(other), StoreErrorReason::OutcomeUnknown);
 }
 
 const COUNT: u32 = 300;
@@ -359,34 +345,4 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
     moved.wait().expect_err("it is damaged");
     assert_eq!(timer.cancel("bad").wait().expect("cancel"), Cancelled::Cancelled);
     assert_eq!(timer.count().wait().expect("count").live, 1);
-}
-
-/// Each commit acknowledges one that was due long before the others.
-#[test]
-fn rows_of_ids_are_cleaned_beside_old_timeouts() {
-    let (_folder, path) = file();
-    let store = SqliteStore::open(&path).expect("open");
-    let worker = store.enter(at(0), DAY, None).block_on().expect("enter");
-    for round in 1..=200 {
-        let now = at(round * 1_000);
-        let new = |number: u64| {
-            let due = if number == 0 { at(0) } else { now };
-            // In another order than their times.
-            let id = format!("{:08x}", (round * 20 + number).wrapping_mul(0x9e37_79b1) % (1 << 32));
-            Command::Schedule(NewTimeout::new(id, due, b"").expect("valid"))
-        };
-        store.write(now, &(0..20).map(new).collect::<Vec<_>>()).block_on().expect("write");
-        let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX)).block_on();
-        let records = claimed.expect("claim").expect("lease").records;
-        let claims: Vec<_> = records.iter().map(Record::claim).collect();
-        store.begin(now, &claims, None).block_on().expect("begin");
-        let done = claims.into_iter().map(|claim| Command::Settle(claim, Settlement::Done));
-        store.write(now, &done.collect::<Vec<_>>()).block_on().expect("write");
-    }
-    drop(store);
-    let count = "SELECT count(*) FROM ids";
-    let rows: u64 = Connection::open(&path)
-        .and_then(|file| file.query_row(count, (), |row| row.get(0)))
-        .expect("count");
-    assert!(rows <= 100, "{rows} rows of 4,000 removed timeouts");
 }

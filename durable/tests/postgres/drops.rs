@@ -13,30 +13,9 @@ fn poll_once<R>(call: &mut Pin<Box<dyn Future<Output = StoreResult<R>> + Send + 
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-/// Waits until a query counts zero.
-fn wait_for_none(client: &mut postgres::Client, count: &str) {
-    until(|| client.query_one(count, &[]).expect("count").get::<_, i64>(0) == 0);
-}
-
-#[test]
-fn a_write_that_nobody_polls_delays_no_timer() {
-    let Some((_server, store, now)) = stored() else { return };
-    let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
-    timer.schedule("first", LONG, b"").wait().expect("schedule");
-    let due = now.saturating_add(LONG);
-    let commands = [Command::Schedule(NewTimeout::new("a", due, b"").expect("valid"))];
-    let mut parked = store.write(now, &commands);
-    poll_once(&mut parked);
-    let receipt = timer.schedule("b", LONG, b"");
-    let (sender, ended) = mpsc::channel();
-    thread::spawn(move || drop(sender.send(receipt.wait())));
-    ended.recv_timeout(LONG).expect("it does not wait").expect("schedule");
-    parked.block_on().expect("write");
-}
-
 #[test]
 fn a_read_that_nobody_polls_delays_no_other() {
-    let Some((_server, store, _)) = stored() else { return };
+    let Some((_server, store, _, _)) = stored() else { return };
     let id = TimeoutId::new("a").expect("valid");
     let mut parked = store.get(&id);
     poll_once(&mut parked);
@@ -50,15 +29,14 @@ fn a_read_that_nobody_polls_delays_no_other() {
 /// A table is locked, and readers give up.
 #[test]
 fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
-    let Some((server, store, _)) = stored() else { return };
-    let mut client = client(&server);
-    client.batch_execute(STALL).expect("stall");
-    let mut first = store.queues();
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    client.batch_execute(STALL_READS).expect("stall");
+    let mut first = store.history(now, None, None, 1);
     poll_once(&mut first);
     wait_for(&mut client, STALLED);
     drop(first);
     for _ in 0..60 {
-        poll_once(&mut store.queues());
+        poll_once(&mut store.history(now, None, None, 1));
     }
     // By now, the thread of the connections has seen those calls.
     store.are_current(&[]).block_on().expect("current");
@@ -66,14 +44,14 @@ fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
     let open: i64 = client.query_one(sql, &[]).expect("count").get(0);
     assert!(open <= 2, "{open} connections");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    store.queues().block_on().expect("queues");
+    store.history(now, None, None, 1).block_on().expect("history");
 }
 
 #[test]
 fn a_call_that_is_dropped_before_its_turn_is_not_made() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((server, store, mut client, now)) = stored() else { return };
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
-    let (mut client, mut watcher) = (client(&server), client(&server));
+    let mut watcher = self::client(&server);
     let mut lock = client.transaction().expect("begin");
     lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).expect("lock");
     let mut leave = store.leave(worker);
@@ -91,16 +69,15 @@ fn a_call_that_is_dropped_before_its_turn_is_not_made() {
 /// The timer drives its reads itself, so nothing but the drop tells of the end of the receipt.
 #[test]
 fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
-    let Some((server, store, _)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
-    let mut client = client(&server);
+    client.batch_execute(STALL_READS).expect("stall");
     let count = "CREATE SEQUENCE made;
-        ALTER TABLE delaywheel.history RENAME TO kept;
+        ALTER VIEW delaywheel.history RENAME TO slow;
         CREATE VIEW delaywheel.history AS
-            SELECT * FROM delaywheel.kept WHERE (SELECT nextval('made')) > 0;";
+            SELECT * FROM delaywheel.slow WHERE (SELECT nextval('made')) > 0;";
     client.batch_execute(count).expect("count");
-    client.batch_execute(STALL).expect("stall");
-    let mut first = store.queues();
+    let mut first = store.history(now, None, None, 1);
     poll_once(&mut first);
     let dropped = timer.history(None, None, 1);
     // By now, the thread of the connections has seen that call, and then the drop.
@@ -108,45 +85,69 @@ fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
     drop(dropped);
     store.are_current(&[]).block_on().expect("current");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    first.block_on().expect("queues");
+    first.block_on().expect("history");
     timer.history(None, None, 1).wait().expect("history");
     let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
-    assert_eq!(made, 1);
+    assert_eq!(made, 2);
+}
+
+/// No task of the first queue runs, so the timer asks the store whether that queue is paused.
+#[test]
+fn a_slow_read_delays_no_delivery_of_another_queue() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let ((spawn, tasks), (sender, seen)) = (mpsc::channel(), mpsc::channel());
+    let other = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
+    let timer = DurableTimer::builder(store.clone())
+        .queue(other)
+        .build_async(
+            move |task| drop(spawn.send(task)),
+            |delivery| std::future::ready((delivery, Ok::<_, String>(()))),
+        )
+        .expect("start");
+    timer.schedule("waits", Duration::ZERO, b"").wait().expect("schedule");
+    let _task = tasks.recv_timeout(LONG).expect("a task");
+    client.batch_execute(STALL_READS).expect("stall");
+    let mut read = store.history(now, None, None, 1);
+    poll_once(&mut read);
+    wait_for(&mut client, STALLED);
+    timer.pause("").wait().expect("pause");
+    let new = NewTimeout::new("other", timer.now(), b"").and_then(|new| new.queue("q"));
+    timer.schedule_new(new.expect("valid")).wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("other"));
+    wait_for(&mut client, STALLED);
+    client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+    read.block_on().expect("the read has waited meanwhile");
 }
 
 /// The timer does not look by itself, and its own process has sent the notification.
 #[test]
 fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let worker = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
     put(&store, "a", now.saturating_sub(SECOND));
     assert_eq!(claim(&store, worker, now).len(), 1);
     let (sender, seen) = mpsc::channel();
     let timer = telling(DurableTimer::builder(store.clone()).recheck(None), sender);
-    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
-    let mut client = client(&server);
+    deliver(&timer, &seen, "before");
     let mut leave = store.leave(worker);
     poll_once(&mut leave);
-    let sql = format!("SELECT count(*) FROM delaywheel.workers WHERE id = {}", worker.0);
-    wait_for_none(&mut client, &sql);
+    let sql = "SELECT FROM delaywheel.workers WHERE id = $1";
+    until(|| client.query(sql, &[&worker.0.cast_signed()]).expect("query").is_empty());
     drop(leave);
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
 
-/// The same for a delivery under way, which the cancel stops.
+/// The same if the call panics: the server has committed, and the store cannot read the answer.
 #[test]
-fn a_timer_hears_of_a_cancel_whose_future_nobody_polls() {
-    let Some((server, store, _)) = stored() else { return };
-    let (sender, deliveries) = mpsc::channel();
-    let builder = DurableTimer::builder(store.clone()).recheck(None).lease(10 * LONG);
-    let timer = builder.build_with(move |delivery| drop(sender.send(delivery))).expect("start");
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    let delivery = deliveries.recv_timeout(LONG).expect("delivery");
-    let commands = [Command::Cancel(delivery.id().clone())];
-    let mut cancel = store.write(timer.now(), &commands);
-    poll_once(&mut cancel);
-    wait_for_none(&mut client(&server), "SELECT count(*) FROM delaywheel.timeouts");
-    drop(cancel);
-    until(|| !delivery.is_current());
+fn a_timer_hears_of_a_change_whose_call_panics() {
+    let Some((_server, store, mut client, _)) = stored() else { return };
+    let (sender, seen) = mpsc::channel();
+    let timer = telling(DurableTimer::builder(store).recheck(None), sender);
+    client.batch_execute("SELECT delaywheel.schedule('before', now(), '')").expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
+    let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
+        ALTER TABLE delaywheel.timeouts ALTER previous TYPE integer";
+    client.batch_execute(other_type).expect("another type");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect_err("it panics");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }

@@ -37,8 +37,7 @@ async fn a_locked_row_delays_its_own_commands_only() {
     assert!(beside < 3 * alone + 5 * SECOND, "{alone:?} alone, {beside:?} beside the lock");
     let delete = "DELETE FROM delaywheel.timeouts WHERE id = 'x'";
     transaction.execute(delete, &[]).await.expect("nothing");
-    let DurableError::Store(error) = refused.wait().expect_err("locked") else { panic!() };
-    assert_eq!(error.reason(), StoreErrorReason::Locked);
+    assert_eq!(reason(refused.wait()), StoreErrorReason::Locked);
     drop((first, second));
     let last = (timer.cancel("x"), timer.schedule("x", Duration::ZERO, b""));
     transaction.commit().await.expect("commit");
@@ -106,25 +105,29 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
     assert!(built.finish(LONG));
 }
 
-/// A table of the user has a rule that the crate does not know.
+/// A table of the user has a rule that the crate does not know, and pages of it cannot be read.
 #[test]
 fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
-    let rules =
-        "ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad')";
+    let rules = "
+        ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad');
+        CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN RAISE EXCEPTION USING ERRCODE = NEW.id; END';
+        CREATE TRIGGER fail BEFORE INSERT ON delaywheel.timeouts FOR EACH ROW
+            WHEN (length(NEW.id) = 5) EXECUTE FUNCTION fail();";
     client(&server).batch_execute(rules).expect("rules");
-    let ids = ["a", "bad", "b", "bad", "c"];
-    let all: Vec<_> = ids.map(|id| timer.schedule(id, Duration::ZERO, b"")).into();
-    for (id, receipt) in ids.into_iter().zip(all) {
-        match receipt.wait() {
-            Ok(_) => assert_ne!(id, "bad"),
-            Err(DurableError::Store(error)) => {
-                assert_eq!((id, error.reason()), ("bad", StoreErrorReason::Refused));
-            }
-            Err(error) => panic!("{error}"),
+    let schedule = |id| timer.schedule(id, Duration::ZERO, b"");
+    let ids = ["a", "bad", "XX001", "b", "58030", "c"];
+    for (id, receipt) in ids.into_iter().zip(ids.map(schedule)) {
+        let answer = receipt.wait();
+        match id {
+            "bad" => assert_eq!(reason(answer), StoreErrorReason::Refused),
+            "XX001" | "58030" => assert_eq!(reason(answer), StoreErrorReason::Corrupt),
+            _ => drop(answer.expect(id)),
         }
     }
+    assert_eq!(reason(schedule("XX000").wait()), StoreErrorReason::Other);
     for _ in 0..3 {
         deliveries.recv_timeout(LONG).expect("delivery").dead("bad");
     }
@@ -136,9 +139,8 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
         .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         .expect("database");
     let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
-    let error =
-        PostgresStore::connect_blocking(&latin, "delaywheel", NoTls).expect_err("not UTF-8");
-    assert_eq!(error.reason(), StoreErrorReason::Other);
+    let connected = PostgresStore::connect_blocking(&latin, "delaywheel", NoTls);
+    assert_eq!(reason(connected), StoreErrorReason::Other);
 }
 
 /// The blocking calls, and the drop of the last handle, are within a runtime.
@@ -171,8 +173,7 @@ async fn a_store_works_and_ends_within_a_runtime() {
 #[test]
 fn workers_share_what_is_due_at_once() {
     const EACH: Duration = Duration::from_millis(20);
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
+    let Some((server, store, _, _)) = stored() else { return };
     let due = store.clock().now().saturating_add(2 * SECOND);
     let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
     let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
@@ -237,8 +238,8 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
 async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() {
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
-    store.keep_history(LONG);
     let now = store.clock().now();
+    store.keep_history(LONG);
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     store.write(now, &[Command::Schedule(new.clone())]).block_on().expect("write");
@@ -281,12 +282,11 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     PostgresStore::migrate_blocking(&app, "delaywheel", NoTls).expect("nothing is missing");
     PostgresStore::migrate_blocking(&app, "other", NoTls).expect_err("it may not make tables");
     // A newer version that still works with this one, so a deploy can be rolled back.
-    client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 2)").expect("version");
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 1)").expect("version");
     PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("compatible");
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1002, 1001)").expect("version");
-    let error =
-        PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect_err("not compatible");
-    assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
+    let connected = PostgresStore::connect_blocking(&app, "delaywheel", NoTls);
+    assert_eq!(reason(connected), StoreErrorReason::NewerVersion);
 }
 
 /// The server accepts connections, and no bytes come back any more.
@@ -362,29 +362,62 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     drop(connect(&server));
     let mut client = client(&server);
     let standby = "ALTER DATABASE postgres SET default_transaction_read_only = on;";
-    client.batch_execute(&format!("{standby} {STALL}")).expect("a standby");
+    client.batch_execute(&format!("{standby} {STALL_READS}")).expect("a standby");
     let store = connect(&server);
+    let now = store.clock().now();
     // Two calls at once have two connections.
-    thread::scope(|scope| {
-        let queues = scope.spawn(|| store.queues().block_on());
-        wait_for(&mut client, STALLED);
+    let history = || store.history(now, None, None, 1).block_on();
+    let history = during(&mut client, history, |_| {
         store.are_current(&[]).block_on().expect("current");
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        queues.join().expect("no panic").expect("queues");
     });
-    let new = NewTimeout::new("a", store.clock().now(), b"").expect("valid");
+    history.expect("history");
+    let new = NewTimeout::new("a", now, b"").expect("valid");
     let write = || store.write(new.due, &[Command::Schedule(new.clone())]).block_on();
-    assert_eq!(write().expect_err("a standby").reason(), StoreErrorReason::ReadOnly);
+    assert_eq!(reason(write()), StoreErrorReason::ReadOnly);
     let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
     client.batch_execute(primary).expect("the primary");
     write().expect("a new connection");
 }
 
+/// The server refuses the plan of a prepared statement whose result has other types by now.
+#[test]
+fn a_store_prepares_statements_again_after_a_change_of_a_table() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let queues = || store.queues().block_on();
+    client.batch_execute(STALL_READS).expect("a view");
+    // Two calls at once have two connections. The later end is used first.
+    let history = || store.history(now, None, None, 1).block_on();
+    during(&mut client, history, |_| drop(queues().expect("queues"))).expect("history");
+    let before = queues().expect("queues");
+    let change = "ALTER TABLE delaywheel.queues RENAME TO old;
+        CREATE VIEW delaywheel.queues AS SELECT name::varchar, is_paused FROM delaywheel.old";
+    client.batch_execute(change).expect("change");
+    queues().expect_err("another type");
+    assert_eq!(queues().expect("a new session"), before);
+}
+
+/// The errors have the number of the session.
+#[test]
+fn a_call_that_a_trigger_of_the_user_refuses_keeps_its_connection() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let refuse = "
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN RAISE EXCEPTION ''session %'', pg_backend_pid(); END';
+        CREATE TRIGGER refuse BEFORE INSERT ON delaywheel.timeouts EXECUTE FUNCTION refuse();";
+    client.batch_execute(refuse).expect("trigger");
+    let new = [Command::Schedule(NewTimeout::new("a", now, b"").expect("valid"))];
+    let refused = || format!("{:?}", store.write(now, &new).block_on().expect_err("refused"));
+    let first = refused();
+    assert!(first.contains("session "), "{first}");
+    for _ in 1..10 {
+        assert_eq!(refused(), first);
+    }
+}
+
 /// SQL functions and transactions of users end these attempts.
 #[test]
 fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
-    let Some((server, store, now)) = stored() else { return };
-    let mut client = client(&server);
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let old = "INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
         SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32)";
     client.batch_execute(old).expect("old attempts");
@@ -406,11 +439,10 @@ fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
 /// Each version of a row stays as long as an old transaction may read it.
 #[test]
 fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
     let new = NewTimeout::new("a", now, b"").expect("valid").queue("q").expect("valid");
     store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
-    let mut client = client(&server);
     let mut rows = |table: &str| {
         let sql = format!("SELECT string_agg(ctid::text, '') FROM delaywheel.{table}");
         client.query_one(&sql, &[]).expect("rows").get::<_, String>(0)
@@ -426,8 +458,8 @@ fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
 /// The server cannot remove rows that an old transaction may read.
 #[test]
 fn kept_counts_read_few_rows_while_an_old_transaction_is_open() {
-    let Some((server, _store, _)) = stored() else { return };
-    let (mut old, mut client) = (client(&server), client(&server));
+    let Some((server, _store, mut client, _)) = stored() else { return };
+    let mut old = self::client(&server);
     let mut old = old.transaction().expect("begin");
     old.batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1").expect("old");
     let many = "INSERT INTO delaywheel.counts SELECT 1, 0 FROM generate_series(1, 500000);
@@ -470,19 +502,13 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
     let now = store.clock().now();
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     for code in ["57014", "55P03", "40P01"] {
-        let id = TimeoutId::new(code).expect("valid");
-        let new = NewTimeout::new(id.clone(), now, b"").expect("valid");
-        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
+        let id = put(&store, code, now);
         clock(&format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
         let request = ClaimRequest::new(now, now.saturating_add(SECOND));
-        let error = store.claim(worker, &request).block_on().expect_err("it fails");
-        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{code}");
+        let failed = reason(store.claim(worker, &request).block_on());
+        assert_eq!(failed, StoreErrorReason::OutcomeUnknown, "{code}");
         clock("");
-        assert_eq!(
-            store.get(&id).block_on().expect("get").expect("kept").state,
-            State::Claimed,
-            "{code}"
-        );
+        assert_eq!(state(&store, &id), State::Claimed, "{code}");
     }
 }
 
@@ -490,8 +516,8 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
 /// pass it.
 #[test]
 fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
-    let Some((server, store, now)) = stored() else { return };
-    let (mut client, mut other) = (client(&server), client(&server));
+    let Some((server, store, mut client, now)) = stored() else { return };
+    let mut other = self::client(&server);
     put(&store, "first", now);
     let mut wait_for_standby = |name| {
         let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");

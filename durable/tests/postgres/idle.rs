@@ -24,8 +24,7 @@ fn a_row_without_a_notification_is_found_by_the_next_look() {
 #[test]
 fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     let Some(server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let timer = start_without_polls(&server.parameters(), sender);
+    let (timer, seen) = listening(&server.parameters());
     timer.schedule("far", 3_000 * SECOND, b"").wait().expect("schedule");
     // A store without a timer, as another process has one.
     let other = connect(&server);

@@ -18,6 +18,7 @@ mod tls;
 
 use std::{
     collections::BTreeSet,
+    fmt::Debug,
     sync::{
         Arc, Barrier,
         mpsc::{self, Receiver, Sender},
@@ -60,8 +61,24 @@ fn start(server: &Server) -> (DurableTimer, Receiver<String>) {
 }
 
 /// Starts a timer that never looks at its store just because some time has passed.
-fn start_without_polls(parameters: &str, sender: Sender<String>) -> DurableTimer {
-    telling(builder(parameters).recheck(None), sender)
+fn listening(parameters: &str) -> (DurableTimer, Receiver<String>) {
+    let (sender, seen) = mpsc::channel();
+    (telling(builder(parameters).recheck(None), sender), seen)
+}
+
+/// Schedules a timeout that is due, and waits for its delivery.
+fn deliver(timer: &DurableTimer, seen: &Receiver<String>, id: &str) {
+    timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok(id));
+}
+
+/// Returns why the store failed.
+#[track_caller]
+fn reason<R: Debug>(result: Result<R, impl Into<DurableError>>) -> StoreErrorReason {
+    match result.map_err(Into::into) {
+        Err(DurableError::Store(error)) => error.reason(),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn connect(server: &Server) -> PostgresStore {
@@ -93,7 +110,15 @@ const STALL: &str = "
         AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
     ALTER TABLE delaywheel.queues RENAME TO slow;
     CREATE VIEW delaywheel.queues AS
-        SELECT name, is_paused OR stall() AS is_paused, allowed FROM delaywheel.slow;
+        SELECT name, is_paused OR stall() AS is_paused FROM delaywheel.slow;
+    SELECT pg_advisory_lock(1);";
+
+/// The same for reads of the history.
+const STALL_READS: &str = "
+    CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
+        AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
+    ALTER TABLE delaywheel.history RENAME TO kept;
+    CREATE VIEW delaywheel.history AS SELECT * FROM delaywheel.kept WHERE NOT (SELECT stall());
     SELECT pg_advisory_lock(1);";
 
 /// Notes the settings of each transaction that adds or removes timeouts.
@@ -131,12 +156,12 @@ fn until(mut is_met: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a server, and connects to it. Also returns the time there.
-fn stored() -> Option<(Server, PostgresStore, WallTime)> {
+/// Starts a server, and connects a store and a client to it. Also returns the time there.
+fn stored() -> Option<(Server, PostgresStore, postgres::Client, WallTime)> {
     let server = Server::start()?;
-    let store = connect(&server);
+    let (store, client) = (connect(&server), client(&server));
     let now = store.clock().now();
-    Some((server, store, now))
+    Some((server, store, client, now))
 }
 
 /// Schedules a timeout in a store.
@@ -163,6 +188,21 @@ fn wait_for(client: &mut postgres::Client, count: &str) {
     until(|| client.query_one(count, &[]).expect("count").get::<_, i64>(0) > 0);
 }
 
+/// Makes a call that stalls until something else was done. `client` holds the lock.
+fn during<R: Send>(
+    client: &mut postgres::Client,
+    call: impl FnOnce() -> R + Send,
+    meanwhile: impl FnOnce(&mut postgres::Client),
+) -> R {
+    thread::scope(|scope| {
+        let call = scope.spawn(call);
+        wait_for(client, STALLED);
+        meanwhile(client);
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        call.join().expect("no panic")
+    })
+}
+
 #[test]
 fn postgres_conforms() {
     let Some(server) = Server::start() else { return };
@@ -178,14 +218,12 @@ fn postgres_conforms() {
 fn postgres_refuses_odd_names_and_a_server_that_is_gone() {
     let Some(server) = Server::start() else { return };
     let parameters = server.parameters();
+    let refused = |name| reason(PostgresStore::connect_blocking(&parameters, name, NoTls));
     for name in ["", "Caps", "a-b", "1a", "a\"b"] {
-        let error = PostgresStore::connect_blocking(&parameters, name, NoTls).expect_err("odd");
-        assert_eq!(error.reason(), StoreErrorReason::Other);
+        assert_eq!(refused(name), StoreErrorReason::Other);
     }
     drop(server);
-    let error =
-        PostgresStore::connect_blocking(&parameters, "delaywheel", NoTls).expect_err("gone");
-    assert_eq!(error.reason(), StoreErrorReason::Unavailable);
+    assert_eq!(refused("delaywheel"), StoreErrorReason::Unavailable);
 }
 
 #[tokio::test]
@@ -249,15 +287,10 @@ async fn a_transaction_of_the_user_decides() {
 
 #[test]
 fn a_worker_that_listens_again_looks_at_the_store_at_once() {
-    let Some(server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let timer = start_without_polls(&server.parameters(), sender);
-    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
-    let other = connect(&server);
-    let now = other.clock().now();
+    let Some((server, other, mut client, now)) = stored() else { return };
+    let (timer, seen) = listening(&server.parameters());
+    deliver(&timer, &seen, "before");
     // The timer has no connection, and gets none, when this is scheduled.
-    let mut client = client(&server);
     let own: i32 = client.query_one("SELECT pg_backend_pid()", &[]).expect("own").get(0);
     let control = server.parameters().replace("dbname=postgres", "dbname=template1");
     let mut control = postgres::Client::connect(&control, postgres::NoTls).expect("connect");
@@ -280,21 +313,17 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
 /// The store cannot tell whether the command, claim or begin took effect, as it gets no answer.
 #[test]
 fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
-    let Some(server) = Server::start() else { return };
+    let Some((server, other, ..)) = stored() else { return };
     let proxy = Proxy::start(&server.parameters());
-    let (sender, seen) = mpsc::channel();
-    let timer = start_without_polls(proxy.parameters(), sender);
-    timer.schedule("before", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "before");
+    let (timer, seen) = listening(proxy.parameters());
+    deliver(&timer, &seen, "before");
     // The acknowledgement would share the transaction of the next command.
     until(|| timer.count().wait().expect("count").live == 0);
     proxy.arm("command", Cut::Answer);
-    let error = timer.schedule("command", Duration::ZERO, b"").wait().expect_err("cut");
-    let DurableError::Store(error) = error else { panic!("{error}") };
-    assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+    let cut = timer.schedule("command", Duration::ZERO, b"").wait();
+    assert_eq!(reason(cut), StoreErrorReason::OutcomeUnknown);
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
     // Another store schedules, so that the claim is the first to have an answer with the id.
-    let other = connect(&server);
     proxy.arm("claim", Cut::Row);
     put(&other, "claim", other.clock().now());
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "claim");
@@ -365,9 +394,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
 #[test]
 fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     const COUNT: usize = 300;
-    let Some(server) = Server::start() else { return };
-    let direct = connect(&server);
-    let now = direct.clock().now();
+    let Some((server, direct, mut client, now)) = stored() else { return };
     let proxy = Proxy::start(&server.parameters());
     let store = open(proxy.parameters(), "delaywheel");
     let new = |id: &str, delay| {
@@ -381,7 +408,6 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     let cancel = Command::Cancel(TimeoutId::new("number-000").expect("valid"));
     let mixed = vec![cancel, new("number-000", near)];
     let all = Query::Prefix { prefix: "number".to_owned(), after: None };
-    let mut client = client(&server);
     let open = "SELECT count(*) FROM pg_stat_activity WHERE xact_start IS NOT NULL
         AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
     for (commands, text, is_commit) in [
@@ -395,14 +421,14 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
     ] {
         for cut in [Cut::Request, Cut::Answer] {
             proxy.arm(text, cut);
-            let error = store.write(now, commands).block_on().expect_err("cut");
+            let failed = reason(store.write(now, commands).block_on());
             assert!(proxy.has_cut());
             let expected = if is_commit {
                 StoreErrorReason::OutcomeUnknown
             } else {
                 StoreErrorReason::Unavailable
             };
-            assert_eq!(error.reason(), expected, "{text}, {cut:?}: {error:?}");
+            assert_eq!(failed, expected, "{text}, {cut:?}");
             let found = direct.list(&all, 2 * COUNT).block_on().expect("list");
             let is_done = is_commit && cut == Cut::Answer;
             let is_new = |command: &&Command| matches!(command, Command::Schedule(_));
@@ -418,60 +444,8 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
 }
 
 #[test]
-fn nothing_is_lost_when_connections_and_the_server_end() {
-    let Some(mut server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let start = || start_without_polls(&server.parameters(), sender.clone());
-    let (first, second) = (start(), start());
-    let mut acknowledged = BTreeSet::new();
-    for round in 0..6 {
-        thread::scope(|scope| {
-            let callers: Vec<_> = (0..4)
-                .map(|caller| {
-                    let timer = if caller % 2 == 0 { &first } else { &second };
-                    scope.spawn(move || {
-                        let ids = (0..50).map(|number| format!("{round}/{caller}/{number}"));
-                        let answered =
-                            ids.filter(|id| timer.schedule(id, SECOND / 2, b"").wait().is_ok());
-                        answered.collect::<Vec<_>>()
-                    })
-                })
-                .collect();
-            if round % 3 == 2 {
-                server.crash();
-                server.resume();
-            } else {
-                let mut client = client(&server);
-                for _ in 0..20 {
-                    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                        WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
-                    client.query(sql, &[]).expect("terminate");
-                }
-            }
-            for caller in callers {
-                acknowledged.extend(caller.join().expect("caller"));
-            }
-        });
-    }
-    assert!(!acknowledged.is_empty());
-    while !acknowledged.is_empty() {
-        let Ok(id) = seen.recv_timeout(LONG) else {
-            panic!("lost: {acknowledged:?}, {:?}, {:?}", first.stats(), second.stats())
-        };
-        acknowledged.remove(&id);
-    }
-    assert!(first.finish(LONG));
-    assert!(second.finish(LONG));
-    let all = Query::Prefix { prefix: String::new(), after: None };
-    let store = connect(&server);
-    // Timeouts whose schedule was not acknowledged may be there, and are delivered as well.
-    let left = store.list(&all, 10).block_on().expect("list");
-    assert!(left.iter().all(|record| record.attempt == 0), "{left:?}");
-}
-
-#[test]
 fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
-    let Some((_server, store, now)) = stored() else { return };
+    let Some((_server, store, _, now)) = stored() else { return };
     let write = |from: usize, conflict: Conflict, delay: Duration| {
         let new = |number: usize| {
             let due = now.saturating_add(delay);
@@ -558,24 +532,17 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
     }
 }
 
-/// The first version had no queues.
+/// It waits for the queue, and does not look by itself.
 #[test]
-fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
+fn a_worker_hears_of_the_end_of_a_pause_by_another_process() {
     let Some(server) = Server::start() else { return };
-    let mut client = client(&server);
-    client.batch_execute(&PostgresStore::migrations("delaywheel")[0]).expect("version 1");
-    let old = "SELECT delaywheel.schedule('old', now(), 'x', 'once every 3600000000')";
-    client.batch_execute(old).expect("schedule");
-    let (timer, seen) = start(&server);
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("old"));
-    assert_eq!(timer.count().wait().expect("count").live, 1, "it recurs");
+    let (timer, _) = start(&server);
     timer.pause("q").wait().expect("pause");
     let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
-    client.batch_execute(new).expect("schedule");
+    client(&server).batch_execute(new).expect("schedule");
     let record = timer.get("new").wait().expect("get").expect("scheduled");
     let parts = (record.queue.as_str(), record.priority, record.key.as_ref().map(Name::as_str));
     assert_eq!(parts, ("q", Priority::High, Some("k")));
-    // A worker of another process that waits for the queue hears of the end of the pause.
     let (sender, emails) = mpsc::channel();
     let queue = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
     let worker = DurableTimer::builder(connect(&server)).recheck(None).queue(queue);
@@ -591,10 +558,8 @@ fn a_schema_of_the_first_version_is_migrated_and_its_timeouts_are_delivered() {
 fn a_cancel_or_schedule_by_another_process_stops_a_delivery() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 10 * LONG);
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
-    timer.schedule("c", Duration::ZERO, b"").wait().expect("schedule");
     for id in ["a", "b", "c"] {
+        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
         let delivery = deliveries.recv_timeout(LONG).expect("delivery");
         if id == "a" {
             let cancel = Command::Cancel(delivery.id().clone());
@@ -619,8 +584,7 @@ fn commits_are_durable_whatever_the_default_of_the_database() {
     client.batch_execute(default).expect("default");
     let (timer, seen) = start(&server);
     client.batch_execute(NOTE).expect("trigger");
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "a");
+    deliver(&timer, &seen, "a");
     assert!(timer.finish(LONG));
     assert_eq!(noted(&mut client), NOTED);
 }

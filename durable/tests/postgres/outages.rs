@@ -7,11 +7,9 @@ use super::*;
 /// The machine fails in the middle of a transaction, which has locked a record and a key.
 #[test]
 fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
+    let Some((server, store, mut client, now)) = stored() else { return };
     let proxy = Proxy::start(&server.parameters());
     let dead = open(proxy.parameters(), "delaywheel");
-    let now = store.clock().now();
     let schedule = |id| {
         let new = NewTimeout::new(id, now, b"").and_then(|new| new.key("k")).expect("valid");
         store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
@@ -24,7 +22,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     thread::spawn(move || drop(dead.begin(now, &held, one).block_on()));
     let locks = "SELECT count(*) FROM pg_stat_activity
         WHERE state = 'idle in transaction' AND query LIKE '%WITH held%'";
-    wait_for(&mut client(&server), locks);
+    wait_for(&mut client, locks);
     schedule("b");
     let later = now.saturating_add(LONG);
     let second = store.enter(later, LONG, None).block_on().expect("enter");
@@ -37,11 +35,10 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
 /// `conformance::check` tests this for records that no other transaction has locked.
 #[test]
 fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let ids = ["a", "b"].map(|id| put(&store, id, now));
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     assert_eq!(claim(&store, worker, now).len(), 2);
-    let mut client = client(&server);
     let mut lock = client.transaction().expect("begin");
     let row = "SELECT FROM delaywheel.timeouts WHERE id = 'b' FOR UPDATE";
     lock.query(row, &[]).expect("lock");
@@ -56,11 +53,11 @@ fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
 /// An operator deleted the row, or a failover lost it.
 #[test]
 fn a_queue_with_a_rate_goes_on_without_its_row() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
     let permits = |now| store.permits(&queue, now, rate, 1).block_on().expect("permits").0;
     permits(now);
-    client(&server).batch_execute("DELETE FROM delaywheel.permits WHERE queue = 'q'").expect("row");
+    client.batch_execute("DELETE FROM delaywheel.permits WHERE queue = 'q'").expect("row");
     assert_eq!(permits(now.saturating_add(LONG)), 1);
 }
 
@@ -104,25 +101,17 @@ fn an_occurrence_that_sql_schedules_is_noticed() {
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.
 #[test]
 fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let later = now.saturating_add(LONG);
     let a = put(&store, "a", now);
     let lapsed = store.enter(now, SECOND, None).block_on().expect("enter");
     claim(&store, lapsed, now);
     let worker = store.enter(later, LONG, None).block_on().expect("enter");
-    let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
-    thread::scope(|scope| {
-        scope.spawn(|| claim(&store, worker, now));
-        wait_for(&mut client, STALLED);
-        let (sender, renewed) = mpsc::channel();
-        scope.spawn({
-            let store = store.clone();
-            move || sender.send(store.renew(worker, later, LONG).block_on())
-        });
-        let renewed = renewed.recv_timeout(LONG / 3);
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        assert!(renewed.expect("it does not wait for the claim").expect("renew"));
+    let claim_all = || claim(&store, worker, now);
+    during(&mut client, claim_all, |client| {
+        assert!(store.renew(worker, later, LONG).block_on().expect("renew"));
+        wait_for(client, STALLED);
     });
     put(&store, "b", now);
     let lapsed = store.enter(now, SECOND, None).block_on().expect("enter");

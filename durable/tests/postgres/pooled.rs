@@ -86,8 +86,7 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
         client.batch_execute(&format!("ALTER DATABASE postgres SET {default}")).expect("default");
     }
     let Some(pool) = PgBouncer::start(&server, "") else { return };
-    let (sender, seen) = mpsc::channel();
-    let timer = start_without_polls(&pool.parameters, sender);
+    let (timer, seen) = listening(&pool.parameters);
     let other = connect(&server);
     client.batch_execute(NOTE).expect("trigger");
     for id in ["a", "b", "c"] {
@@ -102,8 +101,7 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     for _ in 0..300 {
         seen.recv_timeout(LONG).expect("delivery");
     }
-    timer.schedule("last", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "last");
+    deliver(&timer, &seen, "last");
     assert!(timer.finish(LONG));
     assert_eq!(noted(&mut client), NOTED);
 }
@@ -121,24 +119,30 @@ fn runtime(workers: usize) -> tokio::runtime::Runtime {
     builder.worker_threads(workers).enable_all().build().expect("runtime")
 }
 
+/// Starts a server, and a store with connections of a pool on a runtime.
+#[cfg(feature = "pool")]
+fn pooled(
+    size: usize,
+    workers: usize,
+) -> Option<(Server, deadpool_postgres::Pool, tokio::runtime::Runtime, PostgresStore)> {
+    let (server, ..) = stored()?;
+    let (pool, runtime) = (pool(&server, size), runtime(workers));
+    let store = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime.handle().clone());
+    let store = store.block_on().expect("store");
+    Some((server, pool, runtime, store))
+}
+
 /// The blocking calls are made within the runtime of the pool.
 #[cfg(feature = "pool")]
 #[test]
 fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
-    let Some(server) = Server::start() else { return };
-    drop(connect(&server));
-    let pool = pool(&server, 4);
+    let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
     let current = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    for one in [current, runtime(1)] {
+    for one in [current, self::runtime(1)] {
         let from_one = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
-        let error = from_one.block_on().expect_err("one thread");
-        assert_eq!(error.reason(), StoreErrorReason::Other);
+        assert_eq!(reason(from_one.block_on()), StoreErrorReason::Other);
     }
-    let runtime = runtime(2);
     let task = runtime.spawn(async move {
-        let handle = tokio::runtime::Handle::current();
-        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
-        let store = store.expect("store");
         let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
         let timer = DurableTimer::builder(store.clone())
             .recheck(None)
@@ -172,13 +176,9 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
 #[cfg(feature = "pool")]
 #[test]
 fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime() {
-    let Some(server) = Server::start() else { return };
-    drop(connect(&server));
-    let (pool, runtime) = (pool(&server, 4), runtime(4));
+    let Some((_server, _, runtime, store)) = pooled(4, 4) else { return };
     let (sender, ended) = mpsc::channel();
     runtime.spawn(async move {
-        let handle = tokio::runtime::Handle::current();
-        let store = PostgresStore::from_pool(pool, "delaywheel", handle).await.expect("store");
         let count = store.count().block_on();
         let clock = delaywheel_durable::ManualWallClock::new();
         let timer = DurableTimer::builder(store).clock(clock).build_with(|_| ()).expect("start");
@@ -193,13 +193,9 @@ fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime()
 #[cfg(feature = "pool")]
 #[test]
 fn calls_that_are_dropped_do_not_stand_in_the_line_of_a_pool() {
-    let Some(server) = Server::start() else { return };
-    drop(connect(&server));
-    let (pool, runtime) = (pool(&server, 1), runtime(2));
+    let Some((_server, pool, runtime, store)) = pooled(1, 2) else { return };
     runtime.block_on(async {
-        let handle = tokio::runtime::Handle::current();
-        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
-        let (store, held) = (store.expect("store"), pool.get().await.expect("the only one"));
+        let held = pool.get().await.expect("the only one");
         for _ in 0..50 {
             let call = tokio::time::timeout(Duration::from_millis(5), store.count()).await;
             assert!(call.is_err(), "it waits");
@@ -211,10 +207,32 @@ fn calls_that_are_dropped_do_not_stand_in_the_line_of_a_pool() {
     });
 }
 
-/// A settlement is tried again after either error, and not after `Closed`.
+/// No store can take the end of its delivery any more.
 #[cfg(feature = "pool")]
 #[test]
-fn a_panic_in_a_hook_of_a_pool_or_the_end_of_its_runtime_does_not_close_the_store() {
+fn a_timer_ends_after_its_pool_or_the_runtime_has_ended() {
+    for closes in [false, true] {
+        let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
+        let (sender, deliveries) = mpsc::channel();
+        let timer = DurableTimer::builder(store)
+            .build_with(move |delivery| drop(sender.send(delivery)))
+            .expect("start");
+        timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+        let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+        if closes {
+            pool.close();
+        } else {
+            runtime.shutdown_background();
+        }
+        delivery.acknowledge();
+        timer.shutdown();
+        assert!(timer.finish(LONG), "closes: {closes}");
+    }
+}
+
+#[cfg(feature = "pool")]
+#[test]
+fn a_panic_in_a_hook_of_a_pool_does_not_close_the_store() {
     let Some(server) = Server::start() else { return };
     drop(connect(&server));
     let parameters = server.parameters().parse().expect("parameters");
@@ -232,13 +250,10 @@ fn a_panic_in_a_hook_of_a_pool_or_the_end_of_its_runtime_does_not_close_the_stor
     let (pool, runtime) = (pool.build().expect("pool"), runtime(2));
     let store = PostgresStore::from_pool(pool, "delaywheel", runtime.handle().clone());
     let store = store.block_on().expect("store");
-    let reason = || store.count().block_on().expect_err("it fails").reason();
     panics.store(true, SeqCst);
-    assert_eq!(reason(), StoreErrorReason::OutcomeUnknown);
+    assert_eq!(reason(store.count().block_on()), StoreErrorReason::Unavailable);
     panics.store(false, SeqCst);
     store.count().block_on().expect("count");
-    runtime.shutdown_background();
-    assert_eq!(reason(), StoreErrorReason::Unavailable);
 }
 
 /// The transaction is one of the user that failed. One of the store is in the same state after its
@@ -246,13 +261,9 @@ fn a_panic_in_a_hook_of_a_pool_or_the_end_of_its_runtime_does_not_close_the_stor
 #[cfg(feature = "pool")]
 #[test]
 fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
-    let Some(server) = Server::start() else { return };
-    drop(connect(&server));
-    let (pool, runtime) = (pool(&server, 1), runtime(2));
+    let Some((_server, pool, runtime, store)) = pooled(1, 2) else { return };
     runtime.block_on(async {
-        let handle = tokio::runtime::Handle::current();
-        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", handle).await;
-        let (store, client) = (store.expect("store"), pool.get().await.expect("client"));
+        let client = pool.get().await.expect("client");
         client.batch_execute("BEGIN; SELECT 1 / 0").await.expect_err("it fails");
         drop(client);
         store.count().await.expect_err("the transaction has failed");
@@ -265,8 +276,9 @@ fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
 #[cfg(feature = "pool")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_dropped_is_carried_out_and_leaves_no_transaction() {
-    let Some((server, own, now)) = stored() else { return };
-    let (pool, runtime) = (pool(&server, 1), tokio::runtime::Handle::current());
+    let Some(server) = Server::start() else { return };
+    let (own, pool) = (connect(&server), pool(&server, 1));
+    let (now, runtime) = (own.clock().now(), tokio::runtime::Handle::current());
     let pooled = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime).await;
     let (mut client, watcher) = (async_client(&server).await, async_client(&server).await);
     for store in [own, pooled.expect("store")] {
@@ -304,8 +316,7 @@ fn a_commit_whose_session_ends_behind_a_pool_has_an_unknown_outcome() {
     // Not the words READ COMMITTED.
     proxy.arm("COMMIT\0", Cut::Answer);
     let answer = timer.schedule("payment", LONG, b"").wait();
-    let DurableError::Store(error) = answer.expect_err("the session ended") else { panic!() };
-    assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+    assert_eq!(reason(answer), StoreErrorReason::OutcomeUnknown);
     let id = TimeoutId::new("payment").expect("valid");
     assert!(connect(&server).get(&id).block_on().expect("get").is_some(), "it took effect");
 }

@@ -179,44 +179,37 @@ fn calls_that_race_with_deliveries_get_true_answers() {
 /// reschedule commits.
 #[test]
 fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let a = put(&store, "a", now);
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let later = now.saturating_add(LONG);
     let claims = claim(&store, worker, now);
-    let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
-    thread::scope(|scope| {
-        let begin = scope.spawn(|| store.begin(now, &claims, None).block_on());
-        wait_for(&mut client, STALLED);
+    let call = || store.begin(now, &claims, None).block_on().expect("begin");
+    let begun = during(&mut client, call, |_| {
         let answers = store.write(now, &[Command::Reschedule(a.clone(), later)]).block_on();
         assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        assert_ne!(begin.join().expect("begin").expect("begin"), [Begun::Begun]);
     });
+    assert_ne!(begun, [Begun::Begun]);
     let record = store.get(&a).block_on().expect("get").expect("a record");
     assert_eq!((record.state, record.next), (State::Pending, later));
-    assert_eq!(store.begin(now, &claims, None).block_on().expect("begin"), [Begun::Void]);
+    assert_eq!(call(), [Begun::Void]);
 }
 
 /// The server runs the statement that begins a delivery when SQL of the user changes its payload.
 #[test]
 fn a_delivery_whose_payload_changes_meanwhile_begins_then_or_at_the_next_try() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some((_server, store, mut client, now)) = stored() else { return };
     put(&store, "a", now);
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let claims = claim(&store, worker, now);
-    let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
-    let mut begun = thread::scope(|scope| {
-        let begin = scope.spawn(|| store.begin(now, &claims, None).block_on());
-        wait_for(&mut client, STALLED);
+    let call = || store.begin(now, &claims, None).block_on().expect("begin");
+    let mut begun = during(&mut client, call, |client| {
         client.batch_execute("UPDATE delaywheel.timeouts SET payload = 'x'").expect("update");
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        begin.join().expect("no panic").expect("begin")
     });
     if begun == [Begun::Locked] {
-        begun = store.begin(now, &claims, None).block_on().expect("begin");
+        begun = call();
     }
     assert_eq!(begun, [Begun::Begun]);
 }
@@ -224,24 +217,18 @@ fn a_delivery_whose_payload_changes_meanwhile_begins_then_or_at_the_next_try() {
 /// The server runs the claim, and has read no row yet, when the reschedule commits.
 #[test]
 fn a_claim_or_the_next_one_has_a_timeout_that_moves_meanwhile_at_its_new_time() {
-    let Some((server, store, now)) = stored() else { return };
-    let new = NewTimeout::new("a", now, b"").expect("valid");
-    store.write(now, &[Command::Schedule(new.clone())]).block_on().expect("write");
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let a = put(&store, "a", now);
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     let (moved, later) = (now.saturating_add(SECOND), now.saturating_add(LONG));
     let claim = || {
         let batch = store.claim(worker, &ClaimRequest::new(now, later)).block_on().expect("claim");
         batch.expect("lease").records
     };
-    let mut client = client(&server);
     client.batch_execute(STALL).expect("stall");
-    let mut claimed = thread::scope(|scope| {
-        let claim = scope.spawn(claim);
-        wait_for(&mut client, STALLED);
-        let answers = store.write(now, &[Command::Reschedule(new.id.clone(), moved)]).block_on();
+    let mut claimed = during(&mut client, claim, |_| {
+        let answers = store.write(now, &[Command::Reschedule(a.clone(), moved)]).block_on();
         assert_eq!(answers.expect("write"), [Answer::Rescheduled(Rescheduled::Rescheduled)]);
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        claim.join().expect("no panic")
     });
     claimed.extend(claim());
     assert_eq!(claimed.iter().map(|record| record.next).collect::<Vec<_>>(), [moved]);
@@ -250,8 +237,7 @@ fn a_claim_or_the_next_one_has_a_timeout_that_moves_meanwhile_at_its_new_time() 
 /// There is a timeout of the id at every moment.
 #[test]
 fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
+    let Some((server, store, _, _)) = stored() else { return };
     for call in ["cancel('a')", "reschedule('a', now())"] {
         let (mut user, mut other, mut watcher) =
             (client(&server), client(&server), client(&server));
@@ -280,8 +266,7 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
 /// timeouts.
 #[test]
 fn commands_find_a_timeout_that_another_transaction_replaces() {
-    let Some((server, store, now)) = stored() else { return };
-    let mut client = client(&server);
+    let Some((_server, store, mut client, now)) = stored() else { return };
     let schedule = "
         SELECT delaywheel.schedule(id, now() + interval '1 hour', '') FROM unnest('{a,b}'::text[]) id;";
     let stall = "
@@ -296,13 +281,10 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
     client.batch_execute(&format!("{schedule} {stall}")).expect("stall");
     let id = |id: &str| TimeoutId::new(id).expect("valid");
     let commands = [Command::Cancel(id("a")), Command::Reschedule(id("b"), now)];
-    let answers = thread::scope(|scope| {
-        let write = scope.spawn(|| store.write(now, &commands).block_on());
-        wait_for(&mut client, STALLED);
+    let write = || store.write(now, &commands).block_on().expect("write");
+    let answers = during(&mut client, write, |client| {
         let replace = format!("BEGIN; DELETE FROM delaywheel.timeouts; {schedule} COMMIT;");
         client.batch_execute(&replace).expect("replace");
-        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        write.join().expect("no panic").expect("write")
     });
     let cancelled = Answer::Cancelled(Cancelled::Cancelled);
     assert_eq!(answers, [cancelled, Answer::Rescheduled(Rescheduled::Rescheduled)]);
@@ -313,10 +295,11 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
 /// The server writes it after the caller has dropped the call. The timer does not look by itself.
 #[tokio::test]
 async fn a_timeout_whose_call_was_dropped_is_delivered() {
-    let Some((server, store, now)) = stored() else { return };
+    let Some(server) = Server::start() else { return };
+    let store = connect(&server);
+    let now = store.clock().now();
     let (sender, seen) = mpsc::channel();
-    let builder = DurableTimer::builder(store.clone()).recheck(None);
-    let _timer = telling(builder, sender);
+    let _timer = telling(DurableTimer::builder(store.clone()).recheck(None), sender);
     let client = async_client(&server).await;
     let stall = "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
             AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
@@ -334,42 +317,4 @@ async fn a_timeout_whose_call_was_dropped_is_delivered() {
     }
     client.batch_execute("SELECT pg_advisory_unlock(1)").await.expect("go on");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
-}
-
-/// Groups of many callers are written two at once, and no caller waits for the answer before it
-/// gives the next command of the id.
-#[test]
-fn commands_of_an_id_keep_their_order_while_two_groups_are_written() {
-    let Some(server) = Server::start() else { return };
-    let timer = DurableTimer::builder(connect(&server)).build_with(|_| ()).expect("start");
-    let due = timer.now().saturating_add(1_000 * LONG);
-    let (timer, names) = (&timer, |caller| (0..40).map(move |number| format!("{caller}/{number}")));
-    let schedule = move |caller| {
-        let new = |id| NewTimeout::new(id, due, b"").expect("valid");
-        names(caller).map(|id| timer.schedule_new(new(id))).collect::<Vec<_>>()
-    };
-    let cancel = move |caller| names(caller).map(|id| timer.cancel(id)).collect::<Vec<_>>();
-    thread::scope(|scope| {
-        for caller in 0..8 {
-            scope.spawn(move || {
-                for _ in 0..5 {
-                    let first = schedule(caller);
-                    let moved = names(caller).map(|id| timer.reschedule(id, due));
-                    let moved: Vec<_> = moved.collect();
-                    let (gone, again, end) = (cancel(caller), schedule(caller), cancel(caller));
-                    for put in first.into_iter().chain(again) {
-                        assert_eq!(put.wait().expect("schedule"), Scheduled::Created);
-                    }
-                    for moved in moved {
-                        assert_eq!(moved.wait().expect("move"), Rescheduled::Rescheduled);
-                    }
-                    for gone in gone.into_iter().chain(end) {
-                        assert_eq!(gone.wait().expect("cancel"), Cancelled::Cancelled);
-                    }
-                }
-            });
-        }
-    });
-    assert_eq!(timer.count().wait().expect("count").live, 0);
-    assert!(timer.finish(LONG));
 }

@@ -6,7 +6,7 @@ use std::{
     net::TcpListener,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::Once,
     thread,
     time::Duration,
@@ -21,7 +21,6 @@ pub(crate) struct Server {
     programs: PathBuf,
     user: Option<String>,
     pub(crate) port: u16,
-    process: Option<Child>,
 }
 
 impl Server {
@@ -40,7 +39,7 @@ impl Server {
             return None;
         };
         let user = unprivileged_user(folder.path());
-        let mut server = Self { folder, programs, user, port: 0, process: None };
+        let mut server = Self { folder, programs, user, port: 0 };
         let data = server.data();
         let mut initdb = server.command("initdb");
         initdb.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D"]).arg(data);
@@ -56,29 +55,21 @@ impl Server {
 
     /// Ends the server as a crash does: the processes are gone, and the log has to be replayed.
     pub(crate) fn crash(&mut self) {
-        let data = self.data();
-        let status =
-            self.command("pg_ctl").args(["stop", "-s", "-m", "immediate", "-D"]).arg(data).status();
-        assert!(status.expect("pg_ctl").success());
-        if let Some(mut process) = self.process.take() {
-            process.wait().expect("end");
-        }
+        self.control(&["stop", "-m", "immediate"]);
     }
 
     /// Starts the server if it has ended, and waits until it is ready; after a crash, on the same
     /// port.
     pub(crate) fn resume(&mut self) {
-        let process = self.process.as_mut();
-        if process.is_some_and(|process| process.try_wait().expect("a child").is_none()) {
-            return;
-        }
-        let is_new = self.port == 0;
+        let (is_new, log) = (self.port == 0, self.folder.path().join("log"));
         for _ in 0..20 {
             if is_new {
                 let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
                 self.port = socket.local_addr().expect("an address").port();
             }
-            if self.try_resume() {
+            let options = format!("-h 127.0.0.1 -p {} -k ''", self.port);
+            let start = ["start", "-w", "-l", log.to_str().expect("UTF-8"), "-o", &options];
+            if self.control(&["status"]) || self.control(&start) {
                 return;
             }
             // Another test or program has taken the port before the server did.
@@ -87,35 +78,11 @@ impl Server {
         panic!("the server does not start: {}", self.log());
     }
 
-    /// Starts the server and waits until it is ready. Returns `false` if it ends instead.
-    fn try_resume(&mut self) -> bool {
-        let (data, log) = (self.data(), self.folder.path().join("log"));
-        let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("log");
-        let mut command = self.command("postgres");
-        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-k", ""]);
-        command.arg("-D").arg(data).stderr(log).stdout(Stdio::null());
-        let mut process = command.spawn().expect("postgres");
-        for _ in 0..600 {
-            if process.try_wait().expect("a child").is_some() {
-                return false;
-            }
-            if self.is_ready(&process) {
-                self.process = Some(process);
-                return true;
-            }
-            // There is nothing to wait on but its file.
-            thread::sleep(Duration::from_millis(100));
-        }
-        self.process = Some(process);
-        panic!("the server is not ready: {}", self.log());
-    }
-
-    /// Returns whether the server says in its file of the process that it is ready. Another program
-    /// may answer on the same port.
-    fn is_ready(&self, process: &Child) -> bool {
-        let file = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
-        let mut lines = file.lines().map(str::trim);
-        lines.next() == Some(&*process.id().to_string()) && lines.nth(6) == Some("ready")
+    /// Calls `pg_ctl`, and returns whether it succeeded.
+    fn control(&self, arguments: &[&str]) -> bool {
+        let mut command = self.command("pg_ctl");
+        command.arg("-s").arg("-D").arg(self.data()).args(arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("pg_ctl").success()
     }
 
     /// Returns the log of the server.
@@ -144,9 +111,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.process.is_some() {
-            self.crash();
-        }
+        self.crash();
         let _ = io::stderr().flush();
     }
 }

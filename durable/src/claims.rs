@@ -1,0 +1,269 @@
+//! What a store of one process keeps in memory: workers with their leases, claims, and queues.
+
+use std::{
+    collections::BTreeMap,
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
+
+use rustc_hash::FxHashMap;
+
+#[cfg(feature = "sqlite")]
+use crate::record::Priority;
+use crate::{
+    record::{Claim, Name, Record, State, TimeoutId},
+    store::{Begun, QueueState, WorkerId, WorkerLease},
+    time::WallTime,
+};
+
+/// A lease that is longer by this is from before a step back of the clock.
+const STEP: Duration = Duration::from_secs(60);
+
+/// Most by which the clocks of workers differ.
+const SKEW: Duration = Duration::from_secs(1);
+
+/// Records are kept as pending or dead. What differs while a worker holds them is here.
+#[derive(Default)]
+pub(crate) struct Claims {
+    /// A change of a record removes its hold.
+    pub(crate) holds: FxHashMap<TimeoutId, Hold>,
+    pub(crate) queues: Queues,
+    pub(crate) last_token: u64,
+    /// Records are pending again, and their timers have to be told.
+    pub(crate) has_voided: bool,
+    leases: BTreeMap<WorkerId, WallTime>,
+    names: BTreeMap<String, WorkerId>,
+    last_worker: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct Hold {
+    /// `None` after the worker lost its lease; then only the number of attempts counts.
+    pub(crate) worker: Option<WorkerId>,
+    pub(crate) token: u64,
+    pub(crate) next: WallTime,
+    pub(crate) begun: bool,
+    pub(crate) attempt: u32,
+    pub(crate) queue: Name,
+    #[cfg(feature = "sqlite")]
+    pub(crate) priority: Priority,
+    key: Option<Name>,
+}
+
+impl Hold {
+    pub(crate) fn is_of(&self, claim: &Claim) -> bool {
+        self.worker.is_some() && self.token == claim.token
+    }
+}
+
+impl Claims {
+    /// Adds a worker, which takes the records of an earlier one of its name.
+    pub(crate) fn enter(&mut self, until: WallTime, name: Option<&str>) -> WorkerId {
+        self.last_worker += 1;
+        let worker = WorkerId(self.last_worker);
+        self.leases.insert(worker, until);
+        if let Some(old) = name.and_then(|name| self.names.insert(name.to_owned(), worker)) {
+            self.take_from(old);
+        }
+        worker
+    }
+
+    pub(crate) fn is_known(&self, worker: WorkerId) -> bool {
+        self.leases.contains_key(&worker)
+    }
+
+    /// Extends a lease, and takes the records of workers without one, unless this call is late.
+    /// Returns whether there was a lease.
+    pub(crate) fn renew(&mut self, worker: WorkerId, now: WallTime, lease: Duration) -> bool {
+        let until = now.saturating_add(lease);
+        let known = self.leases.get_mut(&worker);
+        let is_in_time = known.as_deref().is_some_and(|old| *old >= now.saturating_add(lease / 2));
+        // A late call shortens no lease. A much longer one is from before a step of the clock.
+        let has_stepped = |old| old > until.saturating_add(STEP);
+        let longer = |old| if has_stepped(old) { until } else { until.max(old) };
+        let is_known = known.map(|old| *old = longer(*old)).is_some();
+        let lapsed = self.leases.iter().filter(|&(_, &until)| is_in_time && until < now);
+        for worker in lapsed.map(|(&worker, _)| worker).collect::<Vec<_>>() {
+            self.take_from(worker);
+        }
+        is_known
+    }
+
+    /// Removes a worker, and voids its claims.
+    pub(crate) fn take_from(&mut self, worker: WorkerId) {
+        self.leases.remove(&worker);
+        self.keep_only(worker, &[]);
+        self.has_voided = true;
+    }
+
+    /// Voids the claims of a worker but for some, and returns their number.
+    pub(crate) fn keep_only(&mut self, worker: WorkerId, tokens: &[u64]) -> u64 {
+        let mut taken = 0;
+        for hold in self.holds.values_mut().filter(|hold| hold.worker == Some(worker)) {
+            if !tokens.contains(&hold.token) {
+                (hold.worker, taken) = (None, taken + 1);
+            }
+        }
+        self.has_voided |= taken > 0;
+        taken
+    }
+
+    pub(crate) fn leases(&self, limit: usize) -> Vec<WorkerLease> {
+        let lease = |(&worker, &until): (&WorkerId, &WallTime)| {
+            let name = self.names.iter().find(|&(_, named)| *named == worker);
+            let name = name.map(|(name, _)| name.clone());
+            let holds = self.holds.values().filter(|hold| hold.worker == Some(worker));
+            let delivering = holds.clone().filter(|hold| hold.begun).count() as u64;
+            WorkerLease { worker, name, until, held: holds.count() as u64, delivering }
+        };
+        self.leases.iter().take(limit).map(lease).collect()
+    }
+
+    /// Returns when the first lease ends of the workers that hold records, but for one of them.
+    pub(crate) fn lapse(&self, except: WorkerId) -> Option<WallTime> {
+        if self.leases.len() < 2 {
+            return None;
+        }
+        let others = self.holds.values().filter_map(|hold| hold.worker);
+        let others = others.filter(|&holder| holder != except);
+        others.filter_map(|holder| self.leases.get(&holder).copied()).min()
+    }
+
+    pub(crate) fn is_held(&self, id: &str) -> bool {
+        self.holds.get(id).is_some_and(|hold| hold.worker.is_some())
+    }
+
+    /// Gives a record to a worker, with a new token.
+    pub(crate) fn hold(&mut self, record: &mut Record, worker: WorkerId) {
+        self.last_token += 1;
+        (record.token, record.state) = (self.last_token, State::Claimed);
+        let hold = Hold {
+            worker: Some(worker),
+            token: record.token,
+            next: record.next,
+            begun: false,
+            attempt: record.attempt,
+            queue: record.queue.clone(),
+            #[cfg(feature = "sqlite")]
+            priority: record.priority,
+            key: record.key.clone(),
+        };
+        self.holds.insert(record.id.clone(), hold);
+    }
+
+    /// Returns a record as it is with the claims.
+    pub(crate) fn view(&self, record: Record) -> Record {
+        let hold = self.holds.get(&record.id);
+        view(record, hold)
+    }
+
+    pub(crate) fn begin(
+        &mut self,
+        now: WallTime,
+        claims: &[Claim],
+        key_limit: Option<NonZeroUsize>,
+        is_locked: impl Fn(&TimeoutId) -> bool,
+    ) -> Vec<Begun> {
+        let mut running = FxHashMap::<_, usize>::default();
+        let holds = key_limit.iter().flat_map(|_| self.holds.values());
+        for hold in holds.filter(|hold| hold.begun && hold.worker.is_some()) {
+            if let Some(key) = &hold.key {
+                *running.entry((hold.queue.clone(), key.clone())).or_default() += 1;
+            }
+        }
+        let begin = |claim: &Claim| {
+            let hold = self.holds.get_mut(&claim.id);
+            let may_begin = |hold: &&mut Hold| hold.is_of(claim) && !hold.begun && hold.next <= now;
+            let Some(hold) = hold.filter(may_begin) else { return Begun::Void };
+            if is_locked(&claim.id) {
+                return Begun::Locked;
+            }
+            if self.queues.is_paused(&hold.queue) {
+                return Begun::Paused;
+            }
+            if let (Some(limit), Some(key)) = (key_limit, &hold.key) {
+                let running = running.entry((hold.queue.clone(), key.clone())).or_default();
+                if *running >= limit.get() {
+                    return Begun::Busy;
+                }
+                *running += 1;
+            }
+            (hold.begun, hold.attempt) = (true, hold.attempt + 1);
+            Begun::Begun
+        };
+        claims.iter().map(begin).collect()
+    }
+}
+
+/// Returns a record as it is with its hold.
+pub(crate) fn view(record: Record, hold: Option<&Hold>) -> Record {
+    let Some(hold) = hold else { return record };
+    let record = Record { attempt: hold.attempt, ..record };
+    if hold.worker.is_none() {
+        return record;
+    }
+    let state = if hold.begun { State::Delivering } else { State::Claimed };
+    Record { state, token: hold.token, ..record }
+}
+
+/// The queues of a store, with whether each is paused, and the time up to which its permits are
+/// given out.
+pub(crate) struct Queues(BTreeMap<Name, (bool, WallTime)>);
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self(BTreeMap::from([<_>::default()]))
+    }
+}
+
+impl Queues {
+    pub(crate) fn add(&mut self, name: &Name) {
+        if !self.is_known(name) {
+            self.0.insert(name.clone(), <_>::default());
+        }
+    }
+
+    pub(crate) fn is_known(&self, name: &Name) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub(crate) fn pause(&mut self, name: &Name, is_paused: bool) {
+        self.0.entry(name.clone()).or_default().0 = is_paused;
+    }
+
+    pub(crate) fn is_paused(&self, name: &Name) -> bool {
+        self.0.get(name).is_some_and(|&(is_paused, _)| is_paused)
+    }
+
+    pub(crate) fn list(&self) -> Vec<QueueState> {
+        let state =
+            |(name, &(is_paused, _)): (&Name, &_)| QueueState { name: name.clone(), is_paused };
+        self.0.iter().map(state).collect()
+    }
+
+    pub(crate) fn permits(
+        &mut self,
+        name: &Name,
+        now: WallTime,
+        rate: NonZeroU32,
+        most: usize,
+    ) -> (usize, WallTime) {
+        let (interval, burst) = interval(rate);
+        let (_, given) = self.0.entry(name.clone()).or_default();
+        // The clock may have stepped back. That of another worker may be a little ahead.
+        let has_stepped = *given > now.saturating_add(SKEW);
+        let start = if has_stepped { now } else { *given };
+        let start = start.max(now.saturating_sub(interval * burst));
+        let free = now.since(start).as_micros() / interval.as_micros();
+        let count = u32::try_from(free).unwrap_or(u32::MAX);
+        let count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
+        *given = start.saturating_add(interval * count);
+        (count as usize, given.saturating_add(interval))
+    }
+}
+
+/// Returns the time between permits, and how many are kept.
+pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
+    let micros = (1_000_000 / u64::from(rate.get())).max(1);
+    (Duration::from_micros(micros), (rate.get() / 10).max(1))
+}

@@ -220,7 +220,6 @@ fn syncs(folder: &Path, span: Duration) -> f64 {
     })
 }
 
-/// Returns a size of this process in MiB.
 fn size(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field));

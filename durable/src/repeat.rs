@@ -103,7 +103,6 @@ impl Repeat {
         }
     }
 
-    /// Returns whether the policy skips the occurrence at `due`.
     pub(crate) fn is_skipped(&self, due: WallTime, now: WallTime) -> bool {
         self.missed == Missed::Skip
             && matches!(self.after(due, due), Ok(Some(successor)) if successor <= now)

@@ -252,7 +252,6 @@ impl Disk {
         is_time && self.free()
     }
 
-    /// Returns whether it was full.
     fn free(&mut self) -> bool {
         if self.is_full {
             fs::remove_file(self.folder.path().join("ballast")).expect("remove");
@@ -314,7 +313,6 @@ fn rounds(default: u64) -> u64 {
     env::var("CRASH_ROUNDS").map_or(default, |rounds| rounds.parse().expect("a number"))
 }
 
-/// Lets a last child deliver the rest.
 fn deliver_rest(store: (&str, &OsStr), entries: &mut Entries) {
     let mut child = start(store, u64::MAX, true);
     read(&mut child, None, &mut || (), entries);
@@ -360,7 +358,6 @@ mod shared {
         }
     }
 
-    /// Connects; tries again if the parent ends the new connection.
     async fn connect(parameters: &str) -> Client {
         loop {
             if let Ok((client, connection)) = tokio_postgres::connect(parameters, NoTls).await {
@@ -475,7 +472,6 @@ mod shared {
         assert!(kill.expect("sh").success());
     }
 
-    /// Compares the ledger of the children with the effects of their transactions.
     fn check_effects(client: &mut postgres::Client, entries: &Entries) {
         let rows = client.query("SELECT id, count(*) FROM ledger GROUP BY id", &[]).expect("rows");
         let effects: BTreeMap<String, i64> =

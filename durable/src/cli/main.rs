@@ -53,7 +53,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -64,7 +63,6 @@ enum Failure {
     Output(#[from] io::Error),
 }
 
-/// Returns the text of an error and of its sources.
 fn chain(error: &StoreError) -> String {
     let errors = std::iter::successors(Some(error as &dyn Error), |&error| error.source());
     errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -211,7 +209,6 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     Ok(result != "not_found")
 }
 
-/// Returns the time at which requeued timeouts are due.
 fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
     requeue.at.map_or(Ok(now), |time| time.resolve(now))
 }

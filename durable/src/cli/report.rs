@@ -51,7 +51,6 @@ impl Report {
     }
 }
 
-/// The fields of a timeout.
 pub(crate) fn summary(record: &Record) -> Value {
     json!({
         "id": record.id.as_str(),

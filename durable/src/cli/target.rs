@@ -90,7 +90,6 @@ impl Target {
     }
 }
 
-/// Returns the size of a file in bytes.
 pub(crate) fn size(path: &Path) -> Result<u64, Failure> {
     let error = |error| StoreError::with_source(StoreErrorReason::Other, error);
     Ok(fs::metadata(path).map_err(error)?.len())

@@ -35,19 +35,16 @@ use crate::{
     time::{WallClock, WallTime},
 };
 
-/// Hours of the plot.
 const HOURS: usize = 24;
 
 /// Most timeouts that are counted for one number.
 const COUNTED: usize = 100_000;
 
-/// Rows of a table.
 const ROWS: usize = 50;
 
 /// Requests that use the store at once. The page asks others to try again.
 const READERS: usize = 4;
 
-/// Fewest characters of a token.
 const TOKEN: usize = 16;
 
 /// A page for browsers that shows a store: counts, what is due by the hour, queues, dead timeouts,
@@ -261,7 +258,6 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
     }
 }
 
-/// Pauses a queue, or resumes it.
 async fn pause(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Response {
     let Some(Ok(queue)) = field(&fields, "queue").map(Name::new) else {
         return page.say(StatusCode::BAD_REQUEST, "The name is not valid.");

@@ -11,7 +11,6 @@ use crate::{
     time::WallTime,
 };
 
-/// What one request has read.
 pub(super) struct Snapshot {
     pub(super) overview: Overview,
     pub(super) queues: Vec<QueueOverview>,
@@ -20,7 +19,6 @@ pub(super) struct Snapshot {
     pub(super) workers: Option<Vec<WorkerLease>>,
 }
 
-/// Characters of an error that a table shows.
 const ERROR: usize = 300;
 
 fn frame(title: &str, body: &Markup) -> Markup {
@@ -209,7 +207,6 @@ fn workers(seen: &Snapshot) -> Markup {
     }
 }
 
-/// A time to a second.
 fn at(time: WallTime) -> String {
     let text = time.to_string();
     text.get(..19).unwrap_or(&text).replace('T', " ")

@@ -68,7 +68,6 @@ fn records(timer: &DurableTimer) -> Vec<Record> {
     timer.list(&all, usize::MAX).wait().expect("memory")
 }
 
-/// Makes a call to both sides, and compares the answers.
 macro_rules! same {
     ($both:expr, |$side:ident| $call:expr) => {{
         let expected = {
@@ -153,7 +152,6 @@ impl Both {
         assert_eq!(seen, expected);
     }
 
-    /// Compares everything, while no move is under way.
     fn compare(&self) {
         for number in 0..IDS {
             same!(self, |side| side

@@ -13,7 +13,6 @@ use super::*;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_delaywheel-durable");
 
-/// A file with dead and live timeouts.
 struct File {
     folder: TempDir,
     path: PathBuf,
@@ -55,7 +54,6 @@ impl File {
         run(Some(&self.path), arguments)
     }
 
-    /// Runs the program with `--json`, and returns its exit code and object.
     fn json(&self, arguments: &[&str]) -> (i32, Value) {
         let output = self.run(&[arguments, &["--json"]].concat());
         let json = serde_json::from_slice(&output.stdout);

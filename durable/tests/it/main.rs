@@ -41,7 +41,6 @@ use pollster::FutureExt as _;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Starts a timer that acknowledges everything.
 fn acknowledging(store: impl Store, clock: &ManualWallClock) -> DurableTimer {
     let builder = DurableTimer::builder(store).clock(clock.clone());
     builder.build_blocking(|_| Ok(())).expect("start")

@@ -40,7 +40,6 @@ fn store(clock: &ManualWallClock) -> MemoryStore {
     store
 }
 
-/// A page that is served by a thread until it is dropped.
 struct Served {
     address: SocketAddr,
     store: MemoryStore,
@@ -74,7 +73,6 @@ impl Served {
         (status, body)
     }
 
-    /// Asks to requeue `order/1`.
     fn requeue(&self, headers: &[&str]) -> (u16, String) {
         let (status, head, _) = self.send("POST /requeue", headers, "id=order%2F1");
         (status, head)

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Returns a queue whose handler passes its deliveries to the receiver.
 fn queue(name: &str) -> (Queue, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
     (Queue::with(name, move |delivery| drop(sender.send(delivery))), deliveries)

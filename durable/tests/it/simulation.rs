@@ -16,7 +16,6 @@ const LEASE: Duration = Duration::from_secs(30);
 /// A request that reaches the store after its sender took it for lost.
 type Late = Box<dyn FnOnce(&RemoteStore) -> StoreResult<()> + Send>;
 
-/// Faults of the network of one worker.
 struct Network {
     rng: Rng,
     /// Chances in a thousand that a request, or a reply, is lost.
@@ -29,7 +28,6 @@ struct Network {
     accepted: Vec<(Claim, bool)>,
 }
 
-/// A call of the store.
 pub(crate) enum Call<'a> {
     Write(&'a [Command]),
     Claim,
@@ -66,7 +64,6 @@ impl RemoteStore {
         Self { store: store.clone(), network, fault: None, hook: Arc::new(hook) }
     }
 
-    /// Makes a call that no fault changes.
     fn call<R>(&self, call: impl Future<Output = StoreResult<R>>) -> StoreResult<R> {
         (self.hook)(Call::Other)?;
         self.send(None, || call.block_on())
@@ -282,18 +279,14 @@ struct Worker {
 /// The promise of the answers so far about a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Promise {
-    /// It is delivered, and not before this.
     Kept(WallTime),
-    /// It is not delivered any more.
     Gone,
-    /// The reply was lost.
     Unknown,
 }
 
 struct Known {
     promise: Promise,
     deliveries: u32,
-    /// Token of the latest delivery.
     token: u64,
 }
 
@@ -314,7 +307,6 @@ struct World {
     under_way: Vec<(Delivery, bool)>,
     oracle: BTreeMap<TimeoutId, Known>,
     last_id: u32,
-    /// The second queue is paused.
     is_paused: bool,
 }
 
@@ -574,7 +566,6 @@ impl World {
         self.start_worker();
     }
 
-    /// Compares the events with the oracle.
     fn take_events(&mut self) -> Verdict {
         while let Ok((at, delivery, is_lossy, queue)) = self.begun.try_recv() {
             let id = delivery.id().clone();
@@ -609,7 +600,6 @@ impl World {
         Ok(())
     }
 
-    /// One delivery of each key is under way at most.
     fn check_keys(&self) -> Verdict {
         let mut keys = std::collections::BTreeSet::new();
         let records = self.store.records().into_iter();

@@ -13,7 +13,6 @@ const MICRO: Duration = Duration::from_micros(1);
 /// Id, due time, time of delivery, attempt.
 type Seen = (String, WallTime, WallTime, u32);
 
-/// Starts a timer that acknowledges everything and tells it.
 fn start(builder: DurableTimerBuilder, clock: &ManualWallClock) -> (DurableTimer, Receiver<Seen>) {
     let (sender, seen) = mpsc::channel();
     let now = clock.clone();
@@ -94,7 +93,6 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
     assert_eq!(attempts.load(SeqCst), 5);
 }
 
-/// Starts a timer that hands its deliveries to the test.
 pub(crate) fn held(
     builder: DurableTimerBuilder,
     clock: &ManualWallClock,

@@ -59,9 +59,6 @@ const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema.sql"))];
 #[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]
 const NEWEST: i32 = MIGRATIONS.len() as i32;
 
-const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
-    version integer NOT NULL, compatible integer NOT NULL);";
-
 /// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
 /// than many of them, and a plan from when the table was empty may be a scan of the whole table.
 ///
@@ -245,13 +242,9 @@ impl PostgresStore {
     /// [`migrate`](Self::migrate) runs those that are missing.
     #[must_use]
     pub fn migrations(schema: &str) -> Vec<String> {
-        let versions = VERSIONS.replace("{schema}", schema);
-        let first = format!("CREATE SCHEMA IF NOT EXISTS {schema};\n{versions}\n");
-        let all = MIGRATIONS.iter().enumerate().map(|(index, (compatible, sql))| {
-            let first = if index == 0 { first.as_str() } else { "" };
+        let all = MIGRATIONS.iter().zip(1..).map(|((compatible, sql), version)| {
             let sql = sql.replace("{schema}", schema);
-            let versions = format!("({}, {compatible})", index + 1);
-            format!("{first}{sql}INSERT INTO {schema}.version VALUES {versions};\n")
+            format!("{sql}INSERT INTO {schema}.version VALUES ({version}, {compatible});\n")
         });
         all.collect()
     }

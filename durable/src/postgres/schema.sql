@@ -1,4 +1,9 @@
 -- Every name is in the schema that replaces {schema}.
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- compatible: the least version whose programs also work with these tables.
+CREATE TABLE {schema}.version (version integer NOT NULL, compatible integer NOT NULL);
+
 CREATE SEQUENCE {schema}.token;
 
 -- A worker whose lease was taken away has one until 1970, as long as another transaction locks a record

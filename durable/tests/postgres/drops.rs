@@ -126,8 +126,7 @@ fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
     let worker = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
     put(&store, "a", now.saturating_sub(SECOND));
     assert_eq!(claim(&store, worker, now).len(), 1);
-    let (sender, seen) = mpsc::channel();
-    let timer = telling(DurableTimer::builder(store.clone()).recheck(None), sender);
+    let (timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
     deliver(&timer, &seen, "before");
     let mut leave = store.leave(worker);
     poll_once(&mut leave);
@@ -141,8 +140,7 @@ fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
 #[test]
 fn a_timer_hears_of_a_change_whose_call_panics() {
     let Some((_server, store, mut client, _)) = stored() else { return };
-    let (sender, seen) = mpsc::channel();
-    let timer = telling(DurableTimer::builder(store).recheck(None), sender);
+    let (timer, seen) = telling(DurableTimer::builder(store).recheck(None));
     client.batch_execute("SELECT delaywheel.schedule('before', now(), '')").expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
     let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;

@@ -10,8 +10,8 @@ use super::*;
 #[tokio::test]
 async fn a_locked_row_delays_its_own_commands_only() {
     let Some(server) = Server::start() else { return };
-    let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = connect(&server);
+    let (timer, deliveries) = held(store.clone());
     for id in ["x", "late"] {
         timer.schedule(id, 600 * SECOND, b"").wait().expect("schedule");
     }
@@ -49,13 +49,12 @@ async fn a_locked_row_delays_its_own_commands_only() {
 /// were tried first, that would take 40 seconds.
 #[test]
 fn many_locked_rows_hardly_delay_a_command_that_came_with_them() {
-    let Some(server) = Server::start() else { return };
-    let (timer, _deliveries) = held(&server, 30 * SECOND);
+    let Some((_server, store, mut client, _)) = stored() else { return };
+    let (timer, _deliveries) = held(store);
     let far = timer.now().saturating_add(600 * SECOND);
     let ids: Vec<_> = (0..400).map(|number| format!("{number}")).collect();
     let new = ids.iter().map(|id| NewTimeout::new(id, far, b"").expect("valid"));
     timer.schedule_batch(new.collect()).wait().expect("schedule");
-    let mut client = client(&server);
     let mut lock = client.transaction().expect("begin");
     lock.query("SELECT FROM delaywheel.timeouts FOR UPDATE", &[]).expect("lock");
     let start = Instant::now();
@@ -108,15 +107,15 @@ fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
 /// A table of the user has a rule that the crate does not know, and pages of it cannot be read.
 #[test]
 fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
-    let Some(server) = Server::start() else { return };
-    let (timer, deliveries) = held(&server, 30 * SECOND);
+    let Some((server, store, mut client, _)) = stored() else { return };
+    let (timer, deliveries) = held(store);
     let rules = "
         ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad');
         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
             'BEGIN RAISE EXCEPTION USING ERRCODE = NEW.id; END';
         CREATE TRIGGER fail BEFORE INSERT ON delaywheel.timeouts FOR EACH ROW
             WHEN (length(NEW.id) = 5) EXECUTE FUNCTION fail();";
-    client(&server).batch_execute(rules).expect("rules");
+    client.batch_execute(rules).expect("rules");
     let schedule = |id| timer.schedule(id, Duration::ZERO, b"");
     let ids = ["a", "bad", "XX001", "b", "58030", "c"];
     for (id, receipt) in ids.into_iter().zip(ids.map(schedule)) {
@@ -135,7 +134,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     let record = timer.get("a").wait().expect("get").expect("kept");
     assert_eq!(record.state, State::Dead);
     assert_eq!(record.error.as_deref(), Some("the store refused the text of the error"));
-    client(&server)
+    client
         .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         .expect("database");
     let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
@@ -205,8 +204,7 @@ fn a_timeout_of_an_unknown_zone_is_left_to_others() {
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
     timer.schedule_new(new).wait().expect("schedule");
-    timer.schedule("b", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "b");
+    deliver(&timer, &seen, "b");
     while timer.get("a").wait().expect("get").expect("kept").error.is_none() {
         thread::yield_now();
     }
@@ -315,8 +313,7 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
 fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
     let Some(server) = Server::start() else { return };
     let (timer, seen) = start(&server);
-    timer.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
-    seen.recv_timeout(LONG).expect("delivery");
+    deliver(&timer, &seen, "first");
     let mut client = client(&server);
     let old = client.build_transaction();
     let mut old =

@@ -6,8 +6,7 @@ use super::*;
 #[test]
 fn a_row_without_a_notification_is_found_by_the_next_look() {
     let Some(server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let timer = telling(builder(&server.parameters()).recheck(Some(SECOND / 20)), sender);
+    let (timer, seen) = telling(builder(&server.parameters()).recheck(Some(SECOND / 20)));
     let mut client = client(&server);
     // The begin of listening makes the timer look as well, but only once.
     for id in ["a", "b", "c"] {

@@ -21,7 +21,7 @@ use std::{
     fmt::Debug,
     sync::{
         Arc, Barrier,
-        mpsc::{self, Receiver, Sender},
+        mpsc::{self, Receiver},
     },
     thread,
     time::{Duration, Instant},
@@ -50,20 +50,19 @@ fn builder(parameters: &str) -> DurableTimerBuilder {
 }
 
 /// Starts a timer that acknowledges everything and tells the ids.
-fn telling(builder: DurableTimerBuilder, sender: Sender<String>) -> DurableTimer {
+fn telling(builder: DurableTimerBuilder) -> (DurableTimer, Receiver<String>) {
+    let (sender, seen) = mpsc::channel();
     let tell = move |delivery: &Delivery| Ok(sender.send(delivery.id().to_string())?);
-    builder.build_blocking(tell).expect("start")
+    (builder.build_blocking(tell).expect("start"), seen)
 }
 
 fn start(server: &Server) -> (DurableTimer, Receiver<String>) {
-    let (sender, seen) = mpsc::channel();
-    (telling(builder(&server.parameters()), sender), seen)
+    telling(builder(&server.parameters()))
 }
 
 /// Starts a timer that never looks at its store just because some time has passed.
 fn listening(parameters: &str) -> (DurableTimer, Receiver<String>) {
-    let (sender, seen) = mpsc::channel();
-    (telling(builder(parameters).recheck(None), sender), seen)
+    telling(builder(parameters).recheck(None))
 }
 
 /// Schedules a timeout that is due, and waits for its delivery.
@@ -97,9 +96,11 @@ async fn async_client(server: &Server) -> tokio_postgres::Client {
     client
 }
 
-fn held(server: &Server, lease: Duration) -> (DurableTimer, Receiver<Delivery>) {
+/// Starts a timer that hands its deliveries over.
+fn held(store: PostgresStore) -> (DurableTimer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    let builder = builder(&server.parameters()).lease(lease);
+    // Only a notification can tell the handler of a cancel.
+    let builder = DurableTimer::builder(store).recheck(None).lease(10 * LONG);
     let timer = builder.build_with(move |delivery| drop(sender.send(delivery)));
     (timer.expect("start"), deliveries)
 }
@@ -229,8 +230,8 @@ fn postgres_refuses_odd_names_and_a_server_that_is_gone() {
 #[tokio::test]
 async fn a_transaction_of_the_user_decides() {
     let Some(server) = Server::start() else { return };
-    let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = connect(&server);
+    let (timer, deliveries) = held(store.clone());
     let mut client = async_client(&server).await;
     client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").await.expect("table");
     let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
@@ -557,7 +558,7 @@ fn a_worker_hears_of_the_end_of_a_pause_by_another_process() {
 #[test]
 fn a_cancel_or_schedule_by_another_process_stops_a_delivery() {
     let Some(server) = Server::start() else { return };
-    let (timer, deliveries) = held(&server, 10 * LONG);
+    let (timer, deliveries) = held(connect(&server));
     for id in ["a", "b", "c"] {
         timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
         let delivery = deliveries.recv_timeout(LONG).expect("delivery");

@@ -66,8 +66,7 @@ fn a_queue_with_a_rate_goes_on_without_its_row() {
 fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
     let Some(server) = Server::start() else { return };
     let proxy = Proxy::start(&server.parameters());
-    let (sender, seen) = mpsc::channel();
-    let timer = telling(builder(proxy.parameters()).recheck(None).lease(10 * LONG), sender);
+    let (timer, seen) = telling(builder(proxy.parameters()).recheck(None).lease(10 * LONG));
     timer.pause("").wait().expect("pause");
     let before = timer.stats().empty_claims;
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
@@ -82,12 +81,7 @@ fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
 #[test]
 fn an_occurrence_that_sql_schedules_is_noticed() {
     let Some(server) = Server::start() else { return };
-    let (sender, deliveries) = mpsc::channel();
-    let timer = DurableTimer::builder(connect(&server))
-        .recheck(None)
-        .lease(10 * LONG)
-        .build_with(move |delivery| drop(sender.send(delivery)))
-        .expect("start");
+    let (timer, deliveries) = held(connect(&server));
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     let first = deliveries.recv_timeout(LONG).expect("delivery");
     let token = first.claim().token.cast_signed();

@@ -213,10 +213,7 @@ fn calls_that_are_dropped_do_not_stand_in_the_line_of_a_pool() {
 fn a_timer_ends_after_its_pool_or_the_runtime_has_ended() {
     for closes in [false, true] {
         let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
-        let (sender, deliveries) = mpsc::channel();
-        let timer = DurableTimer::builder(store)
-            .build_with(move |delivery| drop(sender.send(delivery)))
-            .expect("start");
+        let (timer, deliveries) = held(store);
         timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
         let delivery = deliveries.recv_timeout(LONG).expect("delivery");
         if closes {

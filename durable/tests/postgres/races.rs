@@ -298,8 +298,7 @@ async fn a_timeout_whose_call_was_dropped_is_delivered() {
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
     let now = store.clock().now();
-    let (sender, seen) = mpsc::channel();
-    let _timer = telling(DurableTimer::builder(store.clone()).recheck(None), sender);
+    let (_timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
     let client = async_client(&server).await;
     let stall = "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
             AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';

@@ -22,8 +22,12 @@ fn ids(prefix: &str) -> impl Iterator<Item = TimeoutId> {
 fn two_databases_become_three_and_go_on_without_one() {
     let Some(server) = server::Server::start() else { return };
     let (sender, seen) = mpsc::channel();
-    let timers: Vec<_> =
-        create(&server).iter().map(|one| telling(builder(one), sender.clone())).collect();
+    let start = |one: &String| {
+        let sender = sender.clone();
+        let tell = move |delivery: &Delivery| Ok(sender.send(delivery.id().to_string())?);
+        builder(one).build_blocking(tell).expect("start")
+    };
+    let timers: Vec<_> = create(&server).iter().map(start).collect();
     let two = Sharded::new(timers[..2].to_vec());
     let receipts: Vec<_> = ids("a").map(|id| two.schedule(id, HOUR, b"")).collect();
     for receipt in receipts {

@@ -11,9 +11,7 @@ use apalis_core::{
 use apalis_postgres::{Config, PgPool, PostgresStorage};
 use futures::stream;
 
-use crate::{
-    Figures, Result, delivered, rate_of_batches, rate_of_callers, rate_of_deliveries, someday,
-};
+use crate::{Figures, Result, delivered, rate, rate_of_deliveries, someday};
 
 const DELIVERIES: u32 = 5_000;
 
@@ -34,18 +32,18 @@ async fn run(_: String) -> std::result::Result<(), BoxDynError> {
 pub(crate) async fn measure(url: &str) -> Result<Figures> {
     let pool = PgPool::connect(url).await?;
     PostgresStorage::setup(&pool).await?;
-    let caller = storage(&pool, "later");
-    let mut batch = caller.clone();
-    let callers = rate_of_callers(move || {
+    let (caller, batcher) = (storage(&pool, "later"), storage(&pool, "later"));
+    let callers = move || {
         let mut storage = caller.clone();
         async move { storage.push_task(later()).await.expect("task") }
-    });
-    let callers = callers.await?;
-    let batches = rate_of_batches(async || {
+    };
+    let batches = move || {
+        let mut storage = batcher.clone();
         let tasks: Vec<_> = (0..1_000).map(|_| later()).collect();
-        Ok(batch.push_all(stream::iter(tasks)).await?)
-    });
-    let batches = batches.await?;
+        async move { storage.push_all(stream::iter(tasks)).await.expect("tasks") }
+    };
+    let callers = rate(32, callers).await?;
+    let batches = [rate(1, batches.clone()).await?, rate(16, batches).await?];
     let mut now = storage(&pool, "now");
     for _ in 0..DELIVERIES / 1_000 {
         now.push_bulk(vec!["payload".to_owned(); 1_000]).await?;

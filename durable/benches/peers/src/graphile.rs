@@ -10,8 +10,7 @@ use graphile_worker::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Figures, Result, delivered, lateness, note_lateness, rate_of_batches, rate_of_callers,
-    rate_of_deliveries, someday, soon,
+    Figures, Result, delivered, lateness, note_lateness, rate, rate_of_deliveries, someday, soon,
 };
 
 const DELIVERIES: u32 = 30_000;
@@ -59,22 +58,24 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
         .init()
         .await?;
     let utils = worker.create_utils();
-    let caller = utils.clone();
-    let callers = rate_of_callers(move || {
+    let (caller, batcher) = (utils.clone(), utils.clone());
+    let callers = move || {
         let utils = caller.clone();
         async move {
             let (job, spec) = later();
             utils.add_job(job, spec).await.expect("job");
         }
-    });
-    let callers = callers.await?;
-    let batches = rate_of_batches(async || {
-        let jobs: Vec<_> = (0..1_000).map(|_| later()).collect();
-        let jobs: Vec<_> = jobs.iter().map(|(job, spec)| (job.clone(), spec)).collect();
-        utils.add_jobs(&jobs).await?;
-        Ok(())
-    });
-    let batches = batches.await?;
+    };
+    let batches = move || {
+        let utils = batcher.clone();
+        async move {
+            let jobs: Vec<_> = (0..1_000).map(|_| later()).collect();
+            let jobs: Vec<_> = jobs.iter().map(|(job, spec)| (job.clone(), spec)).collect();
+            utils.add_jobs(&jobs).await.expect("jobs");
+        }
+    };
+    let callers = rate(32, callers).await?;
+    let batches = [rate(1, batches.clone()).await?, rate(16, batches).await?];
     let now = JobSpec::default();
     for _ in 0..DELIVERIES / 1_000 {
         let jobs: Vec<_> = (0..1_000).map(|_| (payload(), &now)).collect();

@@ -1,7 +1,8 @@
 //! The work of the bench `targets` on another program, in a PostgreSQL database of its own.
 //!
-//! Prints one line: jobs a second by 32 callers, in batches of 1,000, and delivered; lateness in
-//! milliseconds, median and p99, which is NaN if the times of the program are too coarse.
+//! Prints one line: jobs a second by 32 callers, in batches of 1,000 by one caller and by 16, and
+//! delivered; lateness in milliseconds, median and p99, which is NaN if the times of the program
+//! are too coarse.
 
 mod apalis;
 mod graphile;
@@ -31,7 +32,7 @@ static LATE: Mutex<Vec<f64>> = Mutex::new(Vec::new());
 
 struct Figures {
     callers: f64,
-    batches: f64,
+    batches: [f64; 2],
     deliveries: f64,
     late: Vec<f64>,
 }
@@ -48,17 +49,18 @@ async fn main() -> Result<()> {
     };
     late.sort_unstable_by(f64::total_cmp);
     let at = |percent| late.get(late.len() * percent / 100).copied().unwrap_or(f64::NAN);
-    println!("{callers:.3} {batches:.3} {deliveries:.3} {:.3} {:.3}", at(50), at(99));
+    let [one, all] = batches.map(|rate| rate * 1_000.0);
+    println!("{callers:.3} {one:.3} {all:.3} {deliveries:.3} {:.3} {:.3}", at(50), at(99));
     Ok(())
 }
 
-/// Returns the number of jobs a second that 32 callers schedule one at a time.
-async fn rate_of_callers<F>(schedule: impl Fn() -> F + Clone + Send + 'static) -> Result<f64>
+/// Returns the number of calls a second that so many callers complete, each a task.
+async fn rate<F>(number: u32, schedule: impl Fn() -> F + Clone + Send + 'static) -> Result<f64>
 where
     F: Future<Output = ()> + Send,
 {
     let start = Instant::now();
-    let callers: Vec<_> = (0..32)
+    let callers: Vec<_> = (0..number)
         .map(|_| {
             let schedule = schedule.clone();
             tokio::spawn(async move {
@@ -74,17 +76,6 @@ where
     let mut count = 0;
     for caller in callers {
         count += caller.await?;
-    }
-    Ok(f64::from(count) / start.elapsed().as_secs_f64())
-}
-
-/// Returns the number of jobs a second that one caller schedules in batches of 1,000.
-async fn rate_of_batches(mut schedule: impl AsyncFnMut() -> Result<()>) -> Result<f64> {
-    let start = Instant::now();
-    let mut count = 0;
-    while start.elapsed() < SPAN {
-        schedule().await?;
-        count += 1_000;
     }
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }

@@ -1,5 +1,7 @@
 //! `underway`, with 16 tasks at once and ten polls a second.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use jiff::{Span, ToSpan};
 use serde::{Deserialize, Serialize};
@@ -7,8 +9,7 @@ use sqlx::{PgPool, Postgres, Transaction, postgres::PgPoolOptions};
 use underway::{Queue, Task, Worker, task};
 
 use crate::{
-    Figures, Result, delivered, lateness, note_lateness, rate_of_batches, rate_of_callers,
-    rate_of_deliveries, someday, soon,
+    Figures, Result, delivered, lateness, note_lateness, rate, rate_of_deliveries, someday, soon,
 };
 
 const DELIVERIES: u32 = 2_000;
@@ -53,19 +54,22 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
     underway::run_migrations(&pool).await?;
     let (later, now) = (queue(&pool, "later").await?, queue(&pool, "now").await?);
     let (caller, callers_pool) = (later.clone(), pool.clone());
-    let callers = rate_of_callers(move || {
+    let callers = move || {
         let (queue, pool) = (caller.clone(), callers_pool.clone());
         async move {
             queue.enqueue(&pool, &Delayed(someday()), &payload()).await.expect("task");
         }
-    });
-    let callers = callers.await?;
-    let inputs: Vec<_> = (0..1_000).map(|_| payload()).collect();
-    let batches = rate_of_batches(async || {
-        later.enqueue_multi(&pool, &Delayed(someday()), &inputs).await?;
-        Ok(())
-    });
-    let batches = batches.await?;
+    };
+    let inputs: Arc<Vec<_>> = Arc::new((0..1_000).map(|_| payload()).collect());
+    let (batch, batches_pool) = (Arc::clone(&inputs), pool.clone());
+    let batches = move || {
+        let (queue, pool, inputs) = (later.clone(), batches_pool.clone(), Arc::clone(&batch));
+        async move {
+            queue.enqueue_multi(&pool, &Delayed(someday()), &inputs).await.expect("tasks");
+        }
+    };
+    let callers = rate(32, callers).await?;
+    let batches = [rate(1, batches.clone()).await?, rate(16, batches).await?];
     for _ in 0..DELIVERIES / 1_000 {
         now.enqueue_multi(&pool, &Delayed(0), &inputs).await?;
     }

@@ -153,14 +153,18 @@ impl Waiting {
             commands += job.commands.len();
             bytes += job.commands.iter().map(payload).sum::<usize>();
             let is_full = !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES);
-            let others = &self.under_way[1 - thread];
             let is_full = is_full || matches!(job.reply, Reply::Paused(..));
-            if is_full || !others.is_empty() && job.ids().any(|id| others.contains(id)) {
+            let is_held = self.aside.holds(&job);
+            let is_of =
+                |ids: &FxHashSet<_>| !ids.is_empty() && job.ids().any(|id| ids.contains(id));
+            // A command of the group that fails must not come behind a later one of its id.
+            let is_behind = is_held && is_of(&self.under_way[thread]);
+            if is_full || is_behind || is_of(&self.under_way[1 - thread]) {
                 self.jobs.push_front(job);
                 break;
             }
             self.asked -= job.asked();
-            if self.aside.holds(&job) {
+            if is_held {
                 self.aside.add(job);
             } else {
                 self.under_way[thread].extend(job.ids().cloned());
@@ -268,21 +272,26 @@ impl CommitQueue {
         write: impl Fn(Vec<Job>) -> Failed,
         locked: impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
     ) {
+        // How many jobs are to have their turn before a pause.
+        let mut turns = 0_usize;
         let mut state = self.state.lock();
         while !state.is_closed {
             let jobs = mem::take(&mut state.aside.jobs);
             if jobs.is_empty() {
+                turns = 0;
                 self.set_aside.wait(&mut state);
                 continue;
             }
             drop(state);
-            let (left, has_written) = self.try_some(jobs, &write, &locked);
+            turns = if turns == 0 { jobs.len() } else { turns };
+            let (left, had_turn) = self.try_some(jobs, &write, &locked);
+            turns = turns.saturating_sub(had_turn);
             state = self.state.lock();
             let later = mem::replace(&mut state.aside.jobs, left);
             state.aside.jobs.extend(later);
             let ids = state.aside.jobs.iter().flat_map(|(_, job)| job.ids().cloned()).collect();
             state.aside.ids = ids;
-            if !has_written && !state.is_closed {
+            if turns == 0 && !state.is_closed {
                 self.set_aside.wait_for(&mut state, RETRY);
             }
         }
@@ -291,17 +300,18 @@ impl CommitQueue {
     }
 
     /// Tries some jobs, each alone, but for those of locked records and those behind them. Answers
-    /// callers whose time is over, without a try. Returns the jobs that are left, first those that
-    /// were not tried, and whether one was written.
+    /// callers whose time is over, without a try. Returns the jobs that are left, first those whose
+    /// turn is to come, and how many had theirs: all, if the store is down.
     fn try_some(
         &self,
         jobs: Vec<(Instant, Job)>,
         write: &impl Fn(Vec<Job>) -> Failed,
         locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
-    ) -> (Vec<(Instant, Job)>, bool) {
+    ) -> (Vec<(Instant, Job)>, usize) {
+        let all = jobs.len();
         let mut behind = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
         let (mut untried, mut left) = (Vec::new(), Vec::new());
-        let (mut tries, mut has_written) = (TRIES, false);
+        let (mut tries, mut is_down) = (TRIES, false);
         for (limit, job) in jobs {
             let mut job = match job {
                 Job { reply: Reply::Caller(caller), .. } if limit <= Instant::now() => {
@@ -316,19 +326,17 @@ impl CommitQueue {
                     continue;
                 }
                 let Failed { again, locked } = write(vec![job]);
-                // The store may be down.
-                tries = if again.is_empty() { tries - 1 } else { 0 };
-                let Some(failed) = locked.into_iter().chain(again).next() else {
-                    has_written = true;
-                    continue;
-                };
+                is_down = !again.is_empty();
+                tries = if is_down { 0 } else { tries - 1 };
+                let Some(failed) = locked.into_iter().chain(again).next() else { continue };
                 job = failed;
             }
             behind.extend(job.ids().cloned());
             left.push((limit, job));
         }
+        let had_turn = if is_down { usize::MAX } else { all - untried.len() };
         untried.append(&mut left);
-        (untried, has_written)
+        (untried, had_turn)
     }
 }
 
@@ -376,20 +384,9 @@ pub(super) fn write_group(
     for (job, count) in group.iter_mut().zip(counts) {
         job.commands.extend(commands.by_ref().take(count));
     }
-    if group.len() > 1 {
-        let (aside, free) = match error.reason() {
-            StoreErrorReason::Locked => {
-                let locked = locked(store, &group.iter().flat_map(Job::ids).collect::<Vec<_>>());
-                split_behind(group, locked)
-            }
-            // The record of a settlement may be the reason, and must not fail callers.
-            StoreErrorReason::Other => {
-                let settled = group.iter().filter(|job| matches!(job.reply, Reply::Settled(..)));
-                let settled = settled.flat_map(Job::ids).cloned().collect();
-                split_behind(group, settled)
-            }
-            _ => (Vec::new(), group),
-        };
+    if error.reason() == StoreErrorReason::Locked && group.len() > 1 {
+        let locked = locked(store, &group.iter().flat_map(Job::ids).collect::<Vec<_>>());
+        let (aside, free) = split_behind(group, locked);
         group = free;
         if !aside.is_empty() {
             let mut failed = Failed::default();
@@ -400,19 +397,31 @@ pub(super) fn write_group(
             return failed;
         }
     }
-    let is_of_one = matches!(
-        error.reason(),
-        StoreErrorReason::Locked | StoreErrorReason::Refused | StoreErrorReason::Corrupt
-    );
+    let mut settled = FxHashSet::default();
+    if error.reason() == StoreErrorReason::Other {
+        let settlements = group.iter().filter(|job| matches!(job.reply, Reply::Settled(..)));
+        settled.extend(settlements.flat_map(Job::ids).cloned());
+    }
+    let is_of_one = !settled.is_empty()
+        || matches!(
+            error.reason(),
+            StoreErrorReason::Locked | StoreErrorReason::Refused | StoreErrorReason::Corrupt
+        );
     if is_of_one && group.len() > 1 {
-        let second = group.split_off(group.len() / 2);
-        let mut failed = write_group(store, now, group, counters, outcome);
+        // The record of a settlement may be the reason, and must not fail callers.
+        let (mut second, mut first) = split_behind(group, settled);
+        if first.is_empty() || second.is_empty() {
+            first.append(&mut second);
+            second = first.split_off(first.len() / 2);
+        }
+        let mut failed = write_group(store, now, first, counters, outcome);
         // Later commands of a locked record wait behind the earlier ones.
         let is_slow = failed.locked.len() >= MAX_LOCKED;
         let (behind, second) = if is_slow {
             (second, Vec::new())
         } else {
-            split_behind(second, failed.locked.iter().flat_map(Job::ids).cloned().collect())
+            let left = failed.again.iter().chain(&failed.locked);
+            split_behind(second, left.flat_map(Job::ids).cloned().collect())
         };
         if !second.is_empty() {
             let rest = write_group(store, now, second, counters, outcome);
@@ -573,8 +582,8 @@ mod tests {
             tries.set(tries.get() + 1);
             Failed { again: Vec::new(), locked }
         };
-        let (left, has_written) = queue.try_some(jobs, &write, &|_| FxHashSet::default());
-        assert_eq!((tries.get(), has_written), (TRIES, false));
+        let (left, had_turn) = queue.try_some(jobs, &write, &|_| FxHashSet::default());
+        assert_eq!((tries.get(), had_turn), (TRIES, TRIES + 1));
         let ids: Vec<_> = left.iter().flat_map(|(_, job)| job.commands.clone()).collect();
         let expected = (most..most + 4).chain(0..most).chain([0]);
         assert_eq!(ids, expected.flat_map(|id| job(id, [id]).commands).collect::<Vec<_>>());
@@ -643,6 +652,21 @@ mod tests {
             queue.close();
         });
         assert!(queue.is_idle());
+    }
+
+    /// The first may fail, and is set aside behind those that are set aside before.
+    #[test]
+    fn a_batch_behind_a_locked_record_waits_for_its_commands_in_the_group() {
+        let mut waiting = Waiting::default();
+        waiting.aside.add(job(0, [1]));
+        waiting.jobs.extend([job(1, [2]), job(2, [1, 2]), job(3, [1])]);
+        waiting.asked = 4;
+        let ids = |jobs: &[Job]| jobs.iter().map(|job| job.commands.len()).collect::<Vec<_>>();
+        assert_eq!(ids(&waiting.take(0)), [1]);
+        assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (2, 1));
+        waiting.under_way[0].clear();
+        assert!(waiting.take(0).is_empty());
+        assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 3));
     }
 
     /// The store fails after it has found a locked record of a later command.

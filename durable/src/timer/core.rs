@@ -273,8 +273,8 @@ impl Core {
 
     fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
-        // A waker may panic, and may use the timer.
-        step.stopped.into_iter().for_each(|task| run_contained(|| task.wake_by_ref()));
+        // A waker may panic, also when it is dropped, and may use the timer.
+        step.stopped.into_iter().for_each(|task| run_contained(move || task.wake_by_ref()));
         for (claim, settlement, counted) in step.settlements {
             self.settle(claim, settlement, counted);
         }

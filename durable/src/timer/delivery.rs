@@ -151,7 +151,7 @@ impl Run {
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct StopToken(Arc<Run>);
+pub struct StopToken(pub(super) Arc<Run>);
 
 impl StopToken {
     /// Returns whether the delivery is void.

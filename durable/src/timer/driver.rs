@@ -661,7 +661,7 @@ impl Driver {
         Ok(())
     }
 
-    fn enter(&mut self, turn: &Turn<'_>) -> StoreResult<WorkerId> {
+    fn enter(&mut self, turn: &mut Turn<'_>) -> StoreResult<WorkerId> {
         // Each queue of a timer has a worker of its own. No two pairs of names have one in common.
         let queue = &self.settings.queue.name;
         let name = self.settings.worker.as_ref().map(|name| {
@@ -676,13 +676,14 @@ impl Driver {
 
     /// The store has extended the lease. Deliveries from before a lease that had ended stay void,
     /// though it has not given their records away.
-    fn extend_lease(&mut self, turn: &Turn<'_>) {
+    fn extend_lease(&mut self, turn: &mut Turn<'_>) {
         self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
         // The store counts from the time of the step, or from a time that is earlier by the delay
         // of a message.
         let until = turn.start.saturating_add(self.settings.lease / 10 * 9);
         let until = if self.settings.is_virtual { Duration::MAX } else { until };
         if !self.lease.extend(until) {
+            self.stop_deliveries(turn);
             self.lease = Arc::default();
             self.lease.set(until);
         }
@@ -1240,7 +1241,10 @@ mod tests {
     use pollster::FutureExt as _;
 
     use super::*;
-    use crate::{Command, MemoryStore, NewTimeout, Priority, TimeoutId, timer::held::ALONE};
+    use crate::{
+        Command, MemoryStore, NewTimeout, Priority, TimeoutId,
+        timer::{delivery::StopToken, held::ALONE},
+    };
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -1788,6 +1792,24 @@ mod tests {
         bench.driver.settings.is_shared = true;
         assert_eq!(bench.steps(3), []);
         assert_eq!(bench.driver.next_step(), Some(bench.now.saturating_add(RECHECK)));
+    }
+
+    /// The answer of the store came so late that the lease had ended.
+    #[test]
+    fn tasks_hear_of_the_end_of_a_lease_that_a_late_renewal_follows() {
+        let mut bench = Bench::new(1);
+        let begun = bench.steps(4).remove(0);
+        let run = Arc::clone(&bench.driver.delivering[&begun.token].run);
+        let mut stopped = std::pin::pin!(StopToken(run).stopped());
+        let mut context = std::task::Context::from_waker(Waker::noop());
+        assert!(stopped.as_mut().poll(&mut context).is_pending());
+        bench.driver.lease.set(Duration::ZERO);
+        let Bench { driver, store, counters, now, .. } = &mut bench;
+        let (start, step) = (Lease::now(), Step::default());
+        let mut turn = Turn { store, now: *now, start, counters, step };
+        driver.renew(&mut turn).expect("renew");
+        assert_eq!(turn.step.stopped.len(), 1);
+        assert!(stopped.as_mut().poll(&mut context).is_ready());
     }
 
     #[test]

@@ -114,6 +114,65 @@ fn a_settlement_that_fails_for_its_record_fails_no_other_command_of_its_group() 
     assert!(timer.finish(FAR));
 }
 
+/// Such as a statement that must be prepared again.
+#[test]
+fn settlements_are_written_together_again_after_an_error_of_none_of_them() {
+    let (failures, writes) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&writes);
+    let (timer, gate) = timer(&MemoryStore::new(), move |commands| match commands {
+        [Command::Settle(..), _, ..] => {
+            count.fetch_add(1, SeqCst);
+            let is_first = failures.fetch_add(1, SeqCst) == 0;
+            if is_first { Err(StoreError::new(StoreErrorReason::Other)) } else { Ok(()) }
+        }
+        [Command::Settle(..)] => panic!("it is alone"),
+        _ => Ok(()),
+    });
+    let now = timer.now();
+    let new = |id: u32| NewTimeout::new(id.to_string(), now, b"").expect("valid");
+    timer.schedule_batch((0..64).map(new).collect()).wait().expect("schedule");
+    let deliveries: Vec<_> = gate.deliveries.iter().take(64).collect();
+    let first = timer.schedule("gate", FAR, b"");
+    gate.entered.recv().expect("the commit waits");
+    deliveries.into_iter().for_each(Delivery::acknowledge);
+    gate.open.send(()).expect("the commit waits");
+    first.wait().expect("schedule");
+    while timer.count().wait().expect("count").live > 1 {
+        thread::yield_now();
+    }
+    assert_eq!(writes.load(SeqCst), 3);
+}
+
+/// One half of a group cannot be written because the store cannot be reached for a moment.
+#[test]
+fn a_command_does_not_pass_a_settlement_of_its_timeout_that_is_tried_again() {
+    let tries = AtomicUsize::new(0);
+    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
+        if !matches!(commands, [_, _, ..]) {
+            return Ok(());
+        }
+        match tries.fetch_add(1, SeqCst) {
+            0 => Err(StoreError::new(StoreErrorReason::Refused)),
+            1 => Err(StoreError::new(StoreErrorReason::Unavailable)),
+            _ => Ok(()),
+        }
+    });
+    for id in ["a", "b"] {
+        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+    }
+    let deliveries: Vec<_> = gate.deliveries.iter().take(2).collect();
+    let first = timer.schedule("gate", FAR, b"");
+    gate.entered.recv().expect("the commit waits");
+    deliveries.into_iter().for_each(Delivery::acknowledge);
+    let new = NewTimeout::new("a", timer.now().saturating_add(FAR), b"").expect("valid");
+    let again = timer.schedule_new(new.conflict(Conflict::Refuse));
+    let other = timer.cancel("none");
+    gate.open.send(()).expect("the commit waits");
+    first.wait().expect("schedule");
+    assert_eq!(again.wait().expect("schedule"), Scheduled::Created);
+    other.wait().expect("cancel");
+}
+
 /// The server refuses three tries of a call because of a lock, or does not answer.
 #[test]
 fn a_claim_or_begin_that_fails_voids_no_delivery() {

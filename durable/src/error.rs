@@ -85,8 +85,8 @@ pub enum StoreErrorReason {
     /// The database server cannot be reached. Nothing was changed.
     #[error("database is unavailable")]
     Unavailable,
-    /// Another transaction has locked the record, for longer than a command waits. Nothing was
-    /// changed.
+    /// Another transaction has locked the record, for longer than a command waits, or the store
+    /// cannot write an earlier settlement of it. Nothing was changed.
     #[error("another transaction has locked the timeout")]
     Locked,
     /// The database refuses a value of the command. Nothing was changed.

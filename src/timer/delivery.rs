@@ -249,12 +249,12 @@ impl<T> Backlog<T> {
         loop {
             let taken = state.take();
             let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-            let remaining = deadline.map_or(Duration::MAX, until);
-            if !matches!(taken, Err(TryRecvError::Empty)) || remaining.is_zero() {
+            let remaining = || deadline.map_or(Duration::MAX, until);
+            if !matches!(taken, Err(TryRecvError::Empty)) || remaining().is_zero() {
                 return taken;
             }
             state.sleepers += 1;
-            state = self.arrived.wait_for(state, remaining);
+            state = self.arrived.wait_for(state, remaining());
             state.sleepers -= 1;
         }
     }

@@ -50,6 +50,7 @@ use crate::{
         Store, WorkerId, WorkerLease, news,
     },
     time::{WallClock, WallTime},
+    timer::contained,
 };
 
 /// Statements that lead from one version of the tables to the next, and the least version whose
@@ -469,9 +470,8 @@ impl PostgresStore {
     ) -> StoreResult<R> {
         let store = self.clone();
         let call = move |turn| async move {
-            let result = tokio::spawn(call(store.clone(), turn)).await;
-            let unknown = |panic| StoreError::with_source(StoreErrorReason::OutcomeUnknown, panic);
-            store.end(result.unwrap_or_else(|panic| Err(unknown(panic))))
+            let result = contained(call(store.clone(), turn)).await;
+            store.end(result)
         };
         lane.call(call).await
     }

@@ -160,7 +160,7 @@ pub(super) fn contain<R, F: Future<Output = StoreResult<R>>>(
 
 /// Polls calls of a store. Turns a panic into a failure of unknown outcome. An `async` block drops
 /// what it awaits within its poll.
-pub(super) async fn contained<R, E: From<StoreError>>(
+pub(crate) async fn contained<R, E: From<StoreError>>(
     calls: impl Future<Output = Result<R, E>>,
 ) -> Result<R, E> {
     let mut calls = pin!(calls);

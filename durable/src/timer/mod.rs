@@ -22,13 +22,14 @@ use std::{
 use pollster::block_on;
 
 pub(crate) use self::executor::CallThread;
+pub(crate) use self::executor::contained;
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},
     policy::Backoff,
     stats::{DurableStats, Latency},
 };
-use self::{commit::Caller, core::Core, executor::contained};
+use self::{commit::Caller, core::Core};
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},

@@ -50,8 +50,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Most locked records of a group for which the thread of all commits waits.
 const MAX_LOCKED: usize = 4;
 
-/// Most jobs that the thread of locked records tries before it looks again whose time is over and
-/// which records are locked.
+/// Most jobs that the thread of locked records tries before it looks again whose time is over.
 const TRIES: usize = 16;
 
 /// Time for which the command of a caller waits for a locked record.
@@ -272,26 +271,30 @@ impl CommitQueue {
         write: impl Fn(Vec<Job>) -> Failed,
         locked: impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
     ) {
-        // How many jobs are to have their turn before a pause.
-        let mut turns = 0_usize;
+        // How many of the first jobs are still to have their turn. When all have had it, they begin
+        // anew, after a pause if none was written.
+        let (mut turns, mut has_written) = (0, false);
+        let mut known = FxHashSet::default();
         let mut state = self.state.lock();
         while !state.is_closed {
             let jobs = mem::take(&mut state.aside.jobs);
             if jobs.is_empty() {
-                turns = 0;
                 self.set_aside.wait(&mut state);
                 continue;
             }
             drop(state);
-            turns = if turns == 0 { jobs.len() } else { turns };
-            let (left, had_turn) = self.try_some(jobs, &write, &locked);
-            turns = turns.saturating_sub(had_turn);
+            if turns == 0 {
+                turns = jobs.len();
+                known = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
+            }
+            let round = self.try_some(jobs, turns, &known, &write);
+            (turns, has_written) = (round.turns, has_written || round.has_written);
             state = self.state.lock();
-            let later = mem::replace(&mut state.aside.jobs, left);
+            let later = mem::replace(&mut state.aside.jobs, round.left);
             state.aside.jobs.extend(later);
             let ids = state.aside.jobs.iter().flat_map(|(_, job)| job.ids().cloned()).collect();
             state.aside.ids = ids;
-            if turns == 0 && !state.is_closed {
+            if turns == 0 && !mem::take(&mut has_written) && !state.is_closed {
                 self.set_aside.wait_for(&mut state, RETRY);
             }
         }
@@ -300,19 +303,19 @@ impl CommitQueue {
     }
 
     /// Tries some jobs, each alone, but for those of locked records and those behind them. Answers
-    /// callers whose time is over, without a try. Returns the jobs that are left, first those whose
-    /// turn is to come, and how many had theirs: all, if the store is down.
+    /// callers whose time is over, without a try. The first `turns` jobs have their turn now or in
+    /// a later round. `known` has the ids of locked records.
     fn try_some(
         &self,
         jobs: Vec<(Instant, Job)>,
+        turns: usize,
+        known: &FxHashSet<TimeoutId>,
         write: &impl Fn(Vec<Job>) -> Failed,
-        locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
-    ) -> (Vec<(Instant, Job)>, usize) {
-        let all = jobs.len();
-        let mut behind = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
-        let (mut untried, mut left) = (Vec::new(), Vec::new());
+    ) -> Round {
+        let (mut round, mut back) = (Round::default(), Vec::new());
+        let mut behind = FxHashSet::default();
         let (mut tries, mut is_down) = (TRIES, false);
-        for (limit, job) in jobs {
+        for (index, (limit, job)) in jobs.into_iter().enumerate() {
             let mut job = match job {
                 Job { reply: Reply::Caller(caller), .. } if limit <= Instant::now() => {
                     tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
@@ -320,24 +323,37 @@ impl CommitQueue {
                 }
                 job => job,
             };
-            if !job.ids().any(|id| behind.contains(id)) {
+            if !job.ids().any(|id| known.contains(id) || behind.contains(id)) {
                 if tries == 0 || self.state.lock().is_closed {
-                    untried.push((limit, job));
+                    round.turns += usize::from(index < turns && !is_down);
+                    round.left.push((limit, job));
                     continue;
                 }
                 let Failed { again, locked } = write(vec![job]);
                 is_down = !again.is_empty();
                 tries = if is_down { 0 } else { tries - 1 };
-                let Some(failed) = locked.into_iter().chain(again).next() else { continue };
+                let Some(failed) = locked.into_iter().chain(again).next() else {
+                    round.has_written = true;
+                    continue;
+                };
                 job = failed;
             }
             behind.extend(job.ids().cloned());
-            left.push((limit, job));
+            back.push((limit, job));
         }
-        let had_turn = if is_down { usize::MAX } else { all - untried.len() };
-        untried.append(&mut left);
-        (untried, had_turn)
+        round.left.append(&mut back);
+        round
     }
+}
+
+/// Some tries of the jobs that were set aside.
+#[derive(Default)]
+struct Round {
+    /// First those that were not tried.
+    left: Vec<(Instant, Job)>,
+    /// How many of them have their turn before a pause; none if the store is down.
+    turns: usize,
+    has_written: bool,
 }
 
 #[derive(Default)]
@@ -536,7 +552,8 @@ mod tests {
 
     use super::*;
 
-    /// A job of commands on ids, each with the number of the job. Nobody waits for the answers.
+    /// Returns a job that requeues some ids, each at the time that is the number of the job. No
+    /// caller waits for the answers.
     fn job(number: u64, ids: impl IntoIterator<Item = u64>) -> Job {
         let at = WallTime::from_micros(number).expect("in range");
         let command =
@@ -576,17 +593,35 @@ mod tests {
             let reply = Reply::Settled(number, Counted::Acknowledged);
             (Instant::now(), Job { reply, ..job(number, [number]) })
         };
-        let jobs = (0..most + 4).map(settlement).chain([settlement(0)]).collect();
-        let tries = Cell::new(0);
+        let jobs: Vec<_> = (0..most + 4).map(settlement).chain([settlement(0)]).collect();
+        let (turns, tries, known) = (jobs.len(), Cell::new(0), FxHashSet::default());
         let write = |locked| {
             tries.set(tries.get() + 1);
             Failed { again: Vec::new(), locked }
         };
-        let (left, had_turn) = queue.try_some(jobs, &write, &|_| FxHashSet::default());
-        assert_eq!((tries.get(), had_turn), (TRIES, TRIES + 1));
-        let ids: Vec<_> = left.iter().flat_map(|(_, job)| job.commands.clone()).collect();
+        let round = queue.try_some(jobs, turns, &known, &write);
+        assert_eq!((tries.get(), round.turns), (TRIES, turns - (TRIES + 1)));
+        assert!(!round.has_written);
+        let ids: Vec<_> = round.left.iter().flat_map(|(_, job)| job.commands.clone()).collect();
         let expected = (most..most + 4).chain(0..most).chain([0]);
         assert_eq!(ids, expected.flat_map(|id| job(id, [id]).commands).collect::<Vec<_>>());
+    }
+
+    /// Otherwise callers of free records would wait for a pause after every few of them.
+    #[test]
+    fn jobs_behind_a_locked_record_take_no_turns_of_others() {
+        let queue = CommitQueue::default();
+        let limit = Instant::now() + LOCKED;
+        let ids = [0; 100].into_iter().chain(1..=40);
+        let mut left: Vec<_> = ids.map(|id| (limit, job(id, [id]))).collect();
+        let known = left[0].1.ids().cloned().collect();
+        let mut turns = left.len();
+        for rest in [40 - TRIES, 40 - 2 * TRIES, 0] {
+            let round = queue.try_some(left, turns, &known, &|_| Failed::default());
+            assert_eq!((round.turns, round.left.len()), (rest, 100 + rest));
+            assert!(round.has_written);
+            (left, turns) = (round.left, round.turns);
+        }
     }
 
     /// A command waits for a group, and an earlier one of its id is being tried, when the queue is

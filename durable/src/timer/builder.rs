@@ -15,11 +15,10 @@ use parking_lot::Mutex;
 
 use super::{
     DurableTimer,
-    alarm::Alarm,
     core::{Core, Served},
     delivery::Delivery,
     driver::{DriverSettings, QueueSettings},
-    executor::{Handler, Threads, run_blocking},
+    executor::{Handler, run_blocking, start_threads},
     policy::Backoff,
 };
 use crate::{error::BuildError, record::Name, store::Store, time::WallClock};
@@ -423,27 +422,22 @@ impl DurableTimerBuilder {
     fn start(mut self) -> Result<DurableTimer, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| self.store.clock());
         let is_virtual = is_virtual(&clock);
-        let alarm = (!is_virtual).then(Alarm::new);
         self.driver.is_virtual = is_virtual;
         self.driver.is_shared = self.store.recheck().is_some();
         let (mut queues, mut handles) = (Vec::new(), Vec::new());
         for (number, queue) in self.queues.into_iter().enumerate() {
             let Queue { settings: queue, mut handler, is_blocking, .. } = queue;
             let mut settings = DriverSettings { queue, number, ..self.driver.clone() };
-            let mut threads = None;
             if is_blocking && !is_virtual {
                 settings.threads = Some(settings.queue.threads);
-                let run = move |delivery| handler(delivery);
-                let (started, mut more) = Threads::start(settings.queue.threads, run)?;
+                let (pass_on, mut more) = start_threads(settings.queue.threads, &handler)?;
                 handles.append(&mut more);
-                let pass_on = Arc::clone(&started);
-                handler = Arc::new(move |delivery| pass_on.push(delivery));
-                threads = Some(started);
+                handler = pass_on;
             }
-            queues.push(Served { settings, handler: Mutex::new(Some(handler)), threads });
+            queues.push(Served { settings, handler: Mutex::new(Some(handler)) });
         }
         self.store.keep_history(self.history);
-        let core = Core::new(self.store, clock, alarm, queues);
+        let core = Core::new(self.store, clock, is_virtual, queues);
         let weak = Arc::downgrade(&core);
         core.store.listen(Arc::new(move |queue, due| {
             if let Some(core) = weak.upgrade() {

@@ -66,6 +66,10 @@ impl Job {
         self.commands.iter().map(Command::id)
     }
 
+    fn is_settlement(&self) -> bool {
+        matches!(self.reply, Reply::Settled(..))
+    }
+
     fn asked(&self) -> usize {
         if matches!(self.reply, Reply::Caller(_)) { self.commands.len() } else { 0 }
     }
@@ -76,19 +80,11 @@ pub(super) type Caller = Box<dyn FnOnce(StoreResult<&[Answer]>) + Send>;
 
 pub(super) enum Reply {
     Caller(Caller),
-    /// The driver, which learns that the delivery with this token is settled, and how to count it.
-    Settled(u64, Counted),
+    /// The driver, which learns that the record with this token is settled, and whether a policy
+    /// skipped it.
+    Settled(u64, bool),
     /// A caller that pauses a queue or resumes it. There are no commands.
     Paused(Name, bool, Caller),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
-    Acknowledged,
-    Retried,
-    Dead,
-    /// Not at all: the record is as it was before the claim, or left to others.
-    Released,
 }
 
 #[derive(Debug, Default)]
@@ -230,19 +226,19 @@ impl CommitQueue {
     /// can write two groups at once.
     pub(super) fn run(&self, thread: usize, write: impl Fn(Vec<Job>) -> Failed) {
         while let Some(group) = self.take(thread) {
-            let Failed { mut again, locked } = write(group);
+            let Failed { jobs, has_locked } = write(group);
             let mut state = self.state.lock();
-            if !locked.is_empty() {
-                // Some of the first may have to precede some of the others.
-                again.drain(..).chain(locked).for_each(|job| state.aside.add(job));
+            if has_locked {
+                for job in jobs {
+                    state.aside.add(job);
+                }
                 self.set_aside.notify_one();
-            }
-            if !again.is_empty() && !state.is_closed {
+            } else if !jobs.is_empty() && !state.is_closed {
                 self.changed[thread].wait_for(&mut state, RETRY);
                 // A pause that waits gets its own answer.
                 let is_pause = |job: &&Job| matches!(job.reply, Reply::Paused(..));
                 let pauses = state.jobs.iter().take_while(is_pause).count();
-                for job in again.into_iter().rev() {
+                for job in jobs.into_iter().rev() {
                     state.asked += job.asked();
                     state.jobs.insert(pauses, job);
                 }
@@ -329,10 +325,10 @@ impl CommitQueue {
                     round.left.push((limit, job));
                     continue;
                 }
-                let Failed { again, locked } = write(vec![job]);
-                is_down = !again.is_empty();
+                let Failed { mut jobs, has_locked } = write(vec![job]);
+                is_down = !jobs.is_empty() && !has_locked;
                 tries = if is_down { 0 } else { tries - 1 };
-                let Some(failed) = locked.into_iter().chain(again).next() else {
+                let Some(failed) = jobs.pop() else {
                     round.has_written = true;
                     continue;
                 };
@@ -356,134 +352,152 @@ struct Round {
     has_written: bool,
 }
 
+/// Jobs to be tried again, in their order.
 #[derive(Default)]
 pub(super) struct Failed {
-    pub(super) again: Vec<Job>,
-    /// Jobs with a locked record, or settlements with one that may be damaged.
-    pub(super) locked: Vec<Job>,
+    pub(super) jobs: Vec<Job>,
+    /// Apart from others: the record of one is locked, or that of a settlement may be damaged.
+    pub(super) has_locked: bool,
 }
+
+/// Jobs with their places in a group.
+type Part = Vec<(usize, Job)>;
 
 /// Writes a group in one transaction, or in several if a command fails because of its own record,
 /// and answers the callers.
 pub(super) fn write_group(
     store: &dyn Store,
     now: WallTime,
-    mut group: Vec<Job>,
+    group: Vec<Job>,
     counters: &Counters,
     outcome: &mut Outcome,
 ) -> Failed {
-    let mut commands = Vec::with_capacity(group.iter().map(|job| job.commands.len()).sum());
-    let counts: Vec<_> = group.iter().map(|job| job.commands.len()).collect();
-    for job in &mut group {
+    // The last one is next. One without a try is set aside.
+    let mut parts = vec![(group.into_iter().enumerate().collect::<Part>(), true)];
+    let (mut failed, mut has_locked, mut locked_tries) = (Part::new(), false, 0);
+    // Ids of failed jobs. Later commands of these wait as well.
+    let mut behind = FxHashSet::default();
+    while let Some((part, is_tried)) = parts.pop() {
+        let (late, mut part) = split_behind(part, &mut behind);
+        failed.extend(late);
+        let mut is_apart = true;
+        if !part.is_empty() && is_tried && locked_tries < MAX_LOCKED {
+            let Err(error) = write_part(store, now, &mut part, counters, outcome) else { continue };
+            let reason = error.reason();
+            is_apart = is_of_one(&part, reason);
+            if is_apart && part.len() > 1 {
+                parts.extend(split(store, part, reason));
+                continue;
+            }
+            if reason == StoreErrorReason::Locked {
+                locked_tries += 1;
+            } else {
+                counters.store_errors.add(1);
+                #[cfg(feature = "tracing")]
+                tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
+                let fail = |(place, job)| Some((place, fail(job, &error, outcome)?));
+                part = part.into_iter().filter_map(fail).collect();
+            }
+        }
+        has_locked |= is_apart && !part.is_empty();
+        behind.extend(ids(&part).cloned());
+        failed.append(&mut part);
+    }
+    failed.sort_unstable_by_key(|(place, _)| *place);
+    Failed { jobs: failed.into_iter().map(|(_, job)| job).collect(), has_locked }
+}
+
+/// Writes jobs in one transaction, and answers their callers. After an error they stay.
+fn write_part(
+    store: &dyn Store,
+    now: WallTime,
+    part: &mut Part,
+    counters: &Counters,
+    outcome: &mut Outcome,
+) -> StoreResult<()> {
+    let counts: Vec<_> = part.iter().map(|(_, job)| job.commands.len()).collect();
+    let mut commands = Vec::with_capacity(counts.iter().sum());
+    for (_, job) in &mut *part {
         commands.append(&mut job.commands);
     }
     let start = Instant::now();
     let result = contain(|| store.write(now, &commands));
     counters.store_latency.record(start.elapsed());
-    let error = match result {
-        Ok(answers) => {
-            counters.commits.add(1);
-            counters.commands.add(commands.len());
-            outcome.due.extend(news(&commands).map(|(queue, due)| (queue.cloned(), due)));
-            let mut answers = &answers[..];
-            for (job, count) in group.into_iter().zip(counts) {
-                // A store may give too few.
-                let (of_job, rest) = answers.split_at(count.min(answers.len()));
-                answers = rest;
-                reply(job.reply, of_job, outcome, counters);
-            }
-            return Failed::default();
+    let answers = result.inspect_err(|_| {
+        let mut commands = mem::take(&mut commands).into_iter();
+        for ((_, job), count) in part.iter_mut().zip(&counts) {
+            job.commands.extend(commands.by_ref().take(*count));
         }
-        Err(error) => error,
-    };
-    let mut commands = commands.into_iter();
-    for (job, count) in group.iter_mut().zip(counts) {
-        job.commands.extend(commands.by_ref().take(count));
+    })?;
+    counters.commits.add(1);
+    counters.commands.add(commands.len());
+    outcome.due.extend(news(&commands).map(|(queue, due)| (queue.cloned(), due)));
+    let (mut commands, mut answers) = (&commands[..], &answers[..]);
+    for ((_, job), count) in part.drain(..).zip(counts) {
+        let (asked, given);
+        (asked, commands) = commands.split_at(count);
+        // A store may give too few.
+        (given, answers) = answers.split_at(count.min(answers.len()));
+        reply(job.reply, asked, given, outcome, counters);
     }
-    if error.reason() == StoreErrorReason::Locked && group.len() > 1 {
-        let locked = locked(store, &group.iter().flat_map(Job::ids).collect::<Vec<_>>());
-        let (aside, free) = split_behind(group, locked);
-        group = free;
-        if !aside.is_empty() {
-            let mut failed = Failed::default();
-            if !group.is_empty() {
-                failed = write_group(store, now, group, counters, outcome);
-            }
-            failed.locked.extend(aside);
-            return failed;
-        }
-    }
-    let mut settled = FxHashSet::default();
-    if error.reason() == StoreErrorReason::Other {
-        let settlements = group.iter().filter(|job| matches!(job.reply, Reply::Settled(..)));
-        settled.extend(settlements.flat_map(Job::ids).cloned());
-    }
-    let is_of_one = !settled.is_empty()
-        || matches!(
-            error.reason(),
-            StoreErrorReason::Locked | StoreErrorReason::Refused | StoreErrorReason::Corrupt
-        );
-    if is_of_one && group.len() > 1 {
-        // The record of a settlement may be the reason, and must not fail callers.
-        let (mut second, mut first) = split_behind(group, settled);
-        if first.is_empty() || second.is_empty() {
-            first.append(&mut second);
-            second = first.split_off(first.len() / 2);
-        }
-        let mut failed = write_group(store, now, first, counters, outcome);
-        // Later commands of a locked record wait behind the earlier ones.
-        let is_slow = failed.locked.len() >= MAX_LOCKED;
-        let (behind, second) = if is_slow {
-            (second, Vec::new())
-        } else {
-            let left = failed.again.iter().chain(&failed.locked);
-            split_behind(second, left.flat_map(Job::ids).cloned().collect())
-        };
-        if !second.is_empty() {
-            let rest = write_group(store, now, second, counters, outcome);
-            failed.again.extend(rest.again);
-            failed.locked.extend(rest.locked);
-        }
-        // After those of the rest, some of which precede them.
-        failed.locked.extend(behind);
-        return failed;
-    }
-    let mut failed = Failed::default();
-    if error.reason() == StoreErrorReason::Locked {
-        failed.locked = group;
-        return failed;
-    }
-    counters.store_errors.add(1);
-    #[cfg(feature = "tracing")]
-    tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
-    let may_be_of_one =
-        matches!(error.reason(), StoreErrorReason::Corrupt | StoreErrorReason::Other);
-    for mut job in group {
-        // Only the text of a settlement can be refused. Without it, it must not be lost.
-        let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
-        let is_over = is_refused || error.reason() == StoreErrorReason::Closed;
-        match job.reply {
-            Reply::Caller(caller) => tell(caller, Err(error.clone())),
-            Reply::Settled(token, _) if is_over => outcome.ended.push(token),
-            // The record may be the reason, and must not stop others.
-            Reply::Settled(..) if may_be_of_one => failed.locked.push(job),
-            Reply::Settled(..) => failed.again.push(job),
-            Reply::Paused(..) => (),
-        }
-    }
-    failed
+    Ok(())
 }
 
+/// Returns whether the record of one command may be the reason of an error.
+fn is_of_one(part: &Part, reason: StoreErrorReason) -> bool {
+    match reason {
+        StoreErrorReason::Locked | StoreErrorReason::Refused | StoreErrorReason::Corrupt => true,
+        StoreErrorReason::Other => part.iter().any(|(_, job)| job.is_settlement()),
+        _ => false,
+    }
+}
+
+/// Splits jobs that failed because of one of them. The second part is to be written first.
+fn split(store: &dyn Store, part: Part, reason: StoreErrorReason) -> [(Part, bool); 2] {
+    let mut apart = FxHashSet::default();
+    if reason == StoreErrorReason::Locked {
+        apart = locked(store, &ids(&part).collect::<Vec<_>>());
+    } else if reason == StoreErrorReason::Other {
+        // The record of a settlement may be the reason, and must not fail callers.
+        let settlements = part.iter().filter(|(_, job)| job.is_settlement());
+        apart.extend(settlements.flat_map(|(_, job)| job.ids()).cloned());
+    }
+    let (mut second, mut first) = split_behind(part, &mut apart);
+    let is_tried = reason != StoreErrorReason::Locked || second.is_empty();
+    if is_tried && (first.is_empty() || second.is_empty()) {
+        first.append(&mut second);
+        second = first.split_off(first.len() / 2);
+    }
+    [(second, is_tried), (first, true)]
+}
+
+/// Tells a caller of an error. Returns the settlements that are to be tried again.
+fn fail(mut job: Job, error: &StoreError, outcome: &mut Outcome) -> Option<Job> {
+    // Only the text of a settlement can be refused. Without it, it must not be lost.
+    let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
+    let is_over = is_refused || error.reason() == StoreErrorReason::Closed;
+    match job.reply {
+        Reply::Caller(caller) => tell(caller, Err(error.clone())),
+        Reply::Settled(token, _) if is_over => outcome.ended.push(token),
+        Reply::Settled(..) => return Some(job),
+        Reply::Paused(..) => (),
+    }
+    None
+}
+
+fn ids(part: &Part) -> impl Iterator<Item = &TimeoutId> {
+    part.iter().flat_map(|(_, job)| job.ids())
+}
 /// Returns which records are locked, as far as the store can tell.
 pub(super) fn locked(store: &dyn Store, ids: &[&TimeoutId]) -> FxHashSet<TimeoutId> {
     contain(|| store.locked(ids)).unwrap_or_default().into_iter().collect()
 }
 
-/// Splits off the jobs of locked records, and later ones of the same ids.
-fn split_behind(group: Vec<Job>, mut locked: FxHashSet<TimeoutId>) -> (Vec<Job>, Vec<Job>) {
-    group.into_iter().partition(|job| {
-        let is_behind = job.ids().any(|id| locked.contains(id));
-        locked.extend(job.ids().filter(|_| is_behind).cloned());
+/// Splits off the jobs of some records, and later ones of the same ids, which it adds.
+fn split_behind(part: Part, ids: &mut FxHashSet<TimeoutId>) -> (Part, Part) {
+    part.into_iter().partition(|(_, job)| {
+        let is_behind = job.ids().any(|id| ids.contains(id));
+        ids.extend(job.ids().filter(|_| is_behind).cloned());
         is_behind
     })
 }
@@ -518,18 +532,26 @@ pub(super) fn drop_jobs(jobs: impl IntoIterator<Item = Job>) {
     jobs.into_iter().for_each(|job| run_contained(|| drop(job)));
 }
 
-fn reply(reply: Reply, answers: &[Answer], outcome: &mut Outcome, counters: &Counters) {
+fn reply(
+    reply: Reply,
+    commands: &[Command],
+    answers: &[Answer],
+    outcome: &mut Outcome,
+    counters: &Counters,
+) {
     match reply {
         Reply::Caller(caller) => tell(caller, Ok(answers)),
-        Reply::Settled(token, counted) => {
+        Reply::Settled(token, is_skipped) => {
             outcome.ended.push(token);
-            let total = match counted {
-                // A release that is refused ends no delivery.
-                Counted::Released => return,
+            let [Command::Settle(_, settlement)] = commands else { return };
+            let total = match settlement {
+                // One that is refused ends no delivery.
+                Settlement::Release | Settlement::Leave { .. } => return,
                 _ if answers.contains(&Answer::Settled(false)) => &counters.fenced,
-                Counted::Acknowledged => &counters.acknowledged,
-                Counted::Retried => &counters.retries,
-                Counted::Dead => &counters.dead,
+                _ if is_skipped => &counters.skipped,
+                Settlement::Done | Settlement::Again(_) => &counters.acknowledged,
+                Settlement::Retry { .. } => &counters.retries,
+                Settlement::Dead { .. } => &counters.dead,
             };
             total.add(1);
         }
@@ -590,14 +612,14 @@ mod tests {
     fn a_round_tries_few_jobs_and_the_next_one_begins_with_the_others() {
         let (queue, most) = (CommitQueue::default(), TRIES as u64);
         let settlement = |number| {
-            let reply = Reply::Settled(number, Counted::Acknowledged);
+            let reply = Reply::Settled(number, false);
             (Instant::now(), Job { reply, ..job(number, [number]) })
         };
         let jobs: Vec<_> = (0..most + 4).map(settlement).chain([settlement(0)]).collect();
         let (turns, tries, known) = (jobs.len(), Cell::new(0), FxHashSet::default());
         let write = |locked| {
             tries.set(tries.get() + 1);
-            Failed { again: Vec::new(), locked }
+            Failed { jobs: locked, has_locked: true }
         };
         let round = queue.try_some(jobs, turns, &known, &write);
         assert_eq!((tries.get(), round.turns), (TRIES, turns - (TRIES + 1)));
@@ -704,30 +726,6 @@ mod tests {
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 3));
     }
 
-    /// The store fails after it has found a locked record of a later command.
-    #[test]
-    fn a_command_that_is_tried_again_stays_before_a_later_one_that_is_locked() {
-        let queue = &CommitQueue::default();
-        let (sender, written) = mpsc::channel();
-        queue.push(job(1, [1]));
-        queue.push(job(2, [1, 2]));
-        let write = |mut group: Vec<Job>| {
-            if group.len() == 2 {
-                let locked = group.split_off(1);
-                return Failed { again: group, locked };
-            }
-            sender.send(group.remove(0).commands).expect("the test waits");
-            Failed::default()
-        };
-        thread::scope(|scope| {
-            scope.spawn(|| queue.run(0, write));
-            scope.spawn(|| queue.run_aside(write, |_| FxHashSet::default()));
-            let order = [(); 2].map(|()| written.recv().expect("a command"));
-            queue.close();
-            assert_eq!(order, [job(1, [1]).commands, job(2, [1, 2]).commands]);
-        });
-    }
-
     /// Some records are locked, and the store fails sometimes.
     #[test]
     fn commands_of_an_id_are_written_in_their_order_and_by_one_thread_at_a_time() {
@@ -744,22 +742,20 @@ mod tests {
             }
             let [yields, down, lock] = [20, 100, 20].map(|most| rng.lock().u8(..most));
             (0..yields).for_each(|_| thread::yield_now());
-            let (mut failed, is_locked) = (Failed::default(), lock == 0);
-            let ids_of_jobs: Vec<_> = group.iter().flat_map(Job::ids).cloned().collect();
-            let some = rng.lock().choice(ids_of_jobs).filter(|_| is_locked);
-            let locked = some.into_iter().collect();
-            let (locked, group) = split_behind(group, locked);
-            failed.locked = locked;
-            if down == 0 {
-                failed.again = group;
-            } else {
-                for command in group.iter().flat_map(|job| &job.commands) {
-                    let Command::Requeue(id, at) = command else { unreachable!("no other kind") };
-                    written.lock().entry(id.clone()).or_insert_with(Vec::new).push(*at);
-                }
+            let mut locked = ids.clone();
+            if down > 0 {
+                let one = rng.lock().choice(&ids).filter(|_| lock == 0).cloned();
+                locked = one.into_iter().collect();
+            }
+            let group = group.into_iter().enumerate().collect();
+            let (failed, group) = split_behind(group, &mut locked);
+            for command in group.iter().flat_map(|(_, job)| &job.commands) {
+                let Command::Requeue(id, at) = command else { unreachable!("no other kind") };
+                written.lock().entry(id.clone()).or_insert_with(Vec::new).push(*at);
             }
             active.lock().retain(|id| !ids.contains(id));
-            failed
+            let jobs = failed.into_iter().map(|(_, job)| job).collect();
+            Failed { jobs, has_locked: lock == 0 }
         };
         thread::scope(|scope| {
             scope.spawn(|| queue.run(0, write));

@@ -12,20 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use delaywheel::{StepListener, watch_steps};
+use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::{
-    alarm::Alarm,
-    commit::{
-        Caller, CommitQueue, Counted, Failed, Job, Outcome, Reply, drop_jobs, locked, tell,
-        write_group,
-    },
+    commit::{CommitQueue, Failed, Job, Outcome, Reply, drop_jobs, locked, tell, write_group},
     delivery::{Delivery, Lease, Run, Verdict},
-    driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Step, following},
-    executor::{CallThread, Handler, Threads, contain, run_contained},
+    driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Returned, Step, following},
+    executor::{CallThread, Handler, contain, run_contained},
     held::Lane,
-    stats::{Counters, DurableStats},
+    stats::Counters,
 };
 use crate::{
     error::DurableError,
@@ -46,10 +43,13 @@ pub(super) enum Phase {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    /// Drivers whose handlers cannot be started: a spawner panics, or its runtime has ended.
-    must_rest: Vec<usize>,
-    /// Drivers, tokens, and how long the handlers ran.
-    returned: Vec<(usize, u64, Option<Duration>)>,
+    /// The timer was shut down.
+    is_closing: bool,
+    /// The clock of this machine was set, or a suspension has ended. The clock of a store takes no
+    /// part in either, and learns the time from a claim.
+    has_stepped: bool,
+    /// With the number of the driver.
+    returned: Vec<(usize, Returned)>,
     ended: Vec<u64>,
     /// Earliest due times of queues; without a name, of any queue.
     due: FxHashMap<(Option<Name>, bool), WallTime>,
@@ -59,7 +59,7 @@ struct Inbox {
 impl Inbox {
     fn has_news(&self) -> bool {
         let is_empty = self.returned.is_empty() && self.ended.is_empty() && self.claimed.is_empty();
-        !is_empty || !self.due.is_empty()
+        !is_empty || !self.due.is_empty() || self.is_closing || self.has_stepped
     }
 }
 
@@ -67,15 +67,14 @@ pub(super) struct Served {
     pub(super) settings: DriverSettings,
     /// `None` after the end: the last call may drop the rest on the thread of a store.
     pub(super) handler: Mutex<Option<Handler>>,
-    pub(super) threads: Option<Arc<Threads>>,
 }
 
 pub(super) struct Core {
     pub(super) store: Box<dyn Store>,
     pub(super) clock: Arc<dyn WallClock>,
     pub(super) counters: Counters,
-    /// `None` in virtual time, when no thread sleeps.
-    pub(super) alarm: Option<Alarm>,
+    /// There are no threads but those of the callers.
+    pub(super) is_virtual: bool,
     pub(super) commits: CommitQueue,
     pub(super) calls: CallThread,
     /// Each call of [`Sharded`](crate::Sharded) under way that changes something has a clone.
@@ -83,6 +82,8 @@ pub(super) struct Core {
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
     inbox: Mutex<Inbox>,
+    /// The inbox has news.
+    news: Condvar,
     /// To be written again, in virtual time.
     postponed: Mutex<Vec<Job>>,
     phase: Mutex<Phase>,
@@ -95,7 +96,7 @@ impl Core {
     pub(super) fn new(
         store: Box<dyn Store>,
         clock: Arc<dyn WallClock>,
-        alarm: Option<Alarm>,
+        is_virtual: bool,
         queues: Vec<Served>,
     ) -> Arc<Self> {
         let drivers = queues.iter().map(|queue| Driver::new(queue.settings.clone())).collect();
@@ -103,13 +104,14 @@ impl Core {
             store,
             clock,
             counters: Counters::default(),
-            alarm,
+            is_virtual,
             commits: CommitQueue::default(),
             calls: CallThread::default(),
             changes: Arc::default(),
             queues,
             drivers: Mutex::new(drivers),
             inbox: Mutex::default(),
+            news: Condvar::new(),
             postponed: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             threads: Mutex::default(),
@@ -117,45 +119,22 @@ impl Core {
         })
     }
 
-    pub(super) fn stats(&self) -> DurableStats {
-        // The driver may be waiting for the store.
-        if let Some(drivers) = self.drivers.try_lock() {
-            self.counters.hold(held(&drivers));
-        }
-        self.counters.read()
-    }
-
-    #[cfg(feature = "metrics")]
-    pub(super) fn publish_metrics(&self) {
-        let _ = self.stats();
-        self.counters.publish();
-    }
-
-    pub(super) fn submit(&self, commands: Vec<Command>, caller: Caller) {
-        self.commit(Job { commands, reply: Reply::Caller(caller) });
-    }
-
     pub(super) fn check_open(&self) -> Result<(), DurableError> {
         if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
     }
 
-    pub(super) fn pause(&self, queue: Name, is_paused: bool, caller: Caller) {
-        let reply = Reply::Paused(queue, is_paused, caller);
-        self.commit(Job { commands: Vec::new(), reply });
-    }
-
     /// Queues a job; in virtual time, writes it at once. After the end, the job is dropped.
-    fn commit(&self, job: Job) {
-        if self.alarm.is_some() {
-            self.commits.push(job);
-        } else {
+    pub(super) fn commit(&self, job: Job) {
+        if self.is_virtual {
             let failed = self.write(vec![job]);
-            self.postponed.lock().extend(failed.again.into_iter().chain(failed.locked));
+            self.postponed.lock().extend(failed.jobs);
+        } else {
+            self.commits.push(job);
         }
     }
 
-    fn settle(&self, claim: Claim, settlement: Settlement, counted: Counted) {
-        let reply = Reply::Settled(claim.token, counted);
+    fn settle(&self, claim: Claim, settlement: Settlement, is_skipped: bool) {
+        let reply = Reply::Settled(claim.token, is_skipped);
         self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
     }
 
@@ -197,25 +176,13 @@ impl Core {
         });
     }
 
-    /// Adds news. If others wait, their sender wakes the driver.
     fn tell_driver(&self, add: impl FnOnce(&mut Inbox)) {
-        let mut inbox = self.inbox.lock();
-        let has_news = inbox.has_news();
-        add(&mut inbox);
-        drop(inbox);
-        if !has_news {
-            self.ring();
-        }
+        add(&mut self.inbox.lock());
+        self.news.notify_one();
     }
 
     pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
         self.take_in(Outcome { ended: Vec::new(), due: vec![(queue.cloned(), due)] });
-    }
-
-    fn ring(&self) {
-        if let Some(alarm) = &self.alarm {
-            alarm.ring();
-        }
     }
 
     /// Runs steps until no driver has work now. Returns when to go on. `claim` carries out claims,
@@ -230,16 +197,21 @@ impl Core {
                 let mut drivers = self.drivers.lock();
                 let is_closing = *self.phase.lock() >= Phase::Closing;
                 let news = mem::take(&mut *self.inbox.lock());
-                let Inbox { must_rest, returned, ended, due, claimed } = news;
-                for (driver, token, lasted) in returned {
-                    drivers[driver].returned(token, lasted);
+                let Inbox { has_stepped, returned, ended, mut due, claimed, .. } = news;
+                if has_stepped {
+                    self.counters.clock_steps.add(1);
+                    #[cfg(feature = "tracing")]
+                    tracing::info!("wall clock was set");
+                    due.insert((None, false), WallTime::MIN);
+                }
+                for (driver, returned) in returned {
+                    drivers[driver].returned(&returned);
                 }
                 let mut claims: Vec<_> = drivers.iter().map(|_| Vec::new()).collect();
                 for (claim, claimed) in claimed {
                     claims[claim.driver].push((claim, claimed));
                 }
-                let steps = drivers.iter_mut().zip(claims).enumerate();
-                let steps = steps.map(|(number, (driver, claimed))| {
+                let steps = drivers.iter_mut().zip(claims).map(|(driver, claimed)| {
                     // A record that a claim brings after the shutdown is given back.
                     let held = if is_closing { driver.close() } else { Vec::new() };
                     for &token in &ended {
@@ -250,9 +222,6 @@ impl Core {
                     }
                     // In this order, or a stop between them makes the lease here the longer one.
                     let (start, now) = (Lease::now(), self.clock.now());
-                    if must_rest.contains(&number) {
-                        driver.rest(now);
-                    }
                     let mut step = driver.step(&*self.store, start, now, &self.counters, claimed);
                     step.release(&held);
                     step
@@ -275,8 +244,8 @@ impl Core {
         step.claims.into_iter().for_each(claim);
         // A waker may panic, also when it is dropped, and may use the timer.
         step.stopped.into_iter().for_each(|task| run_contained(move || task.wake_by_ref()));
-        for (claim, settlement, counted) in step.settlements {
-            self.settle(claim, settlement, counted);
+        for (claim, settlement, is_skipped) in step.settlements {
+            self.settle(claim, settlement, is_skipped);
         }
         let Some(handler) = queue.handler.lock().clone() else { return };
         for (record, run) in step.begun {
@@ -294,7 +263,6 @@ impl Core {
     /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
     /// the claims of each lane. Runs on a thread.
     pub(super) fn run_driver(&self) {
-        let Some(alarm) = &self.alarm else { return };
         thread::scope(|scope| {
             let lanes = [Lane::Window, Lane::Backlog].map(|_| {
                 let (sender, claims) = mpsc::channel();
@@ -308,51 +276,44 @@ impl Core {
                 // Without a thread, the driver waits for its claims.
                 None => self.claim(claim),
             };
-            self.run_turns(alarm, &claim);
+            self.run_turns(&claim);
         });
         self.commits.close();
         for queue in &self.queues {
-            if let Some(threads) = &queue.threads {
-                threads.close();
-            }
             let handler = queue.handler.lock().take();
             run_contained(|| drop(handler));
         }
         *self.phase.lock() = Phase::Ended;
     }
 
-    fn run_turns(&self, alarm: &Alarm, claim: &dyn Fn(LaneClaim)) {
+    fn run_turns(&self, claim: &dyn Fn(LaneClaim)) {
+        let recheck = watch_steps(self.itself.clone());
         loop {
             let next = self.run_turn(claim);
             if *self.phase.lock() >= Phase::Closing && self.close() {
                 return;
             }
             let limit = next.map(|next| {
-                let limit = next.since(self.clock.now());
-                self.clock.sleep_limit().map_or(limit, |longest| limit.min(longest))
+                let limits = [self.clock.sleep_limit(), recheck].into_iter().flatten();
+                limits.fold(next.since(self.clock.now()), Duration::min)
             });
-            if alarm.sleep(limit) {
-                self.clock_was_set();
+            let mut inbox = self.inbox.lock();
+            match limit {
+                _ if inbox.has_news() => (),
+                None => self.news.wait(&mut inbox),
+                Some(limit) => drop(self.news.wait_for(&mut inbox, limit)),
             }
         }
     }
 
-    /// The clock of this machine was set, or a suspension has ended. The clock of a store takes no
-    /// part in either, and learns the time from a claim.
-    fn clock_was_set(&self) {
-        self.counters.clock_steps.add(1);
-        #[cfg(feature = "tracing")]
-        tracing::info!("wall clock was set");
-        self.notice(None, WallTime::MIN);
-    }
-
     /// Gives the held records back. Returns whether no delivery or claim is under way.
     fn close(&self) -> bool {
-        let held: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        for record in held {
-            self.settle(record.claim(), Settlement::Release, Counted::Released);
+        let records: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
+        for record in records {
+            self.settle(record.claim(), Settlement::Release, false);
         }
         let mut drivers = self.drivers.lock();
+        self.counters.hold(held(&drivers));
         // A claim under way locks its worker.
         if drivers.iter().any(Driver::is_busy) {
             return false;
@@ -368,9 +329,8 @@ impl Core {
         let mut phase = self.phase.lock();
         *phase = Phase::Closing.max(*phase);
         drop(phase);
-        if self.alarm.is_some() {
-            self.ring();
-        } else if self.close() {
+        self.tell_driver(|inbox| inbox.is_closing = true);
+        if self.is_virtual && self.close() {
             *self.phase.lock() = Phase::Ended;
             // The timer has ended and does not try these again.
             let left = mem::take(&mut *self.postponed.lock());
@@ -384,14 +344,13 @@ impl Core {
             let mut phase = self.phase.lock();
             *phase = Phase::Finishing.max(*phase);
         }
-        if self.alarm.is_none() {
+        if self.is_virtual {
             self.run_turn(&|claim| self.claim(claim));
         } else {
-            self.ring();
-            wait_until(deadline, || *self.phase.lock() >= Phase::Closing || self.is_idle(deadline));
+            wait_until(deadline, || *self.phase.lock() >= Phase::Closing || self.is_idle());
         }
         self.shut_down();
-        if self.alarm.is_some() {
+        if !self.is_virtual {
             wait_until(deadline, || *self.phase.lock() == Phase::Ended);
         }
         *self.phase.lock() == Phase::Ended && self.join(deadline)
@@ -414,13 +373,10 @@ impl Core {
     }
 
     /// Returns whether nothing is due or being delivered, and no change or news waits.
-    fn is_idle(&self, deadline: Option<Instant>) -> bool {
-        // The driver takes the news under its own lock, so none is on the way to it.
-        let drivers = match deadline {
-            None => Some(self.drivers.lock()),
-            Some(deadline) => self.drivers.try_lock_until(deadline),
-        };
-        let Some(drivers) = drivers else { return false };
+    fn is_idle(&self) -> bool {
+        // The driver takes the news under its own lock, so none is on the way to it. It may be
+        // waiting for the store.
+        let Some(drivers) = self.drivers.try_lock() else { return false };
         let now = self.clock.now();
         // A command that was written has left its news.
         Arc::strong_count(&self.changes) == 1
@@ -436,11 +392,11 @@ impl Core {
     pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
         let (driver, now) = (run.driver, self.clock.now());
         // A thread is free before the settlement is durable.
-        self.tell_driver(|inbox| {
-            inbox.returned.push((driver, record.token, run.lasted(now)));
-            inbox.must_rest.extend((verdict == Verdict::Released).then_some(driver));
-        });
-        let (mut settlement, counted) = match verdict {
+        let (token, lasted) = (record.token, run.lasted(now));
+        let returned = Returned { token, lasted, is_released: verdict == Verdict::Released };
+        self.tell_driver(|inbox| inbox.returned.push((driver, returned)));
+        let mut settlement = match verdict {
+            Verdict::Recalled => return,
             Verdict::Settled => {
                 self.counters.acknowledged.add(1);
                 // The next occurrence is not earlier, whatever the transaction knew of missed ones.
@@ -450,16 +406,14 @@ impl Core {
                 let ended = vec![record.token];
                 return self.take_in(Outcome { ended, due: Vec::from_iter(due) });
             }
-            Verdict::Done => (following(&record, now), Counted::Acknowledged),
-            Verdict::Dead(error) => (Settlement::Dead { error }, Counted::Dead),
+            Verdict::Done => following(&record, now),
+            Verdict::Dead(error) => Settlement::Dead { error },
             Verdict::Released => {
                 #[cfg(feature = "tracing")]
                 tracing::warn!("a delivery was not started: no task, no lease, or a shutdown");
-                (Settlement::Release, Counted::Released)
+                Settlement::Release
             }
-            Verdict::Left(error) => {
-                (Settlement::Leave { at: now.saturating_add(LEFT), error }, Counted::Released)
-            }
+            Verdict::Left(error) => Settlement::Leave { at: now.saturating_add(LEFT), error },
             Verdict::Failed(error, when) => {
                 let backoff = self.queues[driver].settings.queue.backoff;
                 backoff.settle(record.attempt, error, now, when)
@@ -471,7 +425,7 @@ impl Core {
         {
             *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
         }
-        self.settle(record.claim(), settlement, counted);
+        self.settle(record.claim(), settlement, false);
     }
 }
 
@@ -494,6 +448,12 @@ fn held(drivers: &[Driver]) -> (usize, usize, usize) {
 
 /// Characters of an error that a record keeps.
 const MAX_ERROR: usize = 1_000;
+
+impl StepListener for Core {
+    fn clock_has_stepped(&self) {
+        self.tell_driver(|inbox| inbox.has_stepped = true);
+    }
+}
 
 impl Driven for Core {
     fn turn(&self) {
@@ -547,11 +507,13 @@ mod tests {
             let mut settings = DriverSettings::default();
             set(&mut settings);
             let handler = Mutex::new(Some(handler));
-            let queues = vec![Served { settings, handler, threads: None }];
+            let queues = vec![Served { settings, handler }];
             let (boxed, shared) = (Box::new(store.clone()), Arc::new(clock.clone()));
-            let core = Core::new(boxed, shared, Some(Alarm::new()), queues);
+            let core = Core::new(boxed, shared, false, queues);
             for _ in 0..60 {
-                core.drivers.lock()[0].returned(0, Some(Duration::ZERO));
+                let (token, lasted) = (0, Some(Duration::ZERO));
+                let returned = Returned { token, lasted, is_released: false };
+                core.drivers.lock()[0].returned(&returned);
             }
             Self { store, clock, core, deliveries }
         }
@@ -622,11 +584,12 @@ mod tests {
     #[test]
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
         let bench = Bench::new(|_| ());
-        let is_idle = || bench.core.is_idle(None);
+        let is_idle = || bench.core.is_idle();
         bench.turn();
         assert!(is_idle());
         let cancel = Command::Cancel("none".try_into().expect("valid"));
-        bench.core.submit(vec![cancel], Box::new(|_| ()));
+        let reply = Reply::Caller(Box::new(|_| ()));
+        bench.core.commit(Job { commands: vec![cancel], reply });
         assert!(!is_idle(), "a command is not written");
         bench.commit();
         assert!(is_idle());
@@ -723,10 +686,10 @@ mod tests {
         bench.schedule(0, None);
         bench.turn();
         assert!(bench.deliveries.try_recv().is_err(), "it has not heard of the timeout");
-        bench.core.clock_was_set();
+        bench.core.clock_has_stepped();
         bench.turn();
         assert!(bench.deliveries.try_recv().is_ok());
-        assert_eq!(bench.core.stats().clock_steps, 1);
+        assert_eq!(bench.core.counters.read().clock_steps, 1);
     }
 
     /// It waits for a thread or task, or its claim has begun it and is on its way.
@@ -772,7 +735,7 @@ mod tests {
                 assert_eq!(started.is_some(), name == "nothing", "{name}");
                 drop(started);
                 assert_eq!(bench.settled(), expected, "{name}; a drop is a failure");
-                assert_eq!(bench.core.stats().fenced, 0, "{name}");
+                assert_eq!(bench.core.counters.read().fenced, 0, "{name}");
             }
         }
     }
@@ -795,8 +758,8 @@ mod tests {
         let (settings, clock) = (DriverSettings::default(), Arc::new(Slow::default()));
         let (lease, handler) = (settings.lease, Mutex::default());
         let settings = DriverSettings { is_virtual: false, ..settings };
-        let queues = vec![Served { settings, handler, threads: None }];
-        let core = Core::new(Box::new(MemoryStore::new()), clock.clone(), None, queues);
+        let queues = vec![Served { settings, handler }];
+        let core = Core::new(Box::new(MemoryStore::new()), clock.clone(), true, queues);
         core.run_turn(&|claim| core.claim(claim));
         let (drivers, now) = (core.drivers.lock(), Lease::now());
         let end = now + drivers[0].lease.remaining().expect("real time");
@@ -821,31 +784,40 @@ mod tests {
             assert!(delivery.is_current());
             bench.pass(10 * SECOND);
             assert!(!delivery.is_current());
-            assert_eq!(bench.core.stats().overruns, 1);
+            assert_eq!(bench.core.counters.read().overruns, 1);
             // Its handler has returned, and the acknowledgement is not written.
             let (bench, delivery) = Bench::waiting(begins, limit);
             delivery.start().expect("within the limit").acknowledge();
             bench.pass(60 * SECOND);
             assert_eq!(bench.settled(), None);
-            let stats = bench.core.stats();
+            let stats = bench.core.counters.read();
             assert_eq!((stats.overruns, stats.fenced), (0, 0));
         }
     }
 
-    /// All threads hang, and a timeout is cancelled and scheduled again and again.
+    /// All handlers hang, and a timeout is cancelled and scheduled again and again.
     #[test]
-    fn deliveries_that_were_recalled_do_not_pile_up_before_threads() {
-        let (bench, delivery) = Bench::waiting(false, |_| ());
-        let (threads, _) = Threads::start(0, drop).expect("start");
-        threads.push(delivery);
-        for _ in 0..500 {
-            bench.cancel();
-            bench.turn();
-            bench.schedule(0, None);
-            bench.core.notice(None, bench.clock.now());
-            bench.turn();
-            threads.push(bench.deliveries.try_recv().expect("delivery"));
+    fn deliveries_that_were_given_back_do_not_pile_up_before_handlers() {
+        for (threads, most) in [(Some(2), 2), (None, 8)] {
+            let bench = Bench::new(|settings| {
+                (settings.threads, settings.queue.max_deliveries) = (threads, 4);
+            });
+            let begin = || {
+                bench.schedule(0, None);
+                bench.core.notice(None, bench.clock.now());
+                bench.turn();
+                bench.deliveries.try_iter().collect::<Vec<_>>()
+            };
+            let mut waiting = Vec::new();
+            for _ in 0..20 {
+                waiting.extend(begin());
+                bench.write(Command::Cancel("a".try_into().expect("valid")));
+                bench.core.notice(None, WallTime::MIN);
+                bench.turn();
+            }
+            assert_eq!(waiting.len(), most);
+            drop(waiting);
+            assert_eq!(begin().len(), 1);
         }
-        assert!(Arc::strong_count(&bench.core) < 100, "each delivery has the core");
     }
 }

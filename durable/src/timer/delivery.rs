@@ -4,13 +4,14 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     sync::{
-        Arc, Weak,
+        Arc, LazyLock, Weak,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     task::{Poll, Waker},
     time::{Duration, Instant},
 };
 
+use delaywheel::{BootClock, Clock as _};
 use parking_lot::{Condvar, Mutex};
 
 use super::core::Core;
@@ -44,7 +45,9 @@ pub(super) struct Lease(AtomicU64);
 impl Lease {
     /// Returns the time of a clock that never steps, and on Linux runs during a suspension.
     pub(super) fn now() -> Duration {
-        super::alarm::monotonic()
+        static START: LazyLock<Instant> = LazyLock::new(|| BootClock.now());
+        let start = *START;
+        BootClock.now().saturating_duration_since(start)
     }
 
     pub(super) fn is_valid(&self) -> bool {
@@ -212,6 +215,8 @@ pub(crate) enum Verdict {
     Settled,
     /// No handler has seen it.
     Released,
+    /// The driver has given it back.
+    Recalled,
 }
 
 impl Delivery {
@@ -327,11 +332,6 @@ impl Delivery {
         self.end(Verdict::Settled);
     }
 
-    /// Returns whether the driver has given it back, so that it never starts.
-    pub(super) fn is_recalled(&self) -> bool {
-        self.run.started.load(SeqCst) == RECALLED
-    }
-
     fn end(mut self, verdict: Verdict) {
         if let Some(core) = self.core.take() {
             core.end(self.record.clone(), &self.run, verdict);
@@ -345,8 +345,7 @@ impl Drop for Delivery {
             let failed = |error: &str| Verdict::Failed(error.to_owned(), None);
             let verdict = match () {
                 () if self.run.recall() => Verdict::Released,
-                // The driver has given it back.
-                () if self.is_recalled() => return,
+                () if self.run.started.load(SeqCst) == RECALLED => Verdict::Recalled,
                 () if std::thread::panicking() => failed("the handler panicked"),
                 () => failed("the delivery was dropped"),
             };

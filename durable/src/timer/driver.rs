@@ -39,7 +39,6 @@ use delaywheel::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    commit::Counted,
     delivery::{Lease, Run},
     executor::contain,
     held::{Held, Lane, Reason, Size, Waiting, rank, tick, time},
@@ -175,7 +174,8 @@ impl Default for DriverSettings {
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(super) begun: Vec<(Record, Arc<Run>)>,
-    pub(super) settlements: Vec<(Claim, Settlement, Counted)>,
+    /// With whether a policy skips the record.
+    pub(super) settlements: Vec<(Claim, Settlement, bool)>,
     pub(crate) claims: Vec<LaneClaim>,
     /// Tasks that wait for the end of a delivery which has become void.
     pub(super) stopped: Vec<Arc<Waker>>,
@@ -188,7 +188,7 @@ impl Step {
     }
 
     fn settle(&mut self, claim: Claim, settlement: Settlement) {
-        self.settlements.push((claim, settlement, Counted::Released));
+        self.settlements.push((claim, settlement, false));
     }
 
     pub(super) fn release(&mut self, records: &[Record]) {
@@ -199,9 +199,18 @@ impl Step {
 
     /// An attempt failed without an answer of the handler.
     fn fail(&mut self, backoff: Backoff, claim: Claim, attempt: u32, error: &str, now: WallTime) {
-        let (settlement, counted) = backoff.settle(attempt, error.to_owned(), now, None);
-        self.settlements.push((claim, settlement, counted));
+        self.settle(claim, backoff.settle(attempt, error.to_owned(), now, None));
     }
+}
+
+/// The end of a handler.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) token: u64,
+    /// `None` if it has not started.
+    pub(super) lasted: Option<Duration>,
+    /// It could not be started: a spawner panics, or its runtime has ended.
+    pub(super) is_released: bool,
 }
 
 /// A claim for the caller to carry out. The next step takes its outcome.
@@ -236,12 +245,17 @@ struct LaneState {
     floor: WallTime,
 }
 
+impl LaneState {
+    fn claim_at(&mut self, at: WallTime) {
+        self.at = self.at.into_iter().chain([at]).min();
+    }
+}
+
 #[derive(Debug)]
 struct Delivering {
     run: Arc<Run>,
     attempt: u32,
     limit: Option<Key>,
-    is_running: bool,
     /// The key of whose deliveries it is one.
     slot: Option<Name>,
 }
@@ -262,10 +276,10 @@ pub(crate) struct Driver {
     delivering: FxHashMap<u64, Delivering>,
     /// Tokens of settlements that the store has not written. The worker stays until then.
     settling: FxHashSet<u64>,
-    /// Handlers that have not returned, those that exceeded their limit included.
-    running: usize,
-    /// Those of them that exceeded their limit.
-    exceeded: usize,
+    /// Tokens of handlers that have not returned, and of deliveries that wait for one.
+    running: FxHashSet<u64>,
+    /// Those of them whose delivery is over: it exceeded its limit, or was given back.
+    stale: usize,
     /// Most deliveries that the claim under way begins.
     reserved: usize,
     /// When due records go to others, unless a handler returns before that.
@@ -334,32 +348,29 @@ impl Driver {
         }
         self.window.floor = self.window.floor.min(due);
         self.backlog.floor = self.backlog.floor.min(due);
-        let boundary = self.boundary.unwrap_or(WallTime::MIN);
-        let lead = self.lead();
+        let (boundary, lead) = (self.boundary.unwrap_or(WallTime::MIN), self.lead());
         // This may be the earliest of many times, so the window lane looks in either case.
-        let at = due.max(boundary).saturating_sub(lead);
-        self.window.at = self.window.at.into_iter().chain([at]).min();
+        self.window.claim_at(due.max(boundary).saturating_sub(lead));
         if due < boundary {
-            let at = due.max(self.backlog.after);
-            self.backlog.at = self.backlog.at.into_iter().chain([at]).min();
+            self.backlog.claim_at(due);
         }
     }
 
-    /// A handler has returned, after this time if it had started.
-    pub(crate) fn returned(&mut self, token: u64, lasted: Option<Duration>) {
-        if let Some(lasted) = lasted {
+    /// A handler has returned, or a delivery that waited for one is gone.
+    pub(super) fn returned(&mut self, returned: &Returned) {
+        if let Some(lasted) = returned.lasted {
             self.handling = (self.handling * 7 + lasted) / 8;
         }
-        let is_running = if let Some(delivering) = self.delivering.get_mut(&token) {
+        if returned.is_released {
+            self.rest(self.last);
+        }
+        let was_running = self.running.remove(&returned.token);
+        if let Some(delivering) = self.delivering.get_mut(&returned.token) {
             // Its settlement may wait for a locked row.
             delivering.limit.take().and_then(|key| self.limits.cancel(key));
-            std::mem::take(&mut delivering.is_running)
         } else {
-            let has_exceeded = self.exceeded > 0;
-            self.exceeded -= usize::from(has_exceeded);
-            has_exceeded
-        };
-        self.running = self.running.saturating_sub(usize::from(is_running));
+            self.stale -= usize::from(was_running);
+        }
         self.stalls_at = None;
     }
 
@@ -367,7 +378,7 @@ impl Driver {
         self.settling.remove(&token);
         self.held.end_last(token);
         let Some(delivering) = self.delivering.remove(&token) else { return };
-        self.running -= usize::from(delivering.is_running);
+        self.stale += usize::from(self.running.contains(&token));
         if let Some(key) = delivering.limit {
             self.limits.cancel(key);
         }
@@ -428,9 +439,9 @@ impl Driver {
         let due = due.map(|due| due.max(permit_at));
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let claims = [
-            self.next_window_claim(),
+            self.next_claim(Lane::Window),
+            self.next_claim(Lane::Backlog),
             self.evict_at.filter(|_| self.is_full),
-            self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room().0 > 0),
             self.lapse_at,
             self.recheck_at,
         ];
@@ -465,8 +476,7 @@ impl Driver {
 
     /// Makes both lanes claim, and renews the lease, at once.
     pub(crate) fn claim_soon(&mut self, now: WallTime) {
-        self.window.at = Some(now);
-        self.backlog.at = Some(now.max(self.backlog.after));
+        (self.window.at, self.backlog.at) = (Some(now), Some(now));
         self.lapse_at = None;
         (self.window.floor, self.backlog.floor) = (WallTime::MIN, WallTime::MIN);
     }
@@ -486,8 +496,10 @@ impl Driver {
         let expired: Vec<_> =
             self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
         for token in expired {
-            let Some(Delivering { run, .. }) = self.delivering.get(&token) else { continue };
-            let run = Arc::clone(run);
+            let Some(Delivering { run, attempt, .. }) = self.delivering.get(&token) else {
+                continue;
+            };
+            let (run, attempt) = (Arc::clone(run), *attempt);
             if self.recall(&run, turn) {
                 continue;
             }
@@ -498,12 +510,10 @@ impl Driver {
                 continue;
             }
             turn.step.stopped.extend(run.stop());
-            let Some(delivering) = self.delivering.remove(&token) else { continue };
-            self.free_slot(delivering.slot.as_ref());
-            self.exceeded += usize::from(delivering.is_running);
+            self.ended(token);
             turn.counters.overruns.add(1);
             let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
-            turn.step.fail(backoff, run.claim.clone(), delivering.attempt, error, turn.now);
+            turn.step.fail(backoff, run.claim.clone(), attempt, error, turn.now);
         }
     }
 
@@ -544,13 +554,9 @@ impl Driver {
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
         }
-        if self.may_claim() {
-            self.claim_window(turn)?;
-        }
+        self.claim_in(Lane::Window, turn)?;
         self.begin_due(turn)?;
-        if self.may_claim() {
-            self.claim_backlog(turn)?;
-        }
+        self.claim_in(Lane::Backlog, turn)?;
         turn.step.again = self.next_step().is_some_and(|next| next <= turn.now);
         Ok(())
     }
@@ -701,24 +707,6 @@ impl Driver {
         self.claim_soon(turn.now);
     }
 
-    /// Asks the caller for a claim. Before that, renews a lease that may be about to end.
-    fn claim(&mut self, lane: Lane, request: ClaimRequest, turn: &mut Turn<'_>) -> StoreResult<()> {
-        // A lease that was not needed was not renewed, and may be about to end.
-        if self.renew_at <= turn.now {
-            self.renew(turn)?;
-        }
-        let worker = match self.worker {
-            Some(worker) => worker,
-            None => self.enter(turn)?,
-        };
-        // Notices during the claim set the floor anew, and its end sets it as well.
-        let state = self.lane(lane);
-        (state.is_claiming, state.at, state.floor) = (true, None, WallTime::MAX);
-        let driver = self.settings.number;
-        turn.step.claims.push(LaneClaim { driver, lane, worker, request });
-        Ok(())
-    }
-
     fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
         self.lane(claim.lane).is_claiming = false;
         if claim.request.begins {
@@ -754,38 +742,58 @@ impl Driver {
         let leaves_cron = cfg!(feature = "cron") && !claim.request.cron;
         let cron = leaves_cron.then_some(self.cron_at);
         self.recheck_at = recheck.into_iter().chain(cron).min();
-        let has_more = batch.next.is_some_and(|next| next < claim.request.until);
-        let floor = batch.next.unwrap_or(WallTime::MAX);
-        let lane = self.lane(claim.lane);
-        lane.floor = lane.floor.min(floor);
-        match claim.lane {
-            Lane::Window => self.plan_window(&batch, has_more, turn.now),
-            Lane::Backlog => self.plan_backlog(&batch, has_more, turn.now),
-        }
+        self.plan(claim, &batch, turn.now);
         batch.records.sort_unstable_by_key(rank);
         for record in batch.records {
             self.take_claimed(claim.lane, record, turn);
         }
     }
 
-    /// Returns when the window lane claims, as far as it is known.
-    fn next_window_claim(&self) -> Option<WallTime> {
-        let at = self.window.at.filter(|_| !self.window.is_claiming);
-        let at = at.map(|at| at.max(self.window.after));
-        if self.has_room() {
-            return at;
+    /// Returns when a lane claims, as far as it is known.
+    fn next_claim(&self, lane: Lane) -> Option<WallTime> {
+        let state = if lane == Lane::Window { &self.window } else { &self.backlog };
+        let at = state.at.filter(|_| !state.is_claiming)?.max(state.after);
+        match lane {
+            Lane::Backlog => (self.backlog_room().0 > 0).then_some(at),
+            Lane::Window if self.has_room() => Some(at),
+            // Beside a full window in which nothing is due, what is due in the store.
+            Lane::Window => (self.held.in_lane(lane) == 0).then_some(at.max(state.floor)),
         }
-        // Beside a full window in which nothing is due, what is due in the store.
-        at.filter(|_| self.held.in_lane(Lane::Window) == 0).map(|at| at.max(self.window.floor))
     }
 
-    fn claim_window(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        if self.next_window_claim().is_none_or(|at| at > turn.now) {
+    /// Asks the caller for a claim if one of a lane is due.
+    fn claim_in(&mut self, lane: Lane, turn: &mut Turn<'_>) -> StoreResult<()> {
+        let at = self.next_claim(lane).filter(|_| self.may_claim());
+        if at.is_none_or(|at| at > turn.now) {
             return Ok(());
         }
+        let boundary = *self.boundary.get_or_insert(turn.now);
+        // A lease that was not needed was not renewed, and may be about to end.
+        if self.renew_at <= turn.now {
+            self.renew(turn)?;
+        }
+        let worker = match self.worker {
+            Some(worker) => worker,
+            None => self.enter(turn)?,
+        };
+        let request = match lane {
+            Lane::Window => self.window_request(boundary, turn.now),
+            Lane::Backlog => self.backlog_request(boundary, turn.now),
+        };
+        if request.begins {
+            self.reserved = request.limit;
+        }
+        // Notices during the claim set the floor anew, and its end sets it as well.
+        let state = self.lane(lane);
+        (state.is_claiming, state.at, state.floor) = (true, None, WallTime::MAX);
+        let driver = self.settings.number;
+        turn.step.claims.push(LaneClaim { driver, lane, worker, request });
+        Ok(())
+    }
+
+    fn window_request(&mut self, boundary: WallTime, now: WallTime) -> ClaimRequest {
         let has_room = self.has_room();
         self.is_full &= !has_room;
-        let boundary = *self.boundary.get_or_insert(turn.now);
         let from = self.start_of(boundary, self.window.floor);
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
@@ -794,9 +802,17 @@ impl Driver {
         } else {
             (Duration::from_micros(1), self.reach().min(BACKLOG))
         };
-        let until = turn.now.max(from).saturating_add(window);
-        let request = ClaimRequest { from, until, limit, ..self.request(turn.now) };
-        self.claim(Lane::Window, request, turn)
+        let until = now.max(from).saturating_add(window);
+        ClaimRequest { from, until, limit, ..self.request(now) }
+    }
+
+    fn backlog_request(&self, boundary: WallTime, now: WallTime) -> ClaimRequest {
+        let (limit, begins) = self.backlog_room();
+        // At a limited rate, no more than a hundredth of a second's worth at once.
+        let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
+        let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
+        let from = self.start_of(WallTime::MIN, self.backlog.floor).min(boundary);
+        ClaimRequest { from, until: boundary, limit, begins, ..self.request(now) }
     }
 
     fn request(&self, now: WallTime) -> ClaimRequest {
@@ -811,15 +827,30 @@ impl Driver {
     }
 
     /// Sets when to claim again. A notice during the claim may have set an earlier time.
-    fn plan_window(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
-        let held = self.held.in_window() + batch.records.len();
-        let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
-        let bytes = bytes + self.held.size.bytes;
-        let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
-        self.is_full = is_full && (has_more || self.is_full);
-        self.window.after = now.saturating_add(pause_after_claim(batch, has_more));
-        let next = batch.next.map(|next| next.saturating_sub(self.lead()));
-        self.window.at = self.window.at.into_iter().chain(next).min();
+    fn plan(&mut self, claim: &LaneClaim, batch: &ClaimedBatch, now: WallTime) {
+        let has_more = batch.next.is_some_and(|next| next < claim.request.until);
+        // Others have locked all records. Without a pause, claims would keep the server busy until
+        // these locks end.
+        let are_locked = has_more && batch.records.is_empty();
+        let mut pause = if are_locked { LOCKED } else { Duration::ZERO };
+        let is_window = claim.lane == Lane::Window;
+        if is_window {
+            let held = self.held.in_window() + batch.records.len();
+            let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
+            let bytes = bytes + self.held.size.bytes;
+            let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
+            self.is_full = is_full && (has_more || self.is_full);
+        } else if let Some(rate) = self.settings.catch_up_rate {
+            let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
+            pause = pause.max(Duration::from_secs(1) * count / rate.get());
+        }
+        let lead = self.lead();
+        let lane = self.lane(claim.lane);
+        lane.floor = lane.floor.min(batch.next.unwrap_or(WallTime::MAX));
+        lane.after = now.saturating_add(pause);
+        if let Some(next) = batch.next.filter(|_| has_more || is_window) {
+            lane.claim_at(next.saturating_sub(lead));
+        }
     }
 
     /// Holds a claimed record, or delivers it if the claim has begun that. One without an attempt
@@ -859,8 +890,7 @@ impl Driver {
                 self.pass_to_others(record, turn);
                 waiting.slot
             } else if let Some(settlement) = skipped {
-                turn.counters.skipped.add(1);
-                turn.step.settle(record.claim(), settlement);
+                turn.step.settlements.push((record.claim(), settlement, true));
                 waiting.slot
             } else if is_last && self.held.has_last(turn.now) {
                 let slot = waiting.slot.take();
@@ -887,7 +917,7 @@ impl Driver {
         let at = turn.now.saturating_add(LEFT);
         for record in self.held.trim(most) {
             let how = if self.is_last_attempt(&record) {
-                Settlement::Retry { at, error: UNENDED.to_owned() }
+                Settlement::Leave { at, error: UNENDED.to_owned() }
             } else {
                 Settlement::Release
             };
@@ -987,47 +1017,14 @@ impl Driver {
         turn.step.settle(record.claim(), Settlement::Leave { at, error });
     }
 
-    fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let Some(boundary) = self.boundary else { return Ok(()) };
-        let (limit, begins) = self.backlog_room();
-        if self.backlog.is_claiming || limit == 0 || self.backlog.at.is_none_or(|at| at > turn.now)
-        {
-            return Ok(());
-        }
-        // At a limited rate, no more than a hundredth of a second's worth at once.
-        let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
-        let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
-        let request = ClaimRequest {
-            from: self.start_of(WallTime::MIN, self.backlog.floor).min(boundary),
-            until: boundary,
-            limit,
-            begins,
-            ..self.request(turn.now)
-        };
-        self.claim(Lane::Backlog, request, turn)?;
-        self.reserved = if begins { limit } else { 0 };
-        Ok(())
-    }
-
-    fn plan_backlog(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
-        let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
-        let pause =
-            self.settings.catch_up_rate.map(|rate| Duration::from_secs(1) * count / rate.get());
-        let pause = pause.unwrap_or_default().max(pause_after_claim(batch, has_more));
-        self.backlog.after = now.saturating_add(pause);
-        if has_more || self.backlog.at.is_some() {
-            self.backlog.at = Some(self.backlog.after);
-        }
-    }
-
     fn deliver(&mut self, record: Record, slot: Option<Name>, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
         let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
-        let (attempt, limit, is_running) = (record.attempt, None, true);
-        let delivering = Delivering { run: Arc::clone(&run), attempt, limit, is_running, slot };
+        let (attempt, limit) = (record.attempt, None);
+        let delivering = Delivering { run: Arc::clone(&run), attempt, limit, slot };
         self.delivering.insert(record.token, delivering);
-        self.running += 1;
+        self.running.insert(record.token);
         self.watch(record.token, turn.now);
         turn.step.begun.push((record, run));
     }
@@ -1070,18 +1067,18 @@ impl Driver {
         self.handlers().saturating_sub(self.occupied())
     }
 
-    /// Returns how many handlers keep others from starting. Tasks that exceeded their limit make
+    /// Returns how many handlers keep others from starting. Tasks whose deliveries are over make
     /// room for as many others as may run, and no more.
     fn occupied(&self) -> usize {
         let QueueSettings { max_deliveries, .. } = self.settings.queue;
         let are_tasks = self.settings.threads.is_none();
-        self.running - if are_tasks { self.exceeded.min(max_deliveries) } else { 0 }
+        self.running.len() - if are_tasks { self.stale.min(max_deliveries) } else { 0 }
     }
 
     /// Returns how many deliveries may wait for a handler or run.
     fn total(&self) -> usize {
         let has_threads = self.settings.threads.is_some() && !self.settings.is_virtual;
-        let all_hang = self.exceeded >= self.handlers();
+        let all_hang = self.stale >= self.handlers();
         let ahead = if has_threads && self.may_begin_ahead() && !all_hang {
             self.rounds(QUICK).clamp(1, AHEAD)
         } else {
@@ -1212,12 +1209,6 @@ fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
 }
 
-/// Returns how long to wait after a claim that found all records locked by other transactions.
-/// Without a pause, claims would keep the server busy until these locks end.
-fn pause_after_claim(batch: &ClaimedBatch, has_more: bool) -> Duration {
-    if has_more && batch.records.is_empty() { LOCKED } else { Duration::ZERO }
-}
-
 fn skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> Option<Settlement> {
     let too_old = limit.is_some_and(|limit| now.since(record.next) > limit);
     let repeat = record.repeat.as_ref();
@@ -1333,7 +1324,13 @@ mod tests {
             settle.due().into_iter().for_each(|due| self.driver.notice(None, due));
         }
 
+        /// The handler has returned, after this time if it had started.
+        fn returned(&mut self, token: u64, lasted: Option<Duration>) {
+            self.driver.returned(&Returned { token, lasted, is_released: false });
+        }
+
         fn acknowledge(&mut self, record: &Record) {
+            self.returned(record.token, None);
             self.settle(record.claim(), Settlement::Done);
         }
 
@@ -1537,32 +1534,6 @@ mod tests {
         assert_eq!(store.records().iter().position(claimed), Some(3), "the one that is due later");
     }
 
-    /// The store takes a while for a renewal.
-    #[test]
-    fn a_lease_counts_from_the_time_that_the_store_hears() {
-        let mut bench = Bench::new(0);
-        bench.driver.settings.is_virtual = false;
-        let claims = bench.step().claims;
-        let (worker, lease) = (claims[0].worker, bench.driver.settings.lease);
-        bench.carry_out(claims);
-        bench.step();
-        bench.pass(lease);
-        assert!(bench.store.renew(worker, bench.now, lease).block_on().expect("renew"));
-        // The store calls this during the renewal: it takes the records of another worker.
-        bench.store.enter(WallTime::MIN, Duration::ZERO, None).block_on().expect("enter");
-        let heard = Arc::new(std::sync::OnceLock::new());
-        let noted = Arc::clone(&heard);
-        bench.store.listen(Arc::new(move |_, _| {
-            let start = *noted.get_or_init(Lease::now);
-            while Lease::now() < start + SECOND / 100 {}
-        }));
-        bench.driver.claim_soon(bench.now);
-        assert_eq!(bench.step().claims[0].worker, worker);
-        let end = Lease::now() + bench.driver.lease.remaining().expect("real time");
-        let heard = *heard.get().expect("the renewal");
-        assert!(end < heard + lease / 10 * 9, "the lease ends later than the store's");
-    }
-
     /// The store takes long for a commit.
     #[test]
     fn a_backlog_leaves_deliveries_to_records_that_are_due_now() {
@@ -1571,7 +1542,7 @@ mod tests {
         let step = |bench: &mut Bench| {
             let begun = bench.steps(1);
             for record in &begun {
-                bench.driver.returned(record.token, None);
+                bench.returned(record.token, None);
             }
             begun
         };
@@ -1631,7 +1602,7 @@ mod tests {
             let is_begun = begun.iter().any(|record| record.id == again.id);
             running.extend(begun);
             for record in running.drain(..running.len().div_ceil(2)) {
-                bench.driver.returned(record.token, Some(Duration::ZERO));
+                bench.returned(record.token, Some(Duration::ZERO));
                 bench.acknowledge(&record);
             }
             is_begun
@@ -1763,9 +1734,9 @@ mod tests {
         let (earlier, earliest) = (next.saturating_sub(SECOND), next.saturating_sub(2 * SECOND));
         for expected in [next, earlier, earliest, WallTime::MIN] {
             for (record, _) in &begun {
+                bench.returned(record.token, None);
                 bench.driver.ended(record.token);
             }
-            bench.driver.running = 0;
             let claims = bench.step().claims;
             let claim = claims.into_iter().find(|claim| claim.lane == Lane::Backlog);
             let claim = claim.expect("it has room");
@@ -1818,7 +1789,7 @@ mod tests {
         bench.driver.settings.threads = Some(2);
         let begun = bench.steps(2);
         assert_eq!(ids(&begun), ["8", "0"], "the oldest of each lane");
-        bench.driver.returned(begun[0].token, None);
+        bench.returned(begun[0].token, None);
         let begun = bench.steps(1);
         assert_eq!(ids(&begun), ["7"], "before the first one is settled");
         let pending = |record: &Record| record.attempt == 0;
@@ -1847,7 +1818,7 @@ mod tests {
         stuck.driver.notice(None, stuck.now);
         assert_eq!(stuck.steps(6), []);
         assert_eq!(stuck.counters.read().claims, claims);
-        stuck.driver.returned(begun[0].token, None);
+        stuck.returned(begun[0].token, None);
         assert_eq!(ids(&stuck.steps(6)), ["8"]);
     }
 
@@ -1953,7 +1924,10 @@ mod tests {
             assert_eq!(bench.steps(9), []);
         }
         assert_eq!(bench.counters.read().overruns, 4);
-        bench.driver.returned(begun[0].token, None);
+        // One thread returns, and passes over the deliveries that were given back.
+        for record in begun[4..].iter().chain(&begun[..1]) {
+            bench.returned(record.token, None);
+        }
         assert!(!bench.steps(9).is_empty());
     }
 
@@ -1974,7 +1948,7 @@ mod tests {
             bench.pass(SECOND);
         }
         assert_eq!(bench.counters.read().overruns, 4);
-        bench.driver.returned(begun[3].token, None);
+        bench.returned(begun[3].token, None);
         assert_eq!(bench.steps(9).len(), 1);
     }
 
@@ -1983,6 +1957,7 @@ mod tests {
         let mut bench = Bench::new(1);
         for _ in 0..3 {
             let begun = bench.steps(4).remove(0);
+            bench.returned(begun.token, None);
             let retry = Settlement::Retry { at: bench.now, error: "card declined".to_owned() };
             bench.settle(begun.claim(), retry);
         }
@@ -1990,18 +1965,5 @@ mod tests {
         assert_eq!(bench.steps(4), []);
         let dead = bench.store.records().remove(0);
         assert_eq!((dead.state, dead.error.as_deref()), (State::Dead, Some("card declined")));
-    }
-
-    /// Another transaction has locked the row of the timeout.
-    #[test]
-    fn a_settlement_that_waits_does_not_exceed_the_limit_of_the_handler() {
-        let mut bench = Bench::new(1);
-        bench.driver.settings.queue.handler_limit = Some(SECOND);
-        let begun = bench.steps(4).remove(0);
-        assert!(bench.driver.delivering[&begun.token].run.start(bench.now));
-        bench.driver.returned(begun.token, None);
-        bench.pass(9 * SECOND);
-        assert!(bench.step().settlements.is_empty());
-        assert_eq!(bench.counters.read().overruns, 0);
     }
 }

@@ -2,7 +2,6 @@
 //! handlers and stores.
 
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,7 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use pollster::block_on;
 
 use super::delivery::Delivery;
@@ -24,77 +23,26 @@ use crate::{
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Hands deliveries to threads. The driver begins none for which no thread is free.
-pub(super) struct Threads(Arc<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    deliveries: VecDeque<Delivery>,
-    /// At how many deliveries those that were recalled are dropped.
-    tidy_at: usize,
-    is_closed: bool,
-}
-
-impl Waiting {
-    fn next(&self) -> Option<Delivery> {
-        let mut queue = self.queue.lock();
-        while queue.deliveries.is_empty() && !queue.is_closed {
-            self.changed.wait(&mut queue);
-        }
-        queue.deliveries.pop_front()
-    }
-}
-
-impl Threads {
-    /// Starts threads that run deliveries until the queue is closed or dropped.
-    pub(super) fn start(
-        threads: usize,
-        run: impl Fn(Delivery) + Send + Sync + 'static,
-    ) -> io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
-        let this = Arc::new(Self(Arc::default()));
-        let run = Arc::new(run);
-        let start = |_| {
-            let (waiting, run) = (Arc::clone(&this.0), Arc::clone(&run));
-            thread::Builder::new().name("delaywheel-handler".to_owned()).spawn(move || {
-                // The lock is released before the handler runs.
-                while let Some(delivery) = waiting.next() {
-                    run_contained(|| run(delivery));
-                }
-            })
-        };
-        let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
-        Ok((this, threads))
-    }
-
-    pub(super) fn push(&self, delivery: Delivery) {
-        let mut queue = self.0.queue.lock();
-        if !queue.is_closed {
-            if queue.deliveries.len() >= queue.tidy_at {
-                queue.deliveries.retain(|delivery| !delivery.is_recalled());
-                queue.tidy_at = (2 * queue.deliveries.len()).max(64);
+/// Starts threads that run deliveries, and returns a handler that passes these on. The threads end
+/// when it is dropped. The driver begins no delivery that would wait for long.
+pub(super) fn start_threads(
+    threads: usize,
+    run: &Handler,
+) -> io::Result<(Handler, Vec<JoinHandle<()>>)> {
+    let (sender, deliveries) = mpsc::channel();
+    let deliveries = Arc::new(Mutex::new(deliveries));
+    let start = |_| {
+        let (deliveries, run) = (Arc::clone(&deliveries), Arc::clone(run));
+        let next = move || deliveries.lock().recv().ok();
+        thread::Builder::new().name("delaywheel-handler".to_owned()).spawn(move || {
+            // The lock is released before the handler runs.
+            while let Some(delivery) = next() {
+                run_contained(|| run(delivery));
             }
-            queue.deliveries.push_back(delivery);
-            drop(queue);
-            self.0.changed.notify_one();
-        }
-    }
-
-    pub(super) fn close(&self) {
-        self.0.queue.lock().is_closed = true;
-        self.0.changed.notify_all();
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.close();
-    }
+        })
+    };
+    let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
+    Ok((Arc::new(move |delivery| drop(sender.send(delivery))), threads))
 }
 
 /// A thread that makes calls of stores one after the other. It starts with the first ones.

@@ -1,6 +1,5 @@
 //! The durable timer: the next minutes in a wheel, everything in a store.
 
-mod alarm;
 mod builder;
 mod commit;
 mod core;
@@ -29,7 +28,10 @@ pub use self::{
     policy::Backoff,
     stats::{DurableStats, Latency},
 };
-use self::{commit::Caller, core::Core};
+use self::{
+    commit::{Caller, Job, Reply},
+    core::Core,
+};
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
@@ -390,7 +392,7 @@ impl DurableTimer {
                 _ => Ok(()),
             })?;
             let (receipt, caller) = Receipt::reading(read);
-            self.core.submit(commands, caller);
+            self.core.commit(Job { commands, reply: Reply::Caller(caller) });
             Ok(receipt)
         };
         submit().unwrap_or_else(Receipt::failed)
@@ -412,11 +414,11 @@ impl DurableTimer {
 
     /// Runs calls, or returns them for a thread that they may block.
     pub(crate) fn spawn(&self, calls: Calls) -> Option<Calls> {
-        if self.core.alarm.is_some() {
-            return self.store().spawn(calls);
+        if self.core.is_virtual {
+            block_on(calls);
+            return None;
         }
-        block_on(calls);
-        None
+        self.store().spawn(calls)
     }
 
     /// Returns a timeout; `None` if there is none of that id.
@@ -452,7 +454,8 @@ impl DurableTimer {
         match queue {
             Ok(queue) => {
                 let (receipt, caller) = Receipt::reading(|_| Some(Ok(())));
-                self.core.pause(queue, is_paused, caller);
+                let reply = Reply::Paused(queue, is_paused, caller);
+                self.core.commit(Job { commands: Vec::new(), reply });
                 receipt
             }
             Err(error) => Receipt::failed(error.into()),
@@ -513,7 +516,7 @@ impl DurableTimer {
     /// store, unlike [`count`](Self::count) and [`count_due`](Self::count_due).
     #[must_use]
     pub fn stats(&self) -> DurableStats {
-        self.core.stats()
+        self.core.counters.read()
     }
 
     /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
@@ -523,7 +526,7 @@ impl DurableTimer {
     /// Each call adds the durations since the last one.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
-        self.core.publish_metrics();
+        self.core.counters.publish();
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.

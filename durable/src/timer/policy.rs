@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::commit::Counted;
 use crate::{
     store::Settlement,
     time::{WallTime, When},
@@ -84,13 +83,13 @@ impl Backoff {
         error: String,
         now: WallTime,
         when: Option<When>,
-    ) -> (Settlement, Counted) {
+    ) -> Settlement {
         match self.delay(attempt) {
-            None => (Settlement::Dead { error }, Counted::Dead),
+            None => Settlement::Dead { error },
             Some(delay) => {
                 let asked = when.and_then(|when| when.resolve(now).ok());
                 let at = asked.unwrap_or_else(|| now.saturating_add(delay));
-                (Settlement::Retry { at, error }, Counted::Retried)
+                Settlement::Retry { at, error }
             }
         }
     }
@@ -110,7 +109,7 @@ mod tests {
     #[test]
     fn the_longest_delay_does_not_overflow() {
         let backoff = Backoff::new(Duration::MAX).max(Duration::MAX).jitter(0.0);
-        let (settlement, _) = backoff.settle(1, String::new(), WallTime::MIN, None);
+        let settlement = backoff.settle(1, String::new(), WallTime::MIN, None);
         let (at, error) = (WallTime::MAX, String::new());
         assert_eq!(settlement, Settlement::Retry { at, error });
     }

@@ -195,8 +195,9 @@ impl Core {
         loop {
             let (steps, next) = {
                 let mut drivers = self.drivers.lock();
-                let is_closing = *self.phase.lock() >= Phase::Closing;
                 let news = mem::take(&mut *self.inbox.lock());
+                // A shutdown sets the phase before it tells.
+                let is_closing = *self.phase.lock() >= Phase::Closing;
                 let Inbox { has_stepped, returned, ended, mut due, claimed, .. } = news;
                 if has_stepped {
                     self.counters.clock_steps.add(1);
@@ -212,8 +213,7 @@ impl Core {
                     claims[claim.driver].push((claim, claimed));
                 }
                 let steps = drivers.iter_mut().zip(claims).map(|(driver, claimed)| {
-                    // A record that a claim brings after the shutdown is given back.
-                    let held = if is_closing { driver.close() } else { Vec::new() };
+                    driver.is_closing |= is_closing;
                     for &token in &ended {
                         driver.ended(token);
                     }
@@ -222,9 +222,7 @@ impl Core {
                     }
                     // In this order, or a stop between them makes the lease here the longer one.
                     let (start, now) = (Lease::now(), self.clock.now());
-                    let mut step = driver.step(&*self.store, start, now, &self.counters, claimed);
-                    step.release(&held);
-                    step
+                    driver.step(&*self.store, start, now, &self.counters, claimed)
                 });
                 let steps: Vec<_> = steps.collect();
                 self.counters.hold(held(&drivers));
@@ -306,14 +304,10 @@ impl Core {
         }
     }
 
-    /// Gives the held records back. Returns whether no delivery or claim is under way.
+    /// Ends the workers once a turn has given the held records back. Returns whether no delivery or
+    /// claim is under way.
     fn close(&self) -> bool {
-        let records: Vec<_> = self.drivers.lock().iter_mut().flat_map(Driver::close).collect();
-        for record in records {
-            self.settle(record.claim(), Settlement::Release, false);
-        }
         let mut drivers = self.drivers.lock();
-        self.counters.hold(held(&drivers));
         // A claim under way locks its worker.
         if drivers.iter().any(Driver::is_busy) {
             return false;
@@ -330,7 +324,11 @@ impl Core {
         *phase = Phase::Closing.max(*phase);
         drop(phase);
         self.tell_driver(|inbox| inbox.is_closing = true);
-        if self.is_virtual && self.close() {
+        if !self.is_virtual {
+            return;
+        }
+        self.turn();
+        if self.close() {
             *self.phase.lock() = Phase::Ended;
             // The timer has ended and does not try these again.
             let left = mem::take(&mut *self.postponed.lock());
@@ -642,6 +640,7 @@ mod tests {
             let claims = Mutex::new(Vec::new());
             bench.core.run_turn(&|claim| claims.lock().push(claim));
             bench.core.shut_down();
+            bench.turn();
             assert!(!bench.core.close(), "its claims have not ended");
             for claim in claims.into_inner() {
                 if is_lost {

@@ -182,27 +182,6 @@ pub(crate) struct Step {
     pub(crate) again: bool,
 }
 
-impl Step {
-    fn settling(&self) -> impl Iterator<Item = u64> {
-        self.settlements.iter().map(|(claim, ..)| claim.token)
-    }
-
-    fn settle(&mut self, claim: Claim, settlement: Settlement) {
-        self.settlements.push((claim, settlement, false));
-    }
-
-    pub(super) fn release(&mut self, records: &[Record]) {
-        for record in records {
-            self.settle(record.claim(), Settlement::Release);
-        }
-    }
-
-    /// An attempt failed without an answer of the handler.
-    fn fail(&mut self, backoff: Backoff, claim: Claim, attempt: u32, error: &str, now: WallTime) {
-        self.settle(claim, backoff.settle(attempt, error.to_owned(), now, None));
-    }
-}
-
 /// The end of a handler.
 #[derive(Debug)]
 pub(super) struct Returned {
@@ -308,7 +287,7 @@ pub(crate) struct Driver {
     paused_until: Option<WallTime>,
     pause: Duration,
     /// No more claims. The driver gives the held records back.
-    is_closing: bool,
+    pub(super) is_closing: bool,
 }
 
 impl Driver {
@@ -329,7 +308,9 @@ impl Driver {
         // Others may have locked what is due.
         let has_due = self.backlog.at.is_some() || self.window.floor <= now;
         let has_due = has_due && !self.is_closing;
-        is_waiting && !has_due && self.held().1 + self.occupied() == 0 && !self.is_busy()
+        let is_settling = !self.delivering.is_empty() || !self.settling.is_empty();
+        let is_busy = is_settling || self.is_claiming() || self.held().1 + self.occupied() > 0;
+        is_waiting && !has_due && !is_busy
     }
 
     /// A record of a queue, or of any, may be due at this time; at [`WallTime::MIN`], any records.
@@ -385,12 +366,6 @@ impl Driver {
         self.free_slot(delivering.slot.as_ref());
     }
 
-    /// Claims no more. Returns the records whose deliveries have not begun, to be released.
-    pub(crate) fn close(&mut self) -> Vec<Record> {
-        self.is_closing = true;
-        self.held.take_all()
-    }
-
     pub(crate) fn leave(&mut self) -> Option<WorkerId> {
         self.worker.take()
     }
@@ -409,6 +384,9 @@ impl Driver {
         for (claim, claimed) in claimed {
             self.end_claim(&claim, claimed, &mut turn);
         }
+        if self.is_closing {
+            self.give_all_back(&mut turn);
+        }
         self.end_overruns(&mut turn);
         if !self.lease.is_valid() {
             self.stop_deliveries(&mut turn);
@@ -422,9 +400,7 @@ impl Driver {
                 Err(error) => self.pause_after(&error, now, counters),
             }
         }
-        self.settling.extend(turn.step.settling());
-        let stalls_at = now.saturating_add(STALL);
-        let stalls_at = self.stalls_at.map_or(stalls_at, |at| at.min(stalls_at));
+        let stalls_at = self.stalls_at.unwrap_or(now.saturating_add(STALL));
         self.stalls_at = (self.settings.is_shared && self.idle() == 0).then_some(stalls_at);
         turn.step
     }
@@ -457,6 +433,7 @@ impl Driver {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
             (self.cron_at, self.evict_at, self.evict_after) = Default::default();
+            self.stalls_at = None;
             self.held.step_back();
             let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
             self.limits = TimingWheel::new(tick(now));
@@ -512,8 +489,7 @@ impl Driver {
             turn.step.stopped.extend(run.stop());
             self.ended(token);
             turn.counters.overruns.add(1);
-            let (backoff, error) = (self.settings.queue.backoff, "the handler exceeded its limit");
-            turn.step.fail(backoff, run.claim.clone(), attempt, error, turn.now);
+            self.fail(run.claim.clone(), attempt, "the handler exceeded its limit", turn);
         }
     }
 
@@ -543,13 +519,14 @@ impl Driver {
         }
         self.held.expire(turn.now);
         if self.is_stalled() {
-            turn.step.release(&self.held.take_lanes());
+            let held = self.held.take_lanes();
+            self.release(&held, turn);
         }
         if self.evict_at.take_if(|at| *at <= turn.now).is_some() && self.is_full {
             self.evict_after = turn.now.saturating_add(EVICT);
             let evicted = self.held.evict();
             self.is_full = evicted.is_empty();
-            turn.step.release(&evicted);
+            self.release(&evicted, turn);
         }
         if self.must_reconcile() && !self.is_claiming() {
             self.reconcile(turn)?;
@@ -581,6 +558,28 @@ impl Driver {
         self.rest(now);
     }
 
+    fn settle(&mut self, claim: Claim, settlement: Settlement, turn: &mut Turn<'_>) {
+        self.settling.insert(claim.token);
+        turn.step.settlements.push((claim, settlement, false));
+    }
+
+    fn release(&mut self, records: &[Record], turn: &mut Turn<'_>) {
+        for record in records {
+            self.settle(record.claim(), Settlement::Release, turn);
+        }
+    }
+
+    fn give_all_back(&mut self, turn: &mut Turn<'_>) {
+        let held = self.held.take_all();
+        self.release(&held, turn);
+    }
+
+    /// An attempt failed without an answer of the handler.
+    fn fail(&mut self, claim: Claim, attempt: u32, error: &str, turn: &mut Turn<'_>) {
+        let backoff = self.settings.queue.backoff;
+        self.settle(claim, backoff.settle(attempt, error.to_owned(), turn.now, None), turn);
+    }
+
     fn stop_deliveries(&self, turn: &mut Turn<'_>) {
         let stopped = self.runs().filter(|run| run.is_stopped());
         turn.step.stopped.extend(stopped.flat_map(|run| run.stop()));
@@ -590,7 +589,6 @@ impl Driver {
     /// that seemed to fail, or a failover or crash of its server lost what ended their deliveries.
     /// No claim is under way.
     fn reconcile(&mut self, turn: &Turn<'_>) -> StoreResult<()> {
-        self.settling.extend(turn.step.settling());
         if let Some(worker) = self.worker {
             let others = self.delivering.keys().chain(&self.settling).copied();
             let tokens: Vec<_> = self.held.tokens().chain(others).collect();
@@ -650,7 +648,7 @@ impl Driver {
         let is_recalled = run.recall();
         if is_recalled {
             self.ended(run.claim.token);
-            turn.step.settle(run.claim.clone(), Settlement::Release);
+            self.settle(run.claim.clone(), Settlement::Release, turn);
         }
         is_recalled
     }
@@ -726,7 +724,7 @@ impl Driver {
             }
         };
         if self.is_closing {
-            return turn.step.release(&batch.records);
+            return self.release(&batch.records, turn);
         }
         self.pause = Duration::ZERO;
         turn.counters.empty_claims.add(usize::from(batch.records.is_empty()));
@@ -859,12 +857,10 @@ impl Driver {
         if record.state == State::Delivering {
             return self.deliver(record, None, turn);
         }
-        let backoff = self.settings.queue.backoff;
-        if backoff.is_last(record.attempt) {
-            let claim = record.claim();
+        if self.settings.queue.backoff.is_last(record.attempt) {
             // The limit may have been higher, and the error that of the last attempt.
             let error = record.error.as_deref().unwrap_or(UNENDED);
-            return turn.step.fail(backoff, claim, record.attempt, error, turn.now);
+            return self.fail(record.claim(), record.attempt, error, turn);
         }
         if lane == Lane::Backlog || record.next <= turn.now {
             self.held.wait(Reason::Handler(lane), Waiting::new(record));
@@ -890,6 +886,7 @@ impl Driver {
                 self.pass_to_others(record, turn);
                 waiting.slot
             } else if let Some(settlement) = skipped {
+                self.settling.insert(record.token);
                 turn.step.settlements.push((record.claim(), settlement, true));
                 waiting.slot
             } else if is_last && self.held.has_last(turn.now) {
@@ -921,7 +918,7 @@ impl Driver {
             } else {
                 Settlement::Release
             };
-            turn.step.settle(record.claim(), how);
+            self.settle(record.claim(), how, turn);
         }
     }
 
@@ -987,8 +984,8 @@ impl Driver {
                 Begun::Busy => self.held.retry(waiting, BUSY, turn.now),
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
-                    turn.step.release(&[waiting.record]);
-                    turn.step.release(&self.held.take_all());
+                    self.release(&[waiting.record], turn);
+                    self.give_all_back(turn);
                     self.must_recall = true;
                     self.is_full = false;
                 }
@@ -1014,7 +1011,7 @@ impl Driver {
         let at = turn.now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
-        turn.step.settle(record.claim(), Settlement::Leave { at, error });
+        self.settle(record.claim(), Settlement::Leave { at, error }, turn);
     }
 
     fn deliver(&mut self, record: Record, slot: Option<Name>, turn: &mut Turn<'_>) {
@@ -1199,9 +1196,9 @@ impl Driver {
         self.held() != (0, 0, 0) || !self.settling.is_empty()
     }
 
-    /// Returns whether a delivery or a claim is under way, or the end of one is not written.
+    /// Returns whether a record is held, a claim is under way, or the end of one is not written.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.delivering.is_empty() || !self.settling.is_empty() || self.is_claiming()
+        self.has_held() || self.is_claiming()
     }
 }
 

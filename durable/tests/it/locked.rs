@@ -20,6 +20,18 @@ struct Gate {
     deliveries: mpsc::Receiver<Delivery>,
 }
 
+impl Gate {
+    /// Submits commands while another group is written, so that they become one.
+    fn group<R>(&self, timer: &DurableTimer, submit: impl FnOnce() -> R) -> R {
+        let first = timer.schedule("gate", FAR, b"");
+        self.entered.recv().expect("the commit waits");
+        let submitted = submit();
+        self.open.send(()).expect("the commit waits");
+        first.wait().expect("schedule");
+        submitted
+    }
+}
+
 /// Returns a timer whose deliveries the test takes. `hook` sees commands but for those of the gate.
 fn timer(
     store: &MemoryStore,
@@ -51,11 +63,8 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
         _ => Ok(()),
     });
     timer.schedule("a", FAR, b"old").wait().expect("schedule");
-    let other = timer.schedule("gate", FAR, b"");
-    gate.entered.recv().expect("the commit waits");
-    let (cancel, schedule) = (timer.cancel("a"), timer.schedule("a", FAR, b"new"));
-    gate.open.send(()).expect("the commit waits");
-    other.wait().expect("schedule");
+    let submit = || (timer.cancel("a"), timer.schedule("a", FAR, b"new"));
+    let (cancel, schedule) = gate.group(&timer, submit);
     assert_eq!(cancel.wait().expect("cancel"), Cancelled::Cancelled);
     assert_eq!(schedule.wait().expect("schedule"), Scheduled::Created);
     assert_eq!(&*timer.get("a").wait().expect("get").expect("kept").payload, b"new");
@@ -69,49 +78,49 @@ fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
         0..3 => locked(),
         _ => Ok(()),
     });
-    let other = timer.schedule("gate", FAR, b"");
-    gate.entered.recv().expect("the commit waits");
-    let (cancel, old) = (timer.cancel("a"), timer.schedule("b", FAR, b"old"));
     let due = timer.now().saturating_add(FAR);
     let new = |id| NewTimeout::new(id, due, b"new").expect("valid");
-    let batch = timer.schedule_batch(["a", "b"].map(new).into());
-    gate.open.send(()).expect("the commit waits");
-    other.wait().expect("schedule");
+    let (cancel, old, batch) = gate.group(&timer, || {
+        let batch = ["a", "b"].map(new).into();
+        (timer.cancel("a"), timer.schedule("b", FAR, b"old"), timer.schedule_batch(batch))
+    });
     cancel.wait().expect("cancel");
     old.wait().expect("schedule");
     batch.wait().expect("schedule");
     assert_eq!(&*timer.get("b").wait().expect("get").expect("kept").payload, b"new");
 }
 
-/// A trigger of a user refuses to settle one record.
+/// The page of a row is damaged, or a trigger of the user fails.
 #[test]
-fn a_settlement_that_fails_for_its_record_fails_no_other_command_of_its_group() {
-    let is_bad = Arc::new(AtomicBool::new(true));
-    let bad = Arc::clone(&is_bad);
-    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
-        let is_meant = |command: &Command| match command {
-            Command::Settle(claim, _) => claim.id.as_str() == "bad",
-            _ => false,
-        };
-        let fails = bad.load(SeqCst) && commands.iter().any(is_meant);
-        if fails { Err(StoreError::new(StoreErrorReason::Other)) } else { Ok(()) }
-    });
-    for id in ["bad", "good"] {
-        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+fn a_settlement_that_fails_for_its_record_fails_and_stops_no_other_command() {
+    for reason in [StoreErrorReason::Other, StoreErrorReason::Corrupt] {
+        let is_bad = Arc::new(AtomicBool::new(true));
+        let bad = Arc::clone(&is_bad);
+        let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
+            let is_meant = |command: &Command| matches!(command, Command::Settle(claim, _) if claim.id.as_str() == "bad");
+            let fails = bad.load(SeqCst) && commands.iter().any(is_meant);
+            if fails { Err(StoreError::new(reason)) } else { Ok(()) }
+        });
+        for id in ["bad", "good"] {
+            timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+        }
+        let deliveries: Vec<_> = gate.deliveries.iter().take(2).collect();
+        let other = gate.group(&timer, || {
+            deliveries.into_iter().for_each(Delivery::acknowledge);
+            timer.schedule("other", FAR, b"")
+        });
+        other.wait().expect("schedule");
+        while timer.get("good").wait().expect("get").is_some() {
+            thread::yield_now();
+        }
+        // The settlement is tried again and again.
+        let errors = timer.stats().store_errors;
+        while timer.stats().store_errors < errors + 2 {
+            timer.schedule("c", FAR, b"").wait().expect("schedule");
+        }
+        is_bad.store(false, SeqCst);
+        assert!(timer.finish(FAR));
     }
-    let deliveries = [(); 2].map(|()| gate.deliveries.recv().expect("delivery"));
-    let first = timer.schedule("gate", FAR, b"");
-    gate.entered.recv().expect("the commit waits");
-    deliveries.into_iter().for_each(Delivery::acknowledge);
-    let other = timer.schedule("other", FAR, b"");
-    gate.open.send(()).expect("the commit waits");
-    first.wait().expect("schedule");
-    other.wait().expect("schedule");
-    while timer.get("good").wait().expect("get").is_some() {
-        thread::yield_now();
-    }
-    is_bad.store(false, SeqCst);
-    assert!(timer.finish(FAR));
 }
 
 /// Such as a statement that must be prepared again.
@@ -132,11 +141,7 @@ fn settlements_are_written_together_again_after_an_error_of_none_of_them() {
     let new = |id: u32| NewTimeout::new(id.to_string(), now, b"").expect("valid");
     timer.schedule_batch((0..64).map(new).collect()).wait().expect("schedule");
     let deliveries: Vec<_> = gate.deliveries.iter().take(64).collect();
-    let first = timer.schedule("gate", FAR, b"");
-    gate.entered.recv().expect("the commit waits");
-    deliveries.into_iter().for_each(Delivery::acknowledge);
-    gate.open.send(()).expect("the commit waits");
-    first.wait().expect("schedule");
+    gate.group(&timer, || deliveries.into_iter().for_each(Delivery::acknowledge));
     while timer.count().wait().expect("count").live > 1 {
         thread::yield_now();
     }
@@ -161,14 +166,11 @@ fn a_command_does_not_pass_a_settlement_of_its_timeout_that_is_tried_again() {
         timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
     }
     let deliveries: Vec<_> = gate.deliveries.iter().take(2).collect();
-    let first = timer.schedule("gate", FAR, b"");
-    gate.entered.recv().expect("the commit waits");
-    deliveries.into_iter().for_each(Delivery::acknowledge);
     let new = NewTimeout::new("a", timer.now().saturating_add(FAR), b"").expect("valid");
-    let again = timer.schedule_new(new.conflict(Conflict::Refuse));
-    let other = timer.cancel("none");
-    gate.open.send(()).expect("the commit waits");
-    first.wait().expect("schedule");
+    let (again, other) = gate.group(&timer, || {
+        deliveries.into_iter().for_each(Delivery::acknowledge);
+        (timer.schedule_new(new.conflict(Conflict::Refuse)), timer.cancel("none"))
+    });
     assert_eq!(again.wait().expect("schedule"), Scheduled::Created);
     other.wait().expect("cancel");
 }
@@ -245,33 +247,4 @@ fn commands_of_locked_records_are_answered_when_their_timer_ends() {
     let cancel = timer.cancel("a");
     timer.shutdown();
     assert!(is_end(cancel.wait()));
-}
-
-/// The page of a row is damaged, or a trigger of the user fails.
-#[test]
-fn a_settlement_that_fails_for_a_reason_of_its_own_stops_no_other_command() {
-    let is_bad = |command: &Command| {
-        matches!(command, Command::Settle(..)) && command.id().as_str() == "bad"
-    };
-    for reason in [StoreErrorReason::Other, StoreErrorReason::Corrupt] {
-        let store = RemoteStore::hooked(&MemoryStore::new(), move |call| match call {
-            Call::Write(commands) if commands.iter().any(is_bad) => Err(StoreError::new(reason)),
-            _ => Ok(()),
-        });
-        let (sender, deliveries) = mpsc::channel();
-        let handler = move |delivery| drop(sender.send(delivery));
-        let timer = DurableTimer::builder(store).build_with(handler).expect("start");
-        for id in ["bad", "good"] {
-            timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
-        }
-        deliveries.iter().take(2).for_each(Delivery::acknowledge);
-        while timer.get("good").wait().expect("get").is_some() {
-            thread::yield_now();
-        }
-        // The settlement is tried again and again.
-        let errors = timer.stats().store_errors;
-        while timer.stats().store_errors < errors + 2 {
-            timer.schedule("c", FAR, b"").wait().expect("schedule");
-        }
-    }
 }

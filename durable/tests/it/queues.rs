@@ -59,34 +59,6 @@ fn workers_of_different_names_and_queues_share_no_name() {
     assert_eq!(store.workers(9).block_on().expect("memory").expect("known").len(), workers.len());
 }
 
-/// The worker holds eight timeouts of a long backlog when others come.
-#[test]
-fn priority_goes_before_time_and_waits_for_no_backlog() {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
-    let (emails, seen) = queue("email");
-    let builder = DurableTimer::builder(store.clone()).clock(clock.clone()).window_capacity(8, 999);
-    let timer = builder.queue(emails.max_deliveries(1)).build().expect("start");
-    let schedule = |name: &str, count: u32, priority| {
-        let new = |number| email(&clock, &format!("{name}{number}")).priority(priority);
-        timer.schedule_batch((0..count).map(new).collect()).wait().expect("schedule");
-        clock.advance(SECOND);
-    };
-    schedule("low", 2, Priority::Low);
-    schedule("normal", 40, Priority::Normal);
-    schedule("high", 2, Priority::High);
-    let mut order = Vec::new();
-    while let Ok(delivery) = seen.try_recv() {
-        order.push(delivery.id().to_string());
-        delivery.acknowledge();
-        clock.advance(Duration::ZERO);
-    }
-    assert_eq!(order.len(), 44);
-    let place = |id: &str| order.iter().position(|other| other == id).expect("delivered");
-    assert_eq!(place("low0"), 0, "it had begun");
-    assert!(place("high1") < 8, "{order:?}");
-    assert_eq!(place("low1"), 43, "{order:?}");
-}
-
 #[test]
 fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     let (store, clock) = (MemoryStore::new(), ManualWallClock::new());

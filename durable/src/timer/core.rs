@@ -208,11 +208,10 @@ impl Core {
                 for (driver, returned) in returned {
                     drivers[driver].returned(&returned);
                 }
-                let mut claims: Vec<_> = drivers.iter().map(|_| Vec::new()).collect();
                 for (claim, claimed) in claimed {
-                    claims[claim.driver].push((claim, claimed));
+                    drivers[claim.driver].claimed.push((claim, claimed));
                 }
-                let steps = drivers.iter_mut().zip(claims).map(|(driver, claimed)| {
+                let steps = drivers.iter_mut().map(|driver| {
                     driver.is_closing |= is_closing;
                     for &token in &ended {
                         driver.ended(token);
@@ -222,7 +221,7 @@ impl Core {
                     }
                     // In this order, or a stop between them makes the lease here the longer one.
                     let (start, now) = (Lease::now(), self.clock.now());
-                    driver.step(&*self.store, start, now, &self.counters, claimed)
+                    driver.step(&*self.store, start, now, &self.counters)
                 });
                 let steps: Vec<_> = steps.collect();
                 self.counters.hold(held(&drivers));

@@ -26,6 +26,7 @@
 //! worker, or will.
 
 use std::{
+    mem,
     num::{NonZeroU32, NonZeroUsize},
     sync::{Arc, atomic::Ordering::SeqCst},
     task::Waker,
@@ -248,6 +249,8 @@ pub(crate) struct Driver {
     held: Held,
     window: LaneState,
     backlog: LaneState,
+    /// Claims that have ended since the last step.
+    pub(super) claimed: Vec<(LaneClaim, Claimed)>,
     permit_at: WallTime,
     /// Permits whose deliveries did not begin, and until when they last.
     permits: (usize, WallTime),
@@ -377,11 +380,10 @@ impl Driver {
         start: Duration,
         now: WallTime,
         counters: &Counters,
-        claimed: Vec<(LaneClaim, Claimed)>,
     ) -> Step {
         let mut turn = Turn { store, now, start, counters, step: Step::default() };
         self.follow_clock(now, counters);
-        for (claim, claimed) in claimed {
+        for (claim, claimed) in mem::take(&mut self.claimed) {
             self.end_claim(&claim, claimed, &mut turn);
         }
         if self.is_closing {
@@ -1241,7 +1243,6 @@ mod tests {
         store: MemoryStore,
         counters: Counters,
         driver: Driver,
-        claimed: Vec<(LaneClaim, Claimed)>,
     }
 
     impl Bench {
@@ -1258,7 +1259,7 @@ mod tests {
             let queue = QueueSettings { max_deliveries: 8, ..QueueSettings::default() };
             let driver = Driver::new(DriverSettings { queue, ..DriverSettings::default() });
             let (store, counters) = (store.clone(), Counters::default());
-            Self { now, store, counters, driver, claimed: Vec::new() }
+            Self { now, store, counters, driver }
         }
 
         /// Makes it one of four threads whose latest handlers took no time.
@@ -1279,12 +1280,11 @@ mod tests {
         }
 
         fn step(&mut self) -> Step {
-            let claimed = std::mem::take(&mut self.claimed);
-            self.driver.step(&self.store, Lease::now(), self.now, &self.counters, claimed)
+            self.driver.step(&self.store, Lease::now(), self.now, &self.counters)
         }
 
         fn carry_out(&mut self, claims: Vec<LaneClaim>) {
-            self.claimed.extend(claims.into_iter().map(|claim| {
+            self.driver.claimed.extend(claims.into_iter().map(|claim| {
                 let claimed = self.store.claim(claim.worker, &claim.request).block_on();
                 (claim, claimed)
             }));
@@ -1379,7 +1379,7 @@ mod tests {
         let step = bench.step();
         let [again] = &step.claims[..] else { panic!("{:?}", step.claims) };
         assert_ne!(again.worker, window.worker);
-        bench.claimed.push((window.clone(), records));
+        bench.driver.claimed.push((window.clone(), records));
         let step = bench.step();
         assert!(step.begun.is_empty());
         assert_eq!(bench.driver.held(), (0, 0, 0));
@@ -1479,9 +1479,9 @@ mod tests {
         for claim in bench.step().claims {
             let next = claim.request.from.max(bench.now.saturating_sub(SECOND));
             let batch = ClaimedBatch { next: Some(next), ..ClaimedBatch::default() };
-            bench.claimed.push((claim, Ok(Some(batch))));
+            bench.driver.claimed.push((claim, Ok(Some(batch))));
         }
-        assert_eq!(bench.claimed.len(), 2);
+        assert_eq!(bench.driver.claimed.len(), 2);
         let step = bench.step();
         assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
         let backlog_at = bench.driver.backlog.at.take();
@@ -1545,7 +1545,7 @@ mod tests {
         for _ in 0..9 {
             step(&mut bench);
         }
-        assert!(bench.claimed.is_empty(), "the backlog waits");
+        assert!(bench.driver.claimed.is_empty(), "the backlog waits");
         bench.schedule([new("new", bench.now)]);
         bench.driver.notice(None, bench.now);
         step(&mut bench);
@@ -1723,7 +1723,7 @@ mod tests {
         let claims = bench.step().claims;
         assert_eq!([bench.now, WallTime::MIN], [claims[0].request.from, claims[1].request.from]);
         bench.carry_out(claims);
-        let batch = bench.claimed[1].1.as_ref().expect("claim").as_ref().expect("lease");
+        let batch = bench.driver.claimed[1].1.as_ref().expect("claim").as_ref().expect("lease");
         let next = batch.next.expect("more are pending");
         assert_eq!(next, bench.now.saturating_sub(171 * SECOND), "128 of 299 were claimed");
         let begun = bench.step().begun;
@@ -1743,13 +1743,13 @@ mod tests {
                 // A claim of unknown outcome.
                 _ => {
                     let error = StoreError::new(StoreErrorReason::Locked);
-                    bench.claimed.push((claim, Err(error)));
+                    bench.driver.claimed.push((claim, Err(error)));
                     bench.step();
                     bench.driver.paused_until = None;
                     continue;
                 }
             }
-            bench.claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
+            bench.driver.claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
         }
     }
 

@@ -2,6 +2,7 @@
 //! handlers and stores.
 
 use std::{
+    collections::VecDeque,
     future::poll_fn,
     io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,7 +12,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use pollster::block_on;
 
 use super::delivery::Delivery;
@@ -23,26 +24,55 @@ use crate::{
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Starts threads that run deliveries, and returns a handler that passes these on. The threads end
-/// when it is dropped. The driver begins no delivery that would wait for long.
+/// Hands deliveries to threads, which end when it is dropped. The driver begins none that would
+/// wait for long.
+struct Threads(Arc<Waiting>, usize);
+
+#[derive(Default)]
+struct Waiting {
+    /// `None` ends a thread.
+    queue: Mutex<VecDeque<Option<Delivery>>>,
+    changed: Condvar,
+}
+
+impl Waiting {
+    fn push(&self, delivery: Option<Delivery>) {
+        self.queue.lock().push_back(delivery);
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Option<Delivery> {
+        let mut queue = self.queue.lock();
+        while queue.is_empty() {
+            self.changed.wait(&mut queue);
+        }
+        queue.pop_front().flatten()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        (0..self.1).for_each(|_| self.0.push(None));
+    }
+}
+
+/// Starts threads that run deliveries, and returns a handler that passes these on.
 pub(super) fn start_threads(
-    threads: usize,
+    count: usize,
     run: &Handler,
 ) -> io::Result<(Handler, Vec<JoinHandle<()>>)> {
-    let (sender, deliveries) = mpsc::channel();
-    let deliveries = Arc::new(Mutex::new(deliveries));
+    let threads = Threads(Arc::default(), count);
     let start = |_| {
-        let (deliveries, run) = (Arc::clone(&deliveries), Arc::clone(run));
-        let next = move || deliveries.lock().recv().ok();
+        let (waiting, run) = (Arc::clone(&threads.0), Arc::clone(run));
         thread::Builder::new().name("delaywheel-handler".to_owned()).spawn(move || {
             // The lock is released before the handler runs.
-            while let Some(delivery) = next() {
+            while let Some(delivery) = waiting.next() {
                 run_contained(|| run(delivery));
             }
         })
     };
-    let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
-    Ok((Arc::new(move |delivery| drop(sender.send(delivery))), threads))
+    let handles = (0..count).map(start).collect::<io::Result<_>>()?;
+    Ok((Arc::new(move |delivery| threads.0.push(Some(delivery))), handles))
 }
 
 /// A thread that makes calls of stores one after the other. It starts with the first ones.

@@ -23,7 +23,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     executor::{contain, run_contained},
@@ -50,18 +50,26 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Most locked records of a group for which the thread of all commits waits.
 const MAX_LOCKED: usize = 4;
 
-/// Most jobs that the thread of locked records tries before it looks again whose time is over.
+/// Most writes of the thread of locked records before it looks again whose time is over, and most
+/// jobs of one write.
 const TRIES: usize = 16;
 
-/// Time for which the command of a caller waits for a locked record.
+/// Time for which a caller waits for a locked record, after its call.
 const LOCKED: Duration = Duration::from_secs(10);
 
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,
+    /// Until when a caller waits for a locked record.
+    limit: Option<Instant>,
 }
 
 impl Job {
+    pub(super) fn new(commands: Vec<Command>, reply: Reply) -> Self {
+        let has_caller = matches!(reply, Reply::Caller(_));
+        Self { commands, reply, limit: has_caller.then(|| Instant::now() + LOCKED) }
+    }
+
     fn ids(&self) -> impl Iterator<Item = &TimeoutId> {
         self.commands.iter().map(Command::id)
     }
@@ -115,10 +123,10 @@ struct Waiting {
     is_closed: bool,
 }
 
-/// Jobs whose records are locked, in their order, and until when they wait.
+/// Jobs whose records are locked, in their order.
 #[derive(Default)]
 struct Aside {
-    jobs: Vec<(Instant, Job)>,
+    jobs: Vec<Job>,
     /// Ids of these jobs, and of those that are being tried.
     ids: FxHashSet<TimeoutId>,
 }
@@ -130,7 +138,7 @@ impl Aside {
 
     fn add(&mut self, job: Job) {
         self.ids.extend(job.ids().cloned());
-        self.jobs.push((Instant::now() + LOCKED, job));
+        self.jobs.push(job);
     }
 }
 
@@ -258,7 +266,7 @@ impl CommitQueue {
     fn drop_aside(&self) {
         let jobs = mem::take(&mut self.state.lock().aside.jobs);
         // Without the lock: this wakes callers.
-        drop_jobs(jobs.into_iter().map(|(_, job)| job));
+        drop_jobs(jobs);
     }
 
     /// Tries the jobs that were set aside, until the queue is closed. Runs on a thread.
@@ -267,89 +275,109 @@ impl CommitQueue {
         write: impl Fn(Vec<Job>) -> Failed,
         locked: impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
     ) {
-        // How many of the first jobs are still to have their turn. When all have had it, they begin
-        // anew, after a pause if none was written.
-        let (mut turns, mut has_written) = (0, false);
-        let mut known = FxHashSet::default();
+        let mut rests = Rests::default();
         let mut state = self.state.lock();
         while !state.is_closed {
             let jobs = mem::take(&mut state.aside.jobs);
-            if jobs.is_empty() {
-                self.set_aside.wait(&mut state);
-                continue;
-            }
             drop(state);
-            if turns == 0 {
-                turns = jobs.len();
-                known = locked(&jobs.iter().flat_map(|(_, job)| job.ids()).collect::<Vec<_>>());
-            }
-            let round = self.try_some(jobs, turns, &known, &write);
-            (turns, has_written) = (round.turns, has_written || round.has_written);
+            let left = self.try_some(jobs, &mut rests, &write, &locked);
             state = self.state.lock();
-            let later = mem::replace(&mut state.aside.jobs, round.left);
+            let later = mem::replace(&mut state.aside.jobs, left);
             state.aside.jobs.extend(later);
-            let ids = state.aside.jobs.iter().flat_map(|(_, job)| job.ids().cloned()).collect();
+            let (ids, next) = next_turn(&state.aside.jobs, &rests);
             state.aside.ids = ids;
-            if turns == 0 && !mem::take(&mut has_written) && !state.is_closed {
-                self.set_aside.wait_for(&mut state, RETRY);
+            match next {
+                _ if state.is_closed => {}
+                Some(next) => drop(self.set_aside.wait_until(&mut state, next)),
+                None => self.set_aside.wait(&mut state),
             }
         }
         drop(state);
         self.drop_aside();
     }
 
-    /// Tries some jobs, each alone, but for those of locked records and those behind them. Answers
-    /// callers whose time is over, without a try. The first `turns` jobs have their turn now or in
-    /// a later round. `known` has the ids of locked records.
+    /// Tries some jobs that do not rest, those of a record in one group. The ids of one that fails
+    /// rest. Answers callers whose time is over, without a try. Returns the jobs that are left.
     fn try_some(
         &self,
-        jobs: Vec<(Instant, Job)>,
-        turns: usize,
-        known: &FxHashSet<TimeoutId>,
+        jobs: Vec<Job>,
+        rests: &mut Rests,
         write: &impl Fn(Vec<Job>) -> Failed,
-    ) -> Round {
-        let (mut round, mut back) = (Round::default(), Vec::new());
-        let mut behind = FxHashSet::default();
-        let (mut tries, mut is_down) = (TRIES, false);
-        for (index, (limit, job)) in jobs.into_iter().enumerate() {
-            let mut job = match job {
-                Job { reply: Reply::Caller(caller), .. } if limit <= Instant::now() => {
+        locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
+    ) -> Vec<Job> {
+        let now = Instant::now();
+        rests.retain(|_, until| *until > now);
+        let (mut left, mut behind) = (Part::new(), FxHashSet::default());
+        // Groups with the place of their first job, and the group of each id.
+        let mut groups = Vec::<(usize, Vec<Job>)>::new();
+        let mut group_of = FxHashMap::<TimeoutId, usize>::default();
+        for (place, job) in jobs.into_iter().enumerate() {
+            let job = match job {
+                Job { reply: Reply::Caller(caller), limit, .. } if limit <= Some(now) => {
                     tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
                     continue;
                 }
                 job => job,
             };
-            if !job.ids().any(|id| known.contains(id) || behind.contains(id)) {
+            let first = job.ids().next().and_then(|id| group_of.get(id)).copied();
+            let is_of_others = |id| {
+                rests.contains_key(id) || behind.contains(id) || group_of.get(id).copied() != first
+            };
+            let is_full = first.is_some_and(|group| groups[group].1.len() == TRIES);
+            if is_full || job.ids().any(is_of_others) {
+                behind.extend(job.ids().cloned());
+                left.push((place, job));
+                continue;
+            }
+            let group = first.unwrap_or(groups.len());
+            if group == groups.len() {
+                groups.push((place, Vec::new()));
+                group_of.extend(job.ids().map(|id| (id.clone(), group)));
+            }
+            groups[group].1.push(job);
+        }
+        let ids = groups.iter().flat_map(|(_, group)| group[0].ids()).collect::<Vec<_>>();
+        let known = if ids.is_empty() { FxHashSet::default() } else { locked(&ids) };
+        let mut tries = TRIES;
+        for (place, mut group) in groups {
+            let ids: Vec<_> = group[0].ids().cloned().collect();
+            let mut rest = RETRY;
+            if !ids.iter().any(|id| known.contains(id)) {
                 if tries == 0 || self.state.lock().is_closed {
-                    round.turns += usize::from(index < turns && !is_down);
-                    round.left.push((limit, job));
+                    left.extend(group.into_iter().map(|job| (place, job)));
                     continue;
                 }
-                let Failed { mut jobs, has_locked } = write(vec![job]);
-                is_down = !jobs.is_empty() && !has_locked;
-                tries = if is_down { 0 } else { tries - 1 };
-                let Some(failed) = jobs.pop() else {
-                    round.has_written = true;
-                    continue;
-                };
-                job = failed;
+                group = write(group).jobs;
+                tries -= 1;
+                // Many that fail take as many tries in a second as a few.
+                rest *= u32::try_from(1 + rests.len() / TRIES).unwrap_or(u32::MAX);
             }
-            behind.extend(job.ids().cloned());
-            back.push((limit, job));
+            if !group.is_empty() {
+                let until = Instant::now() + rest;
+                rests.extend(ids.into_iter().map(|id| (id, until)));
+                left.extend(group.into_iter().map(|job| (place, job)));
+            }
         }
-        round.left.append(&mut back);
-        round
+        left.sort_by_key(|(place, _)| *place);
+        left.into_iter().map(|(_, job)| job).collect()
     }
 }
 
-/// Some tries of the jobs that were set aside.
-#[derive(Default)]
-struct Round {
-    /// First those that were not tried.
-    left: Vec<(Instant, Job)>,
-    /// How many of them have their turn before a pause; none if the store is down.
-    turns: usize,
-    has_written: bool,
+/// Until when ids rest, after a command that could not be written.
+type Rests = FxHashMap<TimeoutId, Instant>;
+
+/// Returns the ids of jobs that were set aside, and when the next of these is to be tried or its
+/// caller to be answered. One behind another of its id is not tried.
+fn next_turn(jobs: &[Job], rests: &Rests) -> (FxHashSet<TimeoutId>, Option<Instant>) {
+    let (mut ids, mut next) = (FxHashSet::default(), None);
+    for job in jobs {
+        let is_behind = job.ids().any(|id| ids.contains(id));
+        let rest = job.ids().filter_map(|id| rests.get(id)).max();
+        let turn = (!is_behind).then(|| rest.copied().unwrap_or_else(Instant::now));
+        next = next.into_iter().chain(turn).chain(job.limit).min();
+        ids.extend(job.ids().cloned());
+    }
+    (ids, next)
 }
 
 /// Jobs to be tried again, in their order.
@@ -374,14 +402,14 @@ pub(super) fn write_group(
 ) -> Failed {
     // The last one is next. One without a try is set aside.
     let mut parts = vec![(group.into_iter().enumerate().collect::<Part>(), true)];
-    let (mut failed, mut has_locked, mut locked_tries) = (Part::new(), false, 0);
+    let (mut failed, mut has_locked, mut tries_apart) = (Part::new(), false, 0);
     // Ids of failed jobs. Later commands of these wait as well.
     let mut behind = FxHashSet::default();
     while let Some((part, is_tried)) = parts.pop() {
         let (late, mut part) = split_behind(part, &mut behind);
         failed.extend(late);
         let mut is_apart = true;
-        if !part.is_empty() && is_tried && locked_tries < MAX_LOCKED {
+        if !part.is_empty() && is_tried && tries_apart < MAX_LOCKED {
             let Err(error) = write_part(store, now, &mut part, counters, outcome) else { continue };
             let reason = error.reason();
             is_apart = is_of_one(&part, reason);
@@ -389,9 +417,8 @@ pub(super) fn write_group(
                 parts.extend(split(store, part, reason));
                 continue;
             }
-            if reason == StoreErrorReason::Locked {
-                locked_tries += 1;
-            } else {
+            tries_apart += usize::from(is_apart);
+            if reason != StoreErrorReason::Locked {
                 counters.store_errors.add(1);
                 #[cfg(feature = "tracing")]
                 tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
@@ -580,8 +607,11 @@ mod tests {
         let at = WallTime::from_micros(number).expect("in range");
         let command =
             |id: u64| Command::Requeue(TimeoutId::new(id.to_string()).expect("valid"), at);
-        let reply = Reply::Caller(Box::new(|_| ()));
-        Job { commands: ids.into_iter().map(command).collect(), reply }
+        Job::new(ids.into_iter().map(command).collect(), Reply::Caller(Box::new(|_| ())))
+    }
+
+    fn commands(jobs: &[Job]) -> Vec<Command> {
+        jobs.iter().flat_map(|job| job.commands.clone()).collect()
     }
 
     /// As during a lock of the table, when each try takes a while and more commands come than go.
@@ -593,8 +623,9 @@ mod tests {
             let tell = move |answers: StoreResult<&[Answer]>| {
                 sender.send(answers.expect_err("it is over").reason()).expect("the test waits");
             };
-            let job = Job { reply: Reply::Caller(Box::new(tell)), ..job(number, [number]) };
-            queue.state.lock().aside.jobs.push((Instant::now(), job));
+            let reply = Reply::Caller(Box::new(tell));
+            let job = Job { reply, limit: Some(Instant::now()), ..job(number, [number]) };
+            queue.state.lock().aside.add(job);
             answer
         });
         let over: Vec<_> = over.collect();
@@ -609,41 +640,50 @@ mod tests {
 
     /// So callers whose time is over wait for few tries, and a failing job stops no other.
     #[test]
-    fn a_round_tries_few_jobs_and_the_next_one_begins_with_the_others() {
+    fn a_round_tries_few_jobs_and_the_next_one_tries_the_others() {
         let (queue, most) = (CommitQueue::default(), TRIES as u64);
-        let settlement = |number| {
-            let reply = Reply::Settled(number, false);
-            (Instant::now(), Job { reply, ..job(number, [number]) })
+        let settlement =
+            |number| Job::new(job(number, [number]).commands, Reply::Settled(0, false));
+        let numbers: Vec<_> = [0].into_iter().chain(0..most + 4).collect();
+        let (tried, mut rests) = (Mutex::new(Vec::new()), Rests::default());
+        let write = |jobs: Vec<Job>| {
+            tried.lock().extend(commands(&jobs));
+            Failed { jobs, has_locked: true }
         };
-        let jobs: Vec<_> = (0..most + 4).map(settlement).chain([settlement(0)]).collect();
-        let (turns, tries, known) = (jobs.len(), Cell::new(0), FxHashSet::default());
-        let write = |locked| {
-            tries.set(tries.get() + 1);
-            Failed { jobs: locked, has_locked: true }
-        };
-        let round = queue.try_some(jobs, turns, &known, &write);
-        assert_eq!((tries.get(), round.turns), (TRIES, turns - (TRIES + 1)));
-        assert!(!round.has_written);
-        let ids: Vec<_> = round.left.iter().flat_map(|(_, job)| job.commands.clone()).collect();
-        let expected = (most..most + 4).chain(0..most).chain([0]);
-        assert_eq!(ids, expected.flat_map(|id| job(id, [id]).commands).collect::<Vec<_>>());
+        let mut left: Vec<_> = numbers.iter().copied().map(settlement).collect();
+        let all = commands(&left);
+        let first: Vec<_> = [0, 0].into_iter().chain(1..most).collect();
+        for expected in [first, (most..most + 4).collect()] {
+            left = queue.try_some(left, &mut rests, &write, &|_| FxHashSet::default());
+            let expected = expected.into_iter().flat_map(|number| commands(&[settlement(number)]));
+            assert_eq!(mem::take(&mut *tried.lock()), expected.collect::<Vec<_>>());
+            assert_eq!(commands(&left), all);
+            // However long the test stands still.
+            rests.values_mut().for_each(|until| *until += LOCKED);
+        }
     }
 
-    /// Otherwise callers of free records would wait for a pause after every few of them.
+    /// Otherwise callers of free records would wait for it, and those of its record for each other.
     #[test]
-    fn jobs_behind_a_locked_record_take_no_turns_of_others() {
+    fn a_locked_record_takes_no_tries_of_others_and_then_one_for_many_jobs() {
         let queue = CommitQueue::default();
-        let limit = Instant::now() + LOCKED;
         let ids = [0; 100].into_iter().chain(1..=40);
-        let mut left: Vec<_> = ids.map(|id| (limit, job(id, [id]))).collect();
-        let known = left[0].1.ids().cloned().collect();
-        let mut turns = left.len();
+        let mut left: Vec<_> = ids.map(|id| job(id, [id])).collect();
+        let locked: FxHashSet<_> = left[0].ids().cloned().collect();
+        let (mut rests, groups) = (Rests::default(), Cell::new(0));
+        let write = |_| {
+            groups.set(groups.get() + 1);
+            Failed::default()
+        };
         for rest in [40 - TRIES, 40 - 2 * TRIES, 0] {
-            let round = queue.try_some(left, turns, &known, &|_| Failed::default());
-            assert_eq!((round.turns, round.left.len()), (rest, 100 + rest));
-            assert!(round.has_written);
-            (left, turns) = (round.left, round.turns);
+            left = queue.try_some(left, &mut rests, &write, &|_| locked.clone());
+            assert_eq!(left.len(), 100 + rest);
         }
+        let turn = rests[&job(0, [0]).commands[0].id().clone()];
+        assert_eq!(next_turn(&left, &rests).1, Some(turn));
+        rests.clear();
+        left = queue.try_some(left, &mut rests, &write, &|_| FxHashSet::default());
+        assert_eq!((left.len(), groups.get()), (100 - TRIES, 41));
     }
 
     /// A command waits for a group, and an earlier one of its id is being tried, when the queue is

@@ -135,7 +135,7 @@ impl Core {
 
     fn settle(&self, claim: Claim, settlement: Settlement, is_skipped: bool) {
         let reply = Reply::Settled(claim.token, is_skipped);
-        self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
+        self.commit(Job::new(vec![Command::Settle(claim, settlement)], reply));
     }
 
     fn write(&self, mut group: Vec<Job>) -> Failed {
@@ -586,7 +586,7 @@ mod tests {
         assert!(is_idle());
         let cancel = Command::Cancel("none".try_into().expect("valid"));
         let reply = Reply::Caller(Box::new(|_| ()));
-        bench.core.commit(Job { commands: vec![cancel], reply });
+        bench.core.commit(Job::new(vec![cancel], reply));
         assert!(!is_idle(), "a command is not written");
         bench.commit();
         assert!(is_idle());

@@ -392,7 +392,7 @@ impl DurableTimer {
                 _ => Ok(()),
             })?;
             let (receipt, caller) = Receipt::reading(read);
-            self.core.commit(Job { commands, reply: Reply::Caller(caller) });
+            self.core.commit(Job::new(commands, Reply::Caller(caller)));
             Ok(receipt)
         };
         submit().unwrap_or_else(Receipt::failed)
@@ -455,7 +455,7 @@ impl DurableTimer {
             Ok(queue) => {
                 let (receipt, caller) = Receipt::reading(|_| Some(Ok(())));
                 let reply = Reply::Paused(queue, is_paused, caller);
-                self.core.commit(Job { commands: Vec::new(), reply });
+                self.core.commit(Job::new(Vec::new(), reply));
                 receipt
             }
             Err(error) => Receipt::failed(error.into()),

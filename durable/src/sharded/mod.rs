@@ -25,6 +25,9 @@ use crate::{
 /// Due time of a copy in the new database, which no worker claims.
 const PARKED: WallTime = WallTime::MAX.before();
 
+/// Most records that are read at once. Each may have a payload of 1 MiB.
+const PAGE: usize = 256;
+
 /// Timeouts in several databases of one kind. The id chooses the database.
 ///
 /// Each database has a [`DurableTimer`] of its own, with its own threads, connections and group
@@ -312,19 +315,15 @@ impl Sharded {
         self.ask(true, async move {
             let mut all = Vec::new();
             for store in this.stores() {
-                let mut query = query.clone();
                 let mut left = limit;
-                loop {
-                    let mut page = store.list(&query, left).await?;
-                    let last = page.last().filter(|_| page.len() == left).cloned();
-                    page.retain(|record| !is_moved(record) && !is_parked(record));
-                    left -= page.len();
-                    all.append(&mut page);
-                    match last {
-                        Some(last) if left > 0 => query.continue_after(last.next, last.id),
-                        _ => break,
+                read(store, query.clone(), limit.min(PAGE), |record| {
+                    if !is_moved(&record) && !is_parked(&record) {
+                        all.push(record);
+                        left -= 1;
                     }
-                }
+                    left > 0
+                })
+                .await?;
             }
             match query {
                 Query::Prefix { .. } => all.sort_unstable_by(|a, b| a.id.cmp(&b.id)),
@@ -416,6 +415,24 @@ impl Sharded {
 
 fn is_parked(record: &Record) -> bool {
     record.next == PARKED && record.state != State::Dead
+}
+
+/// Reads a list in pages, until a record is the last one that is wanted.
+async fn read(
+    store: &dyn Store,
+    mut query: Query,
+    page: usize,
+    mut wants_more: impl FnMut(Record) -> bool,
+) -> StoreResult<()> {
+    loop {
+        let records = store.list(&query, page).await?;
+        let last = records.last().filter(|_| records.len() == page);
+        let last = last.map(|last| (last.next, last.id.clone()));
+        match (records.into_iter().all(&mut wants_more), last) {
+            (true, Some((next, id))) => query.continue_after(next, id),
+            _ => return Ok(()),
+        }
+    }
 }
 
 fn unknown(error: DurableError) -> DurableError {

@@ -13,7 +13,10 @@ use fastrand::Rng;
 use pollster::FutureExt as _;
 
 use super::*;
-use crate::{Delivery, ManualWallClock, MemoryStore, Missed, WallClock};
+use crate::{
+    ClaimRequest, Delivery, ManualWallClock, MemoryStore, Missed, Settlement, WallClock,
+    record::MOVED,
+};
 
 /// Called before each call of a store by the mover.
 pub(super) type Hook = Box<dyn Fn() -> StoreResult<()> + Send>;
@@ -372,6 +375,25 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     }
     assert_eq!(records(&sharded.timers[0]), []);
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
+}
+
+/// A lock has delayed the mark of a mover, and the next one could not take its claim.
+#[test]
+fn a_late_mark_finds_its_copy() {
+    let (sharded, new, clock) = two();
+    write(&sharded, 0, new.due, &new);
+    write(&sharded, 1, PARKED, &new);
+    let (store, now) = (sharded.timers[0].store(), clock.now());
+    let worker = store.enter(now, 300 * SECOND, None).block_on().expect("enter");
+    let claimed = store.claim(worker, &ClaimRequest::new(now, PARKED)).block_on().expect("claim");
+    let claim = claimed.expect("lease").records[0].claim();
+    let move_all = || (0..9).for_each(|_| drop(sharded.move_now(8).block_on().expect("memory")));
+    move_all();
+    let mark = Command::Settle(claim, Settlement::Dead { error: MOVED.to_owned() });
+    let answers = store.write(now, &[mark]).block_on().expect("write");
+    assert_eq!(answers, [Answer::Settled(true)]);
+    move_all();
+    assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1]);
 }
 
 /// Calls a function before a call of a store, which is the third one of a replace.

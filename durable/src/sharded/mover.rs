@@ -16,13 +16,12 @@ use std::{mem, time::Duration};
 
 use rustc_hash::FxHashMap;
 
-use super::{PARKED, Sharded, is_parked};
+use super::{PAGE, PARKED, Sharded, is_parked, read};
 use crate::{
     error::StoreResult,
-    record::{Claim, MOVED, Name, Record, TimeoutId, is_moved},
+    record::{MOVED, Name, Record, State, TimeoutId, is_moved},
     store::{
-        Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
-        WorkerId,
+        Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Settlement, Store, WorkerId,
     },
     time::WallTime,
     timer::Receipt,
@@ -36,8 +35,6 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// Most bytes of payload of a step.
 const MAX_BYTES: usize = 16 << 20;
-
-const PAGE: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
@@ -114,28 +111,14 @@ impl Sharded {
             let mut count = 0;
             for (shard, store) in this.stores().enumerate() {
                 let query = if shard < this.old { &all } else { &copies };
-                pages(store, query.clone(), |record| {
+                read(store, query.clone(), PAGE, |record| {
                     count += u64::from(shard >= this.old || this.home(&record.id) != shard);
+                    true
                 })
                 .await?;
             }
             Ok(count)
         })
-    }
-}
-
-async fn pages(
-    store: &dyn Store,
-    mut query: Query,
-    mut read: impl FnMut(&Record),
-) -> StoreResult<()> {
-    loop {
-        let page = store.list(&query, PAGE).await?;
-        page.iter().for_each(&mut read);
-        match page.last().filter(|_| page.len() == PAGE) {
-            Some(last) => query.continue_after(last.next, last.id.clone()),
-            None => return Ok(()),
-        }
     }
 }
 
@@ -145,7 +128,7 @@ impl Mover<'_> {
             Some(queues) => queues,
             none => {
                 self.recover().await?;
-                let queues = self.sharded.store(self.pair[0])?.queues().await?;
+                let queues = self.store(0)?.queues().await?;
                 none.insert(queues.into_iter().map(|queue| queue.name).collect())
             }
         };
@@ -168,13 +151,16 @@ impl Mover<'_> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        let shard = self.pair[which];
-        self.sharded.store(shard)?.write(self.sharded.timers[shard].now(), commands).await
+        self.store(which)?.write(self.sharded.timers[self.pair[which]].now(), commands).await
+    }
+
+    fn store(&self, which: usize) -> StoreResult<&dyn Store> {
+        self.sharded.store(self.pair[which])
     }
 
     /// Claims also what is paused: a pause keeps deliveries from their begin, not from a move.
     async fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Vec<Record>> {
-        let store = self.sharded.store(self.pair[which])?;
+        let store = self.store(which)?;
         let request = ClaimRequest { paused: true, ..request };
         Ok(store.claim(self.workers[which], &request).await?.unwrap_or_default().records)
     }
@@ -187,30 +173,47 @@ impl Mover<'_> {
 
     /// Ends the moves of a mover that died.
     async fn recover(&self) -> StoreResult<()> {
-        let [old, new] = self.pair.map(|shard| self.sharded.store(shard));
-        let (old, new) = (old?, new?);
+        let (old, new) = (self.store(0)?, self.store(1)?);
+        let mut copies = Vec::new();
         for queue in new.queues().await? {
             for copy in self.claim_copies(&queue.name).await? {
                 if self.is_of_pair(&copy.id) {
-                    let moved = old.get(&copy.id).await?.filter(is_moved);
-                    let settlement =
-                        moved.map_or(Settlement::Done, |moved| Settlement::Again(moved.due));
-                    self.write(1, &[Command::Settle(copy.claim(), settlement)]).await?;
+                    let old = old.get(&copy.id).await?;
+                    // The server may still carry out the write of a mark, which a lock delays.
+                    if old.as_ref().is_none_or(|old| old.state != State::Claimed) {
+                        copies.push((copy, old.filter(is_moved).map(|mark| mark.due)));
+                    }
                 }
             }
         }
-        let mut moved = Vec::new();
-        pages(old, Query::Dead { after: None }, |record| {
-            if is_moved(record) && self.is_of_pair(&record.id) {
-                moved.push(record.id.clone());
+        self.complete(copies).await?;
+        let mut marks = Vec::new();
+        read(old, Query::Dead { after: None }, PAGE, |record| {
+            if is_moved(&record) && self.is_of_pair(&record.id) {
+                marks.push(record.id);
             }
+            true
         })
         .await?;
-        for id in moved {
+        for id in marks {
             if !new.get(&id).await?.as_ref().is_some_and(is_parked) {
                 self.write(0, &[Command::Cancel(id)]).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Starts the copies that have a mark, of which the time is given. Removes these marks, and the
+    /// other copies.
+    async fn complete(&self, copies: Vec<(Record, Option<WallTime>)>) -> StoreResult<()> {
+        let settle = |(copy, due): &(Record, Option<WallTime>)| {
+            Command::Settle(copy.claim(), due.map_or(Settlement::Done, Settlement::Again))
+        };
+        let settled = self.write(1, &copies.iter().map(settle).collect::<Vec<_>>()).await?;
+        let removals = copies.into_iter().zip(settled).filter_map(|((copy, due), answer)| {
+            (due.is_some() && answer == Answer::Settled(true)).then_some(Command::Cancel(copy.id))
+        });
+        self.write(0, &removals.collect::<Vec<_>>()).await?;
         Ok(())
     }
 
@@ -231,55 +234,40 @@ impl Mover<'_> {
                 let is_fresh = record.attempt == 0 && record.due == record.next;
                 is_fresh && record.error.is_none() && self.is_of_pair(&record.id)
             });
-            self.move_all(&request.queue, &batch).await?;
-            let is_later = last > *from;
-            *from = last;
-            // Otherwise the next claim goes on behind these, which all have one time.
-            if is_later || !batch.is_empty() {
-                return Ok(false);
+            let is_later = last > mem::replace(from, last);
+            if !batch.is_empty() {
+                self.move_all(&request.queue, batch).await?;
+            } else if !is_later {
+                // The next claim goes on behind these, which all have one time.
+                continue;
             }
+            return Ok(false);
         }
     }
 
-    async fn move_all(&self, queue: &Name, batch: &[Record]) -> StoreResult<()> {
-        let copies: Vec<_> = batch.iter().map(copy).collect();
-        let answers = self.write(1, &copies).await?;
-        if answers.is_empty() {
-            return Ok(());
-        }
-        let parked = self.claim_copies(queue).await?;
-        let parked: FxHashMap<_, _> = parked.iter().map(|copy| (&copy.id, copy.claim())).collect();
-        let mut pairs: Vec<(&Record, Option<&Claim>)> = Vec::new();
-        for (record, answer) in batch.iter().zip(answers) {
-            let claim = parked.get(&record.id);
-            let is_new = answer == Answer::Scheduled(Scheduled::Created);
+    async fn move_all(&self, queue: &Name, batch: Vec<Record>) -> StoreResult<()> {
+        self.write(1, &batch.iter().map(copy).collect::<Vec<_>>()).await?;
+        let copies = self.claim_copies(queue).await?.into_iter();
+        let mut copies: FxHashMap<_, _> = copies.map(|copy| (copy.id.clone(), copy)).collect();
+        let mut moves = Vec::new();
+        for old in batch {
+            let copy = copies.remove(&old.id);
             // Without a copy, a caller has written a new timeout here, and may have died before it
             // removed the old one. If it lives, it finds the mark, and answers that it has replaced
-            // it.
-            if claim.is_some() || !is_new {
-                pairs.push((record, claim));
+            // it. A copy that others have claimed may be about to go.
+            let is_there = |new: Record| !is_parked(&new);
+            if copy.is_some() || self.store(1)?.get(&old.id).await?.is_some_and(is_there) {
+                moves.push((old, copy));
             }
         }
-        let mark = |(record, _): &(&Record, _)| {
-            Command::Settle(record.claim(), Settlement::Dead { error: MOVED.to_owned() })
+        let mark = |(old, _): &(Record, _)| {
+            Command::Settle(old.claim(), Settlement::Dead { error: MOVED.to_owned() })
         };
-        let marked = self.write(0, &pairs.iter().map(mark).collect::<Vec<_>>()).await?;
-        let starts = pairs.into_iter().zip(marked).filter_map(|((record, claim), answer)| {
-            let is_marked = answer == Answer::Settled(true);
-            let start = if is_marked { Settlement::Again(record.due) } else { Settlement::Done };
-            Some(Command::Settle(claim?.clone(), start))
+        let marked = self.write(0, &moves.iter().map(mark).collect::<Vec<_>>()).await?;
+        let copies = moves.into_iter().zip(marked).filter_map(|((old, copy), answer)| {
+            Some((copy?, (answer == Answer::Settled(true)).then_some(old.due)))
         });
-        let starts: Vec<_> = starts.collect();
-        let started = self.write(1, &starts).await?;
-        // The next recovery removes the other marks: it starts copies that have one.
-        let removals = starts.into_iter().zip(started).filter_map(|pair| match pair {
-            (Command::Settle(claim, Settlement::Again(_)), Answer::Settled(true)) => {
-                Some(Command::Cancel(claim.id))
-            }
-            _ => None,
-        });
-        self.write(0, &removals.collect::<Vec<_>>()).await?;
-        Ok(())
+        self.complete(copies.collect()).await
     }
 }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use self::{
     args::{Action, Args, Filter, Requeue},
     report::Report,
-    target::{Target, size},
+    target::Target,
 };
 
 /// Records that are read at once. Each may have a payload of 1 MiB.
@@ -80,11 +80,11 @@ fn run(args: Args, report: Report) -> Outcome {
     let Some(store) = args.store else {
         return target::usage("name the store by --store or DELAYWHEEL_STORE");
     };
-    let target = Target::new(store, args.schema);
+    let target = Target::new(store, args.schema.clone());
     match args.action {
         Action::Migrate { .. } => {
             target.migrate()?;
-            print(report, &json!({"schema": target.schema, "version": migrations.len()}))
+            print(report, &json!({"schema": args.schema, "version": migrations.len()}))
         }
         Action::Stats => {
             let store = target.open(true)?;
@@ -130,13 +130,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Cancel { id } => cancel(&*target.open(false)?, &id, report),
         Action::Requeue(requeue) => {
             let store = target.open(requeue.dry_run)?;
-            let requeued = match &requeue.id {
-                Some(id) => match store.get(id).block_on()? {
-                    Some(record) => requeue_one(&*store, record, &requeue)?,
-                    None => return Ok(missing(id)),
-                },
-                None => requeue_all(&*store, &requeue)?,
-            };
+            let requeued = requeue_all(&*store, &requeue)?;
             report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
             Ok(requeued > 0)
         }
@@ -155,14 +149,15 @@ fn run(args: Args, report: Report) -> Outcome {
             let bar = spinner("writing the copy");
             target.sqlite(true)?.backup(&file)?;
             bar.finish_and_clear();
-            print(report, &json!({"file": file, "bytes": size(&file)?}))
+            print(report, &json!({"file": file, "bytes": file.metadata()?.len()}))
         }
         Action::Compact => {
             let bar = spinner("compacting");
-            let before = size(target.file()?)?;
+            let size = || Ok::<_, Failure>(target.file()?.metadata()?.len());
+            let before = size()?;
             target.sqlite(false)?.compact()?;
             bar.finish_and_clear();
-            print(report, &json!({"bytes_before": before, "bytes_after": size(target.file()?)?}))
+            print(report, &json!({"bytes_before": before, "bytes_after": size()?}))
         }
         #[cfg(feature = "page")]
         Action::Page(page) => target.serve(page).map(|()| true),
@@ -209,26 +204,23 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     Ok(result != "not_found")
 }
 
-fn due(requeue: &Requeue, now: WallTime) -> Result<WallTime, Failure> {
-    requeue.at.map_or(Ok(now), |time| time.resolve(now))
-}
-
-fn requeue_one(store: &dyn Store, record: Record, requeue: &Requeue) -> Result<usize, Failure> {
-    let now = store.clock().now();
-    if record.state != State::Dead || requeue.dry_run {
-        return Ok(usize::from(record.state == State::Dead));
-    }
-    Ok(count(&store.write(now, &[Command::Requeue(record.id, due(requeue, now)?)]).block_on()?))
-}
-
-fn count(answers: &[Answer]) -> usize {
-    answers.iter().filter(|&&answer| answer == Answer::Requeued(true)).count()
-}
-
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
 fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
     let start = store.clock().now();
-    let due = due(requeue, start)?;
+    let due = requeue.at.map_or(Ok(start), |time| time.resolve(start))?;
+    let write = |records: &mut dyn Iterator<Item = &Record>| {
+        let commands = records.map(|record| Command::Requeue(record.id.clone(), due));
+        let commands: Vec<_> = commands.collect();
+        if requeue.dry_run {
+            return Ok(commands.len());
+        }
+        let answers = store.write(store.clock().now(), &commands).block_on()?;
+        Ok(answers.into_iter().filter(|&answer| answer == Answer::Requeued(true)).count())
+    };
+    if let Some(id) = &requeue.id {
+        let record = store.get(id).block_on()?;
+        return write(&mut record.iter().filter(|record| record.state == State::Dead));
+    }
     let bar = ProgressBar::new(store.count().block_on()?.dead).with_message("0");
     let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
@@ -241,14 +233,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
         }
         bar.inc(records.len() as u64);
         let fits = |record: &&Record| record.next <= start && requeue.filter.fits(record);
-        let fitting = records.iter().filter(fits).take(requeue.limit - requeued);
-        let commands = fitting.map(|record| Command::Requeue(record.id.clone(), due));
-        let commands: Vec<_> = commands.collect();
-        requeued += if requeue.dry_run {
-            commands.len()
-        } else {
-            count(&store.write(store.clock().now(), &commands).block_on()?)
-        };
+        requeued += write(&mut records.iter().filter(fits).take(requeue.limit - requeued))?;
         bar.set_message(requeued.to_string());
     }
     bar.finish_and_clear();

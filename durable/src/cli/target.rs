@@ -1,19 +1,17 @@
 //! The store that the arguments name.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
+use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store};
 
 use crate::Failure;
 
-pub(crate) struct Target {
-    kind: Kind,
-    pub(crate) schema: String,
-}
-
-enum Kind {
-    Postgres(String),
-    Sqlite(String),
+pub(crate) enum Target {
+    Postgres { url: String, schema: String },
+    Sqlite(PathBuf),
 }
 
 pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
@@ -22,22 +20,20 @@ pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
 
 impl Target {
     pub(crate) fn new(store: String, schema: String) -> Self {
-        let is_url = ["postgres://", "postgresql://"].iter().any(|url| store.starts_with(url));
-        let kind = if is_url {
-            Kind::Postgres(store)
+        if ["postgres://", "postgresql://"].iter().any(|url| store.starts_with(url)) {
+            Self::Postgres { url: store, schema }
         } else {
-            Kind::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).to_owned())
-        };
-        Self { kind, schema }
+            Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into())
+        }
     }
 
     /// Opens the store, to read it or to change it: then a SQLite file must not be in use.
     pub(crate) fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
-        Ok(match &self.kind {
-            Kind::Postgres(url) => {
-                Arc::new(PostgresStore::connect_blocking(url, &self.schema, NoTls)?)
+        Ok(match self {
+            Self::Postgres { url, schema } => {
+                Arc::new(PostgresStore::connect_blocking(url, schema, NoTls)?)
             }
-            Kind::Sqlite(_) => Arc::new(self.sqlite(is_read)?),
+            Self::Sqlite(_) => Arc::new(self.sqlite(is_read)?),
         })
     }
 
@@ -49,16 +45,18 @@ impl Target {
     }
 
     pub(crate) fn file(&self) -> Result<&Path, Failure> {
-        match &self.kind {
-            Kind::Sqlite(path) => Ok(Path::new(path)),
-            Kind::Postgres(_) => usage("this command is for SQLite stores"),
+        match self {
+            Self::Sqlite(path) => Ok(path),
+            Self::Postgres { .. } => usage("this command is for SQLite stores"),
         }
     }
 
     pub(crate) fn migrate(&self) -> Result<(), Failure> {
-        match &self.kind {
-            Kind::Postgres(url) => Ok(PostgresStore::migrate_blocking(url, &self.schema, NoTls)?),
-            Kind::Sqlite(_) => usage("this command is for PostgreSQL stores"),
+        match self {
+            Self::Postgres { url, schema } => {
+                Ok(PostgresStore::migrate_blocking(url, schema, NoTls)?)
+            }
+            Self::Sqlite(_) => usage("this command is for PostgreSQL stores"),
         }
     }
 
@@ -88,9 +86,4 @@ impl Target {
             _ => error.into(),
         })
     }
-}
-
-pub(crate) fn size(path: &Path) -> Result<u64, Failure> {
-    let error = |error| StoreError::with_source(StoreErrorReason::Other, error);
-    Ok(fs::metadata(path).map_err(error)?.len())
 }

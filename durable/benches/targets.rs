@@ -10,6 +10,8 @@
 //! `benches/peers`, PostgreSQL is compared with other programs on the same server. `--check` fails
 //! if a target is missed.
 
+#[path = "peers/src/rate.rs"]
+mod rate;
 #[cfg(feature = "postgres")]
 #[path = "../tests/postgres/server.rs"]
 mod server;
@@ -33,6 +35,8 @@ use delaywheel_durable::{
 use parking_lot::Mutex;
 use pollster::FutureExt as _;
 use tokio::runtime::Runtime;
+
+use self::rate::rates;
 
 /// Delay of a timeout that is scheduled while a backlog is delivered.
 const PROBE: Duration = Duration::from_millis(200);
@@ -87,9 +91,8 @@ impl Bench {
         self.misses += u32::from(value < least);
     }
 
-    /// Measures timeouts a second: by one caller and by 32, and in batches of a thousand by one
-    /// caller and by 16. Returns the rates of ids that grow. The others come in another order than
-    /// their times.
+    /// Measures the rates of schedules. Returns those of ids that grow. The others come in another
+    /// order than their times.
     fn schedules<S: Store>(&self, name: &str, store: S) -> [f64; 4] {
         let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
         let [grow, _] = [true, false].map(|is_growing| {
@@ -108,12 +111,8 @@ impl Bench {
                 let receipt = many.schedule_batch((0..1_000).map(|_| new(&many)).collect());
                 async { _ = receipt.await.expect("schedule") }
             };
-            let rates = [
-                rate(1, self.span, schedule.clone()),
-                rate(32, self.span, schedule),
-                rate(1, self.span, batch.clone()) * 1_000.0,
-                rate(16, self.span, batch) * 1_000.0,
-            ];
+            let runtime = Runtime::new().expect("runtime");
+            let rates = runtime.block_on(rates(self.span, schedule, batch));
             let order = if is_growing { "that grow" } else { "scattered" };
             let name = format!("{name}: ids {order}; 1, 32 callers; batches by 1, 16");
             let [one, many, batch, batches] = rates.map(|rate| format!("{rate:.0}"));
@@ -194,29 +193,6 @@ fn growing() -> TimeoutId {
 
 fn scattered() -> TimeoutId {
     TimeoutId::new(format!("{:016x}", fastrand::u64(..))).expect("valid")
-}
-
-/// Runs callers for a time, each a task, and returns how many calls they completed in a second.
-fn rate<F>(callers: u32, span: Duration, call: impl Fn() -> F + Clone + Send + 'static) -> f64
-where
-    F: Future<Output = ()> + Send,
-{
-    let runtime = Runtime::new().expect("runtime");
-    let start = Instant::now();
-    let callers = (0..callers).map(|_| {
-        let call = call.clone();
-        runtime.spawn(async move {
-            let mut count = 0;
-            while start.elapsed() < span {
-                call().await;
-                count += 1;
-            }
-            count
-        })
-    });
-    let callers: Vec<_> = callers.collect();
-    let counts = callers.into_iter().map(|caller| runtime.block_on(caller).expect("no panic"));
-    f64::from(counts.sum::<u32>()) / start.elapsed().as_secs_f64()
 }
 
 /// Returns syncs a second, each after a write of one page.

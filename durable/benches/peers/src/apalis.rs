@@ -11,7 +11,7 @@ use apalis_core::{
 use apalis_postgres::{Config, PgPool, PostgresStorage};
 use futures::stream;
 
-use crate::{Figures, Result, delivered, rate, rate_of_deliveries, someday};
+use crate::{Figures, Result, SPAN, delivered, rate::rates, rate_of_deliveries, someday};
 
 const DELIVERIES: u32 = 5_000;
 
@@ -42,8 +42,7 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
         let tasks: Vec<_> = (0..1_000).map(|_| later()).collect();
         async move { storage.push_all(stream::iter(tasks)).await.expect("tasks") }
     };
-    let callers = rate(32, callers).await?;
-    let batches = [rate(1, batches.clone()).await?, rate(16, batches).await?];
+    let rates = rates(SPAN, callers, batches).await;
     let mut now = storage(&pool, "now");
     for _ in 0..DELIVERIES / 1_000 {
         now.push_bulk(vec!["payload".to_owned(); 1_000]).await?;
@@ -54,5 +53,5 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
         .build(run);
     tokio::spawn(worker.run());
     let deliveries = rate_of_deliveries(DELIVERIES).await;
-    Ok(Figures { callers, batches, deliveries, late: Vec::new() })
+    Ok(Figures { rates, deliveries, late: Vec::new() })
 }

@@ -10,7 +10,8 @@ use graphile_worker::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Figures, Result, delivered, lateness, note_lateness, rate, rate_of_deliveries, someday, soon,
+    Figures, Result, SPAN, delivered, lateness, note_lateness, rate::rates, rate_of_deliveries,
+    someday, soon,
 };
 
 const DELIVERIES: u32 = 30_000;
@@ -74,8 +75,7 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
             utils.add_jobs(&jobs).await.expect("jobs");
         }
     };
-    let callers = rate(32, callers).await?;
-    let batches = [rate(1, batches.clone()).await?, rate(16, batches).await?];
+    let rates = rates(SPAN, callers, batches).await;
     let now = JobSpec::default();
     for _ in 0..DELIVERIES / 1_000 {
         let jobs: Vec<_> = (0..1_000).map(|_| (payload(), &now)).collect();
@@ -86,5 +86,5 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
     let jobs: Vec<_> = soon().map(|due| (Job::Due(due), at(due))).collect();
     let jobs: Vec<_> = jobs.iter().map(|(job, spec)| (job.clone(), spec)).collect();
     utils.add_jobs(&jobs).await?;
-    Ok(Figures { callers, batches, deliveries, late: lateness().await })
+    Ok(Figures { rates, deliveries, late: lateness().await })
 }

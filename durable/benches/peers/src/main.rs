@@ -6,6 +6,7 @@
 
 mod apalis;
 mod graphile;
+mod rate;
 mod underway;
 
 use std::{
@@ -31,8 +32,7 @@ static DONE: AtomicU32 = AtomicU32::new(0);
 static LATE: Mutex<Vec<f64>> = Mutex::new(Vec::new());
 
 struct Figures {
-    callers: f64,
-    batches: [f64; 2],
+    rates: [f64; 4],
     deliveries: f64,
     late: Vec<f64>,
 }
@@ -41,7 +41,7 @@ struct Figures {
 async fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let [name, url] = &arguments[..] else { return Err("usage: peers NAME URL".into()) };
-    let Figures { callers, batches, deliveries, mut late } = match name.as_str() {
+    let Figures { rates, deliveries, mut late } = match name.as_str() {
         "graphile_worker" => graphile::measure(url).await?,
         "apalis-postgres" => apalis::measure(url).await?,
         "underway" => underway::measure(url).await?,
@@ -49,35 +49,9 @@ async fn main() -> Result<()> {
     };
     late.sort_unstable_by(f64::total_cmp);
     let at = |percent| late.get(late.len() * percent / 100).copied().unwrap_or(f64::NAN);
-    let [one, all] = batches.map(|rate| rate * 1_000.0);
+    let [_, callers, one, all] = rates;
     println!("{callers:.3} {one:.3} {all:.3} {deliveries:.3} {:.3} {:.3}", at(50), at(99));
     Ok(())
-}
-
-/// Returns the number of calls a second that so many callers complete, each a task.
-async fn rate<F>(number: u32, schedule: impl Fn() -> F + Clone + Send + 'static) -> Result<f64>
-where
-    F: Future<Output = ()> + Send,
-{
-    let start = Instant::now();
-    let callers: Vec<_> = (0..number)
-        .map(|_| {
-            let schedule = schedule.clone();
-            tokio::spawn(async move {
-                let mut count = 0;
-                while start.elapsed() < SPAN {
-                    schedule().await;
-                    count += 1;
-                }
-                count
-            })
-        })
-        .collect();
-    let mut count = 0;
-    for caller in callers {
-        count += caller.await?;
-    }
-    Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
 /// Waits until a number of jobs is done, and returns how many were in a second.

@@ -9,7 +9,8 @@ use sqlx::{PgPool, Postgres, Transaction, postgres::PgPoolOptions};
 use underway::{Queue, Task, Worker, task};
 
 use crate::{
-    Figures, Result, delivered, lateness, note_lateness, rate, rate_of_deliveries, someday, soon,
+    Figures, Result, SPAN, delivered, lateness, note_lateness, rate::rates, rate_of_deliveries,
+    someday, soon,
 };
 
 const DELIVERIES: u32 = 2_000;
@@ -68,8 +69,7 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
             queue.enqueue_multi(&pool, &Delayed(someday()), &inputs).await.expect("tasks");
         }
     };
-    let callers = rate(32, callers).await?;
-    let batches = [rate(1, batches.clone()).await?, rate(16, batches).await?];
+    let rates = rates(SPAN, callers, batches).await;
     for _ in 0..DELIVERIES / 1_000 {
         now.enqueue_multi(&pool, &Delayed(0), &inputs).await?;
     }
@@ -81,5 +81,5 @@ pub(crate) async fn measure(url: &str) -> Result<Figures> {
         let delay = (due - Utc::now()).num_microseconds().unwrap_or_default().max(0);
         now.enqueue_after(&pool, &Delayed(0), &Input::Due(due), delay.microseconds()).await?;
     }
-    Ok(Figures { callers, batches, deliveries, late: lateness().await })
+    Ok(Figures { rates, deliveries, late: lateness().await })
 }

@@ -318,6 +318,13 @@ fn write(sharded: &Sharded, shard: usize, due: WallTime, new: &NewTimeout) {
     sharded.timers[shard].store().write(due, &[Command::Schedule(old)]).block_on().expect("write");
 }
 
+/// Lets a mover come to the end, and to the recovery of the next one.
+fn move_all(sharded: &Sharded) {
+    for _ in 0..9 {
+        sharded.move_now(8).block_on().expect("memory");
+    }
+}
+
 /// A mover that was slow may write a copy after the timeout has ended.
 #[test]
 fn a_copy_without_a_mark_is_no_timeout() {
@@ -353,9 +360,7 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
         marks += u32::from(records(&sharded.timers[0]).iter().any(is_moved));
         let requeued = sharded.timers[0].requeue(&new.id, new.due).wait().expect("requeue");
         assert!(!requeued, "there is no dead timeout");
-        for _ in 0..9 {
-            sharded.move_now(8).block_on().expect("memory");
-        }
+        move_all(&sharded);
         assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1], "{last}");
         if is_done {
             break;
@@ -370,9 +375,7 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     let (sharded, new, _) = two();
     write(&sharded, 0, new.due, &new);
     sharded.timers[1].schedule_new(new.clone()).wait().expect("schedule");
-    for _ in 0..9 {
-        sharded.move_now(8).block_on().expect("memory");
-    }
+    move_all(&sharded);
     assert_eq!(records(&sharded.timers[0]), []);
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
 }
@@ -387,12 +390,11 @@ fn a_late_mark_finds_its_copy() {
     let worker = store.enter(now, 300 * SECOND, None).block_on().expect("enter");
     let claimed = store.claim(worker, &ClaimRequest::new(now, PARKED)).block_on().expect("claim");
     let claim = claimed.expect("lease").records[0].claim();
-    let move_all = || (0..9).for_each(|_| drop(sharded.move_now(8).block_on().expect("memory")));
-    move_all();
+    move_all(&sharded);
     let mark = Command::Settle(claim, Settlement::Dead { error: MOVED.to_owned() });
     let answers = store.write(now, &[mark]).block_on().expect("write");
     assert_eq!(answers, [Answer::Settled(true)]);
-    move_all();
+    move_all(&sharded);
     assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1]);
 }
 

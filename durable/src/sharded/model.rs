@@ -380,22 +380,25 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
 }
 
-/// A lock has delayed the mark of a mover, and the next one could not take its claim.
+/// A lock has delayed a write of a mover, and the next one could not take its claim: a mark in the
+/// old database, or the end of a copy in the new one.
 #[test]
-fn a_late_mark_finds_its_copy() {
-    let (sharded, new, clock) = two();
-    write(&sharded, 0, new.due, &new);
-    write(&sharded, 1, PARKED, &new);
-    let (store, now) = (sharded.timers[0].store(), clock.now());
-    let worker = store.enter(now, 300 * SECOND, None).block_on().expect("enter");
-    let claimed = store.claim(worker, &ClaimRequest::new(now, PARKED)).block_on().expect("claim");
-    let claim = claimed.expect("lease").records[0].claim();
-    move_all(&sharded);
-    let mark = Command::Settle(claim, Settlement::Dead { error: MOVED.to_owned() });
-    let answers = store.write(now, &[mark]).block_on().expect("write");
-    assert_eq!(answers, [Answer::Settled(true)]);
-    move_all(&sharded);
-    assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1]);
+fn a_late_write_of_a_mover_loses_no_timeout() {
+    let mark = Settlement::Dead { error: MOVED.to_owned() };
+    for (shard, settlement) in [(0, mark), (1, Settlement::Done)] {
+        let (sharded, new, clock) = two();
+        write(&sharded, 0, new.due, &new);
+        write(&sharded, 1, PARKED, &new);
+        let (store, now) = (sharded.timers[shard].store(), clock.now());
+        let worker = store.enter(now, 300 * SECOND, None).block_on().expect("enter");
+        let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX)).block_on();
+        let claim = claimed.expect("claim").expect("lease").records[0].claim();
+        move_all(&sharded);
+        let answers = store.write(now, &[Command::Settle(claim, settlement)]).block_on();
+        assert_eq!(answers.expect("write"), [Answer::Settled(true)]);
+        move_all(&sharded);
+        assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1]);
+    }
 }
 
 /// Calls a function before a call of a store, which is the third one of a replace.

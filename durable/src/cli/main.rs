@@ -18,7 +18,7 @@ use delaywheel_durable::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use pollster::FutureExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::{
     args::{Action, Args, Filter, Requeue},
@@ -84,14 +84,14 @@ fn run(args: Args, report: Report) -> Outcome {
     match args.action {
         Action::Migrate { .. } => {
             target.migrate()?;
-            print(report, &json!({"schema": args.schema, "version": migrations.len()}))
+            report.print(&json!({"schema": args.schema, "version": migrations.len()}))
         }
         Action::Stats => {
             let store = target.open(true)?;
             let seen = Overview::of(&*store, store.clock().now(), 0, usize::MAX).block_on()?;
             let oldest = seen.oldest_due.map(|time| time.to_string());
             let (live, dead, due) = (store.count().block_on()?.live, seen.dead, seen.due);
-            print(report, &json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
+            report.print(&json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
         }
         Action::List { due_before, page } => {
             let store = target.open(true)?;
@@ -125,13 +125,13 @@ fn run(args: Args, report: Report) -> Outcome {
                 object
             });
             object["history"] = history.iter().map(report::attempt).collect();
-            print(report, &object)
+            report.print(&object)
         }
         Action::Cancel { id } => cancel(&*target.open(false)?, &id, report),
         Action::Requeue(requeue) => {
             let store = target.open(requeue.dry_run)?;
             let requeued = requeue_all(&*store, &requeue)?;
-            report.fields(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
+            report.print(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
             Ok(requeued > 0)
         }
         Action::Queues => {
@@ -141,7 +141,7 @@ fn run(args: Args, report: Report) -> Outcome {
             let queues: Result<Vec<_>, _> =
                 store.queues().block_on()?.into_iter().map(count).collect();
             let queues: Vec<_> = queues?.iter().map(report::queue).collect();
-            print(report, &json!({"queues": queues}))
+            report.print(&json!({"queues": queues}))
         }
         Action::Pause { queue } => pause(&target, &queue, true, report),
         Action::Resume { queue } => pause(&target, &queue, false, report),
@@ -149,7 +149,7 @@ fn run(args: Args, report: Report) -> Outcome {
             let bar = spinner("writing the copy");
             target.sqlite(true)?.backup(&file)?;
             bar.finish_and_clear();
-            print(report, &json!({"file": file, "bytes": file.metadata()?.len()}))
+            report.print(&json!({"file": file, "bytes": file.metadata()?.len()}))
         }
         Action::Compact => {
             let bar = spinner("compacting");
@@ -157,16 +157,11 @@ fn run(args: Args, report: Report) -> Outcome {
             let before = size()?;
             target.sqlite(false)?.compact()?;
             bar.finish_and_clear();
-            print(report, &json!({"bytes_before": before, "bytes_after": size()?}))
+            report.print(&json!({"bytes_before": before, "bytes_after": size()?}))
         }
         #[cfg(feature = "page")]
         Action::Page(page) => target.serve(page).map(|()| true),
     }
-}
-
-fn print(report: Report, object: &Value) -> Outcome {
-    report.fields(object)?;
-    Ok(true)
 }
 
 fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {
@@ -183,8 +178,7 @@ fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) 
     }
     let has_more = found.len() > page.limit;
     found.truncate(page.limit);
-    report.records(&found, has_more)?;
-    Ok(true)
+    report.records(&found, has_more)
 }
 
 fn missing(id: &TimeoutId) -> bool {
@@ -200,7 +194,7 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
         [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
         _ => "not_found",
     };
-    report.fields(&json!({"id": id.as_str(), "result": result}))?;
+    report.print(&json!({"id": id.as_str(), "result": result}))?;
     Ok(result != "not_found")
 }
 
@@ -242,7 +236,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
 
 fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
     target.open(false)?.pause(queue, is_paused).block_on()?;
-    print(report, &json!({"queue": queue.as_str(), "paused": is_paused}))
+    report.print(&json!({"queue": queue.as_str(), "paused": is_paused}))
 }
 
 fn spinner(text: &'static str) -> ProgressBar {

@@ -8,6 +8,8 @@ use std::{
 use delaywheel_durable::{Attempt, Name, QueueOverview, Record, Repeat};
 use serde_json::{Value, json};
 
+use crate::Outcome;
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Report {
     pub(crate) is_json: bool,
@@ -15,27 +17,26 @@ pub(crate) struct Report {
 
 impl Report {
     /// Prints an object; as text, each field in a line, and so each object of a list.
-    pub(crate) fn fields(self, object: &Value) -> io::Result<()> {
-        if self.is_json {
-            return writeln!(io::stdout(), "{object}");
-        }
-        let fields = object.as_object().into_iter().flatten();
+    pub(crate) fn print(self, object: &Value) -> Outcome {
         let mut text = String::new();
-        for (name, value) in fields {
+        for (name, value) in object.as_object().into_iter().flatten() {
             for value in value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice) {
                 let _ = writeln!(text, "{name:14} {}", show(value));
             }
         }
-        write!(io::stdout(), "{text}")
+        self.write(object, &text)
     }
 
-    pub(crate) fn records(self, records: &[Record], has_more: bool) -> io::Result<()> {
+    fn write(self, object: &Value, text: &str) -> Outcome {
+        let text = if self.is_json { format!("{object}\n") } else { text.to_owned() };
+        io::stdout().write_all(text.as_bytes())?;
+        Ok(true)
+    }
+
+    pub(crate) fn records(self, records: &[Record], has_more: bool) -> Outcome {
         let cursor = |last: &Record| format!("{}:{}", last.next.as_micros(), last.id);
         let next = records.last().filter(|_| has_more).map(cursor);
         let timeouts: Vec<_> = records.iter().map(summary).collect();
-        if self.is_json {
-            return writeln!(io::stdout(), "{}", json!({"timeouts": timeouts, "next": next}));
-        }
         let mut text = String::new();
         for timeout in &timeouts {
             let [next, state, attempt, id, queue, error] =
@@ -47,7 +48,7 @@ impl Report {
         if let Some(next) = &next {
             let _ = writeln!(text, "more: --after '{}'", plain(next));
         }
-        write!(io::stdout(), "{text}")
+        self.write(&json!({"timeouts": timeouts, "next": next}), &text)
     }
 }
 

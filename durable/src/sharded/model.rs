@@ -104,7 +104,7 @@ impl Both {
 
     fn call(&self) {
         // Every second call is for a timeout that has to move.
-        let unmoved = self.unmoved().pop().filter(|_| self.below(2) == 0);
+        let unmoved = self.unmoved().filter(|_| self.below(2) == 0);
         let id = unmoved.unwrap_or_else(|| format!("id {}", self.below(IDS)));
         let due = self.clock.now().saturating_add(SECOND * self.below(1_200));
         match self.below(10) {
@@ -120,18 +120,15 @@ impl Both {
         }
     }
 
-    /// Returns the ids that have to move, in any order.
-    fn unmoved(&self) -> Vec<String> {
+    /// Returns one of the ids that have to move.
+    fn unmoved(&self) -> Option<String> {
         let old = self.sharded.timers[..self.sharded.old].iter().enumerate();
-        let mut ids: Vec<_> = old
-            .flat_map(|(shard, timer)| {
-                let records = records(timer).into_iter();
-                records.filter(move |record| self.sharded.home(&record.id) != shard)
-            })
-            .map(|record| record.id.to_string())
-            .collect();
-        self.rng.lock().shuffle(&mut ids);
-        ids
+        let unmoved = old.flat_map(|(shard, timer)| {
+            let records = records(timer).into_iter();
+            records.filter(move |record| self.sharded.home(&record.id) != shard)
+        });
+        let unmoved: Vec<_> = unmoved.collect();
+        self.rng.lock().choice(unmoved).map(|record| record.id.to_string())
     }
 
     fn release(&self, id: &TimeoutId) {

@@ -13,17 +13,10 @@ use std::{
 
 use delaywheel::{MissedTicks, Repeating, Timer, TimerBuilder};
 
-use super::support::{GENEROUS, Log, MS, YEAR, block, must_return, wait_until};
+use super::support::{GENEROUS, Log, MS, WAYS, YEAR, block, must_return, wait_until};
 
-/// Every way to run callbacks.
 fn each_execution(test: impl Fn(Timer)) {
-    let ways: [fn(TimerBuilder) -> TimerBuilder; 4] = [
-        |builder| builder,
-        |builder| builder.executor_threads(3),
-        TimerBuilder::inline,
-        |builder| builder.executor(|task: Box<dyn FnOnce() + Send>| task()),
-    ];
-    for way in ways {
+    for way in WAYS {
         test(way(Timer::builder()).build().unwrap());
     }
 }

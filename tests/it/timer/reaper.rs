@@ -16,7 +16,7 @@ use delaywheel::{
 };
 
 use super::support::{
-    GENEROUS, HOUR, HookedClock, Log, MS, SECOND, Set, YEAR, block, must_return, wait_until,
+    GENEROUS, HOUR, HookedClock, Log, MS, SECOND, Set, WAYS, YEAR, block, must_return, wait_until,
 };
 use crate::{clock::Deadly, purgatory::support::Op};
 
@@ -271,13 +271,7 @@ fn a_timer_that_reports_a_dead_reaper_refuses_timeouts_from_then_on() {
 
 #[test]
 fn a_finish_of_a_timer_with_a_dead_reaper_returns_at_once() {
-    let ways: [fn(TimerBuilder) -> TimerBuilder; 4] = [
-        |builder| builder,
-        |builder| builder.executor_threads(3),
-        TimerBuilder::inline,
-        |builder| builder.executor(|task: Box<dyn FnOnce() + Send>| task()),
-    ];
-    for way in ways {
+    for way in WAYS {
         let (clock, builder) = mortal();
         let timer: ValueTimer<u32> = way(builder).build_with(|_| ()).unwrap();
         timer.schedule(YEAR, 1).unwrap();

@@ -18,6 +18,14 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Limit of waits that end soon unless there is a fault.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
+/// Every way to run callbacks.
+pub(crate) const WAYS: [fn(TimerBuilder) -> TimerBuilder; 4] = [
+    |builder| builder,
+    |builder| builder.executor_threads(3),
+    TimerBuilder::inline,
+    |builder| builder.executor(|task: Box<dyn FnOnce() + Send>| task()),
+];
+
 /// Returns a timer in virtual time, with ticks of 1 ms.
 pub(crate) fn manual() -> (ManualClock, Timer) {
     manual_with(|builder| builder)

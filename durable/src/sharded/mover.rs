@@ -10,7 +10,9 @@
 //! The mover has claimed the record and the copy. So each settlement is void if anybody has changed
 //! them meanwhile: a changed record does not move, and a changed copy keeps the change. The next
 //! mover has the same name as a worker, which voids the claims of the one before. It carries out
-//! steps 3 and 4 for the copies that have a mark, and removes the other copies.
+//! steps 3 and 4 for the copies that have a mark, and removes the other copies. It leaves a copy
+//! whose old record is claimed, and a record whose copy it cannot claim: a lock may have kept that
+//! claim from it, and a write of the mover before may be under way.
 
 use std::{mem, time::Duration};
 
@@ -76,7 +78,8 @@ impl Sharded {
         // A second call meanwhile begins at the first pair, and voids the claims of this one.
         let mut sweep = mem::take(&mut *self.sweep.lock());
         let pair = [sweep.pair % self.old, self.old + sweep.pair / self.old];
-        let result = self.step(pair, &mut sweep, limit.max(1)).await;
+        let mut mover = Mover { sharded: self, pair, workers: [WorkerId(0); 2] };
+        let result = mover.step(&mut sweep, limit.max(1)).await;
         if !matches!(result, Ok(false)) {
             let pair = (sweep.pair + 1) % pairs;
             sweep = Sweep { pair, ..Sweep::default() };
@@ -84,21 +87,6 @@ impl Sharded {
         let is_first = sweep.pair == 0;
         *self.sweep.lock() = sweep;
         Ok(result? && is_first)
-    }
-
-    async fn step(&self, pair: [usize; 2], sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
-        let mut workers = [WorkerId(0); 2];
-        for (worker, shard) in workers.iter_mut().zip(pair) {
-            let now = self.timers[shard].now();
-            *worker = self.store(shard)?.enter(now, LEASE, Some(NAME)).await?;
-        }
-        let mover = Mover { sharded: self, pair, workers };
-        let is_done = mover.step(sweep, limit).await?;
-        // All records that did not move are pending again.
-        for (shard, worker) in pair.into_iter().zip(mover.workers) {
-            self.store(shard)?.leave(worker).await?;
-        }
-        Ok(is_done)
     }
 
     /// Returns the number of timeouts that are in an old database and belong into a new one, and
@@ -123,7 +111,11 @@ impl Sharded {
 }
 
 impl Mover<'_> {
-    async fn step(&self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
+    async fn step(&mut self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
+        for which in [0, 1] {
+            let enter = self.store(which)?.enter(self.now(which), LEASE, Some(NAME));
+            self.workers[which] = enter.await?;
+        }
         let queues = match &mut sweep.queues {
             Some(queues) => queues,
             none => {
@@ -138,6 +130,10 @@ impl Mover<'_> {
             queues.pop();
             sweep.from = WallTime::MIN;
         }
+        // All records that did not move are pending again.
+        for which in [0, 1] {
+            self.store(which)?.leave(self.workers[which]).await?;
+        }
         Ok(queues.is_empty())
     }
 
@@ -146,16 +142,20 @@ impl Mover<'_> {
         [old, new] == self.pair
     }
 
-    /// Writes to the old database (0) or the new one (1).
+    /// Returns the old database (0) or the new one (1).
+    fn store(&self, which: usize) -> StoreResult<&dyn Store> {
+        self.sharded.store(self.pair[which])
+    }
+
+    fn now(&self, which: usize) -> WallTime {
+        self.sharded.timers[self.pair[which]].now()
+    }
+
     async fn write(&self, which: usize, commands: &[Command]) -> StoreResult<Vec<Answer>> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        self.store(which)?.write(self.sharded.timers[self.pair[which]].now(), commands).await
-    }
-
-    fn store(&self, which: usize) -> StoreResult<&dyn Store> {
-        self.sharded.store(self.pair[which])
+        self.store(which)?.write(self.now(which), commands).await
     }
 
     /// Claims also what is paused: a pause keeps deliveries from their begin, not from a move.
@@ -179,7 +179,7 @@ impl Mover<'_> {
             for copy in self.claim_copies(&queue.name).await? {
                 if self.is_of_pair(&copy.id) {
                     let old = old.get(&copy.id).await?;
-                    // The server may still carry out the write of a mark, which a lock delays.
+                    // Its mark may be under way.
                     if old.as_ref().is_none_or(|old| old.state != State::Claimed) {
                         copies.push((copy, old.filter(is_moved).map(|mark| mark.due)));
                     }

@@ -171,7 +171,11 @@ impl Both {
         ] {
             same!(self, |side| side.list(&query, limit).wait().map(|found| plain(&found)));
         }
-        same!(self, |side| side.count().wait());
+        // A copy that a mover has left stays while the worker of the old database claims its record.
+        let copies = self.sharded.timers.iter().flat_map(records).filter(is_parked).count() as u64;
+        let Counts { live, dead } = self.reference.count().wait().expect("memory");
+        let expected = Counts { live: live + copies, dead };
+        assert_eq!(self.sharded.count().wait().expect("memory"), expected);
         same!(self, |side| side.count_due().wait());
     }
 

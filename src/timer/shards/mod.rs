@@ -154,15 +154,12 @@ impl<S: ShardState> Shards<S> {
         before.is_some()
     }
 
-    /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
-    /// lock.
+    /// Returns whether a timeout that the wheel expires at this tick has certainly left its shard.
+    /// Takes no lock.
     ///
-    /// A shard publishes no expiration after that of a pending timeout. That is `due`, or a later
-    /// tick if `due` had passed when the timeout was added or moved. The later tick is not after
-    /// the latest one that a thread has read from the clock.
+    /// A shard publishes no expiration after that of a pending timeout.
     #[inline]
     pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
-        let due = due.max(self.clock.latest());
         self.all[shard].published() > due
     }
 

@@ -157,7 +157,8 @@ pub(crate) enum Stage {
     /// the wheel expired the sleep does not tell enough: the deadline may lie later within it.
     Out,
     /// The wheel of a shard holds the waker with this identity, unless the key has expired. It
-    /// expires the key at the tick `due`, which is not after that of the deadline.
+    /// expires the key at the tick `due`, which is not after that of the deadline, or not after the
+    /// latest tick.
     In { shard: u32, key: Key, due: Tick, id: WakerId },
 }
 
@@ -239,7 +240,10 @@ impl Sleep {
     #[inline]
     fn is_held(&self, due: Tick, id: WakerId, waker: &Waker) -> bool {
         let shards = self.shards();
-        debug_assert!(due <= shards.clock.ticks.ceil(self.deadline), "the wake-up would be late");
+        debug_assert!(
+            due <= shards.clock.ticks.ceil(self.deadline).max(shards.clock.latest()),
+            "the wake-up would be late"
+        );
         id == WakerId::of(waker) && shards.clock.latest() < due && !shards.lifecycle.is_ending()
     }
 
@@ -288,7 +292,7 @@ impl Sleep {
                 shard.reset(key, now, due);
             }
             drop(shard);
-            self.stage = Stage::In { shard: index, key, due, id };
+            self.stage = self.stage_in(index, key, due, id);
             return Poll::Pending;
         }
         let inserted = shard.insert_again(now, due, waker);
@@ -309,7 +313,7 @@ impl Sleep {
             Ok(key) => {
                 #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16")]
                 let shard = shard as u32;
-                self.stage = Stage::In { shard, key, due, id };
+                self.stage = self.stage_in(shard, key, due, id);
                 Poll::Pending
             }
             Err(_) if self.is_elapsed() => self.end(Ok(())),
@@ -363,7 +367,14 @@ impl Sleep {
         let read = shards.clock.read();
         let due = shards.clock.due(read, self.deadline);
         let is_live = shards.lock(shard as usize).reset(key, read.now, due);
-        self.stage = if is_live { Stage::In { shard, key, due, id } } else { Stage::Out };
+        self.stage = if is_live { self.stage_in(shard, key, due, id) } else { Stage::Out };
+    }
+
+    /// Returns the stage of a sleep whose key was just placed at `due`. If that tick had passed,
+    /// the wheel uses a later one, up to the latest that a thread has read from the clock.
+    #[inline]
+    fn stage_in(&self, shard: u32, key: Key, due: Tick, id: WakerId) -> Stage {
+        Stage::In { shard, key, due: due.max(self.clock().latest()), id }
     }
 
     #[cfg(test)]
@@ -509,6 +520,8 @@ mod tests {
                 assert!(pending.poll_by(&waker).is_pending());
                 pending.reset(3 * second);
                 assert!(pending.poll_by(&waker).is_pending());
+                // The reaper is late with others when the task of a sleep runs.
+                pending.clock().observe(clock.now() + 4 * second);
                 drop((ended, fired));
                 done.send(pending)
             });

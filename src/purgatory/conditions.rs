@@ -266,7 +266,7 @@ impl Rule {
         self.effect()
     }
 
-    /// Returns whether the operation needs a check.
+    /// Returns what the conditions that hold now require.
     #[inline]
     pub(super) fn effect(self) -> Effect {
         if self.check == Check::Always && !(self.is_all && self.missing > 0) {

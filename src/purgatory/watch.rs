@@ -222,8 +222,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
     }
 
-    /// Asks an operation which of its thresholds are reached. Removes these or, for one that is on
-    /// its lists, all. Returns the effect.
+    /// Asks an operation which of its thresholds are reached. Before it is on its lists, these
+    /// leave `conditions`. After that all leave, and its shard notes the reached ones. Returns the
+    /// effect.
     #[cold]
     fn ask(
         &self,

@@ -6,8 +6,9 @@
 //!
 //! A bucket is due at its *expiration*:
 //!
-//! - While it is *sparse*, that is its least deadline, or less if that timeout has left. A single
-//!   timeout a year ahead expires from its coarse bucket, without an earlier wake-up.
+//! - While it is *sparse*, that is the least deadline that it had since it was last visited. A
+//!   cancel or a reset to later leaves it too early. A single timeout a year ahead expires from its
+//!   coarse bucket, without an earlier wake-up.
 //! - Once it is *crowded*, it is the start of its range, as in Kafka. So the wheel moves its
 //!   timeouts to finer levels before the first of them is due, and a burst is not late.
 

@@ -40,9 +40,9 @@
 //! If several inserters load `x`, one swaps it for `AWAKE` and wakes the reaper. The others rely on
 //! that one.
 //!
-//! Only a thread that expires timeouts raises an expiration, and only under the shard's lock: the
-//! reaper, or an inserter that helps it. A published expiration may be too early, which costs a
-//! turn without work. It is never later than the least deadline in the shard.
+//! Only a thread that expires timeouts or shuts down raises an expiration, and only under the
+//! shard's lock. A published expiration may be too early, which costs a turn without work. It is
+//! never later than the least deadline in the shard.
 //!
 //! # Why the reaper notices a jump of the clock
 //!
@@ -56,8 +56,8 @@
 //!
 //! A cancel wakes no thread, and leaves the published expiration as it is. So the reaper may wake
 //! once at the deadline of a cancelled timeout. After that, each shard publishes the next
-//! expiration of its wheel. Until a thread cancels or moves another timeout, the reaper wakes for
-//! no cancelled timeout again, however many there were, on however many shards.
+//! expiration of its wheel. This may be too early by a timeout that was cancelled or moved later,
+//! if its bucket has others: the reaper then wakes once for that bucket.
 //!
 //! # How a thread notices that the reaper is late
 //!

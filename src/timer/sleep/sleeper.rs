@@ -190,7 +190,7 @@ impl Sleep {
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(crate) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        // In one piece: to store parts of a value and then move all of it stalls the processor.
+        // In one expression: a load of all of it directly after stores of its parts is slow.
         let deadline = handle.parts().shards.clock.elapsed().saturating_add(delay.into());
         let stage = if delay.is_zero() { Stage::Out } else { Stage::Ahead };
         Self { handle, deadline, stage }

@@ -115,7 +115,7 @@
 //! # Features
 //!
 //! - `sqlite` (default): the embedded store.
-//! - `postgres`: the store for many processes; `pool`: with a pool of `deadpool-postgres`.
+//! - `postgres`: the store for many processes.
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).

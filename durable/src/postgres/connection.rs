@@ -1,30 +1,29 @@
-//! Connections that are opened when they are needed, and closed when they are not.
+//! Connections of the store's own pool, or of one of the user.
 //!
-//! A thread of the store makes the calls and drives the connections, with a runtime of its own. So
-//! any executor may poll a call, or stop doing so: its future only waits for the answer.
+//! A thread of the store makes the calls and drives its own connections, with a runtime of its own.
+//! So any executor may poll a call, or stop doing so: its future only waits for the answer.
 //!
 //! A pool such as `PgBouncer` in transaction mode gives each transaction another session of the
 //! server, which has no settings and no prepared statements of this process. Through one, each
-//! statement is in a transaction that begins with the settings.
+//! statement is in a transaction that begins with the settings. So it is with a pool of the user.
 
 use std::{
     error::Error as _,
-    future::poll_fn,
+    future::{poll_fn, ready},
     mem,
-    ops::{ControlFlow, Deref},
+    ops::ControlFlow,
     panic::resume_unwind,
     pin::{Pin, pin},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
-    task::{Context, Poll},
+    task::Poll,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-#[cfg(feature = "pool")]
-use deadpool_postgres::PoolError;
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::{
@@ -52,27 +51,35 @@ macro_rules! values {
 }
 pub(super) use values;
 
-/// Does the work of a connection, and returns messages that are no answers.
-type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
+type Opening<'a, R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send + 'a>>;
 
-type Types = Arc<Mutex<FxHashMap<String, Vec<Type>>>>;
+type Notices = Option<UnboundedSender<Notification>>;
 
-type Opened = Pin<Box<dyn Future<Output = StoreResult<(Held, Option<Driver>)>> + Send>>;
+pub(super) type Connect = Arc<dyn Fn(Config, Notices) -> Opening<'static, Client> + Send + Sync>;
 
-pub(super) type Connect = Box<dyn Fn(Config) -> Opened + Send + Sync>;
-
-pub(super) enum Held {
-    Own(Client),
-    #[cfg(feature = "pool")]
-    /// `None` after it was returned, or the pool has lost it.
-    Lent(Option<deadpool_postgres::Object>),
-}
+/// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
+/// than many of them, and a plan from when the table was empty may be a scan of the whole table.
+///
+/// Statements of one transaction must see what others have committed meanwhile, and a commit must
+/// be durable, whatever the defaults of the database.
+///
+/// A machine that loses its power or its network leaves a transaction, whose locks keep records and
+/// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for
+/// the rows of a COPY after 30 seconds without a sign of life.
+const OPTIONS: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
+    -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
+    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
+    -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
+    -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
 /// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);
 
-/// Time after which a connection that is not used is closed, but for the latest one.
+/// Time after which a connection that is not used is closed, but for one.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// One connection for each turn of the lanes of a store.
+const MOST: usize = 8;
 
 /// Time for the server to hear that its connections end.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -84,20 +91,27 @@ const TRIES: usize = 10;
 const AVOIDED: u32 = 16;
 
 pub(super) struct Connections {
-    config: Config,
-    connect: Connect,
+    pool: Pool,
+    /// The runtime of the pool.
+    driver: Handle,
+    /// Opens connections of the store's own.
+    own: Option<Opener>,
     schema: String,
-    options: &'static str,
-    /// Whether a pool gives each transaction another session.
-    is_pooled: AtomicBool,
-    are_lent: bool,
     /// Types of the parameters of statements that are not prepared.
-    types: Types,
+    types: Mutex<FxHashMap<String, Vec<Type>>>,
+    /// Batches that are written without COPY.
+    avoided: AtomicU32,
     pub(super) runtime: Handle,
-    /// The least recently used first.
-    idle: Mutex<Vec<Session>>,
     /// Ends the thread when it is dropped, which is after the connections.
     _end: oneshot::Sender<()>,
+}
+
+#[derive(Clone)]
+pub(super) struct Opener {
+    config: Config,
+    connect: Connect,
+    /// Whether another pool gives each transaction another session.
+    is_pooled: Arc<AtomicBool>,
 }
 
 /// Calls that wait for each other, and for no others.
@@ -110,13 +124,6 @@ pub(super) struct Lane {
 pub(super) struct Turn {
     pub(super) connections: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
-}
-
-/// A connection that runs statements. After a panic or a loss, it is not used again.
-pub(super) struct Run<'a> {
-    pub(super) session: Session,
-    connections: &'a Connections,
-    tries: usize,
 }
 
 /// Runs statements, or a transaction of them, in a turn. A deadlock or conflict, which the server
@@ -132,12 +139,12 @@ macro_rules! run {
     };
     ($turn:expr, $session:ident => $body:expr) => {
         async {
-            let mut run = $turn.run().await?;
+            let mut session = $turn.connections.take().await?;
             loop {
-                let $session = &mut run.session;
+                let $session = &mut session;
                 let result = async { $body }.await;
-                run = match run.end(result) {
-                    std::ops::ControlFlow::Continue(run) => run,
+                session = match session.finish(result) {
+                    std::ops::ControlFlow::Continue(session) => session,
                     std::ops::ControlFlow::Break(answer) => break answer,
                 };
             }
@@ -147,18 +154,15 @@ macro_rules! run {
 }
 pub(super) use run;
 
+/// A connection that runs statements. After a panic or a loss, it is not used again.
 pub(super) struct Session {
-    client: Held,
-    schema: String,
-    statements: FxHashMap<String, Statement>,
-    /// Begins a transaction with its settings, if a pool is between.
-    begin: Option<String>,
+    /// `None` after it was returned.
+    client: Option<Object>,
+    connections: Arc<Connections>,
     is_in_transaction: bool,
-    types: Types,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
-    avoided: u32,
-    used: Instant,
+    tries: usize,
 }
 
 /// A connector for TLS of the crate `tokio-postgres`, or `NoTls`.
@@ -181,63 +185,84 @@ impl<T> Tls for T where
 }
 
 pub(super) fn connect_by(tls: impl Tls) -> Connect {
-    Box::new(move |config| {
+    Arc::new(move |config, notices| {
         let tls = tls.clone();
         Box::pin(async move {
-            let (client, mut connection) = config.connect(tls).await.map_err(unavailable)?;
-            let driver: Driver = Box::new(move |context| connection.poll_message(context));
-            Ok((Held::Own(client), Some(driver)))
+            let (client, mut connection) = config.connect(tls).await?;
+            tokio::spawn(async move {
+                while let Some(Ok(message)) =
+                    poll_fn(|context| connection.poll_message(context)).await
+                {
+                    let AsyncMessage::Notification(notice) = message else { continue };
+                    if let Some(notices) = &notices {
+                        // Without a receiver, the store is gone.
+                        let _ = notices.send(notice);
+                    }
+                }
+            });
+            Ok(client)
         })
     })
 }
 
-#[cfg(feature = "pool")]
-pub(super) fn lend_by(pool: deadpool_postgres::Pool, runtime: Handle) -> Connect {
-    Box::new(move |_| {
-        let pool = pool.clone();
-        let taken = runtime.spawn(async move { pool.get().await });
-        Box::pin(async move {
-            let (is_over, error): (_, Box<dyn std::error::Error + Send + Sync>) = match taken.await
-            {
-                Ok(Ok(taken)) => return Ok((Held::Lent(Some(taken)), None)),
-                Ok(Err(error)) => (matches!(error, PoolError::Closed), error.into()),
-                // A hook of the pool panicked, before any statement, or the runtime has ended.
-                Err(error) => (!error.is_panic(), error.into()),
-            };
-            // Then no settlement can be written any more.
-            let reason =
-                if is_over { StoreErrorReason::Closed } else { StoreErrorReason::Unavailable };
-            Err(StoreError::with_source(reason, error))
-        })
-    })
+impl Opener {
+    async fn open(&self, notices: Notices) -> Result<Client, Error> {
+        let mut config = self.config.clone();
+        if !self.is_pooled.load(SeqCst) {
+            let old = config.get_options().unwrap_or_default();
+            let options = format!("{old} {OPTIONS}");
+            config.options(options.trim());
+        }
+        (self.connect)(config, notices).await
+    }
+}
+
+impl deadpool_postgres::Connect for Opener {
+    fn connect(&self, _: &Config) -> Opening<'_, (Client, JoinHandle<()>)> {
+        // The pool aborts this task, and not the one that tells the server of the end.
+        Box::pin(async { Ok((self.open(None).await?, tokio::spawn(ready(())))) })
+    }
+}
+
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    StoreError::with_source(StoreErrorReason::Other, error)
 }
 
 impl Connections {
-    /// Starts the thread. All sessions have the options.
-    pub(super) fn start(
+    /// Starts a pool of the store's own.
+    pub(super) fn open(
         mut config: Config,
         connect: Connect,
         schema: &str,
-        options: &'static str,
-        are_lent: bool,
     ) -> StoreResult<Arc<Self>> {
         bound_waits(&mut config);
         if config.get_application_name().is_none() {
             config.application_name("delaywheel");
         }
-        let failed = |error| StoreError::with_source(StoreErrorReason::Other, error);
+        let own = Opener { config, connect, is_pooled: Arc::default() };
+        let manager = Manager::from_connect(Config::new(), own.clone(), ManagerConfig::default());
+        // The others are not used, and closed.
+        let pool = Pool::builder(manager).max_size(MOST).queue_mode(QueueMode::Lifo);
+        Self::start(pool.build().map_err(failed)?, None, Some(own), schema)
+    }
+
+    /// Starts the thread. `driver` is the runtime of a pool of the user.
+    pub(super) fn start(
+        pool: Pool,
+        driver: Option<Handle>,
+        own: Option<Opener>,
+        schema: &str,
+    ) -> StoreResult<Arc<Self>> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (end, ended) = oneshot::channel();
         let connections = Arc::new(Self {
-            config,
-            connect,
+            pool,
+            driver: driver.unwrap_or_else(|| runtime.handle().clone()),
+            own,
             schema: schema.to_owned(),
-            options,
-            is_pooled: AtomicBool::new(are_lent),
-            are_lent,
-            types: Types::default(),
+            types: Mutex::default(),
+            avoided: AtomicU32::new(0),
             runtime: runtime.handle().clone(),
-            idle: Mutex::default(),
             _end: end,
         });
         let weak = Arc::downgrade(&connections);
@@ -248,22 +273,22 @@ impl Connections {
     }
 
     /// Finds out whether a pool is between: it refuses the settings of a session, or drops them.
-    pub(super) async fn probe(&self) -> StoreResult<()> {
-        if self.are_lent {
-            return Ok(());
-        }
+    pub(super) async fn probe(self: &Arc<Self>) -> StoreResult<()> {
+        let Some(own) = &self.own else { return Ok(()) };
         let is_refusal = |error: &StoreError| {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
             error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
         };
-        let is_pooled = match self.open(None).await {
-            Ok(client) => {
-                let shown = client.simple_query("SHOW plan_cache_mode").await;
+        let is_pooled = match self.take().await {
+            Ok(mut session) => {
+                let shown = session.client().simple_query("SHOW plan_cache_mode").await;
                 let is_set = |message: &SimpleQueryMessage| {
                     matches!(message, SimpleQueryMessage::Row(row)
                         if row.get(0) == Some("force_generic_plan"))
                 };
-                !shown.map_err(unavailable)?.iter().any(is_set)
+                let is_pooled = !shown.map_err(unavailable)?.iter().any(is_set);
+                session.give_back();
+                is_pooled
             }
             Err(error) if is_refusal(&error) => true,
             Err(error) => return Err(error),
@@ -272,75 +297,48 @@ impl Connections {
         if is_pooled {
             tracing::warn!("a pool such as PgBouncer is between: the store polls");
         }
-        self.is_pooled.store(is_pooled, SeqCst);
+        own.is_pooled.store(is_pooled, SeqCst);
         Ok(())
     }
 
     pub(super) fn are_pooled(&self) -> bool {
-        self.is_pooled.load(SeqCst)
+        self.own.as_ref().is_none_or(|own| own.is_pooled.load(SeqCst))
     }
 
-    pub(super) async fn open(
-        &self,
-        notices: Option<UnboundedSender<Notification>>,
-    ) -> StoreResult<Held> {
-        let mut config = self.config.clone();
-        if !self.are_pooled() {
-            let old = config.get_options().unwrap_or_default();
-            let options = format!("{old} {}", self.options);
-            config.options(options.trim());
-        }
-        let (client, driver) = (self.connect)(config).await?;
-        if let Some(mut driver) = driver {
-            self.runtime.spawn(async move {
-                while let Some(Ok(message)) = poll_fn(&mut driver).await {
-                    let AsyncMessage::Notification(notice) = message else { continue };
-                    if let Some(notices) = &notices {
-                        // Without a receiver, the store is gone.
-                        let _ = notices.send(notice);
-                    }
-                }
-            });
-        }
-        Ok(client)
+    /// Opens a connection that passes notifications on.
+    pub(super) async fn listen(&self, notices: UnboundedSender<Notification>) -> Option<Client> {
+        self.own.as_ref()?.open(Some(notices)).await.ok()
     }
 
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
-    async fn take(&self) -> StoreResult<Session> {
-        while let Some(mut session) = { self.idle.lock().pop() } {
-            session.may_commit = false;
-            if !session.client.is_closed() {
-                return Ok(session);
+    pub(super) async fn take(self: &Arc<Self>) -> StoreResult<Session> {
+        let pool = self.pool.clone();
+        let taken = self.driver.spawn(async move { pool.get().await });
+        let (is_over, error): (_, Box<dyn std::error::Error + Send + Sync>) = match taken.await {
+            Ok(Ok(client)) => {
+                let (client, connections) = (Some(client), Arc::clone(self));
+                let (is_in_transaction, may_commit, tries) = (false, false, 0);
+                return Ok(Session { client, connections, is_in_transaction, may_commit, tries });
             }
-        }
-        Ok(Session {
-            client: self.open(None).await?,
-            schema: self.schema.clone(),
-            statements: FxHashMap::default(),
-            begin: self.are_pooled().then(|| begin(self.options)),
-            is_in_transaction: false,
-            types: Arc::clone(&self.types),
-            may_commit: false,
-            avoided: 0,
-            used: Instant::now(),
-        })
+            Ok(Err(PoolError::Backend(error))) => return Err(unavailable(error)),
+            Ok(Err(error)) => (matches!(error, PoolError::Closed), error.into()),
+            // A hook of the pool panicked, before any statement, or the runtime has ended.
+            Err(error) => (!error.is_panic(), error.into()),
+        };
+        // Then no settlement can be written any more.
+        let reason = if is_over { StoreErrorReason::Closed } else { StoreErrorReason::Unavailable };
+        Err(StoreError::with_source(reason, error))
     }
 
-    fn give_back(&self, mut session: Session) {
-        #[cfg(feature = "pool")]
-        if let Held::Lent(client) = &mut session.client {
-            *client = None;
-            return;
-        }
-        session.used = Instant::now();
-        self.idle.lock().push(session);
-    }
-
+    /// Closes connections of the store's own that were not used for a time, but for one.
     fn close_idle(&self) {
-        let mut idle = self.idle.lock();
-        let old = idle.iter().take_while(|session| session.used.elapsed() >= IDLE).count();
-        let old = old.min(idle.len().saturating_sub(1));
-        idle.drain(..old);
+        if self.own.is_some() {
+            let mut others = self.pool.status().available;
+            self.pool.retain(|_, metrics| {
+                others = others.saturating_sub(1);
+                others == 0 || metrics.last_used() < IDLE
+            });
+        }
     }
 }
 
@@ -354,8 +352,8 @@ async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>)
 }
 
 /// Returns the begin of a transaction with settings that are options of a session otherwise.
-fn begin(options: &str) -> String {
-    let settings = options.split("-c ").filter_map(|option| option.trim().split_once('='));
+fn begin_pooled() -> String {
+    let settings = OPTIONS.split("-c ").filter_map(|option| option.trim().split_once('='));
     let settings =
         settings.map(|(name, value)| format!("; SET LOCAL {name} = '{}'", value.replace('\\', "")));
     format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())
@@ -420,24 +418,37 @@ impl Turn {
     ) -> StoreResult<Vec<Row>> {
         run!(self, session => session.query(sql, parameters).await)
     }
+}
 
-    pub(super) async fn run(&self) -> StoreResult<Run<'_>> {
-        let session = self.connections.take().await?;
-        Ok(Run { session, connections: &self.connections, tries: 0 })
+impl Drop for Session {
+    fn drop(&mut self) {
+        // After a panic or a loss. The pool must not lend a connection with an open transaction.
+        drop(self.client.take().map(Object::take));
     }
 }
 
-impl Run<'_> {
-    /// Ends a try, and the run unless there is another one.
-    pub(super) fn end<R>(mut self, result: Result<R, Error>) -> ControlFlow<StoreResult<R>, Self> {
+impl Session {
+    fn client(&self) -> &Object {
+        self.client.as_ref().expect("it was not returned")
+    }
+
+    fn give_back(&mut self) {
+        self.client = None;
+    }
+
+    /// Ends a try, and returns the connection unless there is another try.
+    pub(super) fn finish<R>(
+        mut self,
+        result: Result<R, Error>,
+    ) -> ControlFlow<StoreResult<R>, Self> {
         let error = match result {
             Ok(result) => {
-                self.connections.give_back(self.session);
+                self.give_back();
                 return ControlFlow::Break(Ok(result));
             }
             Err(error) => error,
         };
-        let may_commit = mem::take(&mut self.session.may_commit);
+        let may_commit = mem::take(&mut self.may_commit);
         self.tries += 1;
         // A standby, or it was the primary: a new connection may find the primary. Or the server
         // does not know a prepared statement, or refuses its plan: a new session prepares it again.
@@ -449,85 +460,42 @@ impl Run<'_> {
                     | &SqlState::FEATURE_NOT_SUPPORTED
             )
         );
-        if are_stale {
-            self.connections.idle.lock().clear();
+        if are_stale && self.connections.own.is_some() {
+            self.connections.pool.retain(|_, _| false);
         }
-        let is_lost = are_stale || error.as_db_error().is_none() || self.session.client.is_closed();
+        let is_lost = are_stale || error.as_db_error().is_none() || self.client().is_closed();
         if !is_lost && is_conflict(&error) && self.tries < TRIES {
             return ControlFlow::Continue(self);
         }
         if !is_lost {
-            self.connections.give_back(self.session);
+            self.give_back();
         }
         ControlFlow::Break(Err(store_error(error, may_commit)))
     }
-}
 
-/// Limits the waits for a server that does not answer, unless the user has set limits. Without
-/// them, the kernel sends a request again for 15 minutes, and waits for an answer for hours.
-fn bound_waits(config: &mut Config) {
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(Duration::from_secs(5));
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(GONE);
-    }
-    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
-        config.keepalives_idle(GONE / 2);
-    }
-    if config.get_keepalives_interval().is_none() {
-        config.keepalives_interval(GONE / 6);
-    }
-    if config.get_keepalives_retries().is_none() {
-        config.keepalives_retries(3);
-    }
-}
-
-impl Deref for Held {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        match self {
-            Self::Own(client) => client,
-            #[cfg(feature = "pool")]
-            Self::Lent(client) => client.as_ref().expect("only a drop takes it"),
-        }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // After a panic or a loss. The pool must not lend a connection with an open transaction.
-        #[cfg(feature = "pool")]
-        if let Held::Lent(client) = &mut self.client {
-            drop(client.take().map(deadpool_postgres::Object::take));
-        }
-    }
-}
-
-impl Session {
     /// Runs a statement, which outside of a transaction is one by itself.
     pub(super) async fn query(
         &mut self,
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
-        if self.begin.is_none() {
+        let must_begin = !self.is_in_transaction && !self.commits_alone();
+        if must_begin {
+            self.begin().await?;
+        }
+        if self.commits_alone() {
             let statement = self.prepare(sql).await?;
             self.may_commit |= !self.is_in_transaction && !sql.trim_start().starts_with("SELECT");
-            return self.client.query(&statement, parameters).await;
+            return self.client().query(&statement, parameters).await;
         }
-        if self.is_in_transaction {
-            return self.query_typed(sql, parameters).await;
-        }
-        self.begin().await?;
         let result = self.query_typed(sql, parameters).await;
-        self.end(result).await
+        if must_begin { self.end(result).await } else { result }
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
-        let begin = self.begin.clone();
-        let result = self.execute(begin.as_deref().unwrap_or("BEGIN")).await;
+        let alone = self.commits_alone();
+        let begin = if alone { "BEGIN".to_owned() } else { begin_pooled() };
+        let result = self.execute(&begin).await;
         if result.is_err() {
             // A setting may have failed after the BEGIN, or the pool lent a failed transaction.
             return self.end(result).await;
@@ -551,7 +519,7 @@ impl Session {
 
     /// Returns whether a statement outside of a transaction is one by itself.
     pub(super) fn commits_alone(&self) -> bool {
-        self.begin.is_none()
+        !self.connections.are_pooled()
     }
 
     /// Starts a COPY, which outside of a transaction is one by itself.
@@ -562,57 +530,71 @@ impl Session {
     ) -> Result<BinaryCopyInWriter, Error> {
         let statement = self.prepare(sql).await?;
         self.may_commit |= !self.is_in_transaction;
-        Ok(BinaryCopyInWriter::new(self.client.copy_in(&statement).await?, types))
+        Ok(BinaryCopyInWriter::new(self.client().copy_in(&statement).await?, types))
     }
 
-    pub(super) fn may_copy(&mut self) -> bool {
-        let may_copy = self.avoided == 0;
-        self.avoided = self.avoided.saturating_sub(1);
-        may_copy
+    pub(super) fn may_copy(&self) -> bool {
+        let left = |left: u32| left.checked_sub(1);
+        self.connections.avoided.fetch_update(SeqCst, SeqCst, left).is_err()
     }
 
     /// The server has undone a COPY because an id was scheduled already.
     pub(super) fn avoid_copies(&mut self) {
-        self.avoided = AVOIDED;
+        self.connections.avoided.store(AVOIDED, SeqCst);
         self.may_commit = false;
     }
 
-    pub(super) async fn execute(&mut self, sql: &str) -> Result<(), Error> {
-        self.client.batch_execute(sql).await
+    pub(super) async fn execute(&self, sql: &str) -> Result<(), Error> {
+        self.client().batch_execute(sql).await
     }
 
-    async fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
-        if let Some(statement) = self.statements.get(sql) {
-            return Ok(statement.clone());
-        }
-        let statement = self.client.prepare(&self.own(sql)).await?;
+    /// Through another pool, the end of the statement must reach its session, within a transaction.
+    async fn prepare(&self, sql: &str) -> Result<Statement, Error> {
+        let (client, sql) = (self.client(), self.own(sql));
         if self.commits_alone() {
-            self.statements.insert(sql.to_owned(), statement.clone());
+            client.prepare_cached(&sql).await
+        } else {
+            client.prepare(&sql).await
         }
-        Ok(statement)
     }
 
     /// Runs a statement within a transaction, for which it is prepared once, to know the types of
-    /// its parameters.
-    async fn query_typed(
-        &mut self,
-        sql: &str,
-        parameters: Parameters<'_>,
-    ) -> Result<Vec<Row>, Error> {
-        let known = self.types.lock().get(sql).cloned();
+    /// its parameters. Rows would keep a prepared one beyond the end of the transaction.
+    async fn query_typed(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, Error> {
+        let known = self.connections.types.lock().get(sql).cloned();
         let types = if let Some(types) = known {
             types
         } else {
             let types = self.prepare(sql).await?.params().to_vec();
-            self.types.lock().insert(sql.to_owned(), types.clone());
+            self.connections.types.lock().insert(sql.to_owned(), types.clone());
             types
         };
         let parameters: Vec<_> = parameters.iter().copied().zip(types).collect();
-        self.client.query_typed(&self.own(sql), &parameters).await
+        self.client().query_typed(&self.own(sql), &parameters).await
     }
 
     fn own(&self, sql: &str) -> String {
-        sql.replace("{schema}", &self.schema).replace("{columns}", super::sql::COLUMNS)
+        sql.replace("{schema}", &self.connections.schema).replace("{columns}", super::sql::COLUMNS)
+    }
+}
+
+/// Limits the waits for a server that does not answer, unless the user has set limits. Without
+/// them, the kernel sends a request again for 15 minutes, and waits for an answer for hours.
+fn bound_waits(config: &mut Config) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(5));
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(GONE);
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(GONE / 2);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(GONE / 6);
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(3);
     }
 }
 

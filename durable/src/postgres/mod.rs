@@ -60,21 +60,6 @@ const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema.sql"))];
 #[expect(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "they are few")]
 const NEWEST: i32 = MIGRATIONS.len() as i32;
 
-/// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
-/// than many of them, and a plan from when the table was empty may be a scan of the whole table.
-///
-/// Statements of one transaction must see what others have committed meanwhile, and a commit must
-/// be durable, whatever the defaults of the database.
-///
-/// A machine that loses its power or its network leaves a transaction, whose locks keep records and
-/// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for
-/// the rows of a COPY after 30 seconds without a sign of life.
-const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
-    -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
-    -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
-    -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
-    -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
-
 /// Fewest timeouts for which COPY alone is faster than INSERT.
 const COPIED_ALONE: usize = 16;
 
@@ -283,7 +268,6 @@ impl PostgresStore {
     ///
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for a runtime of
     /// one worker, where [`Receipt::wait`](crate::Receipt::wait) would wait for its own thread.
-    #[cfg(feature = "pool")]
     pub async fn from_pool(
         pool: deadpool_postgres::Pool,
         schema: &str,
@@ -294,9 +278,7 @@ impl PostgresStore {
             let message = "the runtime of the pool has one worker only";
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
-        let lend = connection::lend_by(pool, runtime);
-        let connections = Connections::start(Config::new(), lend, schema, BY_INDEX, true)?;
-        Self::of(&connections, schema).await
+        Self::of(&Connections::start(pool, Some(runtime), None, schema)?, schema).await
     }
 
     async fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
@@ -938,10 +920,9 @@ async fn listen(shared: Weak<Shared>) {
             drop(store);
         } else {
             let (sender, notices) = mpsc::unbounded_channel();
-            let (opened, schema) = (store.connections.open(Some(sender)).await, &store.schema);
-            let schema = schema.clone();
+            let (opened, schema) = (store.connections.listen(sender).await, store.schema.clone());
             drop(store);
-            if let Ok(client) = opened {
+            if let Some(client) = opened {
                 // The error is that the connection was lost.
                 let _ = pass_on(&client, notices, &shared, &schema).await;
             }
@@ -986,7 +967,7 @@ async fn pass_on(
 fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Connections>> {
     check_name(schema)?;
     let config: Config = parameters.parse().map_err(unavailable)?;
-    Connections::start(config, connect, schema, BY_INDEX, false)
+    Connections::open(config, connect, schema)
 }
 
 fn check_name(schema: &str) -> StoreResult<()> {

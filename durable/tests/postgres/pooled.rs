@@ -1,6 +1,5 @@
 //! A `PgBouncer` in transaction mode between the store and its server.
 
-#[cfg(feature = "pool")]
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{
     fs,
@@ -106,21 +105,18 @@ fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
     assert_eq!(noted(&mut client), NOTED);
 }
 
-#[cfg(feature = "pool")]
 fn pool(server: &Server, size: usize) -> deadpool_postgres::Pool {
     let parameters = server.parameters().parse().expect("parameters");
     let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
     deadpool_postgres::Pool::builder(manager).max_size(size).build().expect("pool")
 }
 
-#[cfg(feature = "pool")]
 fn runtime(workers: usize) -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(workers).enable_all().build().expect("runtime")
 }
 
 /// Starts a server, and a store with connections of a pool on a runtime.
-#[cfg(feature = "pool")]
 fn pooled(
     size: usize,
     workers: usize,
@@ -133,7 +129,6 @@ fn pooled(
 }
 
 /// The blocking calls are made within the runtime of the pool.
-#[cfg(feature = "pool")]
 #[test]
 fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
     let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
@@ -173,7 +168,6 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
 }
 
 /// A worker of the runtime that drives the pool blocks for a call, and in virtual time for a timer.
-#[cfg(feature = "pool")]
 #[test]
 fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime() {
     let Some((_server, _, runtime, store)) = pooled(4, 4) else { return };
@@ -190,25 +184,7 @@ fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime()
     assert_eq!(direct.expect("count"), virtual_time.expect("count"));
 }
 
-#[cfg(feature = "pool")]
-#[test]
-fn calls_that_are_dropped_do_not_stand_in_the_line_of_a_pool() {
-    let Some((_server, pool, runtime, store)) = pooled(1, 2) else { return };
-    runtime.block_on(async {
-        let held = pool.get().await.expect("the only one");
-        for _ in 0..50 {
-            let call = tokio::time::timeout(Duration::from_millis(5), store.count()).await;
-            assert!(call.is_err(), "it waits");
-        }
-        let waiting = pool.status().waiting;
-        assert!(waiting <= 1, "{waiting} calls wait for the pool");
-        drop(held);
-        store.count().await.expect("count");
-    });
-}
-
 /// No store can take the end of its delivery any more.
-#[cfg(feature = "pool")]
 #[test]
 fn a_timer_ends_after_its_pool_or_the_runtime_has_ended() {
     for closes in [false, true] {
@@ -227,7 +203,6 @@ fn a_timer_ends_after_its_pool_or_the_runtime_has_ended() {
     }
 }
 
-#[cfg(feature = "pool")]
 #[test]
 fn a_panic_in_a_hook_of_a_pool_does_not_close_the_store() {
     let Some(server) = Server::start() else { return };
@@ -255,7 +230,6 @@ fn a_panic_in_a_hook_of_a_pool_does_not_close_the_store() {
 
 /// The transaction is one of the user that failed. One of the store is in the same state after its
 /// BEGIN if a setting fails.
-#[cfg(feature = "pool")]
 #[test]
 fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
     let Some((_server, pool, runtime, store)) = pooled(1, 2) else { return };
@@ -267,37 +241,6 @@ fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
         store.count().await.expect("count");
         assert_eq!(pool.status().size, 1, "its connection was returned");
     });
-}
-
-/// The call waits for a row in its transaction, on a connection of the store or of a pool.
-#[cfg(feature = "pool")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_is_dropped_is_carried_out_and_leaves_no_transaction() {
-    let Some(server) = Server::start() else { return };
-    let (own, pool) = (connect(&server), pool(&server, 1));
-    let (now, runtime) = (own.clock().now(), tokio::runtime::Handle::current());
-    let pooled = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime).await;
-    let (mut client, watcher) = (async_client(&server).await, async_client(&server).await);
-    for store in [own, pooled.expect("store")] {
-        let worker = store.enter(now, LONG, None).await.expect("enter");
-        let lock = client.transaction().await.expect("begin");
-        lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).await.expect("lock");
-        let waiting = async {
-            while watcher.query_one(WAITS, &[]).await.expect("waits").get::<_, i64>(0) == 0 {}
-        };
-        tokio::select! {
-            left = store.leave(worker) => panic!("{left:?}"),
-            () = waiting => (),
-        }
-        lock.commit().await.expect("commit");
-        // The next call of its kind follows it.
-        store.enter(now, LONG, None).await.expect("enter");
-        assert!(!store.renew(worker, now, LONG).await.expect("renew"), "it has left");
-        let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
-        let open: i64 = watcher.query_one(open, &[]).await.expect("sessions").get(0);
-        assert_eq!(open, 0);
-    }
-    assert_eq!(pool.status().size, 1, "its connection was returned");
 }
 
 /// The server has committed, and its session ends behind the pool before the answer.

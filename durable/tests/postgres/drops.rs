@@ -13,62 +13,10 @@ fn poll_once<R>(call: &mut Pin<Box<dyn Future<Output = StoreResult<R>> + Send + 
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
+/// They wait for a read that stalls. The timer drives its reads itself, so nothing but the drop
+/// tells of the end of a receipt.
 #[test]
-fn a_read_that_nobody_polls_delays_no_other() {
-    let Some((_server, store, _, _)) = stored() else { return };
-    let id = TimeoutId::new("a").expect("valid");
-    let mut parked = store.get(&id);
-    poll_once(&mut parked);
-    let (sender, ended) = mpsc::channel();
-    let other = store.clone();
-    thread::spawn(move || drop(sender.send(other.count().block_on())));
-    ended.recv_timeout(LONG).expect("it does not wait").expect("count");
-    assert_eq!(parked.block_on().expect("get"), None);
-}
-
-/// A table is locked, and readers give up.
-#[test]
-fn calls_that_are_dropped_leave_no_more_connections_than_lanes() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    client.batch_execute(STALL_READS).expect("stall");
-    let mut first = store.history(now, None, None, 1);
-    poll_once(&mut first);
-    wait_for(&mut client, STALLED);
-    drop(first);
-    for _ in 0..60 {
-        poll_once(&mut store.history(now, None, None, 1));
-    }
-    // By now, the thread of the connections has seen those calls.
-    store.are_current(&[]).block_on().expect("current");
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaywheel'";
-    let open: i64 = client.query_one(sql, &[]).expect("count").get(0);
-    assert!(open <= 2, "{open} connections");
-    client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    store.history(now, None, None, 1).block_on().expect("history");
-}
-
-#[test]
-fn a_call_that_is_dropped_before_its_turn_is_not_made() {
-    let Some((server, store, mut client, now)) = stored() else { return };
-    let worker = store.enter(now, LONG, None).block_on().expect("enter");
-    let mut watcher = self::client(&server);
-    let mut lock = client.transaction().expect("begin");
-    lock.query("SELECT FROM delaywheel.workers FOR UPDATE", &[]).expect("lock");
-    let mut leave = store.leave(worker);
-    poll_once(&mut leave);
-    wait_for(&mut watcher, WAITS);
-    drop(leave);
-    poll_once(&mut store.enter(now, LONG, Some("dropped")));
-    lock.commit().expect("commit");
-    store.enter(now, LONG, Some("kept")).block_on().expect("enter");
-    let sql = "SELECT string_agg(name, ' ') FROM delaywheel.workers";
-    let left: String = watcher.query_one(sql, &[]).expect("workers").get(0);
-    assert_eq!(left, "kept");
-}
-
-/// The timer drives its reads itself, so nothing but the drop tells of the end of the receipt.
-#[test]
-fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
+fn calls_that_are_dropped_before_their_turn_are_not_made_and_open_no_connections() {
     let Some((_server, store, mut client, now)) = stored() else { return };
     let timer = DurableTimer::builder(store.clone()).build_with(|_| ()).expect("start");
     client.batch_execute(STALL_READS).expect("stall");
@@ -79,14 +27,21 @@ fn a_read_whose_receipt_is_dropped_before_its_turn_is_not_made() {
     client.batch_execute(count).expect("count");
     let mut first = store.history(now, None, None, 1);
     poll_once(&mut first);
+    wait_for(&mut client, STALLED);
+    for _ in 0..60 {
+        poll_once(&mut store.history(now, None, None, 1));
+    }
     let dropped = timer.history(None, None, 1);
-    // By now, the thread of the connections has seen that call, and then the drop.
+    // By now, the thread of the connections has seen those calls, and then the drop.
     store.are_current(&[]).block_on().expect("current");
     drop(dropped);
     store.are_current(&[]).block_on().expect("current");
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaywheel'";
+    let open: i64 = client.query_one(sql, &[]).expect("count").get(0);
+    assert!(open <= 9, "{open} connections");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+    timer.history(None, None, 1).wait().expect("it waits for none that nobody polls");
     first.block_on().expect("history");
-    timer.history(None, None, 1).wait().expect("history");
     let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
     assert_eq!(made, 2);
 }
@@ -119,24 +74,7 @@ fn a_slow_read_delays_no_delivery_of_another_queue() {
     read.block_on().expect("the read has waited meanwhile");
 }
 
-/// The timer does not look by itself, and its own process has sent the notification.
-#[test]
-fn a_timer_hears_of_a_leave_whose_future_nobody_polls() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    let worker = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
-    put(&store, "a", now.saturating_sub(SECOND));
-    assert_eq!(claim(&store, worker, now).len(), 1);
-    let (timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
-    deliver(&timer, &seen, "before");
-    let mut leave = store.leave(worker);
-    poll_once(&mut leave);
-    let sql = "SELECT FROM delaywheel.workers WHERE id = $1";
-    until(|| client.query(sql, &[&worker.0.cast_signed()]).expect("query").is_empty());
-    drop(leave);
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
-}
-
-/// The same if the call panics: the server has committed, and the store cannot read the answer.
+/// The server has committed, and the store cannot read the answer. The timer does not look by itself.
 #[test]
 fn a_timer_hears_of_a_change_whose_call_panics() {
     let Some((_server, store, mut client, _)) = stored() else { return };

@@ -2,11 +2,12 @@
 
 use std::{error::Error, num::NonZeroU32};
 
-use delaywheel_durable::{AttemptEnd, Backoff, Repeat};
+use delaywheel_durable::{AttemptEnd, Repeat};
 
 use super::*;
 
-/// A user's transaction holds the row, and the timer must cancel, deliver and settle others.
+/// A user's transaction holds three rows, one of a delivery that ends meanwhile. The timer must
+/// cancel, deliver and settle others.
 #[tokio::test]
 async fn a_locked_row_delays_its_own_commands_only() {
     let Some(server) = Server::start() else { return };
@@ -25,11 +26,15 @@ async fn a_locked_row_delays_its_own_commands_only() {
         begin.elapsed()
     };
     let alone = deliver_50("alone");
+    timer.schedule("ends", Duration::ZERO, b"").wait().expect("schedule");
+    let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     let mut client = async_client(&server).await;
     let transaction = client.transaction().await.expect("begin");
     let id = |id| TimeoutId::new(id).expect("valid");
     store.cancel_in(&transaction, &id("x")).await.expect("cancel");
     store.cancel_in(&transaction, &id("late")).await.expect("cancel");
+    assert!(store.acknowledge_in(&transaction, delivery.record()).await.expect("acknowledge"));
+    delivery.retry("over the limit of its handler");
     let (first, second) = (timer.cancel("x"), timer.schedule("x", SECOND, b""));
     let refused = timer.cancel("late");
     let beside = deliver_50("beside");
@@ -43,65 +48,6 @@ async fn a_locked_row_delays_its_own_commands_only() {
     transaction.commit().await.expect("commit");
     assert!(!last.0.wait().expect("answer").is_cancelled() || last.1.wait().is_ok());
     assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
-}
-
-/// A transaction of the user holds 400 rows, and commands for all of them are one group. If each
-/// were tried first, that would take 40 seconds.
-#[test]
-fn many_locked_rows_hardly_delay_a_command_that_came_with_them() {
-    let Some((_server, store, mut client, _)) = stored() else { return };
-    let (timer, _deliveries) = held(store);
-    let far = timer.now().saturating_add(600 * SECOND);
-    let ids: Vec<_> = (0..400).map(|number| format!("{number}")).collect();
-    let new = ids.iter().map(|id| NewTimeout::new(id, far, b"").expect("valid"));
-    timer.schedule_batch(new.collect()).wait().expect("schedule");
-    let mut lock = client.transaction().expect("begin");
-    lock.query("SELECT FROM delaywheel.timeouts FOR UPDATE", &[]).expect("lock");
-    let start = Instant::now();
-    let cancels: Vec<_> = ids.iter().map(|id| timer.cancel(id)).collect();
-    timer.schedule("other", 600 * SECOND, b"").wait().expect("schedule");
-    println!("{:?}", start.elapsed());
-    assert!(start.elapsed() < 20 * SECOND, "{:?}", start.elapsed());
-    drop(cancels);
-}
-
-/// A handler with an open transaction exceeds its limit, and schedules before it commits. If it was
-/// over the limit before its transaction had the row, it tries again.
-#[test]
-fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
-    let Some(server) = Server::start() else { return };
-    let (sender, done) = mpsc::channel();
-    let store = connect(&server);
-    let own = Arc::new(parking_lot::Mutex::new(None::<DurableTimer>));
-    let (parameters, timer) = (server.parameters(), Arc::clone(&own));
-    let backoff = Backoff::new(SECOND).max(SECOND).attempts(u32::MAX);
-    let built = DurableTimer::builder(store)
-        .handler_limit(Some(SECOND / 10))
-        .backoff(backoff)
-        .build_blocking(move |delivery| {
-            let (id, token) = (delivery.id().as_str(), delivery.claim().token.cast_signed());
-            let timer = timer.lock().clone();
-            let Some(own) = timer.filter(|_| id == "first") else {
-                return Ok(sender.send(id.to_owned())?);
-            };
-            let mut client = postgres::Client::connect(&parameters, postgres::NoTls)?;
-            let mut transaction = client.transaction()?;
-            let acknowledge = "SELECT delaywheel.acknowledge($1, $2)";
-            if !transaction.query_one(acknowledge, &[&id, &token])?.get::<_, bool>(0) {
-                return Err("too late".into());
-            }
-            until(|| !delivery.is_current());
-            own.schedule("second", Duration::ZERO, b"").wait()?;
-            Ok(transaction.rollback()?)
-        })
-        .expect("start");
-    *own.lock() = Some(built.clone());
-    built.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
-    assert_eq!(done.recv_timeout(LONG).expect("delivery"), "second");
-    // The handler leaves the next attempt alone, which is after the settlement of this one.
-    *own.lock() = None;
-    while done.recv_timeout(LONG).expect("delivery") != "first" {}
-    assert!(built.finish(LONG));
 }
 
 /// A table of the user has a rule that the crate does not know, and pages of it cannot be read.
@@ -167,90 +113,29 @@ async fn a_store_works_and_ends_within_a_runtime() {
     drop(store);
 }
 
-/// Three workers, each of which could hold all timeouts. Each waits for the first delivery of the
-/// others.
-#[test]
-fn workers_share_what_is_due_at_once() {
-    const EACH: Duration = Duration::from_millis(20);
-    let Some((server, store, _, _)) = stored() else { return };
-    let due = store.clock().now().saturating_add(2 * SECOND);
-    let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
-    let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
-    store.write(due, &commands).block_on().expect("write");
-    let all = Arc::new(Barrier::new(3));
-    let timers = [(); 3].map(|()| {
-        let store = connect(&server);
-        let builder = DurableTimer::builder(store).threads(4);
-        let (all, first) = (Arc::clone(&all), std::sync::Once::new());
-        let handler = move |_: &Delivery| {
-            first.call_once(|| _ = all.wait());
-            thread::sleep(EACH);
-            Ok(())
-        };
-        builder.build_blocking(handler).expect("start")
-    });
-    let acknowledged = || timers.each_ref().map(|timer| timer.stats().acknowledged);
-    until(|| acknowledged().iter().sum::<u64>() >= 600);
-    println!("shares {:?}", acknowledged());
-    assert!(acknowledged().iter().all(|&share| share >= 100), "{:?}", acknowledged());
-}
-
-/// This process does not know the zone, another one does.
-#[test]
-fn a_timeout_of_an_unknown_zone_is_left_to_others() {
-    let Some(server) = Server::start() else { return };
-    let (timer, seen) = start(&server);
-    let now = timer.now();
-    let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
-    let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
-    timer.schedule_new(new).wait().expect("schedule");
-    deliver(&timer, &seen, "b");
-    while timer.get("a").wait().expect("get").expect("kept").error.is_none() {
-        thread::yield_now();
-    }
-    let store = timer.store();
-    let other = store.enter(now, 60 * SECOND, None).block_on().expect("enter");
-    let request = |cron| ClaimRequest { cron, ..ClaimRequest::new(now, WallTime::MAX) };
-    let claim = |cron| {
-        store.claim(other, &request(cron)).block_on().expect("claim").expect("lease").records
-    };
-    // A claim of this worker may still be under way, and take it once more.
-    let record = loop {
-        assert_eq!(claim(false).len(), 0);
-        if let Some(record) = claim(true).pop() {
-            break record;
-        }
-        thread::yield_now();
-    };
-    assert!(record.error.is_some());
-    assert_eq!(record.attempt, 0);
-    // This worker still delivers those whose zone it knows.
-    let repeat = Repeat::cron("0 9 * * *", "UTC").expect("rule");
-    let new = NewTimeout::new("c", now, b"").expect("valid").repeat(repeat);
-    timer.schedule_new(new).wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "c");
-}
-
-/// An operator sees it, and may schedule it with another rule.
+/// Workers that know no zones pass it over. If a transaction acknowledges it, an operator sees it.
 #[tokio::test]
-async fn a_timeout_of_an_unknown_zone_that_a_transaction_acknowledges_is_dead() {
+async fn a_timeout_of_an_unknown_zone_is_left_to_others_or_dead() {
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
     let now = store.clock().now();
     store.keep_history(LONG);
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
-    store.write(now, &[Command::Schedule(new.clone())]).block_on().expect("write");
-    let worker = store.enter(now, LONG, None).block_on().expect("enter");
+    store.write(now, &[Command::Schedule(new.clone())]).await.expect("write");
+    let worker = store.enter(now, LONG, None).await.expect("enter");
+    let request = ClaimRequest { cron: false, ..ClaimRequest::new(now, WallTime::MAX) };
+    let left = store.claim(worker, &request).await.expect("claim").expect("lease");
+    assert_eq!((left.records.len(), left.next), (0, None));
     let claims = claim(&store, worker, now);
-    assert_eq!(store.begin(now, &claims, None).block_on().expect("begin"), [Begun::Begun]);
-    let record = store.get(&new.id).block_on().expect("get").expect("kept");
+    assert_eq!(store.begin(now, &claims, None).await.expect("begin"), [Begun::Begun]);
+    let record = store.get(&new.id).await.expect("get").expect("kept");
     let client = async_client(&server).await;
     assert!(store.acknowledge_in(&client, &record).await.expect("acknowledge"));
-    let record = store.get(&new.id).block_on().expect("get").expect("kept");
+    let record = store.get(&new.id).await.expect("get").expect("kept");
     assert_eq!((record.state, record.attempt), (State::Dead, 1));
     assert!(record.error.is_some());
-    let history = store.history(now, None, None, 9).block_on().expect("history");
+    let history = store.history(now, None, None, 9).await.expect("history");
     assert_eq!(history[0].end, AttemptEnd::Dead);
 }
 
@@ -308,53 +193,10 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
     drop(waits);
 }
 
-/// An old transaction keeps the server from forgetting the entries of what was delivered.
+/// After a failover, the address leads to another server. Or the server refuses the plan of a
+/// prepared statement whose result has other types by now.
 #[test]
-fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
-    let Some(server) = Server::start() else { return };
-    let (timer, seen) = start(&server);
-    deliver(&timer, &seen, "first");
-    let mut client = client(&server);
-    let old = client.build_transaction();
-    let mut old =
-        old.isolation_level(postgres::IsolationLevel::RepeatableRead).start().expect("begin");
-    old.query("SELECT count(*) FROM delaywheel.timeouts", &[]).expect("snapshot");
-    let count = |timer: &DurableTimer| timer.stats().acknowledged;
-    let deliver = |from: u64, count_of: u64| {
-        let now = timer.now();
-        let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
-        let batch = (from..from + count_of).map(new).collect();
-        timer.schedule_batch(batch).wait().expect("schedule");
-        until(|| count(&timer) >= 1 + from + count_of);
-    };
-    deliver(0, 5_000);
-    let mut watcher = self::client(&server);
-    let reads = "SELECT idx_tup_read FROM pg_stat_user_indexes
-        WHERE indexrelname = 'timeouts_pending'";
-    let mut reads = || {
-        watcher.batch_execute("SELECT pg_stat_clear_snapshot()").expect("clear");
-        watcher.query_one(reads, &[]).expect("reads").get::<_, i64>(0)
-    };
-    // A connection reports after up to 10 seconds, or when it is closed.
-    let settled = |reads: &mut dyn FnMut() -> i64| loop {
-        let before = reads();
-        thread::sleep(12 * SECOND);
-        if reads() == before {
-            break before;
-        }
-    };
-    let before = settled(&mut reads);
-    for number in 0..20 {
-        deliver(5_000 + number, 1);
-    }
-    let read = settled(&mut reads) - before;
-    // The first looks at all of them.
-    assert!(read < 50_000, "{read} entries for 20 timeouts");
-}
-
-/// After a failover, the address leads to another server.
-#[test]
-fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
+fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_table() {
     let Some(server) = Server::start() else { return };
     drop(connect(&server));
     let mut client = client(&server);
@@ -362,28 +204,18 @@ fn a_store_keeps_no_connection_to_a_server_that_may_only_read() {
     client.batch_execute(&format!("{standby} {STALL_READS}")).expect("a standby");
     let store = connect(&server);
     let now = store.clock().now();
-    // Two calls at once have two connections.
+    // Two calls at once have two connections. The later end is used first.
     let history = || store.history(now, None, None, 1).block_on();
-    let history = during(&mut client, history, |_| {
-        store.are_current(&[]).block_on().expect("current");
-    });
-    history.expect("history");
+    let queues = || store.queues().block_on();
+    during(&mut client, history, |_| drop(queues().expect("queues"))).expect("history");
     let new = NewTimeout::new("a", now, b"").expect("valid");
     let write = || store.write(new.due, &[Command::Schedule(new.clone())]).block_on();
     assert_eq!(reason(write()), StoreErrorReason::ReadOnly);
     let primary = "ALTER DATABASE postgres RESET default_transaction_read_only";
     client.batch_execute(primary).expect("the primary");
     write().expect("a new connection");
-}
 
-/// The server refuses the plan of a prepared statement whose result has other types by now.
-#[test]
-fn a_store_prepares_statements_again_after_a_change_of_a_table() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    let queues = || store.queues().block_on();
-    client.batch_execute(STALL_READS).expect("a view");
-    // Two calls at once have two connections. The later end is used first.
-    let history = || store.history(now, None, None, 1).block_on();
+    client.batch_execute("SELECT pg_advisory_lock(1)").expect("lock");
     during(&mut client, history, |_| drop(queues().expect("queues"))).expect("history");
     let before = queues().expect("queues");
     let change = "ALTER TABLE delaywheel.queues RENAME TO old;
@@ -393,41 +225,16 @@ fn a_store_prepares_statements_again_after_a_change_of_a_table() {
     assert_eq!(queues().expect("a new session"), before);
 }
 
-/// The errors have the number of the session.
+/// SQL functions and transactions of users also add them.
 #[test]
-fn a_call_that_a_trigger_of_the_user_refuses_keeps_its_connection() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    let refuse = "
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-            'BEGIN RAISE EXCEPTION ''session %'', pg_backend_pid(); END';
-        CREATE TRIGGER refuse BEFORE INSERT ON delaywheel.timeouts EXECUTE FUNCTION refuse();";
-    client.batch_execute(refuse).expect("trigger");
-    let new = [Command::Schedule(NewTimeout::new("a", now, b"").expect("valid"))];
-    let refused = || format!("{:?}", store.write(now, &new).block_on().expect_err("refused"));
-    let first = refused();
-    assert!(first.contains("session "), "{first}");
-    for _ in 1..10 {
-        assert_eq!(refused(), first);
-    }
-}
-
-/// SQL functions and transactions of users end these attempts.
-#[test]
-fn sql_that_acknowledges_removes_attempts_whose_time_is_over() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    let old = "INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
-        SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32)";
-    client.batch_execute(old).expect("old attempts");
-    let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
-    let commands: Vec<_> = (0..16).map(|number| Command::Schedule(new(number))).collect();
-    store.write(now, &commands).block_on().expect("write");
-    let worker = store.enter(now, LONG, None).block_on().expect("enter");
-    let request =
-        ClaimRequest { begins: true, ..ClaimRequest::new(now, now.saturating_add(SECOND)) };
-    for record in store.claim(worker, &request).block_on().expect("claim").expect("lease").records {
-        let keep = "SELECT delaywheel.acknowledge($1, $2, NULL, now() + interval '1 hour')";
-        client.query(keep, &[&record.id.as_str(), &record.token.cast_signed()]).expect("call");
-    }
+fn attempts_that_end_remove_others_whose_time_is_over() {
+    let Some((_server, _, mut client, _)) = stored() else { return };
+    let attempts = "
+        INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
+        SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32);
+        INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
+        SELECT 'new', '', now(), 1, now(), 0, now() + interval '1 hour' FROM generate_series(1, 16)";
+    client.batch_execute(attempts).expect("attempts");
     let ids = "SELECT count(*), count(*) FILTER (WHERE id = 'old') FROM delaywheel.history";
     let row = client.query_one(ids, &[]).expect("history");
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (16, 0));

@@ -2,22 +2,6 @@
 
 use super::*;
 
-/// Another program may insert rows by itself, and a notification may be lost.
-#[test]
-fn a_row_without_a_notification_is_found_by_the_next_look() {
-    let Some(server) = Server::start() else { return };
-    let (timer, seen) = telling(builder(&server.parameters()).recheck(Some(SECOND / 20)));
-    let mut client = client(&server);
-    // The begin of listening makes the timer look as well, but only once.
-    for id in ["a", "b", "c"] {
-        let insert = "INSERT INTO delaywheel.timeouts (id, due, next_at, payload)
-            VALUES ($1, now(), now(), '')";
-        client.execute(insert, &[&id]).expect("insert");
-        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
-    }
-    assert!(timer.finish(LONG));
-}
-
 /// The timer never looks just because some time has passed, so nothing but a notification can make
 /// it claim. The bench `targets` measures how long that takes.
 #[test]

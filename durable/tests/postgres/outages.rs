@@ -61,22 +61,6 @@ fn a_queue_with_a_rate_goes_on_without_its_row() {
     assert_eq!(permits(now.saturating_add(LONG)), 1);
 }
 
-/// The server resumes the queue, and the answer is lost. The timer does not look by itself.
-#[test]
-fn a_worker_hears_of_its_own_resume_of_unknown_outcome() {
-    let Some(server) = Server::start() else { return };
-    let proxy = Proxy::start(&server.parameters());
-    let (timer, seen) = telling(builder(proxy.parameters()).recheck(None).lease(10 * LONG));
-    timer.pause("").wait().expect("pause");
-    let before = timer.stats().empty_claims;
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    until(|| timer.stats().empty_claims != before);
-    proxy.arm("COMMIT", Cut::Answer);
-    timer.resume("").wait().expect_err("cut");
-    assert!(proxy.has_cut());
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
-}
-
 /// The timer does not look by itself.
 #[test]
 fn an_occurrence_that_sql_schedules_is_noticed() {

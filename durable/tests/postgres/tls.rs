@@ -43,20 +43,9 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
         PostgresStore::connect_blocking(&parameters, "delaywheel", tls)
     };
     // The server reads its settings again at a time of its own.
-    let deadline = Instant::now() + LONG;
-    let store = loop {
-        match connect() {
-            Ok(store) => break store,
-            Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
-        }
-    };
-
-    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
-    timer.schedule("now", Duration::ZERO, b"").wait().expect("schedule");
-    while timer.stats().acknowledged == 0 {
-        assert!(Instant::now() < deadline, "{:?}", timer.stats());
-        std::thread::yield_now();
-    }
+    until(|| connect().is_ok());
+    let (timer, seen) = telling(DurableTimer::builder(connect().expect("connect")));
+    deliver(&timer, &seen, "now");
     timer.get("now").wait().expect("get");
     let sql = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl
         JOIN pg_stat_activity USING (pid) WHERE application_name = 'tls'";

@@ -289,29 +289,17 @@ fn kept_counts_read_few_rows_while_an_old_transaction_is_open() {
 fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
     let Some(server) = Server::start() else { return };
     let mut client = client(&server);
-    let mut clock = |text: &str| {
-        let sql = format!(
-            "CREATE OR REPLACE FUNCTION ahead.clock_timestamp() RETURNS timestamptz
-                LANGUAGE plpgsql AS $$ BEGIN {text} RETURN now(); END $$"
-        );
-        client.batch_execute(&sql).expect("clock");
-    };
-    self::client(&server)
-        .batch_execute(
-            "CREATE SCHEMA ahead; ALTER DATABASE postgres SET search_path = ahead, pg_catalog",
-        )
-        .expect("path");
-    clock("");
+    clock(&mut client, "");
     let store = connect(&server);
     let now = store.clock().now();
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     for code in ["57014", "55P03", "40P01"] {
         let id = put(&store, code, now);
-        clock(&format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
+        clock(&mut client, &format!("RAISE EXCEPTION USING ERRCODE = '{code}';"));
         let request = ClaimRequest::new(now, now.saturating_add(SECOND));
         let failed = reason(store.claim(worker, &request).block_on());
         assert_eq!(failed, StoreErrorReason::OutcomeUnknown, "{code}");
-        clock("");
+        clock(&mut client, "");
         assert_eq!(state(&store, &id), State::Claimed, "{code}");
     }
 }

@@ -42,6 +42,8 @@ fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
     let mut lock = client.transaction().expect("begin");
     let row = "SELECT FROM delaywheel.timeouts WHERE id = 'b' FOR UPDATE";
     lock.query(row, &[]).expect("lock");
+    let found = store.locked(&ids.each_ref()).block_on().expect("locked");
+    assert_eq!(found, ids[1..]);
     let states = || ids.each_ref().map(|id| state(&store, id));
     assert_eq!(store.keep_only(worker, &[]).block_on().expect("keep"), 1);
     assert_eq!(states(), [State::Pending, State::Claimed]);
@@ -103,21 +105,13 @@ fn a_lease_is_renewed_during_a_slow_claim_and_while_the_timeouts_are_locked() {
     assert_eq!(state(&store, &a), State::Pending);
 }
 
-/// A clock of the server that is ahead by a number of seconds, which SQL functions find first.
-const STEPS: &str = "
-    CREATE SCHEMA ahead;
-    CREATE TABLE ahead.seconds AS SELECT 0 AS number;
-    CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-        'SELECT pg_catalog.clock_timestamp() + number * interval ''1 second'' FROM ahead.seconds';
-    ALTER DATABASE postgres SET search_path = ahead, pg_catalog;";
-
 #[test]
 fn a_process_that_only_schedules_hears_of_a_step_of_the_clock() {
     let Some(server) = Server::start() else { return };
     let mut client = client(&server);
-    client.batch_execute(STEPS).expect("steps");
+    clock(&mut client, "");
     let timer = DurableTimer::builder(connect(&server)).build().expect("start");
     let ahead = timer.now().saturating_add(3_000 * SECOND);
-    client.batch_execute("UPDATE ahead.seconds SET number = 3600").expect("step");
+    clock(&mut client, "RETURN pg_catalog.clock_timestamp() + interval '1 hour';");
     until(|| timer.now() >= ahead);
 }

@@ -1,16 +1,35 @@
 //! A `PgBouncer` in transaction mode between the store and its server.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
     process::{Child, Stdio},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
 };
 
 use super::*;
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
+
+/// Notes the settings of each transaction that adds or removes timeouts.
+const NOTE: &str = "
+    CREATE TABLE noted (setting text);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO noted VALUES (concat_ws(' ', current_setting('synchronous_commit'),
+            current_setting('transaction_isolation'), current_setting('lock_timeout') <> '0',
+            current_setting('idle_in_transaction_session_timeout')));
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();";
+
+/// The settings of all transactions of the store.
+const NOTED: &str = "on read committed t 10s";
+
+fn noted(client: &mut postgres::Client) -> String {
+    client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one").get(0)
+}
 
 /// Ends with the test.
 struct PgBouncer {
@@ -22,11 +41,7 @@ struct PgBouncer {
 impl PgBouncer {
     /// Starts a pool of a few sessions, each transaction in the one that was not used for longest.
     /// Prints one line and returns `None` if `PgBouncer` is not installed.
-    fn start(server: &Server, settings: &str) -> Option<Self> {
-        Self::start_before(server, &server.port.to_string(), settings)
-    }
-
-    fn start_before(server: &Server, server_port: &str, settings: &str) -> Option<Self> {
+    fn start(server: &Server, parameters: &str, settings: &str) -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
             server::say("PgBouncer is not installed: the tests through it did not run");
             return None;
@@ -36,7 +51,7 @@ impl PgBouncer {
         let place = folder.path().display();
         let text = format!(
             "[databases]\n\
-             postgres = host=127.0.0.1 port={server_port} user=postgres\n\
+             postgres = {parameters}\n\
              [pgbouncer]\n\
              listen_addr =\nlisten_port = 6432\nunix_socket_dir = {place}\n\
              auth_type = any\npool_mode = transaction\nmin_pool_size = 3\n\
@@ -66,7 +81,7 @@ impl Drop for PgBouncer {
 fn the_store_conforms_through_a_pool_of_transactions() {
     let Some(server) = Server::start() else { return };
     for (number, settings) in ["", "ignore_startup_parameters = options"].iter().enumerate() {
-        let Some(pool) = PgBouncer::start(&server, settings) else { return };
+        let Some(pool) = PgBouncer::start(&server, &server.parameters(), settings) else { return };
         let schemas = std::cell::Cell::new(0);
         let open_next = || {
             schemas.set(schemas.get() + 1);
@@ -76,18 +91,24 @@ fn the_store_conforms_through_a_pool_of_transactions() {
     }
 }
 
-/// The timer looks only if the store tells it to.
+/// Also through a pool, where the timer looks only if the store tells it to, and hears of timeouts
+/// of others.
 #[test]
-fn timeouts_of_others_are_delivered_through_a_pool_by_a_look_each_second() {
+fn commits_are_durable_whatever_the_defaults_of_the_database() {
     let Some(server) = Server::start() else { return };
     let mut client = client(&server);
     for default in ["synchronous_commit = off", "default_transaction_isolation = serializable"] {
         client.batch_execute(&format!("ALTER DATABASE postgres SET {default}")).expect("default");
     }
-    let Some(pool) = PgBouncer::start(&server, "") else { return };
-    let (timer, seen) = listening(&pool.parameters);
     let other = connect(&server);
     client.batch_execute(NOTE).expect("trigger");
+    let (timer, seen) = start(&server);
+    deliver(&timer, &seen, "without a pool");
+    assert!(timer.finish(LONG));
+    assert_eq!(noted(&mut client), NOTED);
+
+    let Some(pool) = PgBouncer::start(&server, &server.parameters(), "") else { return };
+    let (timer, seen) = listening(&pool.parameters);
     for id in ["a", "b", "c"] {
         put(&other, id, other.clock().now());
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
@@ -248,9 +269,7 @@ fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
 fn a_commit_whose_session_ends_behind_a_pool_has_an_unknown_outcome() {
     let Some(server) = Server::start() else { return };
     let proxy = Proxy::start(&server.parameters());
-    let (_, rest) = proxy.parameters().split_once("port=").expect("port");
-    let port = rest.split(' ').next().expect("port");
-    let Some(pool) = PgBouncer::start_before(&server, port, "") else { return };
+    let Some(pool) = PgBouncer::start(&server, proxy.parameters(), "") else { return };
     let timer = DurableTimer::builder(open(&pool.parameters, "delaywheel")).build().expect("start");
     timer.schedule("before", LONG, b"").wait().expect("schedule");
     // Not the words READ COMMITTED.

@@ -241,7 +241,7 @@ impl Connections {
         }
         let own = Opener { config, connect, is_pooled: Arc::default() };
         let manager = Manager::from_connect(Config::new(), own.clone(), ManagerConfig::default());
-        // The others are not used, and closed.
+        // The latest first, so that others are not used for long enough to be closed.
         let pool = Pool::builder(manager).max_size(MOST).queue_mode(QueueMode::Lifo);
         Self::start(pool.build().map_err(failed)?, None, Some(own), schema)
     }

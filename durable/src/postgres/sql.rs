@@ -142,8 +142,7 @@ pub(super) const CLAIM: &str = "
         state = 1, worker = $1, token = nextval('{schema}.token'), begun = begins,
         attempt = attempt + begins::integer
     FROM fitting WHERE t.ctid = fitting.spot
-    RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload,
-        t.queue, t.priority, t.key";
+    RETURNING {columns}";
 
 /// Makes records dead that this worker has claimed and cannot read.
 pub(super) const BURY: &str = "

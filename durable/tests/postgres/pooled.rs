@@ -205,48 +205,37 @@ fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime()
     assert_eq!(direct.expect("count"), virtual_time.expect("count"));
 }
 
-/// No store can take the end of its delivery any more.
+/// A panic in a hook of the pool does not.
 #[test]
-fn a_timer_ends_after_its_pool_or_the_runtime_has_ended() {
+fn the_end_of_a_pool_or_of_its_runtime_closes_the_store() {
     for closes in [false, true] {
-        let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
-        let (timer, deliveries) = held(store);
-        timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-        let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+        let Some((server, ..)) = stored() else { return };
+        let parameters = server.parameters().parse().expect("parameters");
+        let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
+        let panics = Arc::new(AtomicBool::new(false));
+        let must_panic = Arc::clone(&panics);
+        let hook = deadpool_postgres::Hook::sync_fn(move |_, _| {
+            if must_panic.load(SeqCst) {
+                // Without a message on standard error.
+                std::panic::resume_unwind(Box::new("the hook fails"));
+            }
+            Ok(())
+        });
+        let pool = deadpool_postgres::Pool::builder(manager).max_size(1).post_recycle(hook);
+        let (pool, runtime) = (pool.build().expect("pool"), runtime(2));
+        let store = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime.handle().clone());
+        let store = store.block_on().expect("store");
+        panics.store(true, SeqCst);
+        assert_eq!(reason(store.count().block_on()), StoreErrorReason::Unavailable);
+        panics.store(false, SeqCst);
+        store.count().block_on().expect("count");
         if closes {
             pool.close();
         } else {
             runtime.shutdown_background();
         }
-        delivery.acknowledge();
-        timer.shutdown();
-        assert!(timer.finish(LONG), "closes: {closes}");
+        assert_eq!(reason(store.count().block_on()), StoreErrorReason::Closed, "{closes}");
     }
-}
-
-#[test]
-fn a_panic_in_a_hook_of_a_pool_does_not_close_the_store() {
-    let Some(server) = Server::start() else { return };
-    drop(connect(&server));
-    let parameters = server.parameters().parse().expect("parameters");
-    let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
-    let panics = Arc::new(AtomicBool::new(false));
-    let must_panic = Arc::clone(&panics);
-    let hook = deadpool_postgres::Hook::sync_fn(move |_, _| {
-        if must_panic.load(SeqCst) {
-            // Without a message on standard error.
-            std::panic::resume_unwind(Box::new("the hook fails"));
-        }
-        Ok(())
-    });
-    let pool = deadpool_postgres::Pool::builder(manager).max_size(1).post_recycle(hook);
-    let (pool, runtime) = (pool.build().expect("pool"), runtime(2));
-    let store = PostgresStore::from_pool(pool, "delaywheel", runtime.handle().clone());
-    let store = store.block_on().expect("store");
-    panics.store(true, SeqCst);
-    assert_eq!(reason(store.count().block_on()), StoreErrorReason::Unavailable);
-    panics.store(false, SeqCst);
-    store.count().block_on().expect("count");
 }
 
 /// The transaction is one of the user that failed. One of the store is in the same state after its

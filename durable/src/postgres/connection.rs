@@ -479,17 +479,17 @@ impl Session {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let must_begin = !self.is_in_transaction && !self.commits_alone();
-        if must_begin {
-            self.begin().await?;
-        }
         if self.commits_alone() {
             let statement = self.prepare(sql).await?;
             self.may_commit |= !self.is_in_transaction && !sql.trim_start().starts_with("SELECT");
             return self.client().query(&statement, parameters).await;
         }
+        if self.is_in_transaction {
+            return self.query_typed(sql, parameters).await;
+        }
+        self.begin().await?;
         let result = self.query_typed(sql, parameters).await;
-        if must_begin { self.end(result).await } else { result }
+        self.end(result).await
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), Error> {

@@ -39,12 +39,6 @@ impl TimeoutId {
         }
     }
 
-    /// Returns the least string of all, which is not an id.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn lowest() -> Self {
-        Self("".into())
-    }
-
     /// Returns the id as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {

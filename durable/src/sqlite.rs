@@ -12,9 +12,9 @@
 //! next process is *wary* of the records that were due at its start: it writes their attempts
 //! before it begins their deliveries. All other attempts are written when they are settled.
 //!
-//! A claim must not look at the records that are held already. For each queue, priority and range
+//! A claim must not look at the records that are held already. For each queue, priority and time
 //! that is claimed from, a [`Frontier`] remembers how far it has been claimed, and which records
-//! below are not held.
+//! below may be free.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,6 @@ use std::{
     fs::{File, TryLockError},
     io, mem,
     num::{NonZeroU32, NonZeroUsize},
-    ops::Bound::{Excluded, Unbounded},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -114,11 +113,11 @@ const TOKENS: u32 = 40;
 /// priority.
 const FRONTIERS: usize = 96;
 
+const MAX_LOOSE: usize = 1 << 14;
+
 /// Memory of a connection for pages, in KiB. SQLite looks at each page of it in each commit that
 /// has balanced a tree.
 const CACHE: u32 = 8_000;
-
-const MAX_LOOSE: usize = 1 << 14;
 
 /// A store in one file, for one process. Clones are the same store.
 ///
@@ -164,12 +163,12 @@ type Spot = (Part, WallTime);
 
 type Place = (WallTime, TimeoutId);
 
-/// Every live record of the part with a place after `from` and up to `to` is either held or in
-/// `loose`.
+/// Every live record of the part from a time up to a place is held or in `loose`, which may also
+/// have places of none.
 struct Frontier {
     part: Part,
     from: WallTime,
-    to: Place,
+    to: Option<Place>,
     loose: BTreeSet<Place>,
 }
 
@@ -405,15 +404,16 @@ impl Store for SqliteStore {
             Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
             Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
         };
-        let start = (from, TimeoutId::lowest());
-        let (next, id) = after.clone().map_or(start.clone(), |after| after.max(start));
+        let start = (from, "");
+        let after = after.as_ref().map(|(next, id)| (*next, id.as_str()));
+        let (next, id) = after.map_or(start, |after| after.max(start));
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
         let mut records = Vec::new();
         for queue in self.known_queues(&mut held)? {
             for priority in Priority::ALL {
-                let (queue, id) = (queue.name.as_str(), id.as_str());
-                let place = (dead, queue, priority as u8, next.as_micros(), id, until, limit);
+                let (part, next) = ((queue.name.as_str(), priority as u8), next.as_micros());
+                let place = (dead, part.0, part.1, next, id, until, limit);
                 records.extend(self.select(&held, "records", condition, place)?);
             }
         }
@@ -504,7 +504,7 @@ impl Store for SqliteStore {
             held.wary_until = None;
         }
         for record in &mut batch.records {
-            held.hold(record, worker);
+            held.claims.hold(record, worker);
         }
         drop(held);
         let mut begins: Vec<_> =
@@ -628,11 +628,12 @@ impl fmt::Debug for SqliteStore {
 /// Changes by a transaction, to take effect once it has committed.
 #[derive(Default)]
 struct Effects {
-    /// Id, and the places before and after the change if the record is live.
-    changes: Vec<(TimeoutId, Option<Spot>, Option<Spot>)>,
+    /// Id, and the place after the change if the record is live.
+    changed: Vec<(TimeoutId, Option<Spot>)>,
     /// Holds of the records before the transaction. A change takes the hold away.
     holds: FxHashMap<TimeoutId, Hold>,
     token: u64,
+    live: i64,
     dead: i64,
     queues: BTreeSet<Name>,
     keep: Duration,
@@ -679,16 +680,17 @@ impl Effects {
             Change::Remove => None,
         };
         replace(writer, old.as_ref(), record.as_ref())?;
-        let is_dead = |record: Option<&Record>| {
-            i64::from(record.is_some_and(|record| record.state == State::Dead))
-        };
-        self.dead += is_dead(record.as_ref()) - is_dead(old.as_ref());
-        let live = |record: Option<Record>| {
-            let record = record.filter(|record| record.state != State::Dead)?;
-            Some(((record.queue, record.priority), record.next))
-        };
+        for (record, change) in [(&old, -1), (&record, 1)] {
+            match record.as_ref().map(|record| record.state) {
+                None => (),
+                Some(State::Dead) => self.dead += change,
+                Some(_) => self.live += change,
+            }
+        }
         self.holds.remove(id);
-        self.changes.push((id.clone(), live(old), live(record)));
+        let live = record.filter(|record| record.state != State::Dead);
+        let spot = live.map(|record| ((record.queue, record.priority), record.next));
+        self.changed.push((id.clone(), spot));
         Ok(answer)
     }
 
@@ -704,7 +706,8 @@ impl Effects {
             self.stale += 1;
             self.stale_to = self.stale_to.max(Some(spot.1));
             self.holds.remove(&claim.id);
-            self.changes.push((claim.id.clone(), Some(spot), None));
+            self.changed.push((claim.id.clone(), None));
+            self.live -= 1;
         }
         Ok(Answer::Settled(is_removed))
     }
@@ -736,15 +739,10 @@ impl Effects {
     }
 
     fn count(&self, writer: &Connection) -> rusqlite::Result<()> {
-        let live = self
-            .changes
-            .iter()
-            .map(|(_, before, after)| i64::from(after.is_some()) - i64::from(before.is_some()));
-        let live = live.sum::<i64>();
-        if (live, self.dead) != (0, 0) || self.stale > 0 {
+        if (self.live, self.dead) != (0, 0) || self.stale > 0 {
             // Processes that live shortly go on cleaning where the last one stopped.
             let sql = "UPDATE store SET live = live + ?, dead = dead + ?, cleaned = ?";
-            writer.prepare_cached(sql)?.execute((live, self.dead, &self.cleaned))?;
+            writer.prepare_cached(sql)?.execute((self.live, self.dead, &self.cleaned))?;
         }
         Ok(())
     }
@@ -777,21 +775,12 @@ impl Held {
     fn take_effect(&mut self, effects: &Effects) {
         effects.queues.iter().for_each(|queue| self.claims.queues.add(queue));
         self.cleaned.clone_from(&effects.cleaned);
-        for (id, before, after) in &effects.changes {
+        for (id, spot) in &effects.changed {
             self.claims.holds.remove(id);
-            if let Some((part, next)) = before {
-                for frontier in self.of_part(part).filter(|frontier| !frontier.loose.is_empty()) {
-                    frontier.loose.remove(&(*next, id.clone()));
-                }
-            }
-            if let Some((part, next)) = after {
-                self.of_part(part).for_each(|frontier| frontier.loosen((*next, id.clone())));
+            if let Some((part, next)) = spot {
+                self.loosen(part, &(*next, id.clone()));
             }
         }
-    }
-
-    fn of_part<'a>(&'a mut self, part: &'a Part) -> impl Iterator<Item = &'a mut Frontier> {
-        self.frontiers.iter_mut().filter(|frontier| frontier.part == *part)
     }
 
     fn has_record(until: WallTime, reader: &Connection) -> rusqlite::Result<bool> {
@@ -804,12 +793,11 @@ impl Held {
         self.wary_until.is_some_and(|until| next <= until)
     }
 
-    fn hold(&mut self, record: &mut Record, worker: WorkerId) {
-        self.claims.hold(record, worker);
-        let place = (record.next, record.id.clone());
-        self.of_part(&(record.queue.clone(), record.priority)).for_each(|frontier| {
-            frontier.loose.remove(&place);
-        });
+    /// A record is not held any more, or is new.
+    fn loosen(&mut self, part: &Part, place: &Place) {
+        for frontier in self.frontiers.iter_mut().filter(|frontier| frontier.part == *part) {
+            frontier.loosen(place.clone());
+        }
     }
 
     fn claim(
@@ -820,9 +808,14 @@ impl Held {
     ) -> rusqlite::Result<()> {
         let mut found = Vec::new();
         for priority in Priority::ALL {
+            let (part, from) = ((request.queue.clone(), priority), request.from);
+            let is_same = |other: &Frontier| other.from == from && other.part == part;
             // If the claim fails, the next one reads from the start.
-            let mut frontier = self.take_frontier((request.queue.clone(), priority), request.from);
-            let (mut records, next) = self.find_free(&mut frontier, request, reader)?;
+            let mut frontier = match self.frontiers.iter().position(is_same) {
+                Some(index) => self.frontiers.remove(index),
+                None => Frontier { part, from, to: None, loose: BTreeSet::new() },
+            };
+            let (mut records, next) = frontier.find_free(&self.claims, request, reader)?;
             self.frontiers.insert(0, frontier);
             found.append(&mut records);
             batch.next = batch.next.into_iter().chain(next).min();
@@ -838,36 +831,28 @@ impl Held {
         let kept = found.iter().take(request.limit).take_while(fits).count();
         for record in found.drain(kept..) {
             batch.next = batch.next.into_iter().chain([record.next]).min();
-            let place = (record.next, record.id);
-            let part = (record.queue, record.priority);
-            self.of_part(&part).for_each(|frontier| frontier.loosen(place.clone()));
+            self.loosen(&(record.queue, record.priority), &(record.next, record.id));
         }
         found.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         batch.records = found;
         Ok(())
     }
 
-    fn take_frontier(&mut self, part: Part, from: WallTime) -> Frontier {
-        let is_same = |other: &Frontier| other.from == from && other.part == part;
-        match self.frontiers.iter().position(is_same) {
-            Some(index) => self.frontiers.remove(index),
-            None => {
-                Frontier { part, from, to: (from, TimeoutId::lowest()), loose: BTreeSet::new() }
-            }
-        }
+    fn read_row(&self, row: &Row<'_>) -> rusqlite::Result<Record> {
+        read_row(row).map(|record| self.claims.view(record))
     }
+}
 
-    /// Returns the first records that are not held or busy, and moves the frontier past them. Also
-    /// returns the time of the next such record.
+impl Frontier {
+    /// Returns the first records that are not held or passed over, and moves the frontier past
+    /// them. Also returns the time of the next such record.
     fn find_free(
-        &self,
-        frontier: &mut Frontier,
+        &mut self,
+        claims: &Claims,
         request: &ClaimRequest,
         reader: &Connection,
     ) -> rusqlite::Result<(Vec<Record>, Option<WallTime>)> {
         let (mut records, mut next_free, mut bytes) = (Vec::new(), None, 0);
-        let is_busy =
-            |record: &Record| record.key.as_ref().is_some_and(|key| request.busy.contains(key));
         let mut take = |record: Record| {
             let has_room = records.len() < request.limit && bytes < request.max_bytes;
             if !has_room || record.next >= request.until {
@@ -878,90 +863,55 @@ impl Held {
             records.push(record);
             true
         };
-        let (mut has_room, mut after) = (true, None);
-        while has_room && let Some(place) = next_place(&frontier.loose, after.as_ref()) {
-            let sql = format!(
-                "{COLUMNS} records
-                WHERE dead = 0 AND queue = ? AND priority = ? AND next = ? AND id = ?"
-            );
-            let mut statement = reader.prepare_cached(&sql)?;
-            let (part, (next, id)) = (&frontier.part, &place);
-            let key = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
-            let record = statement.query_row(key, |row| self.read_row(row)).optional();
-            let record = unless_damaged(record)?.flatten();
-            if record.as_ref().is_some_and(is_busy) {
-                after = Some(place);
-                continue;
-            }
-            has_room = record.is_none_or(&mut take);
-            if has_room {
-                frontier.loose.remove(&place);
-            }
+        let is_passed_over =
+            |record: &Record| record.key.as_ref().is_some_and(|key| request.busy.contains(key));
+        let (mut has_room, mut kept) = (true, Vec::new());
+        let sql = format!("{COLUMNS} records WHERE dead = 0 AND queue = ? AND priority = ?");
+        let (queue, priority) = (self.part.0.as_str(), self.part.1 as u8);
+        while has_room && let Some(place) = self.loose.pop_first() {
+            let mut statement = reader.prepare_cached(&format!("{sql} AND next = ? AND id = ?"))?;
+            let key = (queue, priority, place.0.as_micros(), place.1.as_str());
+            let record = unless_damaged(statement.query_row(key, read_row).optional())?.flatten();
+            let record = record.filter(|record| !claims.is_held(record.id.as_str()));
+            let Some(record) = record.map(|record| claims.view(record)) else { continue };
+            let is_kept = is_passed_over(&record);
+            has_room = is_kept || take(record);
+            kept.extend((is_kept || !has_room).then_some(place));
         }
-        let mut busy = Vec::new();
         if has_room {
-            let sql = format!(
-                "{COLUMNS} records
-                WHERE dead = 0 AND queue = ? AND priority = ? AND (next, id) > (?, ?)
-                ORDER BY next, id"
-            );
+            let sql = format!("{sql} AND (next, id) > (?, ?) ORDER BY next, id");
             let mut statement = reader.prepare_cached(&sql)?;
-            let (part, (next, id)) = (&frontier.part, &frontier.to);
-            let start = (part.0.as_str(), part.1 as u8, next.as_micros(), id.as_str());
-            let mut rows = statement.query(start)?;
+            let start = self.to.as_ref().map(|(next, id)| (next.as_micros(), id.as_str()));
+            let (next, id) = start.unwrap_or((self.from.as_micros(), ""));
+            let mut rows = statement.query((queue, priority, next, id))?;
             while has_room && let Some(row) = rows.next()? {
-                if row.get_ref(2)?.as_str().is_ok_and(|id| self.claims.is_held(id)) {
-                    frontier.to = place(row)?;
-                    continue;
-                }
-                let Some(record) = unless_damaged(self.read_row(row))? else {
-                    frontier.to = place(row).unwrap_or_else(|_| frontier.to.clone());
-                    continue;
-                };
-                let place = (record.next, record.id.clone());
-                if is_busy(&record) {
-                    busy.push(place.clone());
-                } else {
-                    has_room = take(record);
+                let Some(place) = unless_damaged(place(row))? else { continue };
+                if !claims.is_held(place.1.as_str())
+                    && let Some(record) = unless_damaged(read_row(row))?
+                {
+                    let is_kept = is_passed_over(&record);
+                    has_room = is_kept || take(claims.view(record));
+                    kept.extend(is_kept.then(|| place.clone()));
                 }
                 if has_room {
-                    frontier.to = place;
+                    self.to = Some(place);
                 }
             }
         }
-        for place in busy {
-            frontier.loosen(place);
+        for place in kept {
+            self.loosen(place);
         }
         Ok((records, next_free))
     }
 
-    fn read_row(&self, row: &Row<'_>) -> rusqlite::Result<Record> {
-        read_row(row).map(|record| self.claims.view(record))
-    }
-}
-
-fn next_place(loose: &BTreeSet<Place>, after: Option<&Place>) -> Option<Place> {
-    let start = after.map_or(Unbounded, Excluded);
-    loose.range::<Place, _>((start, Unbounded)).next().cloned()
-}
-
-impl Frontier {
-    /// A record up to here is not held any more, or is new.
     fn loosen(&mut self, place: Place) {
-        if place.0 >= self.from && place <= self.to {
+        if place.0 >= self.from && self.to.as_ref().is_some_and(|to| place <= *to) {
             self.loose.insert(place);
-            if self.loose.len() > MAX_LOOSE {
-                self.draw_back();
-            }
         }
-    }
-
-    /// Forgets the later half of the loose places, so that memory stays bounded.
-    fn draw_back(&mut self) {
-        if let Some(middle) = self.loose.iter().nth(MAX_LOOSE / 2).cloned() {
-            self.loose.split_off(&middle);
-            // The middle itself is read again.
-            self.to = self.loose.last().cloned().unwrap_or((self.from, TimeoutId::lowest()));
+        if self.loose.len() > MAX_LOOSE {
+            // Memory stays bounded, and the next claim reads from the start.
+            self.to = None;
+            self.loose.clear();
         }
     }
 }
@@ -1476,16 +1426,13 @@ mod tests {
         });
     }
 
-    /// Memory forgets the later half of the records below the place of the claims.
     #[test]
-    fn a_frontier_with_very_many_loose_places_draws_back_and_loses_none() {
+    fn a_frontier_with_very_many_loose_places_forgets_them_and_starts_again() {
         let place = |number: usize| (at(number as u64), TimeoutId::new("a").expect("valid"));
-        let to = place(2 * MAX_LOOSE);
-        let part = (Name::default(), Priority::Normal);
+        let (part, to) = ((Name::default(), Priority::Normal), Some(place(MAX_LOOSE)));
         let mut frontier = Frontier { part, from: at(0), to, loose: BTreeSet::new() };
         (0..=MAX_LOOSE).for_each(|number| frontier.loosen(place(number)));
-        assert_eq!(frontier.loose.len(), MAX_LOOSE / 2);
-        assert_eq!(frontier.to, place(MAX_LOOSE / 2 - 1), "what follows is read again");
+        assert!(frontier.to.is_none() && frontier.loose.is_empty());
     }
 
     /// An operator may look at the file of a process that was killed, before the next one starts.

@@ -8,11 +8,9 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-#[cfg(feature = "sqlite")]
-use crate::record::Priority;
 use crate::{
-    record::{Claim, Name, Record, State, TimeoutId},
-    store::{Begun, QueueState, WorkerId, WorkerLease},
+    record::{Claim, Name, Priority, Record, State, TimeoutId},
+    store::{Begun, QueueState, WorkerId, WorkerLease, interval},
     time::WallTime,
 };
 
@@ -34,6 +32,9 @@ pub(crate) struct Claims {
     leases: BTreeMap<WorkerId, WallTime>,
     names: BTreeMap<String, WorkerId>,
     last_worker: u64,
+    /// Records that another transaction has locked.
+    #[cfg(test)]
+    pub(crate) locked: Vec<TimeoutId>,
 }
 
 #[derive(Clone)]
@@ -45,7 +46,6 @@ pub(crate) struct Hold {
     pub(crate) begun: bool,
     pub(crate) attempt: u32,
     pub(crate) queue: Name,
-    #[cfg(feature = "sqlite")]
     pub(crate) priority: Priority,
     key: Option<Name>,
 }
@@ -144,7 +144,6 @@ impl Claims {
             begun: false,
             attempt: record.attempt,
             queue: record.queue.clone(),
-            #[cfg(feature = "sqlite")]
             priority: record.priority,
             key: record.key.clone(),
         };
@@ -162,7 +161,6 @@ impl Claims {
         now: WallTime,
         claims: &[Claim],
         key_limit: Option<NonZeroUsize>,
-        is_locked: impl Fn(&TimeoutId) -> bool,
     ) -> Vec<Begun> {
         let mut running = FxHashMap::<_, usize>::default();
         let holds = key_limit.iter().flat_map(|_| self.holds.values());
@@ -175,7 +173,8 @@ impl Claims {
             let hold = self.holds.get_mut(&claim.id);
             let may_begin = |hold: &&mut Hold| hold.is_of(claim) && !hold.begun && hold.next <= now;
             let Some(hold) = hold.filter(may_begin) else { return Begun::Void };
-            if is_locked(&claim.id) {
+            #[cfg(test)]
+            if self.locked.contains(&claim.id) {
                 return Begun::Locked;
             }
             if self.queues.is_paused(&hold.queue) {
@@ -260,10 +259,4 @@ impl Queues {
         *given = start.saturating_add(interval * count);
         (count as usize, given.saturating_add(interval))
     }
-}
-
-/// Returns the time between permits, and how many are kept.
-pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
-    let micros = (1_000_000 / u64::from(rate.get())).max(1);
-    (Duration::from_micros(micros), (rate.get() / 10).max(1))
 }

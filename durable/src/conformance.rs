@@ -1,13 +1,13 @@
 //! Checks that every store must pass.
 //!
-//! [`check`] runs random operations on the store and on a [`MemoryStore`], and compares every
-//! answer and every record. Each run has a fresh store. Tests of the timer show that a
-//! `MemoryStore` answers as the documentation of [`Store`] promises.
+//! [`check`] runs random operations on the store and on a [`SqliteStore`] in memory, and compares
+//! every answer and every record. Each run has a fresh store. Tests and simulations of the timer
+//! show that a `SqliteStore` answers as the documentation of [`Store`] promises.
 //!
 //! ```
-//! use delaywheel_durable::{MemoryStore, conformance};
+//! use delaywheel_durable::{SqliteStore, conformance};
 //!
-//! conformance::check(MemoryStore::new, 300);
+//! conformance::check(SqliteStore::in_memory, 300);
 //! ```
 
 use std::{
@@ -22,9 +22,9 @@ use pollster::FutureExt as _;
 
 use crate::{
     error::StoreResult,
-    memory::MemoryStore,
     record::{Attempt, Claim, MOVED, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
+    sqlite::SqliteStore,
     store::{
         Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
         Store, WorkerId, WorkerLease,
@@ -189,7 +189,7 @@ fn what_moves_between_databases(store: &dyn Store) {
 struct Comparison<'a> {
     rng: Rng,
     store: &'a dyn Store,
-    reference: MemoryStore,
+    reference: SqliteStore,
     now: WallTime,
     workers: Vec<(WorkerId, WorkerId)>,
     /// Claims of the store, and of the reference.
@@ -200,7 +200,7 @@ fn agrees_with_the_reference(store: &dyn Store, seed: u64, steps: usize) {
     let mut comparison = Comparison {
         rng: Rng::with_seed(seed),
         store,
-        reference: MemoryStore::new(),
+        reference: SqliteStore::in_memory(),
         now: at(0),
         workers: Vec::new(),
         claims: Vec::new(),

@@ -114,7 +114,7 @@
 //!
 //! # Features
 //!
-//! - `sqlite` (default): the embedded store.
+//! - `sqlite` (default): the embedded store, which tests also use in memory, and [`conformance`].
 //! - `postgres`: the store for many processes.
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
@@ -124,11 +124,17 @@
 //! - `serde`: typed payloads with a version, as JSON.
 //! - `tracing`: events for failures of the store, lost leases and steps of the clock.
 
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    expect(dead_code, reason = "the stores of this crate use it")
+)]
+
+#[cfg(feature = "sqlite")]
 mod claims;
+#[cfg(feature = "sqlite")]
 pub mod conformance;
 mod error;
 mod inspect;
-mod memory;
 #[cfg(feature = "page")]
 mod page;
 #[cfg(feature = "serde")]
@@ -153,10 +159,11 @@ pub use self::payload::{Payload, PayloadError};
 pub use self::postgres::{PostgresStore, Tls};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::SqliteStore as MemoryStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     inspect::{Overview, QueueOverview},
-    memory::MemoryStore,
     record::{
         Attempt, AttemptEnd, Claim, Input, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId,
     },
@@ -176,6 +183,9 @@ pub use self::{
 pub use async_trait::async_trait;
 #[cfg(feature = "postgres")]
 pub use tokio_postgres::NoTls;
+
+#[cfg(all(test, not(feature = "sqlite")))]
+compile_error!("the tests need the feature `sqlite`");
 
 #[cfg(all(doctest, feature = "sqlite"))]
 #[doc = include_str!("../README.md")]

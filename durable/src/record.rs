@@ -227,7 +227,6 @@ pub enum AttemptEnd {
 }
 
 impl AttemptEnd {
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) const ALL: [Self; 3] = [Self::Acknowledged, Self::Failed, Self::Dead];
 }
 

@@ -24,7 +24,10 @@ use std::{
     io, mem,
     num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -47,7 +50,7 @@ use crate::{
         NewTimeout, Notice, Query, QueueState, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
-    transition::{Change, apply, ended, pending_record},
+    transition::{Change, apply, pending_record},
 };
 
 const VERSION: u32 = 1;
@@ -181,13 +184,13 @@ impl SqliteStore {
     /// [`Corrupt`](StoreErrorReason::Corrupt) if the file is not a store, or
     /// [`NewerVersion`](StoreErrorReason::NewerVersion).
     pub fn open(path: impl AsRef<Path>) -> StoreResult<Self> {
-        Self::open_locked(path.as_ref(), false)
+        Self::open_file(path.as_ref(), false)
     }
 
     /// Opens a file like [`open`](Self::open), and verifies its structure and the checksums of all
     /// records first, which reads the whole file. A damaged file is an error.
     pub fn open_checked(path: impl AsRef<Path>) -> StoreResult<Self> {
-        Self::open_locked(path.as_ref(), true)
+        Self::open_file(path.as_ref(), true)
     }
 
     /// Opens a file only to read it, also while another process uses it.
@@ -215,9 +218,50 @@ impl SqliteStore {
         connect(&self.shared.path, self.shared.lock.is_none())
     }
 
-    fn open_locked(path: &Path, is_checked: bool) -> StoreResult<Self> {
+    /// Creates a store in memory, for tests and simulations. Nothing is left after its last clone.
+    ///
+    /// # Panics
+    ///
+    /// Panics if memory is exhausted.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        // All connections with this name share the memory.
+        let name = format!("file:/timeouts-{}?vfs=memdb", NUMBER.fetch_add(1, Relaxed));
+        Self::open_locked(name.into(), Lock(None), false).expect("nothing else uses the name")
+    }
+
+    /// [`in_memory`](Self::in_memory) by its old name.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "the next commit removes it")]
+    pub fn new() -> Self {
+        Self::in_memory()
+    }
+
+    /// Returns every record, in the order of ids.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the store fails.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let all = Query::Prefix { prefix: String::new(), after: None };
+        self.list(&all, usize::MAX).block_on().expect("list")
+    }
+
+    /// Locks records from begins, in place of those that were locked before.
+    #[cfg(test)]
+    pub(crate) fn lock(&self, ids: impl IntoIterator<Item = TimeoutId>) {
+        self.shared.held.lock().claims.locked = ids.into_iter().collect();
+    }
+
+    fn open_file(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
+        Self::open_locked(path, lock, is_checked)
+    }
+
+    fn open_locked(path: PathBuf, lock: Lock, is_checked: bool) -> StoreResult<Self> {
         let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
         let mut held = Held { was_killed, cleaned, ..Held::default() };
@@ -542,7 +586,7 @@ impl Store for SqliteStore {
         while claims.iter().any(|claim| state.changing.contains(&claim.id)) {
             self.shared.settled.wait(&mut state);
         }
-        let answers = state.claims.begin(now, claims, key_limit, |_| false);
+        let answers = state.claims.begin(now, claims, key_limit);
         let Some(writer) = &mut writer else { return Ok(answers) };
         let begun = claims.iter().zip(&answers).filter(|(_, answer)| **answer == Begun::Begun);
         let attempts = begun.clone().filter_map(|(claim, _)| {
@@ -669,7 +713,7 @@ impl Effects {
         if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
             && answer == Answer::Settled(true)
             && !self.keep.is_zero()
-            && let Some(attempt) = ended(old, settlement, 0, now)
+            && let Some(attempt) = ended(old, settlement, now)
         {
             self.attempts += 1;
             note(writer, &attempt, now.saturating_add(self.keep))?;
@@ -863,8 +907,11 @@ impl Frontier {
             records.push(record);
             true
         };
-        let is_passed_over =
-            |record: &Record| record.key.as_ref().is_some_and(|key| request.busy.contains(key));
+        let is_passed_over = |record: &Record| {
+            let is_cron = record.repeat.as_ref().is_some_and(Repeat::is_cron);
+            let is_busy = record.key.as_ref().is_some_and(|key| request.busy.contains(key));
+            is_busy || is_cron && !request.cron
+        };
         let (mut has_room, mut kept) = (true, Vec::new());
         let sql = format!("{COLUMNS} records WHERE dead = 0 AND queue = ? AND priority = ?");
         let (queue, priority) = (self.part.0.as_str(), self.part.1 as u8);
@@ -916,6 +963,21 @@ impl Frontier {
     }
 }
 
+impl ClaimRequest {
+    /// Returns whether the claim of a record begins its delivery.
+    fn begins(&self, record: &Record) -> bool {
+        let is_plain = record.attempt == 0 && record.repeat.is_none() && record.key.is_none();
+        self.begins && is_plain && record.next <= self.now
+    }
+
+    fn rank(&self, record: &Record) -> (bool, Priority, WallTime, TimeoutId) {
+        let is_due = record.next <= self.now;
+        // Of those that are not due, the earliest ones go first.
+        let priority = if is_due { record.priority } else { Priority::Low };
+        (!is_due, priority, record.next, record.id.clone())
+    }
+}
+
 /// Returns the path without links, so that a store has one lock.
 fn real_path(path: &Path) -> io::Result<PathBuf> {
     match (path.canonicalize(), path.file_name()) {
@@ -929,11 +991,11 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
 
 /// A locked file. A program that starts meanwhile has a copy of it for a moment, which keeps the
 /// lock if it is only closed.
-struct Lock(File);
+struct Lock(Option<File>);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = self.0.unlock();
+        let _ = self.0.as_ref().map(File::unlock);
     }
 }
 
@@ -948,7 +1010,7 @@ fn lock_beside(path: &Path) -> StoreResult<Lock> {
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
             Err(file_error(error))
         }
-        _ => Ok(Lock(file)),
+        _ => Ok(Lock(Some(file))),
     }
 }
 
@@ -1025,6 +1087,19 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> StoreResult<(u64, bool,
 
 fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
+}
+
+/// Returns the attempt that a settlement ends, for the history; `None` if no handler has run.
+fn ended(old: &Record, settlement: &Settlement, now: WallTime) -> Option<Attempt> {
+    let (end, error) = match settlement {
+        Settlement::Done | Settlement::Again(_) => (AttemptEnd::Acknowledged, None),
+        Settlement::Retry { error, .. } => (AttemptEnd::Failed, Some(error.clone())),
+        Settlement::Dead { error } => (AttemptEnd::Dead, Some(error.clone())),
+        Settlement::Release | Settlement::Leave { .. } => return None,
+    };
+    let (id, queue, due, attempt) = (old.id.clone(), old.queue.clone(), old.due, old.attempt);
+    let is_attempt = old.state == State::Delivering || end == AttemptEnd::Dead;
+    is_attempt.then_some(Attempt { number: 0, id, queue, due, attempt, ended: now, end, error })
 }
 
 fn note(writer: &Connection, attempt: &Attempt, until: WallTime) -> rusqlite::Result<()> {
@@ -1347,7 +1422,12 @@ mod tests {
     #[test]
     fn a_store_that_is_dropped_frees_its_file() {
         let (folder, store) = open();
-        let copy = store.shared.lock.as_ref().map(|lock| lock.0.try_clone().expect("copy"));
+        let copy = store
+            .shared
+            .lock
+            .as_ref()
+            .and_then(|lock| lock.0.as_ref())
+            .map(|file| file.try_clone().expect("copy"));
         drop(store);
         SqliteStore::open(folder.path().join("timeouts.db")).expect("open");
         drop(copy);

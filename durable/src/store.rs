@@ -281,19 +281,6 @@ impl ClaimRequest {
         let (cron, begins, lapse, paused) = (true, false, true, false);
         Self { now, from, until, limit, max_bytes, cron, queue, busy, begins, lapse, paused }
     }
-
-    /// Returns whether the claim of a record begins its delivery.
-    pub(crate) fn begins(&self, record: &Record) -> bool {
-        let is_plain = record.attempt == 0 && record.repeat.is_none() && record.key.is_none();
-        self.begins && is_plain && record.next <= self.now
-    }
-
-    pub(crate) fn rank(&self, record: &Record) -> (bool, Priority, WallTime, TimeoutId) {
-        let is_due = record.next <= self.now;
-        // Of those that are not due, the earliest ones go first.
-        let priority = if is_due { record.priority } else { Priority::Low };
-        (!is_due, priority, record.next, record.id.clone())
-    }
 }
 
 /// Records that were claimed, and when to claim again.
@@ -410,6 +397,12 @@ pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
 /// Calls of a store for a task, which [`Store::spawn`] runs.
 pub type Calls = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Returns the time between permits, and how many are kept.
+pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
+    let micros = (1_000_000 / u64::from(rate.get())).max(1);
+    (Duration::from_micros(micros), (rate.get() / 10).max(1))
+}
 
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Vec<Notice>>);

@@ -1,7 +1,7 @@
 //! How a command changes a record: the one place for stores that keep records in this process.
 
 use crate::{
-    record::{Attempt, AttemptEnd, Record, State, is_moved},
+    record::{Record, State, is_moved},
     store::{Answer, Cancelled, Command, Conflict, NewTimeout, Rescheduled, Scheduled, Settlement},
     time::WallTime,
 };
@@ -69,24 +69,6 @@ fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Sche
         (Some(_), _) => Scheduled::Replaced,
     };
     (Change::Put(pending_record(new, token)), answer)
-}
-
-/// Returns the attempt that a settlement ends, for the history; `None` if no handler has run.
-pub(crate) fn ended(
-    old: &Record,
-    settlement: &Settlement,
-    number: u64,
-    now: WallTime,
-) -> Option<Attempt> {
-    let (end, error) = match settlement {
-        Settlement::Done | Settlement::Again(_) => (AttemptEnd::Acknowledged, None),
-        Settlement::Retry { error, .. } => (AttemptEnd::Failed, Some(error.clone())),
-        Settlement::Dead { error } => (AttemptEnd::Dead, Some(error.clone())),
-        Settlement::Release | Settlement::Leave { .. } => return None,
-    };
-    let (id, queue, due, attempt) = (old.id.clone(), old.queue.clone(), old.due, old.attempt);
-    let is_attempt = old.state == State::Delivering || end == AttemptEnd::Dead;
-    is_attempt.then_some(Attempt { number, id, queue, due, attempt, ended: now, end, error })
 }
 
 /// Returns whether a record differs from a new timeout at most in its time.

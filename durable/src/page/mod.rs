@@ -291,7 +291,7 @@ async fn harden(response: Response) -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryStore;
+    use crate::MemoryStore;
 
     fn page() -> Page {
         Page::new(Arc::new(MemoryStore::new()))

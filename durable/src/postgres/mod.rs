@@ -40,14 +40,13 @@ use self::{
     },
 };
 use crate::{
-    claims::interval,
     error::{StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Begun, Calls, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
         Listeners, NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement,
-        Store, WorkerId, WorkerLease, news,
+        Store, WorkerId, WorkerLease, interval, news,
     },
     time::{WallClock, WallTime},
     timer::contained,

@@ -1,4 +1,5 @@
 //! Tests of the public interface, in virtual time as far as possible.
+#![cfg(feature = "sqlite")]
 #![expect(clippy::unchecked_time_subtraction, reason = "of constants, in tests")]
 
 #[cfg(feature = "cli")]
@@ -12,7 +13,6 @@ mod metrics;
 mod page;
 mod queues;
 mod simulation;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 mod timer;
 mod waits;

@@ -1,7 +1,7 @@
 //! The PostgreSQL store on a private server: conformance, transactions of the user, and what
 //! happens when connections, the server or a worker fail.
 
-#![cfg(all(unix, feature = "postgres"))]
+#![cfg(all(unix, feature = "postgres", feature = "sqlite"))]
 
 mod drops;
 mod faults;

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Mutex};
 
-use delaywheel_durable::{MemoryStore, Rescheduled};
+use delaywheel_durable::{Rescheduled, SqliteStore};
 use fastrand::Rng;
 
 use super::*;
@@ -164,13 +164,8 @@ fn race(store: impl Store) {
 
 #[test]
 fn calls_that_race_with_deliveries_get_true_answers() {
-    race(MemoryStore::new());
-    #[cfg(feature = "sqlite")]
-    {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("timeouts.db");
-        race(delaywheel_durable::SqliteStore::open(path).expect("open"));
-    }
+    let folder = tempfile::tempdir().expect("folder");
+    race(SqliteStore::open(folder.path().join("timeouts.db")).expect("open"));
     let Some(server) = Server::start() else { return };
     race(connect(&server));
 }

@@ -159,8 +159,6 @@ pub use self::payload::{Payload, PayloadError};
 pub use self::postgres::{PostgresStore, Tls};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
-#[cfg(feature = "sqlite")]
-pub use self::sqlite::SqliteStore as MemoryStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     inspect::{Overview, QueueOverview},

@@ -231,20 +231,9 @@ impl SqliteStore {
         Self::open_locked(name.into(), Lock(None), false).expect("nothing else uses the name")
     }
 
-    /// [`in_memory`](Self::in_memory) by its old name.
-    #[must_use]
-    #[expect(clippy::new_without_default, reason = "the next commit removes it")]
-    pub fn new() -> Self {
-        Self::in_memory()
-    }
-
     /// Returns every record, in the order of ids.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the store fails.
-    #[must_use]
-    pub fn records(&self) -> Vec<Record> {
+    #[cfg(test)]
+    pub(crate) fn records(&self) -> Vec<Record> {
         let all = Query::Prefix { prefix: String::new(), after: None };
         self.list(&all, usize::MAX).block_on().expect("list")
     }

@@ -63,11 +63,11 @@ const TOKEN: usize = 16;
 /// ```
 /// use std::{net::TcpListener, sync::Arc};
 ///
-/// use delaywheel_durable::{MemoryStore, Page};
+/// use delaywheel_durable::{SqliteStore, Page};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> std::io::Result<()> {
-/// let page = Page::new(Arc::new(MemoryStore::new())).allow_changes();
+/// let page = Page::new(Arc::new(SqliteStore::in_memory())).allow_changes();
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let shutdown = async { /* such as `tokio::signal::ctrl_c()` */ };
 /// page.serve(listener, shutdown).await
@@ -291,10 +291,10 @@ async fn harden(response: Response) -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryStore;
+    use crate::SqliteStore;
 
     fn page() -> Page {
-        Page::new(Arc::new(MemoryStore::new()))
+        Page::new(Arc::new(SqliteStore::in_memory()))
     }
 
     #[test]

@@ -44,11 +44,11 @@ const PAGE: usize = 256;
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore, Sharded};
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, SqliteStore, Sharded};
 ///
 /// let clock = ManualWallClock::new();
 /// let start = || {
-///     let builder = DurableTimer::builder(MemoryStore::new()).clock(clock.clone());
+///     let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock.clone());
 ///     builder.build_blocking(|delivery| Ok(println!("{}", delivery.id())))
 /// };
 /// let (first, second, third) = (start()?, start()?, start()?);

@@ -14,7 +14,7 @@ use pollster::FutureExt as _;
 
 use super::*;
 use crate::{
-    ClaimRequest, Delivery, ManualWallClock, MemoryStore, Missed, Settlement, WallClock,
+    ClaimRequest, Delivery, ManualWallClock, Missed, Settlement, SqliteStore, WallClock,
     record::MOVED,
 };
 
@@ -56,7 +56,7 @@ struct Both {
 }
 
 fn start(clock: &ManualWallClock, seen: &Arc<Seen>) -> DurableTimer {
-    let (store, seen) = (MemoryStore::new(), Arc::clone(seen));
+    let (store, seen) = (SqliteStore::in_memory(), Arc::clone(seen));
     let builder =
         DurableTimer::builder(store).clock(clock.clone()).handler_limit(None).lease(300 * SECOND);
     let handler = Arc::clone(&seen);
@@ -422,7 +422,7 @@ fn is_unknown<T>(answer: Result<T, DurableError>) -> bool {
 #[test]
 fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
     let new = two().1;
-    let timer = |_| DurableTimer::builder(MemoryStore::new()).build().expect("start");
+    let timer = |_| DurableTimer::builder(SqliteStore::in_memory()).build().expect("start");
     let sharded = Sharded::growing([0, 1].map(timer).to_vec(), 1);
     write(&sharded, 0, new.due, &new);
     let old = sharded.timers[0].clone();

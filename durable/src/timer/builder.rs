@@ -45,13 +45,13 @@ pub struct DurableTimerBuilder {
 ///
 /// ```
 /// # use std::{num::{NonZeroU32, NonZeroUsize}, time::Duration};
-/// use delaywheel_durable::{DurableTimer, MemoryStore, NewTimeout, Priority, Queue};
+/// use delaywheel_durable::{DurableTimer, SqliteStore, NewTimeout, Priority, Queue};
 ///
 /// let email = Queue::blocking("email", |delivery| {
 ///     println!("to {}", delivery.id());
 ///     Ok(())
 /// });
-/// let timer = DurableTimer::builder(MemoryStore::new())
+/// let timer = DurableTimer::builder(SqliteStore::in_memory())
 ///     .queue(email.threads(2).rate(NonZeroU32::MIN).key_limit(NonZeroUsize::MIN))
 ///     .build()?;
 /// let mail = NewTimeout::new("welcome/17", timer.now(), b"")?.queue("email")?;
@@ -321,13 +321,13 @@ impl DurableTimerBuilder {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use delaywheel_durable::{DurableTimer, MemoryStore};
+    /// use delaywheel_durable::{DurableTimer, SqliteStore};
     ///
     /// # async fn remind(payload: &[u8]) -> Result<(), std::io::Error> { Ok(()) }
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runtime = tokio::runtime::Handle::current();
-    /// let timer = DurableTimer::builder(MemoryStore::new()).build_async(
+    /// let timer = DurableTimer::builder(SqliteStore::in_memory()).build_async(
     ///     move |task| drop(runtime.spawn(task)),
     ///     |delivery| async move {
     ///         let result = remind(delivery.payload()).await;

@@ -481,7 +481,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Answer, Cancelled, ManualWallClock, MemoryStore, NewTimeout, Repeat, State, StoreError,
+        Answer, Cancelled, ManualWallClock, NewTimeout, Repeat, SqliteStore, State, StoreError,
         StoreErrorReason, SystemWallClock, store::Calls,
     };
 
@@ -490,7 +490,7 @@ mod tests {
     /// The parts of a timer on real threads whose latest handlers took no time, without the
     /// threads: the test runs the turns. The timer hears of no change that another makes.
     struct Bench {
-        store: MemoryStore,
+        store: SqliteStore,
         clock: ManualWallClock,
         core: Arc<Core>,
         deliveries: mpsc::Receiver<Delivery>,
@@ -498,7 +498,7 @@ mod tests {
 
     impl Bench {
         fn new(set: impl FnOnce(&mut DriverSettings)) -> Self {
-            let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+            let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
             let (sender, deliveries) = mpsc::channel();
             let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
             let mut settings = DriverSettings::default();
@@ -757,7 +757,7 @@ mod tests {
         let (lease, handler) = (settings.lease, Mutex::default());
         let settings = DriverSettings { is_virtual: false, ..settings };
         let queues = vec![Served { settings, handler }];
-        let core = Core::new(Box::new(MemoryStore::new()), clock.clone(), true, queues);
+        let core = Core::new(Box::new(SqliteStore::in_memory()), clock.clone(), true, queues);
         core.run_turn(&|claim| core.claim(claim));
         let (drivers, now) = (core.drivers.lock(), Lease::now());
         let end = now + drivers[0].lease.remaining().expect("real time");

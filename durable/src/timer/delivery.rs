@@ -137,11 +137,11 @@ impl Run {
 ///
 /// ```
 /// # use std::time::Duration;
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, SqliteStore};
 ///
 /// let clock = ManualWallClock::new();
 /// let (sender, deliveries) = std::sync::mpsc::channel();
-/// let timer = DurableTimer::builder(MemoryStore::new())
+/// let timer = DurableTimer::builder(SqliteStore::in_memory())
 ///     .clock(clock.clone())
 ///     .build_with(move |delivery| drop(sender.send(delivery)))?;
 /// timer.schedule("video/17", Duration::ZERO, b"").wait()?;

@@ -1231,7 +1231,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Command, MemoryStore, NewTimeout, Priority, TimeoutId,
+        Command, NewTimeout, Priority, SqliteStore, TimeoutId,
         timer::{delivery::StopToken, held::ALONE},
     };
 
@@ -1240,7 +1240,7 @@ mod tests {
     /// A driver on a store in memory. Time passes only if a test says so.
     struct Bench {
         now: WallTime,
-        store: MemoryStore,
+        store: SqliteStore,
         counters: Counters,
         driver: Driver,
     }
@@ -1249,13 +1249,13 @@ mod tests {
         /// Creates one with timeouts that are due, one second apart and the last one now.
         fn new(count: u32) -> Self {
             let now = WallTime::MIN.saturating_add(9_000 * SECOND);
-            let bench = Self::on(&MemoryStore::new(), now);
+            let bench = Self::on(&SqliteStore::in_memory(), now);
             let one = |number: u32| new(number.to_string(), now.saturating_sub(SECOND * number));
             bench.schedule((0..count).map(one));
             bench
         }
 
-        fn on(store: &MemoryStore, now: WallTime) -> Self {
+        fn on(store: &SqliteStore, now: WallTime) -> Self {
             let queue = QueueSettings { max_deliveries: 8, ..QueueSettings::default() };
             let driver = Driver::new(DriverSettings { queue, ..DriverSettings::default() });
             let (store, counters) = (store.clone(), Counters::default());

@@ -56,12 +56,12 @@ use crate::{
 /// use std::time::Duration;
 ///
 /// use delaywheel_durable::{
-///     Backoff, Cancelled, DurableTimer, ManualWallClock, MemoryStore, Scheduled,
+///     Backoff, Cancelled, DurableTimer, ManualWallClock, SqliteStore, Scheduled,
 /// };
 ///
 /// let clock = ManualWallClock::new();
 /// let (sender, received) = std::sync::mpsc::channel();
-/// let timer = DurableTimer::builder(MemoryStore::new())
+/// let timer = DurableTimer::builder(SqliteStore::in_memory())
 ///     .clock(clock.clone())
 ///     .backoff(Backoff::new(Duration::from_secs(5)).attempts(3))
 ///     .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))?;
@@ -242,9 +242,9 @@ macro_rules! calls {
             ///
             /// ```
             /// # use std::time::Duration;
-            /// use delaywheel_durable::{DurableTimer, MemoryStore, Repeat, Scheduled};
+            /// use delaywheel_durable::{DurableTimer, SqliteStore, Repeat, Scheduled};
             ///
-            /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
+            /// # let timer = DurableTimer::builder(SqliteStore::in_memory()).build_blocking(|_| Ok(()))?;
             /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
             /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
             /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));
@@ -470,10 +470,10 @@ impl DurableTimer {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use delaywheel_durable::{AttemptEnd, DurableTimer, ManualWallClock, MemoryStore};
+    /// use delaywheel_durable::{AttemptEnd, DurableTimer, ManualWallClock, SqliteStore};
     ///
     /// let clock = ManualWallClock::new();
-    /// let timer = DurableTimer::builder(MemoryStore::new())
+    /// let timer = DurableTimer::builder(SqliteStore::in_memory())
     ///     .clock(clock.clone())
     ///     .history(Duration::from_secs(86_400))
     ///     .build_blocking(|_| Err("the printer is off".into()))?;

@@ -16,7 +16,7 @@ use super::{
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {
     let clock = ManualWallClock::new();
-    let timer = DurableTimer::builder(MemoryStore::new())
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
         .clock(clock.clone())
         .backoff(Backoff::new(SECOND).jitter(0.0))
         .build_async(
@@ -60,7 +60,7 @@ fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
     let count = Arc::clone(&tries);
     let (sender, seen) = mpsc::channel();
     let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
-    let timer = DurableTimer::builder(MemoryStore::new())
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
         .clock(clock.clone())
         .backoff(Backoff::new(SECOND).attempts(1))
         .queue(other)
@@ -105,7 +105,7 @@ fn poll(future: Pin<&mut impl Future>, waker: &Arc<Panics>) {
 fn a_waker_that_panics_ends_no_thread() {
     let (go, waits) = mpsc::channel::<()>();
     let waits = Mutex::new(waits);
-    let store = RemoteStore::hooked(&MemoryStore::new(), move |call| {
+    let store = RemoteStore::hooked(&SqliteStore::in_memory(), move |call| {
         if matches!(call, Call::Write(_) | Call::Other) {
             let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
         }
@@ -134,7 +134,8 @@ fn a_waker_that_panics_ends_no_thread() {
 #[test]
 fn a_task_that_no_longer_waits_for_the_end_of_a_delivery_leaves_no_waker() {
     let clock = ManualWallClock::new();
-    let (timer, deliveries) = crate::timer::held(DurableTimer::builder(MemoryStore::new()), &clock);
+    let (timer, deliveries) =
+        crate::timer::held(DurableTimer::builder(SqliteStore::in_memory()), &clock);
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     clock.advance(Duration::ZERO);
     let delivery = deliveries.try_recv().expect("delivery");

@@ -9,7 +9,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(300);
 
 /// Writes timeouts that are due one microsecond apart, the last one now.
-fn fill(store: &MemoryStore, count: u32) {
+fn fill(store: &SqliteStore, count: u32) {
     let now = SystemWallClock.now();
     let new = |number| {
         let due = now.saturating_sub(Duration::from_micros(1) * (count - number));
@@ -21,7 +21,7 @@ fn fill(store: &MemoryStore, count: u32) {
 /// The work takes 3 s, and each delivery may take 2 s.
 #[test]
 fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     fill(&store, 100);
     let (runs, builder) = (Arc::new(AtomicUsize::new(0)), DurableTimer::builder(store.clone()));
     let count = Arc::clone(&runs);
@@ -42,7 +42,7 @@ fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
 
 #[test]
 fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     fill(&store, 400);
     let (sender, begun) = mpsc::channel();
     let (release, gate) = mpsc::channel::<()>();
@@ -61,7 +61,7 @@ fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
     drop(release);
     assert!(timer.finish(LONG));
     assert_eq!(begun.try_iter().count(), 0, "after {first:?}");
-    let records = store.records();
+    let records = records(&store);
     assert_eq!(records.len(), 396);
     assert!(records.iter().all(|record| record.state == State::Pending && record.attempt == 0));
 }
@@ -69,7 +69,7 @@ fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
 /// A timer that has too much to do is late with all timeouts alike.
 #[test]
 fn the_oldest_timeout_begins_first_while_others_become_due() {
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     let (sender, begun) = mpsc::channel();
     let timer = DurableTimer::builder(store.clone()).threads(1).build_blocking(move |delivery| {
         sender.send(delivery.due())?;

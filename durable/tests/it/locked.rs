@@ -34,7 +34,7 @@ impl Gate {
 
 /// Returns a timer whose deliveries the test takes. `hook` sees commands but for those of the gate.
 fn timer(
-    store: &MemoryStore,
+    store: &SqliteStore,
     hook: impl Fn(&[Command]) -> StoreResult<()> + Send + Sync + 'static,
 ) -> (DurableTimer, Gate) {
     let ((enter, entered), (open, opened)) = (mpsc::channel(), mpsc::channel());
@@ -57,7 +57,7 @@ fn timer(
 /// The record is locked until the group was tried, and the cancel alone.
 #[test]
 fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
-    let (store, tries) = (MemoryStore::new(), AtomicUsize::new(0));
+    let (store, tries) = (SqliteStore::in_memory(), AtomicUsize::new(0));
     let (timer, gate) = timer(&store, move |_| match tries.fetch_add(1, SeqCst) {
         1 | 2 => locked(),
         _ => Ok(()),
@@ -73,7 +73,7 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
 /// The records are locked until the group and each half were tried.
 #[test]
 fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
-    let (store, tries) = (MemoryStore::new(), AtomicUsize::new(0));
+    let (store, tries) = (SqliteStore::in_memory(), AtomicUsize::new(0));
     let (timer, gate) = timer(&store, move |_| match tries.fetch_add(1, SeqCst) {
         0..3 => locked(),
         _ => Ok(()),
@@ -96,7 +96,7 @@ fn a_settlement_that_fails_for_its_record_fails_and_stops_no_other_command() {
     for reason in [StoreErrorReason::Other, StoreErrorReason::Corrupt] {
         let is_bad = Arc::new(AtomicBool::new(true));
         let bad = Arc::clone(&is_bad);
-        let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
+        let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| {
             let is_meant = |command: &Command| matches!(command, Command::Settle(claim, _) if claim.id.as_str() == "bad");
             let fails = bad.load(SeqCst) && commands.iter().any(is_meant);
             if fails { Err(StoreError::new(reason)) } else { Ok(()) }
@@ -128,7 +128,7 @@ fn a_settlement_that_fails_for_its_record_fails_and_stops_no_other_command() {
 fn settlements_are_written_together_again_after_an_error_of_none_of_them() {
     let (failures, writes) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&writes);
-    let (timer, gate) = timer(&MemoryStore::new(), move |commands| match commands {
+    let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| match commands {
         [Command::Settle(..), _, ..] => {
             count.fetch_add(1, SeqCst);
             let is_first = failures.fetch_add(1, SeqCst) == 0;
@@ -152,7 +152,7 @@ fn settlements_are_written_together_again_after_an_error_of_none_of_them() {
 #[test]
 fn a_command_does_not_pass_a_settlement_of_its_timeout_that_is_tried_again() {
     let tries = AtomicUsize::new(0);
-    let (timer, gate) = timer(&MemoryStore::new(), move |commands| {
+    let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| {
         if !matches!(commands, [_, _, ..]) {
             return Ok(());
         }
@@ -181,7 +181,7 @@ fn a_claim_or_begin_that_fails_voids_no_delivery() {
     use StoreErrorReason::{Locked, OutcomeUnknown, Unavailable};
     let reasons = [Locked, Unavailable, OutcomeUnknown];
     for (reason, fails_at_begin) in reasons.into_iter().flat_map(|r| [(r, false), (r, true)]) {
-        let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+        let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
         let failures = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&failures);
         let hooked = RemoteStore::hooked(&store, move |call| {
@@ -208,7 +208,7 @@ fn a_claim_or_begin_that_fails_voids_no_delivery() {
 /// Such as one whose pool of connections its owner has closed.
 #[test]
 fn a_timer_on_a_closed_store_ends_though_its_deliveries_cannot_be_settled() {
-    let hooked = RemoteStore::hooked(&MemoryStore::new(), |call| match call {
+    let hooked = RemoteStore::hooked(&SqliteStore::in_memory(), |call| match call {
         Call::Write([Command::Settle(..)]) => Err(StoreError::new(StoreErrorReason::Closed)),
         _ => Ok(()),
     });
@@ -224,7 +224,7 @@ fn a_timer_on_a_closed_store_ends_though_its_deliveries_cannot_be_settled() {
 #[test]
 fn commands_of_locked_records_are_answered_when_their_timer_ends() {
     let (sender, tries) = mpsc::channel();
-    let (timer, _gate) = timer(&MemoryStore::new(), move |_| {
+    let (timer, _gate) = timer(&SqliteStore::in_memory(), move |_| {
         // The test has seen enough of them.
         let _ = sender.send(());
         locked()
@@ -239,7 +239,7 @@ fn commands_of_locked_records_are_answered_when_their_timer_ends() {
     assert!(is_end(first.wait()) && is_end(second.wait()));
     assert!(timer.finish(FAR));
     // In virtual time, they wait for the next turn.
-    let hooked = RemoteStore::hooked(&MemoryStore::new(), |call| match call {
+    let hooked = RemoteStore::hooked(&SqliteStore::in_memory(), |call| match call {
         Call::Write(_) => locked(),
         _ => Ok(()),
     });

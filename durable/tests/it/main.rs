@@ -32,8 +32,8 @@ use std::{
 use delaywheel_durable::{
     Answer, Attempt, Backoff, Begun, BuildError, Cancelled, Claim, ClaimRequest, ClaimedBatch,
     Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
-    ManualWallClock, MemoryStore, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState,
-    Record, Repeat, Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason,
+    ManualWallClock, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState, Record, Repeat,
+    Rescheduled, Scheduled, Settlement, SqliteStore, State, Store, StoreError, StoreErrorReason,
     StoreResult, TimeoutId, WallClock, WallTime, WorkerId, async_trait,
 };
 use pollster::FutureExt as _;
@@ -59,4 +59,10 @@ fn settle_all(store: &dyn Store, now: WallTime, until: WallTime, settlement: &Se
         .block_on()
         .expect("settle");
     store.leave(worker).block_on().expect("leave");
+}
+
+/// Returns every record, in the order of ids.
+fn records(store: &dyn Store) -> Vec<Record> {
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    store.list(&all, usize::MAX).block_on().expect("list")
 }

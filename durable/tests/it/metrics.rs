@@ -56,7 +56,7 @@ impl Recorder for Seen {
 
 fn names() -> BTreeSet<String> {
     let seen = Seen::default();
-    let timer = acknowledging(MemoryStore::new(), &ManualWallClock::new());
+    let timer = acknowledging(SqliteStore::in_memory(), &ManualWallClock::new());
     with_local_recorder(&seen, || timer.publish_metrics());
     seen.0.into_inner().into_keys().collect()
 }
@@ -64,7 +64,7 @@ fn names() -> BTreeSet<String> {
 #[test]
 fn each_duration_is_published_once_as_a_value_of_a_histogram() {
     let (clock, seen) = (ManualWallClock::new(), Seen::default());
-    let timer = acknowledging(MemoryStore::new(), &clock);
+    let timer = acknowledging(SqliteStore::in_memory(), &clock);
     let publish = || with_local_recorder(&seen, || timer.publish_metrics());
     let lateness = || seen.values("delaywheel_durable_lateness_seconds");
     for (id, delay) in [("a", 10), ("b", 13), ("c", 13)] {

@@ -18,8 +18,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const TOKEN: &str = "correct-horse-battery";
 const SCRIPT: &str = "<script>alert('x')</script>";
 
-fn store(clock: &ManualWallClock) -> MemoryStore {
-    let (store, now) = (MemoryStore::new(), clock.now());
+fn store(clock: &ManualWallClock) -> SqliteStore {
+    let (store, now) = (SqliteStore::in_memory(), clock.now());
     let schedule = |id: &str, due: WallTime| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
         store.write(now, &[Change::Schedule(new)]).block_on().expect("write");
@@ -42,7 +42,7 @@ fn store(clock: &ManualWallClock) -> MemoryStore {
 
 struct Served {
     address: SocketAddr,
-    store: MemoryStore,
+    store: SqliteStore,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }

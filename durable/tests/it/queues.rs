@@ -7,7 +7,7 @@ fn queue(name: &str) -> (Queue, Receiver<Delivery>) {
     (Queue::with(name, move |delivery| drop(sender.send(delivery))), deliveries)
 }
 
-fn timer(store: &MemoryStore, clock: &ManualWallClock, queue: Queue) -> DurableTimer {
+fn timer(store: &SqliteStore, clock: &ManualWallClock, queue: Queue) -> DurableTimer {
     let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
     builder.queue(queue).build().expect("start")
 }
@@ -30,7 +30,7 @@ fn ids(deliveries: &Receiver<Delivery>) -> Vec<String> {
 #[test]
 fn a_gap_longer_than_a_lease_repeats_no_delivery_of_another_queue() {
     for gap in [25, 60] {
-        let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+        let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
         let (emails, email_deliveries) = queue("email");
         let (others, other_deliveries) = queue("other");
         let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
@@ -50,7 +50,7 @@ fn a_gap_longer_than_a_lease_repeats_no_delivery_of_another_queue() {
 
 #[test]
 fn workers_of_different_names_and_queues_share_no_name() {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
     let workers = [("a", "b/c"), ("a/b", "c"), ("a/b/c", "")].map(|(name, queue)| {
         let builder = DurableTimer::builder(store.clone()).clock(clock.clone()).worker(name);
         builder.queue(self::queue(queue).0).build().expect("start")
@@ -61,7 +61,7 @@ fn workers_of_different_names_and_queues_share_no_name() {
 
 #[test]
 fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
     let limited = || {
         let (emails, seen) = queue("email");
         (timer(&store, &clock, emails.rate(NonZeroU32::new(20).expect("20"))), seen)
@@ -87,7 +87,7 @@ fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
 /// The lease of the worker is 30 seconds.
 #[test]
 fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limit() {
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
     let (emails, seen) = queue("email");
     let first = timer(&store, &clock, emails.handler_limit(Some(1_000 * SECOND)));
     let (emails, other) = queue("email");
@@ -133,7 +133,7 @@ fn a_payload_of_an_unknown_version_waits_for_another_worker_and_is_no_attempt() 
     }
 
     fn worker<const VERSION: u32>(
-        store: &MemoryStore,
+        store: &SqliteStore,
         clock: &ManualWallClock,
     ) -> (DurableTimer, Receiver<String>) {
         let (sender, seen) = mpsc::channel();
@@ -143,17 +143,17 @@ fn a_payload_of_an_unknown_version_waits_for_another_worker_and_is_no_attempt() 
         (timer(store, clock, queue), seen)
     }
 
-    let (store, clock) = (MemoryStore::new(), ManualWallClock::new());
+    let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
     let (old, none) = worker::<1>(&store, &clock);
     let mail = NewTimeout::typed("a", clock.now(), &Mail::<2>("hello".to_owned())).expect("JSON");
     old.schedule_new(mail).wait().expect("schedule");
     clock.advance(3_600 * SECOND);
-    let record = store.records().remove(0);
+    let record = records(&store).remove(0);
     assert_eq!((record.attempt, none.try_iter().count()), (0, 0));
     assert_eq!(record.error.as_deref(), Some("version 2 of the payload is unknown here"));
     let (_new, seen) = worker::<2>(&store, &clock);
     old.shutdown();
     clock.advance(10 * SECOND);
     assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["hello"]);
-    assert_eq!(store.records(), []);
+    assert_eq!(records(&store), []);
 }

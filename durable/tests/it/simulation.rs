@@ -40,7 +40,7 @@ type Hook = Arc<dyn Fn(Call<'_>) -> StoreResult<()> + Send + Sync>;
 /// The store as one worker sees it.
 #[derive(Clone)]
 pub(crate) struct RemoteStore {
-    store: MemoryStore,
+    store: SqliteStore,
     network: Arc<Mutex<Network>>,
     /// The name of a fault that is seeded into the store.
     fault: Option<&'static str>,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for RemoteStore {
 impl RemoteStore {
     /// Returns a store behind a network that loses nothing.
     pub(crate) fn hooked(
-        store: &MemoryStore,
+        store: &SqliteStore,
         hook: impl Fn(Call<'_>) -> StoreResult<()> + Send + Sync + 'static,
     ) -> Self {
         let network = Network::new(Rng::with_seed(0), 0);
@@ -297,7 +297,7 @@ fn second() -> Name {
 
 struct World {
     rng: Rng,
-    store: MemoryStore,
+    store: SqliteStore,
     fault: Option<&'static str>,
     now: WallTime,
     workers: Vec<Worker>,
@@ -319,7 +319,7 @@ impl World {
         let (sender, begun) = mpsc::channel();
         let mut world = Self {
             rng: Rng::with_seed(seed),
-            store: MemoryStore::new(),
+            store: SqliteStore::in_memory(),
             fault,
             now: ManualWallClock::new().now(),
             workers: Vec::new(),
@@ -602,7 +602,7 @@ impl World {
 
     fn check_keys(&self) -> Verdict {
         let mut keys = std::collections::BTreeSet::new();
-        let records = self.store.records().into_iter();
+        let records = records(&self.store).into_iter();
         for record in records.filter(|record| record.state == State::Delivering) {
             let key = record.key.filter(|key| !keys.insert(key.clone()));
             key.map_or(Ok(()), |key| Err(format!("two deliveries of {key} are under way")))?;
@@ -633,7 +633,7 @@ impl World {
                 return Err(format!("{id}, due at {due:?}, was not delivered"));
             }
         }
-        match self.store.records().first() {
+        match records(&self.store).first() {
             Some(record) => Err(format!("{} is stuck: {record:?}", record.id)),
             None => Ok(()),
         }

@@ -248,7 +248,7 @@ fn a_pause_has_an_unknown_outcome_only_if_a_database_may_have_changed() {
         other => panic!("{other:?}"),
     };
     assert_eq!(pause(read_only()), StoreErrorReason::ReadOnly);
-    let other = acknowledging(MemoryStore::new(), &clock);
+    let other = acknowledging(SqliteStore::in_memory(), &clock);
     assert_eq!(pause(other), StoreErrorReason::OutcomeUnknown);
 }
 

@@ -28,7 +28,7 @@ fn start(builder: DurableTimerBuilder, clock: &ManualWallClock) -> (DurableTimer
 }
 
 fn plain(clock: &ManualWallClock) -> (DurableTimer, Receiver<Seen>) {
-    start(DurableTimer::builder(MemoryStore::new()), clock)
+    start(DurableTimer::builder(SqliteStore::in_memory()), clock)
 }
 
 fn ids(seen: &Receiver<Seen>) -> Vec<String> {
@@ -38,7 +38,7 @@ fn ids(seen: &Receiver<Seen>) -> Vec<String> {
 #[test]
 fn keeps_at_most_its_capacity_in_memory_and_delivers_in_order() {
     let clock = ManualWallClock::new();
-    let builder = DurableTimer::builder(MemoryStore::new()).window_capacity(8, 100);
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).window_capacity(8, 100);
     let (timer, seen) = start(builder, &clock);
     let batch = (0..100_u64).rev().map(|number| {
         let due = clock.now().saturating_add(Duration::from_millis(number * 10));
@@ -61,7 +61,7 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
     let attempts = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&attempts);
     let backoff = Backoff::new(SECOND).jitter(0.0).max(3 * SECOND).attempts(4);
-    let timer = DurableTimer::builder(MemoryStore::new())
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
         .clock(clock.clone())
         .backoff(backoff)
         .build_blocking(move |delivery| {
@@ -162,7 +162,7 @@ fn bad_input_is_a_typed_error() {
 /// times of what a new timer delivers in 60 minutes, in minutes.
 fn missed(policy: Missed) -> Vec<u64> {
     let clock = ManualWallClock::new();
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     let start_time = clock.now();
     let hour = 3_600 * SECOND;
     let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
@@ -187,7 +187,7 @@ fn missed_occurrences_follow_the_policy() {
 #[test]
 fn timeouts_that_are_too_old_are_skipped() {
     let clock = ManualWallClock::new();
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
     for (id, delay) in [("old", 10), ("edge", 40), ("recent", 50)] {
         timer.schedule(id, delay * SECOND, b"").wait().expect("schedule");
@@ -204,7 +204,7 @@ fn timeouts_that_are_too_old_are_skipped() {
 #[test]
 fn a_backlog_is_spread_over_the_rate_and_delays_nothing_else() {
     let clock = ManualWallClock::new();
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
     let batch = (0..1_000_u64).map(|number| {
         let due = clock.now().saturating_add(Duration::from_millis(number));
@@ -265,7 +265,7 @@ fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
 #[test]
 fn a_handler_that_never_returns_loses_its_permit_backs_off_and_its_timeout_dies() {
     let clock = ManualWallClock::new();
-    let builder = DurableTimer::builder(MemoryStore::new())
+    let builder = DurableTimer::builder(SqliteStore::in_memory())
         .max_deliveries(1)
         .handler_limit(Some(60 * SECOND))
         .backoff(Backoff::new(4 * SECOND).jitter(0.0).attempts(2));
@@ -298,7 +298,7 @@ fn a_handler_that_never_returns_loses_its_permit_backs_off_and_its_timeout_dies(
 #[test]
 fn another_worker_takes_over_from_one_that_stopped() {
     let (clock, stopped) = (ManualWallClock::new(), ManualWallClock::new());
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory();
     let builder = || DurableTimer::builder(store.clone()).lease(30 * SECOND);
     let (paused, paused_deliveries) = held(builder(), &stopped);
     paused.schedule("a", SECOND, b"").wait().expect("schedule");
@@ -324,7 +324,7 @@ fn another_worker_takes_over_from_one_that_stopped() {
 
 #[test]
 fn workers_that_wait_for_the_same_timeouts_claim_rarely() {
-    let (clock, store) = (ManualWallClock::new(), MemoryStore::new());
+    let (clock, store) = (ManualWallClock::new(), SqliteStore::in_memory());
     let builder = || DurableTimer::builder(store.clone());
     let timers: Vec<_> = (0..4).map(|_| start(builder(), &clock)).collect();
     let batch = (0..600_u32).map(|number| {
@@ -333,7 +333,7 @@ fn workers_that_wait_for_the_same_timeouts_claim_rarely() {
     });
     timers[0].0.schedule_batch(batch.collect()).wait().expect("schedule");
     clock.advance(600 * SECOND);
-    assert!(store.records().is_empty());
+    assert!(records(&store).is_empty());
     let stats: Vec<_> = timers.iter().map(|(timer, _)| timer.stats()).collect();
     let claims: u64 = stats.iter().map(|stats| stats.claims).sum();
     let empty: u64 = stats.iter().map(|stats| stats.empty_claims).sum();
@@ -383,7 +383,7 @@ fn settings_out_of_range_are_refused_by_name() {
         }),
     ];
     for (name, set) in wrong {
-        let builder = || set(DurableTimer::builder(MemoryStore::new()));
+        let builder = || set(DurableTimer::builder(SqliteStore::in_memory()));
         for refused in [builder().build_blocking(|_| Ok(())), builder().build_with(drop)] {
             let error = refused.map(drop).expect_err(name);
             assert!(matches!(error, BuildError::Setting(wrong) if wrong == name), "{error}");

@@ -37,8 +37,8 @@ fn waits_without_a_turn(store: impl Store, recheck: Option<Duration>) {
 
 #[test]
 fn a_timer_that_waits_for_a_far_timeout_does_nothing_or_rechecks() {
-    waits_without_a_turn(MemoryStore::new(), None);
-    waits_without_a_turn(MemoryStore::new(), Some(600 * SECOND));
+    waits_without_a_turn(SqliteStore::in_memory(), None);
+    waits_without_a_turn(SqliteStore::in_memory(), Some(600 * SECOND));
     #[cfg(feature = "sqlite")]
     {
         let folder = tempfile::tempdir().expect("folder");
@@ -52,7 +52,7 @@ fn a_timer_that_waits_for_a_far_timeout_does_nothing_or_rechecks() {
 async fn a_task_that_waits_for_the_store_lets_other_tasks_run() {
     let (answer, answers) = mpsc::channel();
     let answers = Mutex::new(answers);
-    let slow = RemoteStore::hooked(&MemoryStore::new(), move |call| match call {
+    let slow = RemoteStore::hooked(&SqliteStore::in_memory(), move |call| match call {
         Call::Other => {
             let answer = answers.lock().expect("not poisoned").recv_timeout(10 * SECOND);
             answer.map_err(|_| StoreError::new(StoreErrorReason::Unavailable))
@@ -81,7 +81,7 @@ async fn a_task_that_waits_for_the_store_lets_other_tasks_run() {
 
 #[test]
 fn a_store_that_panics_while_it_is_asked_is_an_error() {
-    let store = RemoteStore::hooked(&MemoryStore::new(), |call| match call {
+    let store = RemoteStore::hooked(&SqliteStore::in_memory(), |call| match call {
         // Without a message on standard error.
         Call::Other => std::panic::resume_unwind(Box::new("the store fails")),
         _ => Ok(()),
@@ -97,7 +97,7 @@ fn a_store_that_panics_while_it_is_asked_is_an_error() {
 
 #[test]
 fn changes_of_one_caller_take_effect_in_their_order() {
-    let timer = DurableTimer::builder(MemoryStore::new()).build_with(|_| ()).expect("start");
+    let timer = DurableTimer::builder(SqliteStore::in_memory()).build_with(|_| ()).expect("start");
     for _ in 0..2_000 {
         let receipts = [timer.resume(""), timer.pause("")];
         // It is not delivered: the queue is paused.
@@ -114,7 +114,7 @@ fn changes_of_one_caller_take_effect_in_their_order() {
 /// Returns a store whose calls of a kind wait, a number that counts these, and a sender that lets
 /// one of them go on.
 fn slow(
-    memory: &MemoryStore,
+    memory: &SqliteStore,
     is_slow: fn(&Call<'_>) -> bool,
 ) -> (RemoteStore, Arc<AtomicUsize>, mpsc::Sender<()>) {
     let (go, waits) = mpsc::channel();
@@ -142,7 +142,7 @@ fn wait_for_calls(calls: &AtomicUsize) {
 
 #[test]
 fn a_timer_that_has_finished_has_made_its_changes() {
-    let memory = MemoryStore::new();
+    let memory = SqliteStore::in_memory();
     let (store, _, go) = slow(&memory, is_other);
     let timer = DurableTimer::builder(store).build().expect("start");
     drop(timer.pause("q"));
@@ -163,7 +163,8 @@ fn a_handler_calls_its_timer_while_that_finishes() {
         assert_eq!(timer.count().wait()?.live, 1);
         Ok(())
     };
-    let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(handler).expect("start");
+    let timer =
+        DurableTimer::builder(SqliteStore::in_memory()).build_blocking(handler).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     thread::scope(|scope| {
         let finished = scope.spawn(|| timer.finish(20 * SECOND));
@@ -175,7 +176,7 @@ fn a_handler_calls_its_timer_while_that_finishes() {
 
 #[test]
 fn a_read_does_not_wait_for_changes() {
-    let (store, _, go) = slow(&MemoryStore::new(), |call| matches!(call, Call::Write(_)));
+    let (store, _, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Write(_)));
     let timer = DurableTimer::builder(store).build().expect("start");
     let (written, paused) = (timer.schedule("a", DAY, b""), timer.pause(""));
     assert_eq!(timer.count().wait().expect("count").live, 0);
@@ -187,7 +188,7 @@ fn a_read_does_not_wait_for_changes() {
 
 #[test]
 fn a_read_that_waits_is_not_made_once_its_receipt_is_gone() {
-    let (store, calls, go) = slow(&MemoryStore::new(), is_other);
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), is_other);
     let timer = DurableTimer::builder(store).build().expect("start");
     let first = timer.count();
     wait_for_calls(&calls);
@@ -200,11 +201,12 @@ fn a_read_that_waits_is_not_made_once_its_receipt_is_gone() {
 
 #[test]
 fn a_call_of_several_databases_keeps_no_timer_from_its_end() {
-    let (store, calls, go) = slow(&MemoryStore::new(), is_other);
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), is_other);
     let first = DurableTimer::builder(store).build().expect("start");
     let (sender, handler_is_gone) = mpsc::channel();
     let handler = move |delivery| sender.send(delivery).expect("the test waits");
-    let second = DurableTimer::builder(MemoryStore::new()).build_with(handler).expect("start");
+    let second =
+        DurableTimer::builder(SqliteStore::in_memory()).build_with(handler).expect("start");
     let sharded = Sharded::new(vec![first, second]);
     let counts = sharded.count();
     wait_for_calls(&calls);

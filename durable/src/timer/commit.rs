@@ -659,7 +659,9 @@ mod tests {
             assert_eq!(mem::take(&mut *tried.lock()), expected.collect::<Vec<_>>());
             assert_eq!(commands(&left), all);
             // However long the test stands still.
-            rests.values_mut().for_each(|until| *until += LOCKED);
+            for until in rests.values_mut() {
+                *until += LOCKED;
+            }
         }
     }
 

@@ -45,7 +45,10 @@ const MANY: usize = 16;
 /// Most bytes of payload of one transaction, except for a single larger batch.
 const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
+/// Time until the next try. It doubles with each try that fails, up to [`MOST_DOUBLINGS`] times.
 const RETRY: Duration = Duration::from_millis(200);
+
+const MOST_DOUBLINGS: u32 = 3;
 
 /// Most locked records of a group for which the thread of all commits waits.
 const MAX_LOCKED: usize = 4;
@@ -54,20 +57,22 @@ const MAX_LOCKED: usize = 4;
 /// jobs of one write.
 const TRIES: usize = 16;
 
-/// Time for which a caller waits for a locked record, after its call.
+/// Groups of jobs of which the store is asked at once whether their records are locked.
+const ASKED: usize = 4 * TRIES;
+
+/// Time for which a caller waits for a locked record, after its command was set aside.
 const LOCKED: Duration = Duration::from_secs(10);
 
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
     pub(super) reply: Reply,
-    /// Until when a caller waits for a locked record.
+    /// Until when a caller waits for a locked record; `None` until the job is set aside.
     limit: Option<Instant>,
 }
 
 impl Job {
     pub(super) fn new(commands: Vec<Command>, reply: Reply) -> Self {
-        let has_caller = matches!(reply, Reply::Caller(_));
-        Self { commands, reply, limit: has_caller.then(|| Instant::now() + LOCKED) }
+        Self { commands, reply, limit: None }
     }
 
     fn ids(&self) -> impl Iterator<Item = &TimeoutId> {
@@ -136,7 +141,10 @@ impl Aside {
         !self.ids.is_empty() && job.ids().any(|id| self.ids.contains(id))
     }
 
-    fn add(&mut self, job: Job) {
+    fn add(&mut self, mut job: Job) {
+        if matches!(job.reply, Reply::Caller(_)) {
+            job.limit.get_or_insert_with(|| Instant::now() + LOCKED);
+        }
         self.ids.extend(job.ids().cloned());
         self.jobs.push(job);
     }
@@ -285,6 +293,7 @@ impl CommitQueue {
             let later = mem::replace(&mut state.aside.jobs, left);
             state.aside.jobs.extend(later);
             let (ids, next) = next_turn(&state.aside.jobs, &rests);
+            rests.retain(|id, _| ids.contains(id));
             state.aside.ids = ids;
             match next {
                 _ if state.is_closed => {}
@@ -296,8 +305,9 @@ impl CommitQueue {
         self.drop_aside();
     }
 
-    /// Tries some jobs that do not rest, those of a record in one group. The ids of one that fails
-    /// rest. Answers callers whose time is over, without a try. Returns the jobs that are left.
+    /// Tries some jobs that do not rest, those of a record in one group, and the group first that
+    /// has waited for its turn for the longest time. The ids of one that fails rest. Answers callers
+    /// whose time is over, without a try. Returns the jobs that are left.
     fn try_some(
         &self,
         jobs: Vec<Job>,
@@ -306,65 +316,101 @@ impl CommitQueue {
         locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
     ) -> Vec<Job> {
         let now = Instant::now();
-        rests.retain(|_, until| *until > now);
-        let (mut left, mut behind) = (Part::new(), FxHashSet::default());
-        // Groups with the place of their first job, and the group of each id.
-        let mut groups = Vec::<(usize, Vec<Job>)>::new();
-        let mut group_of = FxHashMap::<TimeoutId, usize>::default();
-        for (place, job) in jobs.into_iter().enumerate() {
-            let job = match job {
-                Job { reply: Reply::Caller(caller), limit, .. } if limit <= Some(now) => {
-                    tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
-                    continue;
-                }
-                job => job,
-            };
-            let first = job.ids().next().and_then(|id| group_of.get(id)).copied();
-            let is_of_others = |id| {
-                rests.contains_key(id) || behind.contains(id) || group_of.get(id).copied() != first
-            };
-            let is_full = first.is_some_and(|group| groups[group].1.len() == TRIES);
-            if is_full || job.ids().any(is_of_others) {
-                behind.extend(job.ids().cloned());
-                left.push((place, job));
-                continue;
-            }
-            let group = first.unwrap_or(groups.len());
-            if group == groups.len() {
-                groups.push((place, Vec::new()));
-                group_of.extend(job.ids().map(|id| (id.clone(), group)));
-            }
-            groups[group].1.push(job);
-        }
+        let mut left = Part::new();
+        let mut groups = groups(jobs, rests, now, &mut left);
+        let turn = |id: &TimeoutId| rests[id].turn;
+        groups.sort_by_key(|(_, group)| group[0].ids().map(turn).max());
+        let later = groups.split_off(groups.len().min(ASKED));
         let ids = groups.iter().flat_map(|(_, group)| group[0].ids()).collect::<Vec<_>>();
         let known = if ids.is_empty() { FxHashSet::default() } else { locked(&ids) };
         let mut tries = TRIES;
         for (place, mut group) in groups {
             let ids: Vec<_> = group[0].ids().cloned().collect();
-            let mut rest = RETRY;
-            if !ids.iter().any(|id| known.contains(id)) {
+            let is_locked = ids.iter().any(|id| known.contains(id));
+            if !is_locked {
                 if tries == 0 || self.state.lock().is_closed {
                     left.extend(group.into_iter().map(|job| (place, job)));
                     continue;
                 }
-                group = write(group).jobs;
-                tries -= 1;
-                // Many that fail take as many tries in a second as a few.
-                rest *= u32::try_from(1 + rests.len() / TRIES).unwrap_or(u32::MAX);
+                let failed = write(group);
+                // If the store is down, callers do not wait for other tries.
+                let is_down = !failed.jobs.is_empty() && !failed.has_locked;
+                tries = if is_down { 0 } else { tries - 1 };
+                group = failed.jobs;
             }
-            if !group.is_empty() {
-                let until = Instant::now() + rest;
-                rests.extend(ids.into_iter().map(|id| (id, until)));
-                left.extend(group.into_iter().map(|job| (place, job)));
+            for id in ids {
+                if group.is_empty() {
+                    rests.remove(&id);
+                } else if let Some(rest) = rests.get_mut(&id) {
+                    rest.turn = Instant::now() + RETRY * (1 << rest.failed.min(MOST_DOUBLINGS));
+                    rest.failed += u32::from(!is_locked);
+                }
             }
+            left.extend(group.into_iter().map(|job| (place, job)));
         }
+        let later = later.into_iter();
+        left.extend(
+            later.flat_map(|(place, group)| group.into_iter().map(move |job| (place, job))),
+        );
         left.sort_by_key(|(place, _)| *place);
         left.into_iter().map(|(_, job)| job).collect()
     }
 }
 
-/// Until when ids rest, after a command that could not be written.
-type Rests = FxHashMap<TimeoutId, Instant>;
+/// When an id that was set aside has its next turn, and how many of its tries failed.
+#[derive(Clone, Copy)]
+struct Rest {
+    turn: Instant,
+    failed: u32,
+}
+
+type Rests = FxHashMap<TimeoutId, Rest>;
+
+/// Puts the jobs whose turn it is into groups, those of one record into one, with the place of the
+/// first, and the others into `left`. Answers callers whose time is over.
+fn groups(
+    jobs: Vec<Job>,
+    rests: &mut Rests,
+    now: Instant,
+    left: &mut Part,
+) -> Vec<(usize, Vec<Job>)> {
+    let (mut groups, mut behind) = (Vec::<(usize, Vec<Job>)>::new(), FxHashSet::default());
+    let mut group_of = FxHashMap::<TimeoutId, usize>::default();
+    for (place, job) in jobs.into_iter().enumerate() {
+        let job = match job {
+            Job { reply: Reply::Caller(caller), limit: Some(limit), .. } if limit <= now => {
+                tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
+                continue;
+            }
+            job => job,
+        };
+        let first = job.ids().next().and_then(|id| group_of.get(id)).copied();
+        // After a failure, one job alone finds out whether the record is still locked.
+        let is_full = first.is_some_and(|group| {
+            let has_failed = |id| rests.get(id).is_some_and(|rest| rest.failed > 0);
+            groups[group].1.len() == TRIES || job.ids().any(has_failed)
+        });
+        let must_wait = |id| {
+            let is_resting = rests.get(id).is_some_and(|rest| rest.turn > now);
+            is_resting || behind.contains(id) || group_of.get(id).copied() != first
+        };
+        if job.ids().any(must_wait) || is_full {
+            behind.extend(job.ids().cloned());
+            left.push((place, job));
+            continue;
+        }
+        let group = first.unwrap_or(groups.len());
+        if group == groups.len() {
+            for id in job.ids() {
+                rests.entry(id.clone()).or_insert(Rest { turn: now, failed: 0 });
+                group_of.insert(id.clone(), group);
+            }
+            groups.push((place, Vec::new()));
+        }
+        groups[group].1.push(job);
+    }
+    groups
+}
 
 /// Returns the ids of jobs that were set aside, and when the next of these is to be tried or its
 /// caller to be answered. One behind another of its id is not tried.
@@ -372,8 +418,8 @@ fn next_turn(jobs: &[Job], rests: &Rests) -> (FxHashSet<TimeoutId>, Option<Insta
     let (mut ids, mut next) = (FxHashSet::default(), None);
     for job in jobs {
         let is_behind = job.ids().any(|id| ids.contains(id));
-        let rest = job.ids().filter_map(|id| rests.get(id)).max();
-        let turn = (!is_behind).then(|| rest.copied().unwrap_or_else(Instant::now));
+        let rest = job.ids().filter_map(|id| rests.get(id)).map(|rest| rest.turn).max();
+        let turn = (!is_behind).then(|| rest.unwrap_or_else(Instant::now));
         next = next.into_iter().chain(turn).chain(job.limit).min();
         ids.extend(job.ids().cloned());
     }
@@ -417,7 +463,6 @@ pub(super) fn write_group(
                 parts.extend(split(store, part, reason));
                 continue;
             }
-            tries_apart += usize::from(is_apart);
             if reason != StoreErrorReason::Locked {
                 counters.store_errors.add(1);
                 #[cfg(feature = "tracing")]
@@ -425,6 +470,7 @@ pub(super) fn write_group(
                 let fail = |(place, job)| Some((place, fail(job, &error, outcome)?));
                 part = part.into_iter().filter_map(fail).collect();
             }
+            tries_apart += usize::from(is_apart && !part.is_empty());
         }
         has_locked |= is_apart && !part.is_empty();
         behind.extend(ids(&part).cloned());
@@ -638,31 +684,44 @@ mod tests {
         });
     }
 
-    /// So callers whose time is over wait for few tries, and a failing job stops no other.
+    /// So callers whose time is over wait for few tries, and a failing job stops no other, however
+    /// long a try takes.
     #[test]
-    fn a_round_tries_few_jobs_and_the_next_one_tries_the_others() {
+    fn a_round_tries_few_jobs_and_first_those_that_have_waited_for_the_longest_time() {
         let (queue, most) = (CommitQueue::default(), TRIES as u64);
         let settlement =
             |number| Job::new(job(number, [number]).commands, Reply::Settled(0, false));
-        let numbers: Vec<_> = [0].into_iter().chain(0..most + 4).collect();
         let (tried, mut rests) = (Mutex::new(Vec::new()), Rests::default());
         let write = |jobs: Vec<Job>| {
             tried.lock().extend(commands(&jobs));
             Failed { jobs, has_locked: true }
         };
-        let mut left: Vec<_> = numbers.iter().copied().map(settlement).collect();
+        let mut left: Vec<_> = (0..most + 4).map(settlement).collect();
         let all = commands(&left);
-        let first: Vec<_> = [0, 0].into_iter().chain(1..most).collect();
-        for expected in [first, (most..most + 4).collect()] {
+        let second: Vec<_> = (most..most + 4).chain(0..most - 4).collect();
+        for expected in [(0..most).collect(), second] {
             left = queue.try_some(left, &mut rests, &write, &|_| FxHashSet::default());
             let expected = expected.into_iter().flat_map(|number| commands(&[settlement(number)]));
             assert_eq!(mem::take(&mut *tried.lock()), expected.collect::<Vec<_>>());
             assert_eq!(commands(&left), all);
-            // However long the test stands still.
-            for until in rests.values_mut() {
-                *until += LOCKED;
+            // All rests are over.
+            for rest in rests.values_mut() {
+                rest.turn -= LOCKED;
             }
         }
+    }
+
+    /// So callers wait for the limit of one call, if the store does not answer.
+    #[test]
+    fn a_round_ends_if_the_store_is_down() {
+        let (queue, tries) = (CommitQueue::default(), Cell::new(0));
+        let down = |jobs| {
+            tries.set(tries.get() + 1);
+            Failed { jobs, has_locked: false }
+        };
+        let jobs = (0..9).map(|number| job(number, [number])).collect();
+        let left = queue.try_some(jobs, &mut Rests::default(), &down, &|_| FxHashSet::default());
+        assert_eq!((left.len(), tries.get()), (9, 1));
     }
 
     /// Otherwise callers of free records would wait for it, and those of its record for each other.
@@ -681,7 +740,7 @@ mod tests {
             left = queue.try_some(left, &mut rests, &write, &|_| locked.clone());
             assert_eq!(left.len(), 100 + rest);
         }
-        let turn = rests[&job(0, [0]).commands[0].id().clone()];
+        let turn = rests[job(0, [0]).commands[0].id()].turn;
         assert_eq!(next_turn(&left, &rests).1, Some(turn));
         rests.clear();
         left = queue.try_some(left, &mut rests, &write, &|_| FxHashSet::default());

@@ -90,6 +90,28 @@ fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
     assert_eq!(&*timer.get("b").wait().expect("get").expect("kept").payload, b"new");
 }
 
+/// However many they are: they are answered, and no try of theirs is left.
+#[test]
+fn refused_commands_of_a_group_do_not_set_its_others_aside() {
+    let refused: Vec<_> = (0..9).map(|number| format!("bad{number}")).collect();
+    let writes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&writes);
+    let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| {
+        count.fetch_add(1, SeqCst);
+        let is_bad = commands.iter().any(|command| command.id().as_str().starts_with("bad"));
+        if is_bad { Err(StoreError::new(StoreErrorReason::Refused)) } else { Ok(()) }
+    });
+    let good = (0..100).map(|number| format!("good{number}"));
+    let receipts = gate.group(&timer, || {
+        let ids = refused.iter().cloned().chain(good);
+        ids.map(|id| timer.schedule(id, FAR, b"")).collect::<Vec<_>>()
+    });
+    let answers = receipts.into_iter().map(|receipt| receipt.wait().is_ok());
+    assert!(answers.eq((0..109).map(|place| place >= refused.len())));
+    // Alone, each of the others would be a write.
+    assert!(writes.load(SeqCst) < 50, "{writes:?} writes");
+}
+
 /// The page of a row is damaged, or a trigger of the user fails.
 #[test]
 fn a_settlement_that_fails_for_its_record_fails_and_stops_no_other_command() {

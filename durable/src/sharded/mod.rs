@@ -85,7 +85,8 @@ const PAGE: usize = 256;
 ///
 /// Two calls at once for a timeout that moves take effect in any order, also with a pause: wait for
 /// one before you make the next. If a timeout moves and is delivered to its end during a call that
-/// cancels or replaces it, the answer may be that of a timeout that was pending.
+/// cancels or replaces it, the answer may be that of a timeout that was pending. If a timeout moves
+/// while it is replaced by one that is delivered to its end at once, it may be delivered as well.
 ///
 /// # Errors
 ///
@@ -236,7 +237,19 @@ impl Sharded {
         };
         let (_, absent) = apply(None, &command, 0);
         match (self.locate(&id).await?, &command) {
-            (Place::Nowhere, Command::Schedule(_)) | (Place::New(_), _) => send(new, command).await,
+            (Place::Nowhere | Place::New(_), Command::Schedule(_)) => {
+                let answer = send(new, command.clone()).await?;
+                if answer != Answer::Scheduled(Scheduled::Kept) {
+                    return Ok(answer);
+                }
+                // What was kept may be a copy that the mover removes again.
+                match self.locate(&id).await? {
+                    Place::Nowhere => send(new, command).await,
+                    Place::Copied => send(new, replacing(command)).await.map(|_| absent),
+                    _ => Ok(answer),
+                }
+            }
+            (Place::New(_), _) => send(new, command).await,
             (Place::Copied, Command::Schedule(_)) => {
                 send(new, replacing(command)).await.map(|_| absent)
             }
@@ -261,7 +274,11 @@ impl Sharded {
             (Place::Old(_), _) => {
                 let first = send(old, command.clone()).await?;
                 if first == absent {
-                    return send(new, command).await;
+                    // It ended, or the mover has ended its move: a copy alone is no timeout.
+                    return match self.locate(&id).await? {
+                        Place::New(_) => send(new, command).await,
+                        _ => Ok(absent),
+                    };
                 }
                 if !matches!(command, Command::Cancel(_)) {
                     return Ok(first);

@@ -171,7 +171,7 @@ impl Both {
         ] {
             same!(self, |side| side.list(&query, limit).wait().map(|found| plain(&found)));
         }
-        // A copy that a mover has left stays while the worker of the old database claims its record.
+        // A copy that a mover left stays while a worker of the old database claims its record.
         let copies = self.sharded.timers.iter().flat_map(records).filter(is_parked).count() as u64;
         let Counts { live, dead } = self.reference.count().wait().expect("memory");
         let expected = Counts { live: live + copies, dead };
@@ -379,6 +379,38 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
     move_all(&sharded);
     assert_eq!(records(&sharded.timers[0]), []);
     assert_eq!(&*sharded.get(&new.id).wait().expect("get").expect("kept").payload, b"new");
+}
+
+/// The mover claims the record, a cancel ends it, and the copy comes after all.
+#[test]
+fn a_late_copy_of_a_mover_is_not_kept() {
+    for conflict in [Conflict::Keep, Conflict::Refuse] {
+        let (sharded, new, _) = two();
+        let (own, late) = (Sharded::growing(sharded.timers.to_vec(), 1), new.clone());
+        before(&sharded, 2, move || write(&own, 1, PARKED, &late));
+        let answer = sharded.schedule_new(new.clone().conflict(conflict)).wait();
+        assert_eq!(answer.expect("schedule"), Scheduled::Created);
+        move_all(&sharded);
+        let found = sharded.get(&new.id).wait().expect("get").expect("it was created");
+        assert_eq!(found.due, new.due);
+    }
+}
+
+#[test]
+fn a_reschedule_does_not_turn_the_copy_of_a_cancelled_timeout_into_a_timeout() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let (own, late) = (Sharded::growing(sharded.timers.to_vec(), 1), new.clone());
+    before(&sharded, 1, move || {
+        let cancelled = own.timers[0].cancel(&late.id).wait();
+        assert_eq!(cancelled.expect("cancel"), Cancelled::Cancelled);
+        write(&own, 1, PARKED, &late);
+    });
+    let later = new.due.saturating_add(SECOND);
+    let answer = sharded.reschedule(&new.id, later).wait();
+    assert_eq!(answer.expect("reschedule"), Rescheduled::NotFound);
+    move_all(&sharded);
+    assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
 }
 
 /// A lock has delayed a write of a mover, and the next one could not take its claim: a mark in the

@@ -244,7 +244,8 @@ macro_rules! calls {
             /// # use std::time::Duration;
             /// use delaywheel_durable::{DurableTimer, SqliteStore, Repeat, Scheduled};
             ///
-            /// # let timer = DurableTimer::builder(SqliteStore::in_memory()).build_blocking(|_| Ok(()))?;
+            /// # let builder = DurableTimer::builder(SqliteStore::in_memory());
+            /// # let timer = builder.build_blocking(|_| Ok(()))?;
             /// let hourly = Repeat::every(Duration::from_secs(3_600))?;
             /// let start = || timer.schedule_repeat("report", hourly.clone(), b"").wait();
             /// assert_eq!((start()?, start()?), (Scheduled::Created, Scheduled::Kept));

@@ -410,6 +410,21 @@ mod tests {
         shards.check_invariants();
     }
 
+    /// Another thread may take the value, and use another shard, before this hold ends.
+    #[test]
+    fn a_timeout_that_has_expired_holds_no_permit_when_it_is_handed_off() {
+        let shards = shards_of([(); 2].map(|()| TimingWheel::default()), NonZeroU64::new(1));
+        let due = Tick::new(1);
+        assert!(shards.lock(0).insert(Tick::ZERO, due, 1).is_ok());
+        let (mut shard, mut expired) = (shards.lock(0), Vec::new());
+        let read = Reading { elapsed: shards.clock.ticks.until_start(due), now: due };
+        assert!(shard.expire(read, 64, &mut expired) && expired.len() == 1);
+        assert!(shards.lock(1).insert(due, Tick::new(2), 2).is_ok());
+        assert!(shards.lock(1).insert(due, Tick::new(2), 3).is_err());
+        drop(shard);
+        shards.check_invariants();
+    }
+
     #[test]
     fn a_thread_takes_the_first_free_shard_from_its_own_on() {
         let shards = shards_of([(); 4].map(|()| TimingWheel::<()>::default()), None);

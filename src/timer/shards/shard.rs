@@ -320,13 +320,17 @@ impl<S: ShardState> ShardGuard<'_, S> {
         steps: u64,
         expired: &mut Vec<Expired<S::Due>>,
     ) -> bool {
-        let before = expired.len();
-        let shard = self.shard;
+        let (before, shard, permits) = (expired.len(), self.shard, self.permits);
         let content = self.content_mut();
         let is_drained = content.state.expire(read, steps, expired);
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
         shard.publish(wheel.next_expiration().unwrap_or(Tick::MAX));
+        // Another thread may take them from the backlog before this hold ends. The reaper expires
+        // those of a closed shard itself, so it need not be woken for the last.
+        if content.must_settle {
+            settle(content, permits);
+        }
         debug_assert!(!is_drained || shard.published() > read.now, "a due timeout is left");
         // Also if the wheel is ahead of `now`: an insert may have read the clock later.
         debug_assert!(
@@ -489,7 +493,8 @@ pub(in crate::timer) fn let_run() {
 /// Releases the permits of the timeouts that have left a wheel. Returns whether the reaper may wait
 /// for this: the shard is closed and now empty.
 ///
-/// Another thread may see the end of a timeout as soon as the lock is free.
+/// Another thread may see the end of a timeout as soon as the lock is free, and that of an expired
+/// one as soon as it is in the backlog.
 #[cold]
 fn settle<S: ShardState>(content: &mut Content<S>, permits: &Permits) -> bool {
     let pending = content.state.wheel().len();

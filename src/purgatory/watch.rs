@@ -150,7 +150,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         new: &mut Newcomer<K, O>,
         delay: Duration,
     ) -> Result<Watched, WatchError<()>> {
-        let SharedPurgatory { timer, limits, calls, max_delay, number, .. } = &*self.shared;
+        let SharedPurgatory { timer, limits, calls, max_delay, .. } = &*self.shared;
         let shards = &timer.shards;
         // The conditions that were left out may not hold, so the others decide nothing.
         let is_checked = !new.conditions.is_too_large || new.conditions.is_plain;
@@ -199,9 +199,15 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         if limits.displace {
             self.displace((index, key), read.elapsed);
         }
+        Ok(Watched::Waiting(self.key_of((index, key))))
+    }
+
+    /// Returns the key of the operation at a place.
+    #[inline]
+    fn key_of(&self, (shard, key): (usize, Key)) -> OperationKey {
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        let shard = index as u32;
-        Ok(Watched::Waiting(OperationKey { key, shard, purgatory: *number }))
+        let shard = shard as u32;
+        OperationKey { key, shard, purgatory: self.shared.number }
     }
 
     /// Checks a new operation, and its thresholds. Returns whether it can complete.
@@ -277,7 +283,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 release(shard);
                 calls.complete(operation, Completion::Cancelled);
             }
-            (None, _) => {}
+            // It waits, unless it has ended: the clock has panicked before it displaced another.
+            (None, Some(place)) => _ = self.end(self.key_of(place), Completion::Cancelled),
+            (None, None) => {}
         }
         run_checks();
         panic.resume()

@@ -405,3 +405,25 @@ fn after_a_panic_of_a_key_the_call_ends_the_operations_that_it_has_reached() {
         }
     });
 }
+
+#[test]
+fn an_operation_is_cancelled_wherever_the_clock_panics_while_it_begins_to_wait() {
+    let limits: [Limit; 3] = [
+        |builder| builder,
+        |builder| builder.max_delayed(1, DisplaceOldest),
+        |builder| builder.max_delayed_per_key(1, DisplaceOldest),
+    ];
+    must_return(move || {
+        for (limit, reads) in limits.into_iter().zip([1, 2, 2]) {
+            for count in 0..reads {
+                let trial = Trial::new(limit);
+                trial.watch([trial.key(1)]);
+                *trial.fuse.left.lock().unwrap() = Some((Use::Clock, count));
+                assert!(panics(|| trial.watch([trial.key(1)])), "fewer reads than {reads}");
+                trial.check();
+                assert_eq!(trial.ends.take(), [(1, Cancelled)]);
+                assert_eq!(trial.purgatory.stats().delayed, 1);
+            }
+        }
+    });
+}

@@ -349,25 +349,26 @@ impl Sleep {
     /// the next poll is ready.
     #[inline]
     pub(crate) fn move_to(&mut self, deadline: Nanos) {
-        self.deadline = deadline;
-        let Stage::In { shard, key, due, id } = self.stage else {
+        if let Stage::In { shard, key, due, id } = self.stage {
+            let shards = self.shards();
+            let wakes_early = shards.clock.ticks.until_start(due) <= deadline;
+            if !wakes_early || shards.permits.has_limit() || shards.lifecycle.is_ending() {
+                self.stage = self.move_key(shard, key, id, deadline);
+            }
+        } else {
             self.stage = Stage::Out;
-            return;
-        };
-        let shards = self.shards();
-        let wakes_early = shards.clock.ticks.until_start(due) <= deadline;
-        if !wakes_early || shards.permits.has_limit() || shards.lifecycle.is_ending() {
-            self.move_key(shard, key, id);
         }
+        // Last, so that a panic of the clock leaves the sleep as it was.
+        self.deadline = deadline;
     }
 
-    /// Moves the key to the deadline, or forgets it if it is dead.
-    fn move_key(&mut self, shard: u32, key: Key, id: WakerId) {
+    /// Moves the key to a deadline, or forgets it if it is dead. Returns the stage.
+    fn move_key(&self, shard: u32, key: Key, id: WakerId, deadline: Nanos) -> Stage {
         let shards = self.shards();
         let read = shards.clock.read();
-        let due = shards.clock.due(read, self.deadline);
+        let due = shards.clock.due(read, deadline);
         let is_live = shards.lock(shard as usize).reset(key, read.now, due);
-        self.stage = if is_live { self.stage_in(shard, key, due, id) } else { Stage::Out };
+        if is_live { self.stage_in(shard, key, due, id) } else { Stage::Out }
     }
 
     /// Returns the stage of a sleep whose key was just placed at `due`. If that tick had passed,

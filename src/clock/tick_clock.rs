@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam::utils::CachePadded;
+
 use super::{Clock, ManualClock, StepListener, SystemClock};
 use crate::{
     panics::catch,
@@ -33,7 +35,7 @@ pub(crate) struct TickClock {
     pub(crate) ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
-    latest: AtomicU64,
+    latest: Arc<CachePadded<AtomicU64>>,
     /// Period at which to read the clock while timeouts are pending, because it may jump. Empty
     /// until the first [`watch`](Self::watch) has returned; `None` if the system reports jumps.
     recheck: OnceLock<Option<Duration>>,
@@ -115,7 +117,7 @@ impl TickClock {
             started,
             manual_start,
             ticks,
-            latest: AtomicU64::new(0),
+            latest: Arc::default(),
             recheck: OnceLock::new(),
             watches: AtomicU64::new(0),
         }
@@ -304,6 +306,21 @@ impl TickClock {
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
     pub(crate) fn instant(&self, tick: Tick) -> Option<Instant> {
         self.instant_at(self.ticks.until_start(tick))
+    }
+}
+
+/// A clone is for another part of a timer. What a thread has seen on one has passed on both. Each
+/// has a listener of its own.
+impl Clone for TickClock {
+    fn clone(&self) -> Self {
+        Self {
+            source: Arc::clone(&self.source),
+            origin: self.origin.clone(),
+            latest: Arc::clone(&self.latest),
+            recheck: OnceLock::new(),
+            watches: AtomicU64::new(0),
+            ..*self
+        }
     }
 }
 

@@ -66,7 +66,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             }
             let Some(next) = self.next_expiration() else { pending().await };
             self.sleep_until(next).await?;
-            // The sleeps of the timer have seen it, and the clock may have stepped back since.
+            // The clock of a map without a timer may be behind that of its sleeps by a moment.
             self.clock().observe(next);
         }
     }

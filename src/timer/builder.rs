@@ -48,6 +48,8 @@ pub struct TimerBuilder {
     pub(super) execution: Option<Execution>,
     /// `None` for that of the system.
     clock: Option<Arc<dyn Clock>>,
+    /// That of the present build, if several parts of a timer have it.
+    ticks: Option<TickClock>,
     /// `None` for a thread of its own.
     reaper: Option<Reaper>,
     name: String,
@@ -176,7 +178,8 @@ impl TimerBuilder {
     /// [`TimerBuildError`] if a setting is out of range.
     #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
-        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        let mut this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        this.ticks = Some(TickClock::new(this.clock.clone(), this.tick));
         #[cfg(feature = "future")]
         let wakers = {
             // The reaper wakes tasks itself.
@@ -221,7 +224,7 @@ impl TimerBuilder {
             Execution::Queue => (backlog(true), 0),
         };
         let reaper = this.reaper.unwrap_or_else(|| Reaper::new(&*this.name));
-        let clock = TickClock::new(this.clock, this.tick);
+        let clock = this.ticks.unwrap_or_else(|| TickClock::new(this.clock, this.tick));
         let count = this.shards.expect("it has a default");
         let wheel = || this.wheel.clone().build().expect("the size of the wheels is in range");
         let states = (0..count).map(|index| state(wheel(), index, count));
@@ -265,6 +268,7 @@ impl Default for TimerBuilder {
             max_pending: None,
             execution: None,
             clock: None,
+            ticks: None,
             reaper: None,
             name: String::from("timer"),
             warn_if_later_than: Duration::from_secs(1),

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Clock, Timer, future::Sleep};
+use delaywheel::{Clock, Timer, future::Sleep, time::DelayMap};
 use pollster::block_on;
 
 use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
@@ -163,4 +163,21 @@ fn a_sleep_until_a_time_follows_the_wall_clock() {
     assert_eq!(timer.stats().pending, 0, "a dropped sleep stays");
     clock.advance(9 * SECOND);
     assert_eq!(woken.count(), 2);
+}
+
+#[test]
+fn if_the_clock_steps_back_what_a_sleep_or_its_timer_has_seen_counts_for_both() {
+    let clock = Set::quiet();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (start, mut map) = (timer.now(), DelayMap::on(&timer));
+    map.insert(1, "due", 6 * SECOND).expect("there is room");
+    clock.pass(10 * SECOND);
+    assert!(poll(&mut timer.sleep(Duration::ZERO)).is_ready());
+    clock.step_back(6 * SECOND);
+    assert_eq!(timer.now(), start + 10 * SECOND);
+    assert_eq!(map.pop_expired(), Some((1, "due")));
+    clock.pass(16 * SECOND);
+    assert_eq!(timer.now(), start + 20 * SECOND);
+    clock.step_back(6 * SECOND);
+    assert_eq!(timer.sleep(SECOND).deadline(), Some(start + 21 * SECOND));
 }

@@ -135,10 +135,7 @@ impl Look {
 
 /// Returns the nanoseconds since 1970, which may be negative.
 pub(super) fn since_1970(time: SystemTime) -> i128 {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => nanos(after),
-        Err(before) => -nanos(before.duration()),
-    }
+    time.duration_since(UNIX_EPOCH).map_or_else(|before| -nanos(before.duration()), nanos)
 }
 
 fn nanos(span: Duration) -> i128 {

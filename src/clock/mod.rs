@@ -36,6 +36,10 @@ pub use self::{
 /// called, and after a resume if the clock [may jump](Self::may_jump). A schedule or reset also
 /// wakes it if the clock is then past the time of that wake-up.
 ///
+/// A tick should not be shorter than the resolution of the clock. If [`now`](Self::now) stands
+/// still for longer while [`system_time`](Self::system_time) goes on, a timer takes that for a step
+/// of the wall clock, and moves all timeouts with such deadlines.
+///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
 /// [`ManualClock`] forwards it, or its timers get threads.
 ///
@@ -58,7 +62,8 @@ pub use self::{
 ///     }
 /// }
 ///
-/// let timer = Timer::builder().clock(Coarse(Instant::now())).build()?;
+/// let resolution = Duration::from_millis(10);
+/// let timer = Timer::builder().clock(Coarse(Instant::now())).tick(resolution).build()?;
 /// # drop(timer);
 /// # Ok::<_, delaywheel::TimerBuildError>(())
 /// ```

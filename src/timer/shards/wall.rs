@@ -144,6 +144,8 @@ fn nanos(span: Duration) -> i128 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::{sync::Arc, time::Instant};
+
     use super::*;
     use crate::{
         clock::{Clock, ManualClock},
@@ -162,6 +164,38 @@ mod tests {
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
             assert_eq!((state.offset, state.changed), expected, "{number}, {step}");
         }
+    }
+
+    /// A clock with a resolution of 10 ms, and an exact wall clock.
+    #[derive(Debug)]
+    struct Coarse(Instant, AtomicU64);
+
+    impl Coarse {
+        fn micros(&self) -> u64 {
+            self.1.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Clock for Coarse {
+        fn now(&self) -> Instant {
+            self.0 + Duration::from_millis(self.micros() / 10_000 * 10)
+        }
+
+        fn system_time(&self) -> SystemTime {
+            UNIX_EPOCH + Duration::from_micros(self.micros())
+        }
+    }
+
+    #[test]
+    fn with_ticks_as_long_as_the_resolution_of_the_clock_hardly_a_look_finds_a_step() {
+        let source = Arc::new(Coarse(Instant::now(), AtomicU64::new(0)));
+        let clock = TickClock::new(Some(Arc::clone(&source) as _), Duration::from_millis(10));
+        let (wall, mut steps) = (Wall::new(), 0);
+        for _ in 0..10_000 {
+            source.1.fetch_add(3_703, Ordering::Relaxed);
+            wall.look(&clock, || steps += 1);
+        }
+        assert!((1..100).contains(&steps), "{steps} steps");
     }
 
     #[test]

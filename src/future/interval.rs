@@ -80,7 +80,7 @@ impl Interval {
         self.grid.advance(now, Duration::ZERO, self.missed);
         match self.grid.next {
             Some(next) => self.sleep.reset_at(next),
-            None => self.sleep.reset(Duration::MAX),
+            None => self.sleep.move_to(Duration::MAX.into()),
         }
         Poll::Ready(Ok(tick))
     }

@@ -117,6 +117,23 @@ fn a_reset_out_of_which_the_clock_panics_has_no_effect() {
 }
 
 #[test]
+fn a_tick_is_not_lost_if_the_clock_panics_out_of_its_poll() {
+    for reads in 0.. {
+        let clock = Faulty(Set::new(), Arc::new(AtomicU64::new(u64::MAX)));
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut interval = timer.interval(Duration::MAX, MissedTicks::Skip);
+        clock.1.store(reads, Ordering::Relaxed);
+        let call = AssertUnwindSafe(|| interval.poll_tick(&mut context).is_ready());
+        if catch_unwind(call).is_ok() {
+            assert!(reads > 0, "the clock is not read");
+            break;
+        }
+        assert!(interval.poll_tick(&mut context).is_ready(), "after {reads} reads");
+    }
+}
+
+#[test]
 fn a_delay_past_the_horizon_is_not_over_at_the_horizon() {
     let (timer, clock) = timer();
     let mut interval = timer.interval(Duration::MAX, MissedTicks::Skip);

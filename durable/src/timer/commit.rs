@@ -306,8 +306,8 @@ impl CommitQueue {
     }
 
     /// Tries some jobs that do not rest, those of a record in one group, and the group first that
-    /// has waited for its turn for the longest time. The ids of one that fails rest. Answers callers
-    /// whose time is over, without a try. Returns the jobs that are left.
+    /// has waited for its turn for the longest time. The ids of one that fails rest. Answers
+    /// callers whose time is over, without a try. Returns the jobs that are left.
     fn try_some(
         &self,
         jobs: Vec<Job>,

@@ -63,6 +63,27 @@ impl Inbox {
     }
 }
 
+/// What the driver is to hear of. A listener keeps only this alive, and not the store.
+#[derive(Default)]
+struct Post {
+    inbox: Mutex<Inbox>,
+    /// Something was put into the inbox.
+    news: Condvar,
+}
+
+impl Post {
+    fn put(&self, add: impl FnOnce(&mut Inbox)) {
+        add(&mut self.inbox.lock());
+        self.news.notify_one();
+    }
+}
+
+impl StepListener for Post {
+    fn clock_has_stepped(&self) {
+        self.put(|inbox| inbox.has_stepped = true);
+    }
+}
+
 pub(super) struct Served {
     pub(super) settings: DriverSettings,
     /// `None` after the end: the last call may drop the rest on the thread of a store.
@@ -81,9 +102,7 @@ pub(super) struct Core {
     pub(crate) changes: Arc<()>,
     queues: Vec<Served>,
     drivers: Mutex<Vec<Driver>>,
-    inbox: Mutex<Inbox>,
-    /// The inbox has news.
-    news: Condvar,
+    post: Arc<Post>,
     /// To be written again, in virtual time.
     postponed: Mutex<Vec<Job>>,
     phase: Mutex<Phase>,
@@ -110,8 +129,7 @@ impl Core {
             changes: Arc::default(),
             queues,
             drivers: Mutex::new(drivers),
-            inbox: Mutex::default(),
-            news: Condvar::new(),
+            post: Arc::default(),
             postponed: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             threads: Mutex::default(),
@@ -166,7 +184,7 @@ impl Core {
         if outcome.ended.is_empty() && outcome.due.is_empty() {
             return;
         }
-        self.tell_driver(|inbox| {
+        self.post.put(|inbox| {
             inbox.ended.extend(outcome.ended);
             for (queue, due) in outcome.due {
                 let is_known = due > WallTime::MIN;
@@ -174,11 +192,6 @@ impl Core {
                 *earliest = due.min(*earliest);
             }
         });
-    }
-
-    fn tell_driver(&self, add: impl FnOnce(&mut Inbox)) {
-        add(&mut self.inbox.lock());
-        self.news.notify_one();
     }
 
     pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
@@ -195,7 +208,7 @@ impl Core {
         loop {
             let (steps, next) = {
                 let mut drivers = self.drivers.lock();
-                let news = mem::take(&mut *self.inbox.lock());
+                let news = mem::take(&mut *self.post.inbox.lock());
                 // A shutdown sets the phase before it tells.
                 let is_closing = *self.phase.lock() >= Phase::Closing;
                 let Inbox { has_stepped, returned, ended, mut due, claimed, .. } = news;
@@ -231,7 +244,7 @@ impl Core {
             for (queue, step) in self.queues.iter().zip(steps) {
                 self.carry_out(queue, step, claim);
             }
-            if !again && !self.inbox.lock().has_news() {
+            if !again && !self.post.inbox.lock().has_news() {
                 return next;
             }
         }
@@ -254,7 +267,7 @@ impl Core {
 
     fn claim(&self, claim: LaneClaim) {
         let claimed = contain(|| self.store.claim(claim.worker, &claim.request));
-        self.tell_driver(|inbox| inbox.claimed.push((claim, claimed)));
+        self.post.put(|inbox| inbox.claimed.push((claim, claimed)));
     }
 
     /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
@@ -284,7 +297,8 @@ impl Core {
     }
 
     fn run_turns(&self, claim: &dyn Fn(LaneClaim)) {
-        let recheck = watch_steps(self.itself.clone());
+        let post = Arc::downgrade(&self.post);
+        let recheck = watch_steps(post);
         loop {
             let next = self.run_turn(claim);
             if *self.phase.lock() >= Phase::Closing && self.close() {
@@ -294,11 +308,11 @@ impl Core {
                 let limits = [self.clock.sleep_limit(), recheck].into_iter().flatten();
                 limits.fold(next.since(self.clock.now()), Duration::min)
             });
-            let mut inbox = self.inbox.lock();
+            let mut inbox = self.post.inbox.lock();
             match limit {
                 _ if inbox.has_news() => (),
-                None => self.news.wait(&mut inbox),
-                Some(limit) => drop(self.news.wait_for(&mut inbox, limit)),
+                None => self.post.news.wait(&mut inbox),
+                Some(limit) => drop(self.post.news.wait_for(&mut inbox, limit)),
             }
         }
     }
@@ -322,12 +336,16 @@ impl Core {
         let mut phase = self.phase.lock();
         *phase = Phase::Closing.max(*phase);
         drop(phase);
-        self.tell_driver(|inbox| inbox.is_closing = true);
+        self.post.put(|inbox| inbox.is_closing = true);
         if !self.is_virtual {
             return;
         }
         self.turn();
-        if self.close() {
+    }
+
+    /// Ends a timer in virtual time once nothing is under way after a shutdown.
+    fn end_if_closed(&self) {
+        if *self.phase.lock() >= Phase::Closing && self.close() {
             *self.phase.lock() = Phase::Ended;
             // The timer has ended and does not try these again.
             let left = mem::take(&mut *self.postponed.lock());
@@ -378,7 +396,7 @@ impl Core {
         // A command that was written has left its news.
         Arc::strong_count(&self.changes) == 1
             && self.commits.is_idle()
-            && !self.inbox.lock().has_news()
+            && !self.post.inbox.lock().has_news()
             && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
@@ -391,7 +409,7 @@ impl Core {
         // A thread is free before the settlement is durable.
         let (token, lasted) = (record.token, run.lasted(now));
         let returned = Returned { token, lasted, is_released: verdict == Verdict::Released };
-        self.tell_driver(|inbox| inbox.returned.push((driver, returned)));
+        self.post.put(|inbox| inbox.returned.push((driver, returned)));
         let mut settlement = match verdict {
             Verdict::Recalled => return,
             Verdict::Settled => {
@@ -446,16 +464,11 @@ fn held(drivers: &[Driver]) -> (usize, usize, usize) {
 /// Characters of an error that a record keeps.
 const MAX_ERROR: usize = 1_000;
 
-impl StepListener for Core {
-    fn clock_has_stepped(&self) {
-        self.tell_driver(|inbox| inbox.has_stepped = true);
-    }
-}
-
 impl Driven for Core {
     fn turn(&self) {
         if *self.phase.lock() < Phase::Ended {
             self.run_turn(&|claim| self.claim(claim));
+            self.end_if_closed();
         }
     }
 
@@ -645,7 +658,7 @@ mod tests {
                 if is_lost {
                     drop(bench.store.claim(claim.worker, &claim.request).block_on());
                     let lost = Err(StoreError::new(StoreErrorReason::OutcomeUnknown));
-                    bench.core.tell_driver(|inbox| inbox.claimed.push((claim, lost)));
+                    bench.core.post.put(|inbox| inbox.claimed.push((claim, lost)));
                 } else {
                     bench.core.claim(claim);
                 }
@@ -671,7 +684,7 @@ mod tests {
         let next = bench.clock.now().saturating_add(SECOND);
         bench.write(Command::Settle(delivery.claim(), Settlement::Again(next)));
         delivery.acknowledged_in_transaction();
-        let asks = bench.core.inbox.lock().due.values().any(|due| *due == WallTime::MIN);
+        let asks = bench.core.post.inbox.lock().due.values().any(|due| *due == WallTime::MIN);
         assert!(!asks, "only a pause makes it ask for the queues of the store");
         assert_eq!(bench.turn(), Some(next));
     }
@@ -684,7 +697,8 @@ mod tests {
         bench.schedule(0, None);
         bench.turn();
         assert!(bench.deliveries.try_recv().is_err(), "it has not heard of the timeout");
-        bench.core.clock_has_stepped();
+        bench.core.post.clock_has_stepped();
+        assert!(bench.core.post.inbox.lock().has_news(), "the driver sleeps on");
         bench.turn();
         assert!(bench.deliveries.try_recv().is_ok());
         assert_eq!(bench.core.counters.read().clock_steps, 1);
@@ -715,7 +729,7 @@ mod tests {
                     claims.lock().push((claim, claimed));
                 });
                 let arrive = || {
-                    bench.core.tell_driver(|inbox| inbox.claimed.append(&mut claims.lock()));
+                    bench.core.post.put(|inbox| inbox.claimed.append(&mut claims.lock()));
                     bench.turn();
                 };
                 if !is_on_its_way {

@@ -345,7 +345,8 @@ impl Driver {
         if let Some(lasted) = returned.lasted {
             self.handling = (self.handling * 7 + lasted) / 8;
         }
-        if returned.is_released {
+        // Once for all that were given back together.
+        if returned.is_released && self.paused_until.is_none_or(|until| until <= self.last) {
             self.rest(self.last);
         }
         let was_running = self.running.remove(&returned.token);

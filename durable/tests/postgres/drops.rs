@@ -85,3 +85,19 @@ fn a_timer_hears_of_a_change_whose_call_panics() {
     timer.schedule("a", Duration::ZERO, b"").wait().expect_err("it panics");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
+
+/// A panic within the transaction of two statements of one id, of which the server has made one.
+#[test]
+fn a_call_that_panics_leaves_no_transaction_to_a_later_one() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
+        ALTER TABLE delaywheel.timeouts ALTER previous TYPE integer";
+    client.batch_execute(other_type).expect("another type");
+    let new = NewTimeout::new("id", now.saturating_add(SECOND), b"").expect("valid");
+    let schedules = [new.clone(), new].map(Command::Schedule);
+    store.write(now, &schedules).block_on().expect_err("it panics");
+    let cancels = ["none"; 2].map(|id| Command::Cancel(id.try_into().expect("valid")));
+    store.write(now, &cancels).block_on().expect("a transaction of two statements");
+    let left = client.query("SELECT id FROM delaywheel.timeouts", &[]).expect("query");
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -90,7 +90,7 @@ const DEAF_LOOKS: u32 = 60;
 ///
 /// Clones share their connections. A process that waits has at most two: one that listens, which a
 /// timer needs, and one that was used last. A store opens others when calls of different kinds
-/// meet, at most nine in all, and closes those that were not used for 10 to 20 seconds. In
+/// meet, at most nine in all, and closes those whose latest use began 10 to 20 seconds before. In
 /// `pg_stat_activity`, their `application_name` is `delaywheel`, unless the parameters have another
 /// one.
 ///

@@ -84,9 +84,10 @@ const PAGE: usize = 256;
 /// [history](crate::DurableTimerBuilder::history) has an entry for each move.
 ///
 /// Two calls at once for a timeout that moves take effect in any order, also with a pause: wait for
-/// one before you make the next. If a timeout moves and is delivered to its end during a call that
-/// cancels or replaces it, the answer may be that of a timeout that was pending. If a timeout moves
-/// while it is replaced by one that is delivered to its end at once, it may be delivered as well.
+/// one before you make the next. Two that schedule it may both answer that they created it, and the
+/// second one stays. If a timeout moves and is delivered to its end during a call that cancels or
+/// replaces it, the answer may be that of a timeout that was pending. If a timeout moves while it
+/// is replaced by one that is delivered to its end at once, it may be delivered as well.
 ///
 /// # Errors
 ///

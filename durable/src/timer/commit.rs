@@ -242,7 +242,7 @@ impl CommitQueue {
     /// can write two groups at once.
     pub(super) fn run(&self, thread: usize, write: impl Fn(Vec<Job>) -> Failed) {
         while let Some(group) = self.take(thread) {
-            let Failed { jobs, has_locked } = write(group);
+            let Failed { jobs, has_locked, .. } = write(group);
             let mut state = self.state.lock();
             if has_locked {
                 for job in jobs {
@@ -320,38 +320,49 @@ impl CommitQueue {
         let mut groups = groups(jobs, rests, now, &mut left);
         let turn = |id: &TimeoutId| rests[id].turn;
         groups.sort_by_key(|(_, group)| group[0].ids().map(turn).max());
-        let later = groups.split_off(groups.len().min(ASKED));
-        let ids = groups.iter().flat_map(|(_, group)| group[0].ids()).collect::<Vec<_>>();
-        let known = if ids.is_empty() { FxHashSet::default() } else { locked(&ids) };
-        let mut tries = TRIES;
-        for (place, mut group) in groups {
-            let ids: Vec<_> = group[0].ids().cloned().collect();
-            let is_locked = ids.iter().any(|id| known.contains(id));
-            if !is_locked {
-                if tries == 0 || self.state.lock().is_closed {
+        let (mut groups, mut tries) = (groups.into_iter(), TRIES);
+        loop {
+            let some: Vec<_> = groups.by_ref().take(ASKED).collect();
+            if some.is_empty() {
+                break;
+            }
+            let ids: Vec<_> = some.iter().flat_map(|(_, group)| group[0].ids()).collect();
+            if self.state.lock().is_closed {
+                tries = 0;
+            }
+            let known = if tries == 0 { FxHashSet::default() } else { locked(&ids) };
+            for (place, group) in some {
+                let ids: Vec<_> = group[0].ids().cloned().collect();
+                let is_locked = ids.iter().any(|id| known.contains(id));
+                if !is_locked && (tries == 0 || self.state.lock().is_closed) {
                     left.extend(group.into_iter().map(|job| (place, job)));
                     continue;
                 }
-                let failed = write(group);
-                // If the store is down, callers do not wait for other tries.
-                let is_down = !failed.jobs.is_empty() && !failed.has_locked;
-                tries = if is_down { 0 } else { tries - 1 };
-                group = failed.jobs;
-            }
-            for id in ids {
-                if group.is_empty() {
-                    rests.remove(&id);
-                } else if let Some(rest) = rests.get_mut(&id) {
-                    rest.turn = Instant::now() + RETRY * (1 << rest.failed.min(MOST_DOUBLINGS));
-                    rest.failed += u32::from(!is_locked);
+                let failed = if is_locked {
+                    Failed { jobs: group, ..Failed::default() }
+                } else {
+                    write(group)
+                };
+                tries -= usize::from(!is_locked);
+                for id in ids {
+                    if failed.jobs.is_empty() {
+                        rests.remove(&id);
+                    } else if let Some(rest) = rests.get_mut(&id) {
+                        rest.turn = Instant::now() + RETRY * (1 << rest.failed.min(MOST_DOUBLINGS));
+                        rest.failed += u32::from(!is_locked);
+                    }
                 }
+                if failed.is_down {
+                    // Callers do not wait for other tries, and settlements do not cause one each.
+                    tries = 0;
+                    let turn = Instant::now() + RETRY;
+                    for rest in rests.values_mut() {
+                        rest.turn = rest.turn.max(turn);
+                    }
+                }
+                left.extend(failed.jobs.into_iter().map(|job| (place, job)));
             }
-            left.extend(group.into_iter().map(|job| (place, job)));
         }
-        let later = later.into_iter();
-        left.extend(
-            later.flat_map(|(place, group)| group.into_iter().map(move |job| (place, job))),
-        );
         left.sort_by_key(|(place, _)| *place);
         left.into_iter().map(|(_, job)| job).collect()
     }
@@ -432,6 +443,8 @@ pub(super) struct Failed {
     pub(super) jobs: Vec<Job>,
     /// Apart from others: the record of one is locked, or that of a settlement may be damaged.
     pub(super) has_locked: bool,
+    /// An error had nothing to do with a record.
+    pub(super) is_down: bool,
 }
 
 /// Jobs with their places in a group.
@@ -449,6 +462,7 @@ pub(super) fn write_group(
     // The last one is next. One without a try is set aside.
     let mut parts = vec![(group.into_iter().enumerate().collect::<Part>(), true)];
     let (mut failed, mut has_locked, mut tries_apart) = (Part::new(), false, 0);
+    let mut is_down = false;
     // Ids of failed jobs. Later commands of these wait as well.
     let mut behind = FxHashSet::default();
     while let Some((part, is_tried)) = parts.pop() {
@@ -459,6 +473,7 @@ pub(super) fn write_group(
             let Err(error) = write_part(store, now, &mut part, counters, outcome) else { continue };
             let reason = error.reason();
             is_apart = is_of_one(&part, reason);
+            is_down |= !is_apart;
             if is_apart && part.len() > 1 {
                 parts.extend(split(store, part, reason));
                 continue;
@@ -477,7 +492,7 @@ pub(super) fn write_group(
         failed.append(&mut part);
     }
     failed.sort_unstable_by_key(|(place, _)| *place);
-    Failed { jobs: failed.into_iter().map(|(_, job)| job).collect(), has_locked }
+    Failed { jobs: failed.into_iter().map(|(_, job)| job).collect(), has_locked, is_down }
 }
 
 /// Writes jobs in one transaction, and answers their callers. After an error they stay.
@@ -694,7 +709,7 @@ mod tests {
         let (tried, mut rests) = (Mutex::new(Vec::new()), Rests::default());
         let write = |jobs: Vec<Job>| {
             tried.lock().extend(commands(&jobs));
-            Failed { jobs, has_locked: true }
+            Failed { jobs, has_locked: true, is_down: false }
         };
         let mut left: Vec<_> = (0..most + 4).map(settlement).collect();
         let all = commands(&left);
@@ -711,17 +726,19 @@ mod tests {
         }
     }
 
-    /// So callers wait for the limit of one call, if the store does not answer.
+    /// So callers wait for one call that has no answer, and settlements cause no call each.
     #[test]
-    fn a_round_ends_if_the_store_is_down() {
-        let (queue, tries) = (CommitQueue::default(), Cell::new(0));
-        let down = |jobs| {
+    fn a_round_ends_and_the_next_one_waits_if_the_store_is_down() {
+        let (queue, tries, mut rests) = (CommitQueue::default(), Cell::new(0), Rests::default());
+        let down = |_| {
             tries.set(tries.get() + 1);
-            Failed { jobs, has_locked: false }
+            Failed { is_down: true, ..Failed::default() }
         };
         let jobs = (0..9).map(|number| job(number, [number])).collect();
-        let left = queue.try_some(jobs, &mut Rests::default(), &down, &|_| FxHashSet::default());
-        assert_eq!((left.len(), tries.get()), (9, 1));
+        let start = Instant::now();
+        let left = queue.try_some(jobs, &mut rests, &down, &|_| FxHashSet::default());
+        assert_eq!((left.len(), tries.get()), (8, 1));
+        assert!(rests.values().all(|rest| rest.turn >= start + RETRY));
     }
 
     /// Otherwise callers of free records would wait for it, and those of its record for each other.
@@ -856,7 +873,7 @@ mod tests {
             }
             active.lock().retain(|id| !ids.contains(id));
             let jobs = failed.into_iter().map(|(_, job)| job).collect();
-            Failed { jobs, has_locked: lock == 0 }
+            Failed { jobs, has_locked: lock == 0, is_down: down == 0 }
         };
         thread::scope(|scope| {
             scope.spawn(|| queue.run(0, write));

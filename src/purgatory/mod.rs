@@ -272,7 +272,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
             Shard::new(wheel, filter, Arc::clone(&limits), calls.clone())
         };
         // The drop of an expired operation completes it.
-        let timer = timer.build_with_state(state, drop)?;
+        let timer = timer.build_with_state(None, state, drop)?;
         let at_once = (0..timer.shards.count()).map(|_| CachePadded::default()).collect();
         Ok(Self {
             number: PURGATORIES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),

@@ -48,8 +48,6 @@ pub struct TimerBuilder {
     pub(super) execution: Option<Execution>,
     /// `None` for that of the system.
     clock: Option<Arc<dyn Clock>>,
-    /// That of the present build, if several parts of a timer have it.
-    ticks: Option<TickClock>,
     /// `None` for a thread of its own.
     reaper: Option<Reaper>,
     name: String,
@@ -178,19 +176,21 @@ impl TimerBuilder {
     /// [`TimerBuildError`] if a setting is out of range.
     #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
-        let mut this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
-        this.ticks = Some(TickClock::new(this.clock.clone(), this.tick));
+        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        // What one part has seen of the time has passed for the other.
+        let clock = TickClock::new(this.clock.clone(), this.tick);
         #[cfg(feature = "future")]
         let wakers = {
             // The reaper wakes tasks itself.
             let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
-            settings.build_with_state(|wheel, _, _| wheel, std::task::Waker::wake)?
+            let clock = Some(clock.clone());
+            settings.build_with_state(clock, |wheel, _, _| wheel, std::task::Waker::wake)?
         };
-        let values = this.build_with(Task::run)?;
+        let values = this.build_with_state(Some(clock), |wheel, _, _| wheel, Task::run)?;
         Ok(Timer {
             #[cfg(feature = "future")]
-            sleeps: Arc::new(super::sleep::Sleeps::new(wakers, values.shared())),
-            values,
+            sleeps: Arc::new(super::sleep::Sleeps::new(wakers, &values)),
+            values: ValueTimer::from_shared(values),
         })
     }
 
@@ -204,13 +204,15 @@ impl TimerBuilder {
         self,
         handler: impl Fn(T) + Send + Sync + 'static,
     ) -> Result<ValueTimer<T>, TimerBuildError> {
-        self.build_with_state(|wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
+        self.build_with_state(None, |wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
     }
 
     /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
-    /// shard, from its wheel, its index and the number of shards.
+    /// shard, from its wheel, its index and the number of shards. `clock` is that of another part
+    /// of the same timer.
     pub(crate) fn build_with_state<S: ShardState>(
         self,
+        clock: Option<TickClock>,
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<S>>, TimerBuildError> {
@@ -224,7 +226,7 @@ impl TimerBuilder {
             Execution::Queue => (backlog(true), 0),
         };
         let reaper = this.reaper.unwrap_or_else(|| Reaper::new(&*this.name));
-        let clock = this.ticks.unwrap_or_else(|| TickClock::new(this.clock, this.tick));
+        let clock = clock.unwrap_or_else(|| TickClock::new(this.clock, this.tick));
         let count = this.shards.expect("it has a default");
         let wheel = || this.wheel.clone().build().expect("the size of the wheels is in range");
         let states = (0..count).map(|index| state(wheel(), index, count));
@@ -268,7 +270,6 @@ impl Default for TimerBuilder {
             max_pending: None,
             execution: None,
             clock: None,
-            ticks: None,
             reaper: None,
             name: String::from("timer"),
             warn_if_later_than: Duration::from_secs(1),

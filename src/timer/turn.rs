@@ -251,8 +251,8 @@ impl<S: ShardState> TimerClient<S> {
         if is_drained {
             let clock = &self.shared.shards.clock;
             let has_expired = self.batch.lateness.take().is_some();
-            // A reaper that rechecks the clock wakes before that time. It raises the expirations of
-            // cancelled timeouts too, as otherwise it would recheck for ever.
+            // A reaper that rechecks the clock wakes before the end of its sleep. If it raised no
+            // expiration then, it would recheck the clock until cancelled timeouts are due.
             let has_woken = |until| until <= clock.latest() || clock.recheck().is_some();
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
                 self.shared.shards.lock_each().for_each(|shard| shard.raise_published());

@@ -142,8 +142,9 @@ struct Shared {
     settled: Condvar,
     listeners: Listeners,
     path: PathBuf,
-    /// Released after the connections are closed. `None` if the store is only read.
-    lock: Option<Lock>,
+    is_read_only: bool,
+    /// Released after the connections are closed. Only a file that the store may change has one.
+    _lock: Option<Lock>,
 }
 
 #[derive(Default)]
@@ -207,7 +208,7 @@ impl SqliteStore {
         let path = real_path(path.as_ref()).map_err(file_error)?;
         let writer = connect(&path, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
-            VERSION => Self::with(writer, Held::default(), path, None),
+            VERSION => Self::with(writer, Held::default(), path, None, true),
             0 => Err(StoreError::new(StoreErrorReason::Corrupt)),
             _ => Err(StoreError::new(StoreErrorReason::NewerVersion)),
         }
@@ -215,7 +216,7 @@ impl SqliteStore {
 
     /// Opens a connection of its own, so that no claim waits for it.
     fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
-        connect(&self.shared.path, self.shared.lock.is_none())
+        connect(&self.shared.path, self.shared.is_read_only)
     }
 
     /// Creates a store in memory, for tests and simulations. Nothing is left after its last clone.
@@ -228,7 +229,7 @@ impl SqliteStore {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         // All connections with this name share the memory.
         let name = format!("file:/timeouts-{}?vfs=memdb", NUMBER.fetch_add(1, Relaxed));
-        Self::open_locked(name.into(), Lock(None), false).expect("nothing else uses the name")
+        Self::open_locked(name.into(), None, false).expect("nothing else uses the name")
     }
 
     /// Returns every record, in the order of ids.
@@ -247,16 +248,16 @@ impl SqliteStore {
     fn open_file(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
-        Self::open_locked(path, lock, is_checked)
+        Self::open_locked(path, Some(lock), is_checked)
     }
 
-    fn open_locked(path: PathBuf, lock: Lock, is_checked: bool) -> StoreResult<Self> {
+    fn open_locked(path: PathBuf, lock: Option<Lock>, is_checked: bool) -> StoreResult<Self> {
         let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
         let mut held = Held { was_killed, cleaned, ..Held::default() };
         held.claims.last_token = epoch << TOKENS;
         read_queues(&writer, &mut held.claims.queues).map_err(store_error)?;
-        Self::with(writer, held, path, Some(lock))
+        Self::with(writer, held, path, lock, false)
     }
 
     fn with(
@@ -264,8 +265,9 @@ impl SqliteStore {
         held: Held,
         path: PathBuf,
         lock: Option<Lock>,
+        is_read_only: bool,
     ) -> StoreResult<Self> {
-        let reader = connect(&path, lock.is_none()).map_err(store_error)?;
+        let reader = connect(&path, is_read_only).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
@@ -273,7 +275,8 @@ impl SqliteStore {
             settled: Condvar::new(),
             listeners: Listeners::default(),
             path,
-            lock,
+            is_read_only,
+            _lock: lock,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -342,7 +345,7 @@ impl SqliteStore {
 
     /// Returns the queues. Another process may have added some to a file that is only read.
     fn known_queues(&self, held: &mut Held) -> StoreResult<Vec<QueueState>> {
-        if self.shared.lock.is_none() {
+        if self.shared.is_read_only {
             self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
         }
         Ok(held.claims.queues.list())
@@ -480,7 +483,7 @@ impl Store for SqliteStore {
     }
 
     async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        if self.shared.lock.is_none() {
+        if self.shared.is_read_only {
             return Ok(None);
         }
         Ok(Some(self.shared.held.lock().claims.leases(limit)))
@@ -492,7 +495,7 @@ impl Store for SqliteStore {
         lease: Duration,
         name: Option<&str>,
     ) -> StoreResult<WorkerId> {
-        if self.shared.lock.is_none() {
+        if self.shared.is_read_only {
             return Err(StoreError::new(StoreErrorReason::ReadOnly));
         }
         Ok(self.void(|held| {
@@ -980,11 +983,11 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
 
 /// A locked file. A program that starts meanwhile has a copy of it for a moment, which keeps the
 /// lock if it is only closed.
-struct Lock(Option<File>);
+struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = self.0.as_ref().map(File::unlock);
+        let _ = self.0.unlock();
     }
 }
 
@@ -999,7 +1002,7 @@ fn lock_beside(path: &Path) -> StoreResult<Lock> {
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
             Err(file_error(error))
         }
-        _ => Ok(Lock(Some(file))),
+        _ => Ok(Lock(file)),
     }
 }
 
@@ -1409,14 +1412,10 @@ mod tests {
 
     /// A program that is being started has a copy of the lock.
     #[test]
+    #[expect(clippy::used_underscore_binding, reason = "all others only drop it")]
     fn a_store_that_is_dropped_frees_its_file() {
         let (folder, store) = open();
-        let copy = store
-            .shared
-            .lock
-            .as_ref()
-            .and_then(|lock| lock.0.as_ref())
-            .map(|file| file.try_clone().expect("copy"));
+        let copy = store.shared._lock.as_ref().map(|lock| lock.0.try_clone().expect("copy"));
         drop(store);
         SqliteStore::open(folder.path().join("timeouts.db")).expect("open");
         drop(copy);

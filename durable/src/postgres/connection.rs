@@ -15,7 +15,7 @@ use std::{
     panic::resume_unwind,
     pin::{Pin, pin},
     sync::{
-        Arc, Weak,
+        Arc, LazyLock, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
     task::Poll,
@@ -97,6 +97,8 @@ pub(super) struct Connections {
     /// Opens connections of the store's own.
     own: Option<Opener>,
     schema: String,
+    /// Statements with the names of this schema.
+    statements: Mutex<FxHashMap<String, Arc<str>>>,
     /// Types of the parameters of statements that are not prepared.
     types: Mutex<FxHashMap<String, Vec<Type>>>,
     /// Batches that are written without COPY.
@@ -260,6 +262,7 @@ impl Connections {
             driver: driver.unwrap_or_else(|| runtime.handle().clone()),
             own,
             schema: schema.to_owned(),
+            statements: Mutex::default(),
             types: Mutex::default(),
             avoided: AtomicU32::new(0),
             runtime: runtime.handle().clone(),
@@ -351,13 +354,13 @@ async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>)
     sleep(FAREWELL).await;
 }
 
-/// Returns the begin of a transaction with settings that are options of a session otherwise.
-fn begin_pooled() -> String {
+/// The begin of a transaction with settings that are options of a session otherwise.
+static BEGIN_POOLED: LazyLock<String> = LazyLock::new(|| {
     let settings = OPTIONS.split("-c ").filter_map(|option| option.trim().split_once('='));
     let settings =
         settings.map(|(name, value)| format!("; SET LOCAL {name} = '{}'", value.replace('\\', "")));
     format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())
-}
+});
 
 impl Lane {
     pub(super) fn new(connections: &Arc<Connections>, turns: usize) -> Self {
@@ -493,9 +496,8 @@ impl Session {
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
-        let alone = self.commits_alone();
-        let begin = if alone { "BEGIN".to_owned() } else { begin_pooled() };
-        let result = self.execute(&begin).await;
+        let begin = if self.commits_alone() { "BEGIN" } else { &BEGIN_POOLED };
+        let result = self.execute(begin).await;
         if result.is_err() {
             // A setting may have failed after the BEGIN, or the pool lent a failed transaction.
             return self.end(result).await;
@@ -573,8 +575,15 @@ impl Session {
         self.client().query_typed(&self.own(sql), &parameters).await
     }
 
-    fn own(&self, sql: &str) -> String {
-        sql.replace("{schema}", &self.connections.schema).replace("{columns}", super::sql::COLUMNS)
+    fn own(&self, sql: &str) -> Arc<str> {
+        let mut statements = self.connections.statements.lock();
+        if let Some(own) = statements.get(sql) {
+            return Arc::clone(own);
+        }
+        let own = sql.replace("{schema}", &self.connections.schema);
+        let own: Arc<str> = own.replace("{columns}", super::sql::COLUMNS).into();
+        statements.insert(sql.to_owned(), Arc::clone(&own));
+        own
     }
 }
 

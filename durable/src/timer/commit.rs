@@ -318,50 +318,45 @@ impl CommitQueue {
         let now = Instant::now();
         let mut left = Part::new();
         let mut groups = groups(jobs, rests, now, &mut left);
-        let turn = |id: &TimeoutId| rests[id].turn;
-        groups.sort_by_key(|(_, group)| group[0].ids().map(turn).max());
-        let (mut groups, mut tries) = (groups.into_iter(), TRIES);
-        loop {
-            let some: Vec<_> = groups.by_ref().take(ASKED).collect();
-            if some.is_empty() {
-                break;
-            }
-            let ids: Vec<_> = some.iter().flat_map(|(_, group)| group[0].ids()).collect();
+        groups.sort_by_key(|(_, group)| group[0].ids().map(|id| rests[id].turn).max());
+        let (mut tries, mut known) = (TRIES, FxHashSet::default());
+        for index in 0..groups.len() {
             if self.state.lock().is_closed {
                 tries = 0;
             }
-            let known = if tries == 0 { FxHashSet::default() } else { locked(&ids) };
-            for (place, group) in some {
-                let ids: Vec<_> = group[0].ids().cloned().collect();
-                let is_locked = ids.iter().any(|id| known.contains(id));
-                if !is_locked && (tries == 0 || self.state.lock().is_closed) {
-                    left.extend(group.into_iter().map(|job| (place, job)));
-                    continue;
-                }
-                let failed = if is_locked {
-                    Failed { jobs: group, ..Failed::default() }
-                } else {
-                    write(group)
-                };
-                tries -= usize::from(!is_locked);
-                for id in ids {
-                    if failed.jobs.is_empty() {
-                        rests.remove(&id);
-                    } else if let Some(rest) = rests.get_mut(&id) {
-                        rest.turn = Instant::now() + RETRY * (1 << rest.failed.min(MOST_DOUBLINGS));
-                        rest.failed += u32::from(!is_locked);
-                    }
-                }
-                if failed.is_down {
-                    // Callers do not wait for other tries, and settlements do not cause one each.
-                    tries = 0;
-                    let turn = Instant::now() + RETRY;
-                    for rest in rests.values_mut() {
-                        rest.turn = rest.turn.max(turn);
-                    }
-                }
-                left.extend(failed.jobs.into_iter().map(|job| (place, job)));
+            if tries > 0 && index % ASKED == 0 {
+                let next = groups[index..].iter().take(ASKED);
+                known = locked(&next.flat_map(|(_, group)| group[0].ids()).collect::<Vec<_>>());
             }
+            let group = &mut groups[index].1;
+            let ids: Vec<_> = group[0].ids().cloned().collect();
+            let is_locked = ids.iter().any(|id| known.contains(id));
+            if !is_locked && tries == 0 {
+                continue;
+            }
+            let mut is_down = false;
+            if !is_locked {
+                let failed = write(mem::take(group));
+                (*group, is_down, tries) = (failed.jobs, failed.is_down, tries - 1);
+            }
+            for id in ids {
+                if group.is_empty() {
+                    rests.remove(&id);
+                } else if let Some(rest) = rests.get_mut(&id) {
+                    rest.wait(!is_locked);
+                }
+            }
+            if is_down {
+                // Callers do not wait for other tries, and settlements do not cause one each.
+                tries = 0;
+                let turn = Instant::now() + RETRY;
+                for rest in rests.values_mut() {
+                    rest.turn = rest.turn.max(turn);
+                }
+            }
+        }
+        for (place, group) in groups {
+            left.extend(group.into_iter().map(|job| (place, job)));
         }
         left.sort_by_key(|(place, _)| *place);
         left.into_iter().map(|(_, job)| job).collect()
@@ -369,10 +364,17 @@ impl CommitQueue {
 }
 
 /// When an id that was set aside has its next turn, and how many of its tries failed.
-#[derive(Clone, Copy)]
 struct Rest {
     turn: Instant,
     failed: u32,
+}
+
+impl Rest {
+    /// Sets the next turn, after a try that failed or in place of one.
+    fn wait(&mut self, is_tried: bool) {
+        self.turn = Instant::now() + RETRY * (1 << self.failed.min(MOST_DOUBLINGS));
+        self.failed += u32::from(is_tried);
+    }
 }
 
 type Rests = FxHashMap<TimeoutId, Rest>;
@@ -423,8 +425,8 @@ fn groups(
     groups
 }
 
-/// Returns the ids of jobs that were set aside, and when the next of these is to be tried or its
-/// caller to be answered. One behind another of its id is not tried.
+/// Returns the ids of the jobs that were set aside, and the time of the next try or answer. The
+/// thread does not try a job behind another one of the same id.
 fn next_turn(jobs: &[Job], rests: &Rests) -> (FxHashSet<TimeoutId>, Option<Instant>) {
     let (mut ids, mut next) = (FxHashSet::default(), None);
     for job in jobs {
@@ -540,7 +542,8 @@ fn is_of_one(part: &Part, reason: StoreErrorReason) -> bool {
     }
 }
 
-/// Splits jobs that failed because of one of them. The second part is to be written first.
+/// Splits jobs after one of them made all of them fail. The caller of this function writes the
+/// second part first.
 fn split(store: &dyn Store, part: Part, reason: StoreErrorReason) -> [(Part, bool); 2] {
     let mut apart = FxHashSet::default();
     if reason == StoreErrorReason::Locked {
@@ -559,7 +562,8 @@ fn split(store: &dyn Store, part: Part, reason: StoreErrorReason) -> [(Part, boo
     [(second, is_tried), (first, true)]
 }
 
-/// Tells a caller of an error. Returns the settlements that are to be tried again.
+/// Tells the caller of a job that the store returned an error. Returns the job if it is a
+/// settlement that the thread tries again.
 fn fail(mut job: Job, error: &StoreError, outcome: &mut Outcome) -> Option<Job> {
     // Only the text of a settlement can be refused. Without it, it must not be lost.
     let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
@@ -576,6 +580,7 @@ fn fail(mut job: Job, error: &StoreError, outcome: &mut Outcome) -> Option<Job> 
 fn ids(part: &Part) -> impl Iterator<Item = &TimeoutId> {
     part.iter().flat_map(|(_, job)| job.ids())
 }
+
 /// Returns which records are locked, as far as the store can tell.
 pub(super) fn locked(store: &dyn Store, ids: &[&TimeoutId]) -> FxHashSet<TimeoutId> {
     contain(|| store.locked(ids)).unwrap_or_default().into_iter().collect()

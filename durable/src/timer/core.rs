@@ -337,10 +337,9 @@ impl Core {
         *phase = Phase::Closing.max(*phase);
         drop(phase);
         self.post.put(|inbox| inbox.is_closing = true);
-        if !self.is_virtual {
-            return;
+        if self.is_virtual {
+            self.turn();
         }
-        self.turn();
     }
 
     /// Ends a timer in virtual time once nothing is under way after a shutdown.

@@ -20,8 +20,7 @@ use std::{
 
 use pollster::block_on;
 
-pub(crate) use self::executor::CallThread;
-pub(crate) use self::executor::contained;
+pub(crate) use self::executor::{CallThread, contained};
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},

@@ -20,7 +20,7 @@ use crate::{
         reaper::Reaper,
         shards::Shards,
         sleep::{
-            sleeper::{Sleep, SleepHandle},
+            sleeper::{Parts, Sleep, SleepHandle},
             wake_each,
         },
         value::Shared,
@@ -110,7 +110,7 @@ impl Task {
     fn new(world: &World, ticks: u32, first: First) -> Self {
         let parker = Parker::new();
         let (waker, other) = (waker(&parker), waker(&Parker::new()));
-        let handle = SleepHandle::new(&world.timer);
+        let handle = SleepHandle::Counted(Parts::new(&world.timer));
         let mut sleep = ManuallyDrop::new(Sleep::after(handle, ticks * TICK));
         match first {
             First::None => {}

@@ -19,8 +19,10 @@ use std::{
     vec::Vec,
 };
 
+use crossbeam::utils::CachePadded;
+
 use self::{
-    sleeper::{Sleep, SleepHandle},
+    sleeper::{Parts, Sleep, SleepHandle},
     until_time::TimeSleep,
 };
 use super::{Task, Timer, error::ScheduleError, shards::Shards, value::Shared};
@@ -34,7 +36,7 @@ pub(super) struct Sleeps {
     pub(super) wakers: Arc<Wakers>,
     /// One handle for each shard, so that threads on different shards use different reference
     /// counts.
-    handles: Box<[SleepHandle]>,
+    handles: Box<[Arc<CachePadded<Parts>>]>,
 }
 
 impl Sleeps {
@@ -52,7 +54,7 @@ impl Sleeps {
         });
         wakers.on_panic.get_or_init(|| Arc::clone(&on_panic));
         callbacks.on_panic.get_or_init(|| on_panic);
-        let handles = (0..wakers.shards.count()).map(|_| SleepHandle::new(&wakers)).collect();
+        let handles = (0..wakers.shards.count()).map(|_| Parts::new(&wakers)).collect();
         Self { wakers, handles }
     }
 
@@ -133,13 +135,14 @@ impl Timer {
     /// Returns the handle that sleeps of this thread use.
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
-        self.sleeps.handles[self.values.shared().shards.current()].clone()
+        let shard = self.values.shared().shards.current();
+        SleepHandle::Counted(Arc::clone(&self.sleeps.handles[shard]))
     }
 
     /// Returns a handle that counts no references.
     #[inline]
     pub(crate) fn static_sleep_handle(&'static self) -> SleepHandle {
-        SleepHandle::Uncounted(self.sleeps.handles[0].parts())
+        SleepHandle::Uncounted(&self.sleeps.handles[0])
     }
 }
 

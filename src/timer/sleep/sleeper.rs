@@ -81,12 +81,16 @@ pub(crate) struct Parts {
     shared: Arc<Shared<TimingWheel<Waker>>>,
 }
 
-impl SleepHandle {
-    pub(crate) fn new(shared: &Arc<Shared<TimingWheel<Waker>>>) -> Self {
-        let parts = Parts { shards: Arc::clone(&shared.shards), shared: Arc::clone(shared) };
-        Self::Counted(Arc::new(CachePadded::new(parts)))
+impl Parts {
+    pub(in crate::timer) fn new(
+        shared: &Arc<Shared<TimingWheel<Waker>>>,
+    ) -> Arc<CachePadded<Self>> {
+        let parts = Self { shards: Arc::clone(&shared.shards), shared: Arc::clone(shared) };
+        Arc::new(CachePadded::new(parts))
     }
+}
 
+impl SleepHandle {
     pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<Waker>>> {
         &self.parts().shared
     }
@@ -383,19 +387,25 @@ impl Sleep {
         Pin::new(self).poll(&mut Context::from_waker(waker))
     }
 
-    /// Removes the waker from the wheel. Takes no lock if there is none, or if the shard shows that
-    /// the key has expired.
+    /// Removes the waker from the wheel, if it may be there.
     #[inline]
     pub(crate) fn cancel(&mut self) {
         if let Stage::In { shard, key, due, .. } = mem::replace(&mut self.stage, Stage::Out) {
-            let shards = self.shards();
-            if !shards.is_past(shard as usize, due) {
-                let mut shard = shards.lock(shard as usize);
-                let waker = shard.state_mut().cancel(key);
-                shard.unlock();
-                // User code, without the lock.
-                drop(waker);
-            }
+            self.leave(shard, key, due);
+        }
+    }
+
+    /// Removes the waker from the wheel. Takes no lock if the shard shows that the key has expired.
+    /// Not in line, so that the drop of a sleep that is not in the wheel needs no frame.
+    #[inline(never)]
+    fn leave(&self, shard: u32, key: Key, due: Tick) {
+        let shards = self.shards();
+        if !shards.is_past(shard as usize, due) {
+            let mut shard = shards.lock(shard as usize);
+            let waker = shard.state_mut().cancel(key);
+            shard.unlock();
+            // User code, without the lock.
+            drop(waker);
         }
     }
 }
@@ -434,7 +444,9 @@ impl fmt::Debug for Sleep {
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
-        self.cancel();
+        if let Stage::In { shard, key, due, .. } = self.stage {
+            self.leave(shard, key, due);
+        }
     }
 }
 

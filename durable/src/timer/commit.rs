@@ -162,17 +162,21 @@ impl Waiting {
     /// Takes a group: all jobs that wait, up to one whose id the other thread is writing.
     fn take(&mut self, thread: usize) -> Vec<Job> {
         let (mut group, mut commands, mut bytes) = (Vec::new(), 0, 0);
-        // A pause waits for the groups under way, and is alone.
-        if let Some(Job { reply: Reply::Paused(..), .. }) = self.jobs.front() {
-            self.is_pausing = self.under_way.iter().all(FxHashSet::is_empty);
-            let paused = if self.is_pausing { self.jobs.pop_front() } else { None };
-            return Vec::from_iter(paused);
-        }
         while let Some(job) = self.jobs.pop_front() {
+            // A pause waits for the groups under way, and is alone.
+            if let Reply::Paused(..) = job.reply {
+                let is_alone = group.is_empty();
+                self.is_pausing = is_alone && self.under_way.iter().all(FxHashSet::is_empty);
+                if self.is_pausing {
+                    group.push(job);
+                } else {
+                    self.jobs.push_front(job);
+                }
+                break;
+            }
             commands += job.commands.len();
             bytes += job.commands.iter().map(payload).sum::<usize>();
             let is_full = !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES);
-            let is_full = is_full || matches!(job.reply, Reply::Paused(..));
             let is_held = job.is_of(&self.aside.ids);
             // A command of the group that fails must not come behind a later one of its id.
             let is_behind = is_held && job.is_of(&self.under_way[thread]);
@@ -767,6 +771,18 @@ mod tests {
         waiting.under_way[0].clear();
         assert!(waiting.take(0).is_empty());
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 3));
+    }
+
+    /// Nobody wakes the thread again.
+    #[test]
+    fn a_pause_does_not_stay_behind_a_command_that_is_set_aside() {
+        let mut waiting = Waiting::default();
+        waiting.aside.add(job(0, [1]));
+        let pause = Reply::Paused(Name::default(), true, Box::new(|_| ()));
+        waiting.jobs.extend([job(1, [1]), Job::new(Vec::new(), pause)]);
+        waiting.asked = 1;
+        assert_eq!(waiting.take(0).len(), 1);
+        assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 2));
     }
 
     /// Some records are locked, and the store fails sometimes.

@@ -254,12 +254,13 @@ impl CommitQueue {
         while let Some(group) = self.take(thread) {
             let Failed { jobs, has_locked, .. } = write(group);
             let mut state = self.state.lock();
-            if has_locked {
+            // After the end, they are dropped with those that were set aside.
+            if has_locked || state.is_closed {
                 for job in jobs {
                     state.aside.add(job);
                 }
                 self.set_aside.notify_one();
-            } else if !jobs.is_empty() && !state.is_closed {
+            } else if !jobs.is_empty() {
                 self.changed[thread].wait_for(&mut state, RETRY);
                 // A pause that waits gets its own answer.
                 let is_pause = |job: &&Job| matches!(job.reply, Reply::Paused(..));
@@ -783,6 +784,27 @@ mod tests {
         waiting.asked = 1;
         assert_eq!(waiting.take(0).len(), 1);
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 2));
+    }
+
+    /// A command waits behind a settlement that cannot be written now.
+    #[test]
+    fn a_queue_that_is_closed_contains_the_panic_of_a_caller() {
+        struct PanicsAtDrop;
+
+        impl Drop for PanicsAtDrop {
+            fn drop(&mut self) {
+                // Without a message on standard error.
+                std::panic::resume_unwind(Box::new("a waker fails"));
+            }
+        }
+
+        let (queue, waker) = (CommitQueue::default(), PanicsAtDrop);
+        let reply = Reply::Caller(Box::new(move |_| drop(waker)));
+        queue.push(Job { reply, ..job(0, [0]) });
+        queue.run(0, |jobs| {
+            queue.close();
+            Failed { jobs, is_down: true, ..Failed::default() }
+        });
     }
 
     /// Some records are locked, and the store fails sometimes.

@@ -509,14 +509,9 @@ fn ids(part: &Part) -> impl Iterator<Item = &TimeoutId> {
     part.iter().flat_map(|(_, job)| job.ids())
 }
 
-/// Returns which records are locked, as far as the store can tell. All are while their table is.
+/// Returns which records are locked, as far as the store can tell.
 pub(super) fn locked(store: &dyn Store, ids: &[&TimeoutId]) -> FxHashSet<TimeoutId> {
-    match contain(|| store.locked(ids)) {
-        Err(error) if error.reason() == StoreErrorReason::Locked => {
-            ids.iter().copied().cloned().collect()
-        }
-        locked => locked.unwrap_or_default().into_iter().collect(),
-    }
+    contain(|| store.locked(ids)).unwrap_or_default().into_iter().collect()
 }
 
 /// Splits off the jobs of some records, and later ones of the same ids, which it adds.

@@ -40,7 +40,12 @@ fn timer(
     let ((enter, entered), (open, opened)) = (mpsc::channel(), mpsc::channel());
     let opened = Mutex::new(opened);
     let hooked = RemoteStore::hooked(store, move |call| {
-        let Call::Write(commands) = call else { return Ok(()) };
+        let commands = match call {
+            Call::Write(commands) => commands,
+            // As while the table is locked.
+            Call::Locked => return locked(),
+            _ => return Ok(()),
+        };
         if commands[0].id().as_str() != "gate" {
             return hook(commands);
         }
@@ -88,6 +93,20 @@ fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
     old.wait().expect("schedule");
     batch.wait().expect("schedule");
     assert_eq!(&*timer.get("b").wait().expect("get").expect("kept").payload, b"new");
+}
+
+/// Alone, they would still be written long after it, and the callers of the last ones would fail.
+#[test]
+fn commands_stay_together_after_a_short_lock_of_their_table() {
+    let writes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&writes);
+    let (timer, gate) = timer(&SqliteStore::in_memory(), move |_| {
+        if count.fetch_add(1, SeqCst) == 0 { locked() } else { Ok(()) }
+    });
+    let cancel = |number: u32| timer.cancel(number.to_string());
+    let receipts: Vec<_> = gate.group(&timer, || (0..99).map(cancel).collect());
+    assert!(receipts.into_iter().all(|receipt| receipt.wait().is_ok()));
+    assert_eq!(writes.load(SeqCst), 3);
 }
 
 /// However many they are: they are answered, and no try of theirs is left.

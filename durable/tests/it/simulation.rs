@@ -32,6 +32,7 @@ pub(crate) enum Call<'a> {
     Write(&'a [Command]),
     Claim,
     Begin,
+    Locked,
     Other,
 }
 
@@ -237,6 +238,11 @@ remote_store! {
                 }
                 Ok(batch)
             })
+        }
+
+        async fn locked(&self, _: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
+            (self.hook)(Call::Locked)?;
+            Ok(Vec::new())
         }
 
         async fn begin(

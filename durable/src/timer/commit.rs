@@ -9,8 +9,9 @@
 //! group.
 //!
 //! A group that fails because of one command is split. A command whose record another transaction
-//! has locked is set aside, with later ones of the same id, for another thread. After a few such
-//! commands, the rest of the group is set aside as well: each may take as long as a wait.
+//! has locked is set aside, with later ones of the same id, for another thread, which tries each
+//! alone. After a few such commands, the rest of the group is set aside as well: each may take as
+//! long as a wait.
 //!
 //! A settlement that could not be written is tried again until the store answers, and set aside if
 //! its own record may be the reason. If the first try took effect after all, its claim is void and

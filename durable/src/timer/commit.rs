@@ -415,7 +415,9 @@ pub(super) fn write_group(
                 let fail = |(place, job)| Some((place, fail(job, &error, outcome)?));
                 part = part.into_iter().filter_map(fail).collect();
             }
-            part.iter_mut().for_each(|(_, job)| job.rest());
+            for (_, job) in &mut part {
+                job.rest();
+            }
             tries_apart += usize::from(is_apart && !part.is_empty());
         }
         has_locked |= is_apart && !part.is_empty();
@@ -652,7 +654,9 @@ mod tests {
             assert_eq!(mem::take(&mut *tried.lock()), expected.collect::<Vec<_>>());
             assert_eq!(commands(&left), all);
             // All rests are over.
-            left.iter_mut().for_each(|job| job.turn -= LOCKED);
+            for job in &mut left {
+                job.turn -= LOCKED;
+            }
         }
     }
 

@@ -545,8 +545,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns which of these records other transactions have locked at this moment. A timer asks
-    /// if a commit failed because of a lock, and before it tries the rest of it again. It writes the
-    /// other commands first. By default none.
+    /// if a commit failed because of a lock, and before it tries the rest of it again. It writes
+    /// the other commands first. By default none.
     async fn locked(&self, ids: &[&TimeoutId]) -> StoreResult<Vec<TimeoutId>> {
         let _ = ids;
         Ok(Vec::new())

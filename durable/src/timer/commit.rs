@@ -305,13 +305,10 @@ impl CommitQueue {
             state = self.state.lock();
             let later = mem::replace(&mut state.aside.jobs, left);
             state.aside.jobs.extend(later);
-            let (mut ids, mut next) = (FxHashSet::default(), None);
-            for job in &state.aside.jobs {
-                let turn = (!job.is_of(&ids)).then_some(job.turn);
-                next = next.into_iter().chain(turn).chain(job.limit).min();
-                ids.extend(job.ids().cloned());
-            }
+            let (ids, turns) = turns(&state.aside.jobs);
             state.aside.ids = ids;
+            let limits = state.aside.jobs.iter().filter_map(|job| job.limit);
+            let next = turns.into_iter().map(|(turn, _)| turn).chain(limits).min();
             match next {
                 _ if state.is_closed => {}
                 Some(next) => drop(self.set_aside.wait_until(&mut state, next.max(earliest))),
@@ -331,40 +328,47 @@ fn try_some(
     write: &impl Fn(Vec<Job>) -> Failed,
     locked: &impl Fn(&[&TimeoutId]) -> FxHashSet<TimeoutId>,
 ) -> (Vec<Job>, bool) {
-    let (now, mut waiting, mut turns) = (Instant::now(), Vec::new(), Vec::new());
-    let mut ids = FxHashSet::default();
+    let (now, mut left) = (Instant::now(), Vec::new());
     for job in jobs {
         match job {
             Job { reply: Reply::Caller(caller), limit: Some(limit), .. } if limit <= now => {
                 tell(caller, Err(StoreError::new(StoreErrorReason::Locked)));
             }
-            job => {
-                // None behind another one of its id.
-                if job.turn <= now && !job.is_of(&ids) {
-                    turns.push((job.turn, waiting.len()));
-                }
-                ids.extend(job.ids().cloned());
-                waiting.push(Some(job));
-            }
+            job => left.push(job),
         }
     }
+    let (_, mut turns) = turns(&left);
+    turns.retain(|(turn, _)| *turn <= now);
     turns.sort_unstable();
     turns.truncate(TRIES);
-    let tried = turns.iter().filter_map(|(_, place)| waiting[*place].as_ref());
-    let ids: Vec<_> = tried.flat_map(Job::ids).collect();
+    let ids: Vec<_> = turns.iter().flat_map(|(_, place)| left[*place].ids()).collect();
     let locked = if ids.is_empty() { FxHashSet::default() } else { locked(&ids) };
+    let mut left: Vec<_> = left.into_iter().map(Some).collect();
     for (_, place) in turns {
-        if let Some(job) = waiting[place].as_mut().filter(|job| job.is_of(&locked)) {
+        if let Some(job) = left[place].as_mut().filter(|job| job.is_of(&locked)) {
             job.turn = Instant::now() + RETRY;
         } else {
-            let mut failed = write(waiting[place].take().into_iter().collect());
-            waiting[place] = failed.jobs.pop();
+            let mut failed = write(left[place].take().into_iter().collect());
+            left[place] = failed.jobs.pop();
             if failed.is_down {
-                return (waiting.into_iter().flatten().collect(), true);
+                return (left.into_iter().flatten().collect(), true);
             }
         }
     }
-    (waiting.into_iter().flatten().collect(), false)
+    (left.into_iter().flatten().collect(), false)
+}
+
+/// Returns the ids of jobs, and the turn and the place of each one that is behind no other of its
+/// id.
+fn turns(jobs: &[Job]) -> (FxHashSet<TimeoutId>, Vec<(Instant, usize)>) {
+    let (mut ids, mut turns) = (FxHashSet::default(), Vec::new());
+    for (place, job) in jobs.iter().enumerate() {
+        if !job.is_of(&ids) {
+            turns.push((job.turn, place));
+        }
+        ids.extend(job.ids().cloned());
+    }
+    (ids, turns)
 }
 
 /// Jobs to be tried again, in their order.
@@ -774,7 +778,7 @@ mod tests {
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 3));
     }
 
-    /// Nobody wakes the thread again.
+    /// Otherwise the thread of commits sleeps beside it, and `finish` waits for the pause.
     #[test]
     fn a_pause_does_not_stay_behind_a_command_that_is_set_aside() {
         let mut waiting = Waiting::default();

@@ -37,7 +37,10 @@ fn calls_that_are_dropped_before_their_turn_are_not_made() {
     drop(dropped);
     store.are_current(&[]).block_on().expect("current");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    timer.history(None, None, 1).wait().expect("reads that nobody polls do not delay this one");
+    timer
+        .history(None, None, 1)
+        .wait()
+        .expect("it does not wait for the read before, which nobody polls");
     first.block_on().expect("history");
     let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
     assert_eq!(made, 2);

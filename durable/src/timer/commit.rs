@@ -86,7 +86,11 @@ impl Job {
         !ids.is_empty() && self.ids().any(|id| ids.contains(id))
     }
 
-    fn is_settlement(&self) -> bool {
+    pub(super) fn shares_id(&self, other: &Self) -> bool {
+        self.ids().any(|id| other.ids().any(|other| id == other))
+    }
+
+    pub(super) fn is_settlement(&self) -> bool {
         matches!(self.reply, Reply::Settled(..))
     }
 

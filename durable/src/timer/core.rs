@@ -141,9 +141,18 @@ impl Core {
         if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
     }
 
-    /// Queues a job; in virtual time, writes it at once. After the end, the job is dropped.
+    /// Queues a job; in virtual time, writes it at once, unless an earlier one of its id waits for a
+    /// locked record. After the end, the job is dropped.
     pub(super) fn commit(&self, job: Job) {
         if self.is_virtual {
+            let mut postponed = self.postponed.lock();
+            // It may pass a settlement, which no other thread would write while its caller waits.
+            let is_held = |earlier: &Job| !earlier.is_settlement() && earlier.shares_id(&job);
+            if postponed.iter().any(is_held) {
+                postponed.push(job);
+                return;
+            }
+            drop(postponed);
             let failed = self.write(vec![job]);
             self.postponed.lock().extend(failed.jobs);
         } else {

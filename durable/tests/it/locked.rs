@@ -75,6 +75,22 @@ fn commands_of_one_timeout_keep_their_order_when_their_group_is_split() {
     assert_eq!(&*timer.get("a").wait().expect("get").expect("kept").payload, b"new");
 }
 
+/// The record is locked for one try.
+#[test]
+fn commands_of_one_timeout_keep_their_order_in_virtual_time() {
+    let tries = AtomicUsize::new(0);
+    let hooked = RemoteStore::hooked(&SqliteStore::in_memory(), move |call| match call {
+        Call::Write(_) if tries.fetch_add(1, SeqCst) == 0 => locked(),
+        _ => Ok(()),
+    });
+    let clock = ManualWallClock::new();
+    let timer = acknowledging(hooked, &clock);
+    let (old, new) = (timer.schedule("a", FAR, b"old"), timer.schedule("a", FAR, b"new"));
+    clock.advance(Duration::ZERO);
+    assert_eq!(old.wait().expect("schedule"), Scheduled::Created);
+    assert_eq!(new.wait().expect("schedule"), Scheduled::Replaced);
+}
+
 /// The records are locked until the group and each half were tried.
 #[test]
 fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {

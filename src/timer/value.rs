@@ -629,7 +629,9 @@ pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Shared<TimingWheel<T>>
 
 impl<T: Send + 'static> Drop for Owner<T> {
     fn drop(&mut self) {
-        drop(self.0.shut_down());
+        for value in self.0.shut_down() {
+            self.0.handler.catch(|| drop(value));
+        }
     }
 }
 

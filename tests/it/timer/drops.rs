@@ -87,7 +87,7 @@ fn the_drop_of_a_value_pending_at_the_drop_of_the_timer_may_use_handles() {
 }
 
 #[test]
-fn a_drop_that_panics_at_the_end_of_a_timer_does_not_stop_the_other_drops() {
+fn drops_that_panic_at_the_end_of_a_timer_do_not_stop_the_other_drops() {
     let log = Log::new();
     let timer = Timer::builder().clock(ManualClock::new()).build_with(drop::<Option<OnDrop>>);
     let timer = timer.unwrap();
@@ -95,12 +95,11 @@ fn a_drop_that_panics_at_the_end_of_a_timer_does_not_stop_the_other_drops() {
         let log = log.clone();
         let value = OnDrop::new(move || {
             log.push(index);
-            assert!(index != 4, "the fifth drop panics");
+            assert!(index % 4 != 1, "drops 1, 5 and 9 panic");
         });
         timer.schedule(SECOND, Some(value)).unwrap();
     }
-    let end = std::panic::AssertUnwindSafe(|| drop(timer));
-    assert!(std::panic::catch_unwind(end).is_err());
+    drop(timer);
     let mut dropped = log.take();
     dropped.sort_unstable();
     assert!(dropped.into_iter().eq(0..10));

@@ -212,7 +212,11 @@ impl<K, O> PurgatoryBuilder<K, O> {
         };
         let limits = Limits::new(total, self.max_delayed_per_key, self.max_keys);
         let shared = SharedPurgatory::new(timer, self.max_delay, limits, self.hasher)?;
-        Ok(Purgatory { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        let weak = Arc::downgrade(&shared);
+        let end = move || drop(weak.upgrade().inspect(|shared| shared.shut_down_now()));
+        shared.timer.on_panic.get_or_init(|| Arc::new(end));
+        Ok(Purgatory { shared })
     }
 }
 

@@ -12,7 +12,8 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
+    Clock, Completion, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder,
+    ValueTimer,
 };
 
 use super::support::{
@@ -297,4 +298,15 @@ fn receivers_of_a_queue_with_a_dead_reaper_get_an_error() {
     must_return(|| receiver.join().unwrap());
     assert!(queue.timer().is_reaper_dead());
     assert!(queue.shutdown().contains(&1), "a shutdown returns the pending value");
+}
+
+#[test]
+fn operations_of_a_purgatory_with_a_dead_reaper_end() {
+    let (clock, builder) = mortal();
+    let purgatory = Purgatory::<u32, Op>::builder().timer(builder).build().unwrap();
+    let (ended, ends) = mpsc::channel();
+    let op = Op::new().end(move |end| ended.send(end).unwrap());
+    purgatory.watch(op, [1], YEAR).unwrap();
+    kill(&clock, |delay| purgatory.watch(Op::new(), [1], delay).is_ok());
+    assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::ShutDown));
 }

@@ -124,7 +124,11 @@ impl<S: ShardState> Shared<S> {
         }
         if let Some(index) = locked {
             if batch.lateness.is_none() {
-                self.expire_shard(self.shards.wait_for(index), read, steps, batch);
+                let shard = self.shards.wait_for(index);
+                // The wait is a part of the lateness. A clock of the user is not read under a lock.
+                let clock = &self.shards.clock;
+                let read = if clock.is_system { clock.read() } else { read };
+                self.expire_shard(shard, read, steps, batch);
             }
             is_drained = false;
         }
@@ -336,7 +340,7 @@ impl<S: ShardState> Drop for TimerClient<S> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::SystemTime;
+    use std::{sync::atomic::Ordering, thread, time::SystemTime};
 
     use super::*;
     use crate::{
@@ -455,6 +459,28 @@ mod tests {
         assert!(!is_asleep(&timer), "not woken");
         assert!(round(&mut clients));
         assert_eq!(timer.stats().expired, 1);
+    }
+
+    #[test]
+    fn the_lateness_of_a_timeout_contains_the_wait_for_its_lock() {
+        let timer = Timer::builder().shards(1).inline().build_with(drop::<u32>).expect("valid");
+        let shards = &timer.shared().shards;
+        let due = shards.clock.read().now;
+        let mut shard = shards.lock(0);
+        shard.insert(due, due, 0).expect("the timer runs");
+        thread::scope(|scope| {
+            let turn = scope.spawn(|| timer.shared().expire_some(&mut Batch::new()));
+            while !shards.wakeup.is_waiting.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let end = shards.clock.elapsed_after(Duration::from_millis(20));
+            while shards.clock.elapsed() < end {
+                thread::yield_now();
+            }
+            drop(shard);
+            assert!(!turn.join().expect("a turn does not panic"), "it looks again");
+        });
+        assert!(timer.stats().lateness.max() >= Duration::from_millis(20));
     }
 
     #[test]

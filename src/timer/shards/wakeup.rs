@@ -85,7 +85,7 @@ pub(crate) struct Wakeup {
     /// The tick after the one in which the next turn of the reaper has to begin.
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
-    pub(super) is_waiting: AtomicBool,
+    pub(in crate::timer) is_waiting: AtomicBool,
     reaper: Parker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     driver: OnceLock<Mutex<Option<Waker>>>,

@@ -104,7 +104,8 @@ impl TimeoutHandle {
     /// ```
     #[inline]
     pub fn postpone(&self, delay: Duration) -> bool {
-        self.shard.shards.postpone(self.key(), delay)
+        let shards = &self.shard.shards;
+        shards.postpone(self.key(), shards.clock.read(), delay)
     }
 
     /// Returns whether the timeout has not ended.

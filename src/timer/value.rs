@@ -28,7 +28,7 @@ use super::{
     stats::TimerStats,
 };
 use crate::{
-    clock::{Driven, Reading},
+    clock::{Driven, Reading, TickClock},
     sync::{AtomicBool, Mutex, Ordering, spawn},
     tick::Tick,
     ticks::Nanos,
@@ -126,9 +126,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        let clock = &self.shared().shards.clock;
-        let read = clock.read();
-        self.shared().insert(read, clock.deadline(read, delay), value)
+        self.shared().insert(value, |clock, read| clock.deadline(read, delay))
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -137,9 +135,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        let clock = &self.shared().shards.clock;
-        let read = clock.read();
-        self.shared().insert(read, clock.at(read, instant), value)
+        self.shared().insert(value, |clock, read| clock.at(read, instant))
     }
 
     /// Passes `value` to the handler when the wall clock shows `time` or later, as
@@ -172,9 +168,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         window: RangeInclusive<Duration>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let clock = &self.shared().shards.clock;
-        let read = clock.read();
-        self.shared().insert(read, clock.within(read, &window), value)
+        self.shared().insert(value, |clock, read| clock.within(read, &window))
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
@@ -575,22 +569,20 @@ impl<S: ShardState> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread. Its deadline follows from the reading.
+    /// Adds a timeout to the shard of this thread. A reading of the clock gives its deadline.
     #[inline]
     pub(super) fn insert(
         self: &Arc<Self>,
-        read: Reading,
-        deadline: Tick,
         value: T,
+        deadline: impl FnOnce(&TickClock, Reading) -> Tick,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        let shard = self.shards.current();
-        let mut guard = self.shards.lock(shard);
+        let clock = &self.shards.clock;
+        let read = clock.read();
         // A refused timeout needs no wake-up, and its release may be slow.
-        let key = guard.insert(read.now, deadline, value)?;
-        guard.unlock();
+        let key = self.shards.insert(read.now, deadline(clock, read), value)?;
         self.help_if_late(read);
-        Ok(TimeoutKey { shard, key })
+        Ok(key)
     }
 
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,

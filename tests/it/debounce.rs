@@ -38,6 +38,22 @@ fn a_clock_may_call_the_debounce_that_reads_it() {
 }
 
 #[test]
+fn a_call_beside_another_that_has_taken_the_last_permit_shares_its_run() {
+    let runs = must_return(|| {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).max_pending(1).build().unwrap();
+        let (debounce, runs) = debounced(&timer, &clock.clock);
+        let debounce = Arc::new(debounce);
+        let mut other = Some(Arc::clone(&debounce));
+        clock.set(move || other.take().into_iter().for_each(|other| other.call().unwrap()));
+        debounce.call().expect("a run is scheduled");
+        clock.clock.advance(SECOND);
+        runs.take()
+    });
+    assert_eq!(runs, [10]);
+}
+
+#[test]
 fn a_call_that_read_the_clock_first_does_not_shorten_the_quiet_period_of_a_later_one() {
     let runs = must_return(|| {
         let clock = HookedClock::new();

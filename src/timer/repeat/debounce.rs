@@ -1,6 +1,8 @@
 //! A callback that runs after a quiet period without calls.
 //!
-//! The first call schedules a timeout, and the following ones postpone it.
+//! The first call schedules a timeout, and the following ones postpone it. A call finds out whether
+//! there is one, and schedules it, within one hold of the lock. So calls of several threads never
+//! schedule two, and a call is refused only if none is scheduled.
 
 use std::{
     fmt,
@@ -11,7 +13,7 @@ use std::{
 
 use crate::{
     sync::Mutex,
-    timer::{Task, TimeoutHandle, Timer, error::ScheduleError},
+    timer::{Task, TimeoutKey, Timer, error::ScheduleError},
 };
 
 /// Runs a callback after a quiet period without calls.
@@ -47,9 +49,8 @@ pub struct Debounce {
     timer: Timer,
     quiet: Duration,
     callback: Arc<dyn Fn() + Send + Sync>,
-    /// The scheduled run, which may have ended since. No lock is taken under this one, and no user
-    /// code runs.
-    run: Mutex<Option<Arc<TimeoutHandle>>>,
+    /// The latest run, which may have ended. No user code runs under this lock.
+    run: Mutex<Option<TimeoutKey>>,
 }
 
 impl Debounce {
@@ -72,23 +73,21 @@ impl Debounce {
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
-        let run = self.run.lock().clone();
-        if run.is_some_and(|run| run.postpone(self.quiet)) {
-            return Ok(());
-        }
-        let callback = Arc::clone(&self.callback);
-        let run = Arc::new(self.timer.schedule(self.quiet, move || callback())?);
-        let other = self.run.lock().replace(Arc::clone(&run));
-        // Another thread may have scheduled a run since, and its quiet period may end later.
-        if other.is_some_and(|other| other.cancel()) && !run.postpone(self.quiet) {
-            // The run of this call is over, unless a later call or cancel has taken it.
-            let run = self.run.lock().clone();
-            if let Some(run) = run {
-                if !run.is_pending() {
-                    return self.call();
-                }
-                run.postpone(self.quiet);
-            }
+        let timer = self.timer.values.shared();
+        let task = |()| {
+            let callback = Arc::clone(&self.callback);
+            Task::new(move || callback())
+        };
+        // The start and the clock may run user code, so both come before the lock.
+        timer.ensure_started(()).map_err(|refused| refused.map(task))?;
+        let shards = &timer.shards;
+        let read = shards.clock.read();
+        let mut run = self.run.lock();
+        if !run.is_some_and(|run| shards.postpone(run, read, self.quiet)) {
+            let deadline = shards.clock.deadline(read, self.quiet);
+            *run = Some(shards.insert(read.now, deadline, task(()))?);
+            drop(run);
+            timer.help_if_late(read);
         }
         Ok(())
     }
@@ -97,8 +96,10 @@ impl Debounce {
     /// came too late: the callback has begun or is about to.
     #[inline]
     pub fn cancel(&self) -> bool {
-        let run = self.run.lock().take();
-        run.is_some_and(|run| run.cancel())
+        let run = self.run.lock();
+        let cancelled = run.and_then(|run| self.timer.values.shared().shards.cancel(run));
+        drop(run);
+        cancelled.is_some()
     }
 }
 

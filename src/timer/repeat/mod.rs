@@ -4,7 +4,7 @@
 //! itself, and there is one timeout per repetition.
 //!
 //! A repetition has a lock for its state. A thread takes the callback out before it runs it, so the
-//! lock covers no user code. No other lock is taken within it.
+//! lock covers no user code.
 
 pub(super) mod debounce;
 pub(crate) mod grid;
@@ -24,7 +24,7 @@ use foldhash::quality::FixedState;
 
 use self::grid::{Grid, MissedTicks};
 use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, value::Shared};
-use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
+use crate::{clock::Reading, sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 
 /// Handle of a repeated callback; from [`Timer::repeat`].
 ///
@@ -69,7 +69,10 @@ enum State {
     /// The next occurrence is planned.
     Waiting {
         work: Work,
-        next: Next,
+        /// When it starts; `None` if an [`Instant`] cannot represent that.
+        start: Option<Instant>,
+        /// Its timeout; `None` until the timer has accepted it.
+        key: Option<TimeoutKey>,
     },
     /// The callback runs.
     Running,
@@ -84,17 +87,6 @@ struct Work {
 }
 
 type Callback = Box<dyn FnMut(&Repeating) + Send>;
-
-/// The next occurrence.
-#[derive(Clone, Copy)]
-struct Next {
-    /// Number of the occurrence, from 0.
-    number: u64,
-    /// When it starts; `None` if an [`Instant`] cannot represent that.
-    start: Option<Instant>,
-    /// Its timeout; `None` until the timer has accepted it.
-    key: Option<TimeoutKey>,
-}
 
 impl Timer {
     /// Returns a builder for a callback that repeats every `period`.
@@ -269,14 +261,12 @@ impl RepeatBuilder<'_> {
         };
         let grid = Grid::new(first, period, tick);
         let mut jitter = Jitter { most: self.jitter.min(period), random: seed };
-        let next = Next { number: 0, start: jitter.delay(first), key: None };
-        let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });
+        let start = jitter.delay(first);
+        let work = Work { callback, grid, jitter };
+        let state = Mutex::new(State::Waiting { work, start, key: None });
         let repetition = Repetition { timer: Arc::downgrade(timer), missed, period, state };
         let repeating = Repeating(Arc::new(repetition));
-        let start = clock.at_or_never(read, next.start);
-        let key = timer.insert(read, start, repeating.task())?;
-        // The first occurrence may have begun, and stopped the repetition.
-        drop(repeating.store_key(next.number, key));
+        repeating.schedule(timer, read, start)?;
         Ok(repeating)
     }
 }
@@ -312,8 +302,8 @@ impl Repeating {
         match state {
             State::Stopped => false,
             State::Running => true,
-            State::Waiting { next, .. } => {
-                drop(next.key.and_then(|key| self.cancel(key)));
+            State::Waiting { key, .. } => {
+                drop(key.and_then(|key| self.0.timer.upgrade()?.shards.cancel(key)));
                 true
             }
         }
@@ -352,15 +342,9 @@ impl Repeating {
     pub fn next_run(&self) -> Option<Instant> {
         self.0.timer.upgrade()?;
         match &*self.0.state.lock() {
-            State::Waiting { next, .. } => next.start,
+            State::Waiting { start, .. } => *start,
             State::Running | State::Stopped => None,
         }
-    }
-
-    /// Cancels the timeout of an occurrence. Returns its task.
-    #[inline]
-    fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
-        self.0.timer.upgrade()?.shards.cancel(scheduled)
     }
 
     /// Returns the task of the next occurrence.
@@ -370,12 +354,12 @@ impl Repeating {
         Task::new(move || occurrence.run())
     }
 
-    /// Takes the callback out to run it. Returns it with the number of the occurrence.
+    /// Takes the callback out to run it.
     #[inline]
-    fn begin(&self) -> Option<(Work, u64)> {
+    fn begin(&self) -> Option<Work> {
         let mut state = self.0.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting { work, next } => Some((work, next.number)),
+            State::Waiting { work, .. } => Some(work),
             other => {
                 debug_assert!(matches!(other, State::Stopped), "two occurrences overlap");
                 *state = other;
@@ -384,38 +368,34 @@ impl Repeating {
         }
     }
 
-    /// Stores the callback and the next occurrence. Returns whether the repetition continues.
+    /// Stores the callback and the start of the next occurrence, unless the repetition was stopped.
     #[inline]
-    fn resume(&self, work: Work, next: Next) -> bool {
+    fn resume(&self, work: Work, start: Option<Instant>) {
         let mut state = self.0.state.lock();
         debug_assert!(!matches!(*state, State::Waiting { .. }), "two occurrences are planned");
-        let continues = matches!(*state, State::Running);
-        if continues {
-            *state = State::Waiting { work, next };
+        if matches!(*state, State::Running) {
+            *state = State::Waiting { work, start, key: None };
         }
-        continues
     }
 
-    /// Stores the key of an occurrence, so that `stop` can cancel it.
-    ///
-    /// If a thread stopped the repetition during the insert, this cancels the occurrence and
-    /// returns its task.
+    /// Schedules the planned occurrence, unless the repetition was stopped. Inserts it and stores
+    /// the key in one hold of the lock. So `stop` finds the key, and the occurrence begins later.
     #[inline]
-    fn store_key(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
-        match &mut *self.0.state.lock() {
-            State::Waiting { next, .. } if next.number == number => {
-                debug_assert!(next.key.is_none(), "an occurrence has two timeouts");
-                next.key = Some(scheduled);
-                return None;
-            }
-            State::Waiting { next, .. } => {
-                debug_assert!(next.number > number, "an occurrence was planned out of turn");
-                return None;
-            }
-            State::Running => return None,
-            State::Stopped => {}
+    fn schedule(
+        &self,
+        timer: &Arc<Shared<TimingWheel<Task>>>,
+        read: Reading,
+        start: Option<Instant>,
+    ) -> Result<(), ScheduleError<Task>> {
+        let task = timer.ensure_started(self.task())?;
+        let deadline = timer.shards.clock.at_or_never(read, start);
+        // A task that is dropped takes the lock, so none is dropped within it.
+        if let State::Waiting { key, .. } = &mut *self.0.state.lock() {
+            debug_assert!(key.is_none(), "an occurrence has two timeouts");
+            *key = Some(timer.shards.insert(read.now, deadline, task)?);
         }
-        self.cancel(scheduled)
+        timer.help_if_late(read);
+        Ok(())
     }
 }
 
@@ -431,7 +411,7 @@ impl Occurrence {
     #[inline]
     fn run(mut self) {
         let Repeating(repetition) = &self.repeating;
-        let Some((mut work, number)) = self.repeating.begin() else { return };
+        let Some(mut work) = self.repeating.begin() else { return };
         (work.callback)(&self.repeating);
         let Some(timer) = repetition.timer.upgrade() else { return };
         let clock = &timer.shards.clock;
@@ -445,16 +425,10 @@ impl Occurrence {
             (None, _) => {}
         }
         let start = work.jitter.delay(work.grid.next);
-        let next = Next { number: number + 1, start, key: None };
         self.is_followed = true;
-        if self.repeating.resume(work, next) {
-            let task = self.repeating.task();
-            match timer.insert(read, clock.at_or_never(read, start), task) {
-                Ok(key) => drop(self.repeating.store_key(next.number, key)),
-                // The drop of the refused occurrence ends the repetition.
-                Err(refused) => drop(refused),
-            }
-        }
+        self.repeating.resume(work, start);
+        // The drop of a refused occurrence ends the repetition.
+        drop(self.repeating.schedule(&timer, read, start));
     }
 }
 

@@ -1,10 +1,11 @@
 //! A callback that runs at most once in a period.
 //!
 //! A scheduled run counts until its callback begins or its task is dropped, not until it leaves the
-//! wheel. So a cancel that comes too late does not make room for a second run.
+//! wheel. So a cancel that comes too late does not make room for a second run. As in a debounce, a
+//! call finds out whether there is a run, and schedules it, within one hold of the lock.
 
 use std::{
-    fmt, mem,
+    fmt,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, Weak},
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use std::{
 
 use crate::{
     sync::Mutex,
-    timer::{Task, TimeoutHandle, Timer, error::ScheduleError},
+    timer::{Task, TimeoutKey, Timer, error::ScheduleError},
 };
 
 /// Runs a callback at most once in a period.
@@ -56,19 +57,16 @@ pub struct Throttle {
 struct Shared {
     timer: Timer,
     period: Duration,
-    /// No lock is taken under this one, and no user code runs.
+    /// No user code runs under this lock.
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// Start of the latest run; `None` before the first.
     last: Option<Instant>,
-    /// Number of the scheduled run, until its callback begins or its task is dropped.
-    scheduled: Option<u64>,
-    /// Its timeout, once the timer has accepted it.
-    timeout: Option<TimeoutHandle>,
-    /// Whether a call is about to store that timeout, and the run has not begun.
-    is_under_way: bool,
+    /// Number and timeout of the scheduled run, until its callback begins or its task is dropped.
+    run: Option<(u64, TimeoutKey)>,
     /// Number of the latest run that a call tried to schedule.
     number: u64,
 }
@@ -81,99 +79,70 @@ impl Throttle {
         period: Duration,
         callback: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state =
-            State { last: None, scheduled: None, timeout: None, is_under_way: false, number: 0 };
-        let shared = Shared { timer: timer.clone(), period, state: Mutex::new(state) };
+        let shared = Shared { timer: timer.clone(), period, state: Mutex::default() };
         Self { callback: Arc::new(callback), shared: Arc::new(shared) }
     }
 
     /// Schedules a run for the end of the period that the latest run started; at once if the period
-    /// is over. Does nothing if a run is scheduled already, or if another call is about to schedule
-    /// one.
+    /// is over. Does nothing if a run is scheduled already.
     ///
     /// Every run takes place where the timer runs its callbacks, never within this call.
     ///
     /// # Errors
     ///
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled. The caller
-    /// may run the callback that the error holds, which starts a period. If another call is about
-    /// to schedule the run, only that call returns the error.
+    /// may run the callback that the error holds, which starts a period.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let Shared { timer, period, state } = &*self.shared;
-        let (number, last) = {
-            let mut state = state.lock();
-            if state.scheduled.is_some() {
-                return Ok(());
-            }
-            state.number += 1;
-            (state.scheduled, state.is_under_way) = (Some(state.number), true);
-            (state.number, state.last)
-        };
-        let task = |number| {
-            let run = Run { throttle: Arc::downgrade(&self.shared), number };
-            let callback = Arc::clone(&self.callback);
-            move || {
-                if run.begin() {
-                    callback();
-                }
-            }
-        };
-        let run = task(number);
-        let scheduled = match last.map(|last| last.checked_add(*period)) {
-            None => timer.schedule(Duration::ZERO, run),
-            Some(Some(deadline)) => timer.schedule_at(deadline, run),
-            Some(None) => timer.schedule(Duration::MAX, run),
-        };
-        // The drop of the refused run lets a call schedule another. The caller gets a run that is
-        // not scheduled, and may begin at any time.
-        let timeout = scheduled.map_err(|refused| -> ScheduleError<Task> {
-            refused.map(|_| Task::new(task(NOT_SCHEDULED)))
-        })?;
+        if state.lock().run.is_some() {
+            return Ok(());
+        }
+        let timer = timer.values.shared();
+        // The start and the clock may run user code, so both come before the lock.
+        // No scheduled run has the number 0.
+        timer.ensure_started(()).map_err(|refused| refused.map(|()| self.task(0)))?;
+        let clock = &timer.shards.clock;
+        let read = clock.read();
         let mut state = state.lock();
-        if state.scheduled == Some(number) {
-            state.is_under_way = false;
-            state.timeout = Some(timeout);
-        } else {
-            // The run has begun, or was cancelled.
+        if state.run.is_none() {
+            let deadline = match state.last {
+                None => clock.deadline(read, Duration::ZERO),
+                Some(last) => clock.at_or_never(read, last.checked_add(*period)),
+            };
+            state.number += 1;
+            let number = state.number;
+            let run = timer.shards.insert(read.now, deadline, self.task(number))?;
+            state.run = Some((number, run));
             drop(state);
-            timeout.cancel();
+            timer.help_if_late(read);
         }
         Ok(())
+    }
+
+    /// Returns the task of a run.
+    #[inline]
+    fn task(&self, number: u64) -> Task {
+        let run = Run { throttle: Arc::downgrade(&self.shared), number };
+        let callback = Arc::clone(&self.callback);
+        Task::new(move || {
+            run.begin();
+            callback();
+        })
     }
 
     /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
     /// came too late: the callback has begun or is about to.
     #[inline]
     pub fn cancel(&self) -> bool {
-        let mut state = self.shared.state.lock();
-        if mem::take(&mut state.is_under_way) {
-            // Without its number, the run neither begins nor keeps its timeout.
-            state.scheduled = None;
-            return true;
-        }
-        let timeout = state.timeout.take();
+        let Shared { timer, state, .. } = &*self.shared;
+        let state = state.lock();
+        let cancelled = state.run.and_then(|(_, run)| timer.values.cancel(run));
         drop(state);
-        timeout.is_some_and(|timeout| timeout.cancel())
+        // The drop of its task lets a call schedule another.
+        cancelled.is_some()
     }
 }
-
-impl Shared {
-    /// Lets a call schedule another run, if this one is scheduled.
-    #[inline]
-    fn end(&self, number: u64) {
-        let mut state = self.state.lock();
-        // A task that was refused or cancelled may be dropped after another run was scheduled.
-        if state.scheduled == Some(number) {
-            (state.scheduled, state.is_under_way) = (None, false);
-            let _timeout = state.timeout.take();
-            drop(state);
-        }
-    }
-}
-
-/// Number of a run that the timer has refused.
-const NOT_SCHEDULED: u64 = 0;
 
 /// A run that has not begun. Once it begins or is dropped, a call may schedule another.
 struct Run {
@@ -183,20 +152,15 @@ struct Run {
 
 impl Run {
     /// Stores the start of the run. The period starts now, not at the deadline, even if the run is
-    /// late. After the end of the throttle, no other run follows. Returns `false` if the run was
-    /// cancelled.
+    /// late or the caller of a refused one runs it. After the end of the throttle, no other run
+    /// follows.
     #[inline]
-    fn begin(self) -> bool {
-        let Some(throttle) = self.throttle.upgrade() else { return true };
-        let now = throttle.timer.now();
-        let mut state = throttle.state.lock();
-        let is_scheduled = state.scheduled == Some(self.number);
-        let begins = is_scheduled || self.number == NOT_SCHEDULED;
-        if begins {
+    fn begin(self) {
+        if let Some(throttle) = self.throttle.upgrade() {
+            let now = throttle.timer.now();
+            let mut state = throttle.state.lock();
             state.last = state.last.max(Some(now));
-            state.is_under_way &= !is_scheduled;
         }
-        begins
     }
 }
 
@@ -204,7 +168,8 @@ impl Drop for Run {
     #[inline]
     fn drop(&mut self) {
         if let Some(throttle) = self.throttle.upgrade() {
-            throttle.end(self.number);
+            // A task that was refused or cancelled may be dropped after another run was scheduled.
+            throttle.state.lock().run.take_if(|(number, _)| *number == self.number);
         }
     }
 }

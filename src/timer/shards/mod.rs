@@ -26,6 +26,7 @@ use self::{
     wall::{Wall, since_1970},
 };
 use super::{
+    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
 };
@@ -105,6 +106,21 @@ impl<S: ShardState> Shards<S> {
         (0..self.count()).map(|index| self.lock(index))
     }
 
+    /// Adds a timeout to the shard of this thread. Runs no user code.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        now: Tick,
+        deadline: Tick,
+        value: S::Value,
+    ) -> Result<TimeoutKey, ScheduleError<S::Value>> {
+        let shard = self.current();
+        let mut guard = self.lock(shard);
+        let key = guard.insert(now, deadline, value)?;
+        guard.unlock();
+        Ok(TimeoutKey { shard, key })
+    }
+
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
     pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
@@ -142,9 +158,9 @@ impl<S: ShardState> Shards<S> {
         });
     }
 
-    /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
-    pub(super) fn postpone(&self, key: TimeoutKey, delay: Duration) -> bool {
-        let read = self.clock.read();
+    /// Moves a timeout to `delay` after a reading, unless it is later. Returns whether it was
+    /// pending.
+    pub(super) fn postpone(&self, key: TimeoutKey, read: Reading, delay: Duration) -> bool {
         let deadline = self.clock.deadline(read, delay);
         let mut shard = self.lock(key.shard);
         let before = shard.deadline(key.key);

@@ -251,10 +251,8 @@ pub(super) fn round(clients: &mut Clients) -> bool {
 
 /// Sleeps until the next expiration of all timers, or until another thread wakes the reaper.
 pub(super) fn sleep(parker: &Parker, clients: &mut Clients) {
-    let pause = fall_asleep(clients);
-    if clients.is_empty() {
-        return;
-    }
+    // Panics of clocks may have ended all timers.
+    let pause = fall_asleep(clients).filter(|_| !clients.is_empty());
     pause.inspect(|pause| parker.park_timeout(*pause));
     wake_up(clients, pause.is_some());
 }

@@ -170,15 +170,6 @@ impl<S: ShardState> Shards<S> {
         before.is_some()
     }
 
-    /// Returns whether a timeout that the wheel expires at this tick has certainly left its shard.
-    /// Takes no lock.
-    ///
-    /// A shard publishes no expiration after that of a pending timeout.
-    #[inline]
-    pub(super) fn is_past(&self, shard: usize, due: Tick) -> bool {
-        self.all[shard].published() > due
-    }
-
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
         self.lock_of(key)?.deadline(key.key)

@@ -146,7 +146,7 @@ impl<S: ShardState> Shard<S> {
 
     /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
     #[inline]
-    pub(super) fn published(&self) -> Tick {
+    pub(in crate::timer) fn published(&self) -> Tick {
         Tick::new(self.published.load(Ordering::Relaxed))
     }
 

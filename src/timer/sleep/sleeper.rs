@@ -395,12 +395,13 @@ impl Sleep {
         }
     }
 
-    /// Removes the waker from the wheel. Takes no lock if the shard shows that the key has expired.
-    /// Not in line, so that the drop of a sleep that is not in the wheel needs no frame.
+    /// Removes the waker from the wheel. Takes no lock if the shard shows that the key has expired:
+    /// it publishes no expiration after that of a pending timeout. Not in line, so that the drop of
+    /// a sleep that is not in the wheel needs no frame.
     #[inline(never)]
     fn leave(&self, shard: u32, key: Key, due: Tick) {
         let shards = self.shards();
-        if !shards.is_past(shard as usize, due) {
+        if shards.all[shard as usize].published() <= due {
             let mut shard = shards.lock(shard as usize);
             let waker = shard.state_mut().cancel(key);
             shard.unlock();

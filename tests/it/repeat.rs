@@ -143,6 +143,7 @@ fn a_returned_occurrence_is_the_last_whether_it_is_run_or_dropped() {
         let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Skip, note).unwrap();
         let returned = timer.shutdown();
         assert!(repeating.is_running(), "the occurrence can still be run");
+        assert_eq!(repeating.next_run(), None, "the timer plans no run");
         returned.into_iter().for_each(end);
         assert!(!repeating.is_running() && !repeating.stop());
         assert_eq!(Arc::strong_count(&value), 1);

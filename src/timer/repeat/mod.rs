@@ -309,7 +309,9 @@ impl Repeating {
         }
     }
 
-    /// Returns whether the repetition is running: the callback runs, or its next run is planned.
+    /// Returns whether the repetition is running: the callback runs, or its next run is planned. If
+    /// a shutdown returns that run as a [`Task`], the repetition ends when the task is dropped or
+    /// has run.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !matches!(*self.0.state.lock(), State::Stopped)
@@ -318,8 +320,8 @@ impl Repeating {
     /// Returns when the next run is planned, jitter included.
     ///
     /// Returns `None` while the callback runs, since its end decides when the next run is. Also
-    /// returns `None` after the end of the repetition or of the timer, and if an [`Instant`] cannot
-    /// represent the time.
+    /// returns `None` after the end of the repetition or a shutdown of the timer, and if an
+    /// [`Instant`] cannot represent the time.
     ///
     /// # Examples
     ///
@@ -340,7 +342,7 @@ impl Repeating {
     #[inline]
     #[must_use]
     pub fn next_run(&self) -> Option<Instant> {
-        self.0.timer.upgrade()?;
+        self.0.timer.upgrade().filter(|timer| !timer.shards.is_shut_down())?;
         match &*self.0.state.lock() {
             State::Waiting { start, .. } => *start,
             State::Running | State::Stopped => None,

@@ -38,6 +38,9 @@ fn missed_occurrences_run_as_the_table_of_the_policies_says() {
     assert_eq!(after(MissedTicks::Burst), [10, 20, 47, 47, 50, 60, 70, 80]);
     assert_eq!(after(MissedTicks::Delay), [10, 20, 57, 67, 77]);
     assert_eq!(after(MissedTicks::Skip), [10, 20, 50, 60, 70, 80]);
+    // What is due now is not missed, whether or not another occurrence is.
+    let skipped = runs_when_held_up_by(20, MissedTicks::Skip);
+    assert_eq!(skipped, [10, 20, 40, 50, 60, 70, 80]);
     for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
         let on_time = [10, 20, 30, 40, 50, 60, 70, 80];
         assert_eq!(runs_when_held_up_by(10, missed), on_time, "{missed:?}");

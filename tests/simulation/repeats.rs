@@ -159,7 +159,7 @@ impl Plan {
         match self.missed {
             Some(_) if late <= self.jitter.into() => {}
             None | Some(MissedTicks::Delay) => self.point = now + period,
-            Some(MissedTicks::Skip) => self.point = now + period - late % period,
+            Some(MissedTicks::Skip) => self.point = now + (period - late % period) % period,
             Some(_) => {}
         }
         if self.runs == MOST_RUNS {

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// Policy for occurrences or ticks that are missed: the next one was due before the previous one
-/// ended, or before the task took it.
+/// ended, or before the task took it. One that is due at that moment is not missed.
 ///
 /// Under each policy, a delay of less than a period does not move the next occurrence.
 ///
@@ -29,7 +29,8 @@ pub enum MissedTicks {
     Burst,
     /// The next occurrence runs a period after the late one ended, where a new grid starts.
     Delay,
-    /// Missed occurrences are left out. The next one runs at the next instant of the grid.
+    /// Missed occurrences are left out. The next one runs at the next instant of the grid, and that
+    /// may be now.
     Skip,
 }
 
@@ -68,7 +69,8 @@ impl Grid {
             MissedTicks::Burst => {}
             MissedTicks::Delay => self.restart(now),
             MissedTicks::Skip => {
-                let ahead = self.period.saturating_sub(self.rest_of(late));
+                // Zero if a point is due now.
+                let ahead = self.rest_of(self.period.saturating_sub(self.rest_of(late)));
                 self.next = now.checked_add(ahead);
             }
         }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Clock, Timer, future::Sleep, time::DelayMap};
+use delaywheel::{Clock, ManualClock, Timer, future::Sleep, time::DelayMap};
 use pollster::block_on;
 
 use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
@@ -151,18 +151,36 @@ fn a_sleep_until_a_time_follows_the_wall_clock() {
     assert_eq!(woken.count(), 0, "the wall clock was set back");
     clock.set_system_time(start + 5 * SECOND);
     assert_eq!(woken.count(), 1, "the wall clock was set forward");
+    assert!(poll(&mut sleep).is_ready() && poll(&mut sleep).is_ready());
     clock.set_system_time(start);
     assert!(poll_with(&mut sleep, &waker).is_pending(), "it is earlier again");
     clock.advance(Duration::new(4, 999_999_999));
     assert_eq!(woken.count(), 1);
     clock.advance(Duration::from_nanos(1));
-    assert!(woken.count() == 2 && poll(&mut sleep).is_ready() && poll(&mut sleep).is_ready());
+    assert_eq!(woken.count(), 2);
     clock.set_system_time(start);
+    assert!(poll(&mut sleep).is_ready(), "its time has come");
     assert!(poll_with(&mut sleep, &waker).is_pending());
     drop(sleep);
     assert_eq!(timer.stats().pending, 0, "a dropped sleep stays");
     clock.advance(9 * SECOND);
     assert_eq!(woken.count(), 2);
+}
+
+#[test]
+fn a_sleep_until_a_time_that_has_come_is_over_though_the_clock_is_set_back_before_the_poll() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).max_pending(1).build().unwrap();
+    let noon = clock.system_time() + 12 * SECOND;
+    let mut sleep = timer.sleep_until_time(noon);
+    assert!(poll(&mut sleep).is_pending());
+    clock.set_system_time(noon);
+    clock.set_system_time(noon - SECOND);
+    let mut other = timer.sleep(SECOND);
+    assert!(poll(&mut other).is_pending(), "the first sleep has left the wheel");
+    assert_eq!(poll(&mut sleep).map(|end| end.is_ok()), Poll::Ready(true));
+    let stats = timer.stats();
+    assert_eq!((stats.scheduled, stats.expired, stats.refused), (2, 1, 0));
 }
 
 #[test]

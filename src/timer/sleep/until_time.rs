@@ -1,8 +1,9 @@
 //! A sleep until a time of the wall clock.
 //!
 //! Each pending poll takes the lock of a shard. It stores the waker in the wheel, at the tick of
-//! the time, and makes it follow the wall clock. When a turn expires the waker, the task polls, and
-//! the poll reads the wall clock again.
+//! the time, and makes it follow the wall clock. When a turn expires the waker, the wall clock has
+//! shown the time, and the sleep is over. If the clock is set back before the task polls, the sleep
+//! does not return to the wheel: another one may have taken its permit.
 
 use std::{
     fmt,
@@ -14,14 +15,18 @@ use std::{
 };
 
 use super::sleeper::SleepHandle;
-use crate::timer::{error::ScheduleError, shards::TimeoutKey};
+use crate::timer::{
+    error::{ScheduleError, ScheduleErrorKind},
+    shards::TimeoutKey,
+};
 
 /// Waits until the wall clock shows a time; from
 /// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time).
 ///
 /// It is [`Unpin`]. Unlike that of a [`Sleep`](crate::future::Sleep), each pending poll clones the
-/// waker and takes a lock. A poll after its end is ready again, unless the wall clock was set back
-/// before the time.
+/// waker and takes a lock. If the wall clock is set to the time and back before the task polls, the
+/// sleep is over. A poll after its end is ready again, unless the wall clock was set back before
+/// the time.
 ///
 /// # Examples
 ///
@@ -83,16 +88,24 @@ impl Future for TimeSleep {
         let index = self.key.map_or_else(|| shards.current(), |key| key.shard);
         let put = shards.put_at_time(index, self.time, |shard, now, tick| {
             if let Some(TimeoutKey { key, .. }) = self.key {
-                if let Some(held) = shard.state_mut().get_mut(key) {
-                    mem::swap(held, &mut waker);
-                    shard.reset(key, now, tick);
-                    return Ok(key);
-                }
+                mem::swap(shard.state_mut().get_mut(key).ok_or(None)?, &mut waker);
+                shard.reset(key, now, tick);
+                return Ok(key);
             }
-            shard.insert(now, tick, mem::replace(&mut waker, Waker::noop().clone()))
+            let waker = mem::replace(&mut waker, Waker::noop().clone());
+            shard.insert(now, tick, waker).map_err(Some)
         });
+        let is_shut_down = shards.is_shut_down();
         self.key = put.as_ref().ok().copied();
-        put.map_or_else(|refused| Poll::Ready(Err(refused.map(drop))), |_| Poll::Pending)
+        match put {
+            Ok(_) => Poll::Pending,
+            Err(Some(refused)) => Poll::Ready(Err(refused.map(drop))),
+            // A shutdown has removed the waker, or a turn.
+            Err(None) if is_shut_down => {
+                Poll::Ready(Err(ScheduleError::new(ScheduleErrorKind::ShutDown, ())))
+            }
+            Err(None) => Poll::Ready(Ok(())),
+        }
     }
 }
 

@@ -20,7 +20,10 @@ use crate::{
 ///
 /// Each call restarts the quiet period, so the callback does not run as long as calls keep coming.
 /// A call after the quiet period schedules another run, even if the first run still waits for an
-/// executor thread. Dropping the `Debounce` leaves a scheduled run scheduled.
+/// executor thread.
+///
+/// Dropping the `Debounce` leaves a scheduled run scheduled, unless it has the last clone of its
+/// timer. That drop shuts the timer down, and the run is dropped.
 ///
 /// If the clock steps back, the latest time seen counts. So a step does not shorten a quiet period.
 ///

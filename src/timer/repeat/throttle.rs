@@ -22,8 +22,10 @@ use crate::{
 /// within the period together cause one run, at its end.
 ///
 /// A period lasts from the start of one run to the start of the next. On a timer with several
-/// executor threads, a run that takes longer than a period overlaps with the next. Dropping the
-/// `Throttle` leaves a scheduled run scheduled.
+/// executor threads, a run that takes longer than a period overlaps with the next.
+///
+/// Dropping the `Throttle` leaves a scheduled run scheduled, unless it has the last clone of its
+/// timer. That drop shuts the timer down, and the run is dropped.
 ///
 /// If the clock steps back, the latest time seen counts. So a step does not shorten a period.
 ///

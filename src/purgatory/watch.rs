@@ -176,7 +176,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             }
         }
         // The first hold adds its timeout, and its watchers. It is out until the second hold.
-        let index = shards.unlocked();
+        let index = shards.likely_free();
         let mut shard = shards.lock(index);
         let place = Place::new(read.elapsed, new.conditions.rule);
         let key = shard.insert(read.now, deadline, place).map_err(without_value)?;

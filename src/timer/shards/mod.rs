@@ -79,7 +79,7 @@ impl<S: ShardState> Shards<S> {
     /// Returns the index of the first shard whose lock was free a moment ago, from that of this
     /// thread on. If there is none, returns that of this thread.
     #[inline]
-    pub(crate) fn unlocked(&self) -> usize {
+    pub(crate) fn likely_free(&self) -> usize {
         let (own, count) = (self.current(), self.count());
         let is_free = |index: &usize| !self.all[*index].content.is_locked();
         if is_free(&own) {
@@ -441,7 +441,7 @@ mod tests {
             let guards: Vec<_> = (0..4).filter(is_locked).map(|index| shards.lock(index)).collect();
             let mut order = (0..4).map(|step| (own + step) % 4);
             let free = order.find(|index| !is_locked(index)).unwrap_or(own);
-            assert_eq!(shards.unlocked(), free, "{locked:04b}");
+            assert_eq!(shards.likely_free(), free, "{locked:04b}");
             drop(guards);
         }
     }

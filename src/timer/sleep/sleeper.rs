@@ -268,7 +268,7 @@ impl Sleep {
         let due = shards.clock.ticks.ceil(self.deadline);
         let waker = waker.clone();
         let id = WakerId::of(&waker);
-        let (shard, now) = (shards.unlocked(), shards.clock.latest());
+        let (shard, now) = (shards.likely_free(), shards.clock.latest());
         let mut guard = shards.lock(shard);
         let inserted = guard.insert(now, due, waker);
         guard.unlock();

@@ -70,9 +70,10 @@ pub use self::{
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the current time.
     ///
-    /// It must not panic. A panic on the reaper thread ends that thread. Then the timer refuses
-    /// timeouts, as after a shutdown, and [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns
-    /// true.
+    /// It must not panic. If it panics on the reaper thread, that thread stops serving this timer.
+    /// The timer then refuses timeouts, as after a shutdown, and
+    /// [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns true. Other timers of a shared
+    /// [`Reaper`](crate::Reaper) continue.
     fn now(&self) -> Instant;
 
     /// Returns the time of the wall clock, for deadlines such as those of

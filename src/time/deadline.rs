@@ -51,7 +51,8 @@ impl Deadline {
     /// `Instant` can express it.
     ///
     /// With a timer on another clock, such as a [`BootClock`](crate::BootClock) or a
-    /// [`ManualClock`](crate::ManualClock), use `Deadline::at(timer.now() + delay)`.
+    /// [`ManualClock`](crate::ManualClock), use
+    /// `timer.now().checked_add(delay).map_or(Deadline::NEVER, Deadline::at)`.
     #[must_use]
     pub fn after(delay: Duration) -> Self {
         Self(Instant::now().checked_add(delay))

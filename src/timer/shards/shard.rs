@@ -18,8 +18,9 @@
 //! - A thread that finds the lock taken spins for a few microseconds, then sleeps in a queue.
 //! - The reaper unlocks after a bounded number of steps. If threads are in the queue, the reaper
 //!   hands the lock to the first of them.
-//! - Between two holds, the reaper neither yields nor sleeps. It takes the shards whose locks are
-//!   free first. It waits for another one only if those had no due timeout.
+//! - Between two holds, the reaper neither yields nor sleeps. In each round, it locks every due
+//!   shard whose lock is free. Only if none of these had a due timeout, it waits for the lock of
+//!   another due shard.
 //! - While the reaper waits for a lock, each thread that unlocks a shard lets other threads run.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that

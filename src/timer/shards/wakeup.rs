@@ -68,7 +68,8 @@
 //! ticks.
 //!
 //! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
-//! while. If it is too late, no thread helps. If it is too early, a thread looks in vain.
+//! while. If the stored tick is too late, no thread helps. If it is too early, a thread looks for
+//! due shards in vain.
 
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
 

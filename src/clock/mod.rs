@@ -237,10 +237,10 @@ impl Clock for SystemClock {
 /// ```
 #[derive(Clone)]
 pub struct ManualClock {
-    shared: Arc<Shared>,
+    shared: Arc<SharedManual>,
 }
 
-struct Shared {
+struct SharedManual {
     /// Set by `new` unless the target has no [`Instant`].
     origin: OnceLock<Instant>,
     /// Time since `origin`.
@@ -255,7 +255,7 @@ impl ManualClock {
     #[must_use]
     pub fn new() -> Self {
         let has_instants = cfg!(not(all(target_family = "wasm", target_os = "unknown")));
-        let shared = Shared {
+        let shared = SharedManual {
             origin: if has_instants { Instant::now().into() } else { OnceLock::new() },
             elapsed: Mutex::new(Duration::ZERO),
             system_origin: Mutex::new(UNIX_EPOCH + Duration::from_secs(946_684_800)),

@@ -106,13 +106,13 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
 /// assert_eq!(sessions.lock().remove("ann"), Some(1));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-pub struct SharedDelayMap<K, V>(Arc<Mutex<Shared<K, V>>>);
+pub struct SharedDelayMap<K, V>(Arc<Mutex<SharedMap<K, V>>>);
 
 /// A map, and the tasks that wait for its entries.
 ///
 /// A waiting task sleeps until the `next_expiration` that it saw. A guard that leaves an earlier
 /// one wakes the task. So no task sleeps longer than until the next expiration.
-struct Shared<K, V> {
+struct SharedMap<K, V> {
     map: DelayMap<K, V>,
     /// By the numbers of their futures: when the task wakes up by itself, and its waker, unless it
     /// was woken.
@@ -135,7 +135,7 @@ impl<K, V> SharedDelayMap<K, V> {
     }
 
     fn with(map: DelayMap<K, V>) -> Self {
-        Self(Arc::new(Mutex::new(Shared { map, waiting: BTreeMap::new(), futures: 0 })))
+        Self(Arc::new(Mutex::new(SharedMap { map, waiting: BTreeMap::new(), futures: 0 })))
     }
 
     /// Locks the map. Waits for other threads that have it locked.
@@ -204,7 +204,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
 }
 
 /// Access to a shared map; from [`SharedDelayMap::lock`]. `None` within the drop.
-struct Guard<'a, K, V>(Option<MutexGuard<'a, Shared<K, V>>>);
+struct Guard<'a, K, V>(Option<MutexGuard<'a, SharedMap<K, V>>>);
 
 impl<K, V> Deref for Guard<'_, K, V> {
     type Target = DelayMap<K, V>;
@@ -237,12 +237,12 @@ impl<K, V> Drop for Guard<'_, K, V> {
 
 /// The place of a future among those that wait.
 struct Waiter<'a, K, V> {
-    shared: &'a Mutex<Shared<K, V>>,
+    shared: &'a Mutex<SharedMap<K, V>>,
     number: u64,
 }
 
 impl<'a, K, V> Waiter<'a, K, V> {
-    fn new(shared: &'a Mutex<Shared<K, V>>) -> Self {
+    fn new(shared: &'a Mutex<SharedMap<K, V>>) -> Self {
         let mut locked = shared.lock();
         locked.futures += 1;
         Self { shared, number: locked.futures }

@@ -9,7 +9,7 @@ use std::{
 
 use loom::thread;
 
-use super::wait::{End, Shared};
+use super::wait::{End, SharedWait};
 use crate::{
     purgatory::Completion::{self, Expired, Satisfied},
     sync::{Parker, explore},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Runs a task until its wait has ended. Returns how.
-fn run(shared: &Shared, task: &Parker) -> Completion {
+fn run(shared: &SharedWait, task: &Parker) -> Completion {
     let waker = waker(task);
     loop {
         match shared.poll(&waker) {
@@ -27,7 +27,7 @@ fn run(shared: &Shared, task: &Parker) -> Completion {
     }
 }
 
-fn finish(shared: &Arc<Shared>, completion: Completion) -> thread::JoinHandle<()> {
+fn finish(shared: &Arc<SharedWait>, completion: Completion) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || shared.finish(completion))
 }
@@ -38,7 +38,7 @@ fn the_task_that_polled_a_wait_last_is_woken_at_its_end() {
         explore(None, move || {
             let (task, other) = (Parker::new(), Parker::new());
             let first = waker(if is_moved { &other } else { &task });
-            let shared = Arc::new(Shared::new());
+            let shared = Arc::new(SharedWait::new());
             assert!(shared.poll(&first).is_pending());
             let ending = finish(&shared, Satisfied);
             assert!(matches!(run(&shared, &task), Satisfied));
@@ -51,7 +51,7 @@ fn the_task_that_polled_a_wait_last_is_woken_at_its_end() {
 fn the_first_of_two_ends_counts() {
     explore(None, move || {
         let task = Parker::new();
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(SharedWait::new());
         assert!(shared.poll(&waker(&task)).is_pending());
         let ending = finish(&shared, Expired);
         shared.finish(Satisfied);
@@ -63,7 +63,7 @@ fn the_first_of_two_ends_counts() {
 }
 
 /// Returns whether the completion is that of an event.
-fn peek(shared: &Shared) -> bool {
+fn peek(shared: &SharedWait) -> bool {
     matches!(&*shared.end.lock(), End::Ended(Some(Satisfied)))
 }
 
@@ -72,7 +72,7 @@ fn peek(shared: &Shared) -> bool {
 fn a_dropped_wait_leaves_no_waker_behind() {
     explore(None, move || {
         let (task, held) = (Parker::new(), Arc::new(()));
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(SharedWait::new());
         assert!(shared.poll(&Waker::from(Arc::new(Held(Arc::clone(&held))))).is_pending());
         let ending = finish(&shared, Satisfied);
         shared.forget_waker();

@@ -71,11 +71,11 @@ type Reached<K> = Box<dyn FnMut(&K, u64) -> bool + Send>;
 pub struct Waiting<K> {
     when: Option<When>,
     reached: Option<Reached<K>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedWait>,
 }
 
 /// The part that an operation and its future share.
-pub(super) struct Shared {
+pub(super) struct SharedWait {
     pub(super) end: Mutex<End>,
 }
 
@@ -85,7 +85,7 @@ pub(super) enum End {
     Ended(Option<Completion>),
 }
 
-impl Shared {
+impl SharedWait {
     /// Makes the shared part of a wait. It has no waker, so an end within the first poll wakes no
     /// task.
     pub(super) fn new() -> Self {
@@ -180,14 +180,14 @@ impl<K> fmt::Debug for Waiting<K> {
 /// wait while other branches of a `select!` win, and poll it by reference.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Wait<K: Hash + Eq + Send + 'static> {
-    state: State<K>,
+    state: WaitState<K>,
 }
 
-enum State<K: Hash + Eq + Send + 'static> {
+enum WaitState<K: Hash + Eq + Send + 'static> {
     New(New<K>),
     /// The guard cancels the operation when it is dropped. `None` if the operation has ended, or
     /// ends when the completion in progress on the thread of the first poll has returned.
-    Waiting(Arc<Shared>, Option<OperationGuard<K, Waiting<K>>>),
+    Waiting(Arc<SharedWait>, Option<OperationGuard<K, Waiting<K>>>),
     Done,
 }
 
@@ -201,17 +201,17 @@ struct New<K: Hash + Eq + Send + 'static> {
 }
 
 impl<K: Hash + Eq + Send + 'static> New<K> {
-    fn register(mut self) -> Result<State<K>, WatchError<Waiting<K>>> {
+    fn register(mut self) -> Result<WaitState<K>, WatchError<Waiting<K>>> {
         if self.when.is_none() {
             self.conditions.need_event();
         }
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(SharedWait::new());
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = self.purgatory.register(operation, self.delay, |new| *new = self.conditions)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
         debug_assert!(!shared.has_waker(), "an end within this poll would wake the task");
-        Ok(State::Waiting(shared, guard))
+        Ok(WaitState::Waiting(shared, guard))
     }
 }
 
@@ -248,7 +248,7 @@ impl<K: Hash + Eq + Send + 'static> Wait<K> {
     }
 
     fn new_mut(&mut self) -> &mut New<K> {
-        let State::New(new) = &mut self.state else { panic!("the wait has begun") };
+        let WaitState::New(new) = &mut self.state else { panic!("the wait has begun") };
         new
     }
 }
@@ -257,16 +257,16 @@ impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
     type Output = Result<Completion, WatchError<Waiting<K>>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let state = match mem::replace(&mut self.state, State::Done) {
-            State::New(new) => new.register()?,
+        let state = match mem::replace(&mut self.state, WaitState::Done) {
+            WaitState::New(new) => new.register()?,
             state => state,
         };
-        let State::Waiting(shared, guard) = state else {
+        let WaitState::Waiting(shared, guard) = state else {
             panic!("a wait is polled after its end");
         };
         let polled = shared.poll(cx.waker());
         if polled.is_pending() {
-            self.state = State::Waiting(shared, guard);
+            self.state = WaitState::Waiting(shared, guard);
         } else {
             debug_assert!(shared.has_ended(), "its operation still waits");
             guard.into_iter().for_each(OperationGuard::disarm);
@@ -277,7 +277,7 @@ impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
 
 impl<K: Hash + Eq + Send + 'static> Drop for Wait<K> {
     fn drop(&mut self) {
-        if let State::Waiting(shared, _) = &self.state {
+        if let WaitState::Waiting(shared, _) = &self.state {
             shared.forget_waker();
             debug_assert!(!shared.has_waker(), "the end of a dropped wait wakes its task");
         }
@@ -293,9 +293,9 @@ impl<K> RefUnwindSafe for Waiting<K> {}
 impl<K: Hash + Eq + Send + 'static> fmt::Debug for Wait<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.state {
-            State::New(_) => "Wait(new)",
-            State::Waiting(..) => "Wait(waiting)",
-            State::Done => "Wait(done)",
+            WaitState::New(_) => "Wait(new)",
+            WaitState::Waiting(..) => "Wait(waiting)",
+            WaitState::Done => "Wait(done)",
         })
     }
 }
@@ -332,6 +332,8 @@ impl<K: Hash + Eq + Send + 'static> AsyncPurgatory<K> {
     pub fn wait(&self, watches: impl Watches<K>, delay: Duration) -> Wait<K> {
         let (purgatory, mut conditions) = (self.clone(), Conditions::new());
         self.collect(watches, &mut conditions);
-        Wait { state: State::New(New { purgatory, conditions, delay, when: None, reached: None }) }
+        Wait {
+            state: WaitState::New(New { purgatory, conditions, delay, when: None, reached: None }),
+        }
     }
 }

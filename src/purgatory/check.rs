@@ -14,7 +14,7 @@ use super::{
     lists::BATCH,
     operation::{Completion, DelayedOperation},
     place::Out,
-    shard::{Batch, Next, Walk, release},
+    shard::{NextWatcher, OutBatch, Walk, release},
 };
 use crate::{
     sync::{Ordering, fence},
@@ -46,7 +46,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         fence(Ordering::SeqCst);
         let mut shards = filters.shards(hash);
         let Some(first) = shards.next() else { return 0 };
-        let walk = || Walk::new(hash, |other: &K| other.borrow() == key, Next::EVENTS);
+        let walk = || Walk::new(hash, |other: &K| other.borrow() == key, NextWatcher::EVENTS);
         // All passes begin before the first check, which may lead to new operations in any shard.
         // The walk of the first shard begins its pass before any check.
         let mut others = Vec::new();
@@ -57,7 +57,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
         // The checks before may have ended all operations there.
         let others = others.into_iter().filter(|(shard, _)| filters.may_have(hash, *shard));
-        let (mut batch, mut completed) = (Batch::new(), 0);
+        let (mut batch, mut completed) = (OutBatch::new(), 0);
         for (shard, mut walk) in iter::once((first, walk())).chain(others) {
             while walk.next.is_some() {
                 let mut guard = timer.shards.lock(shard);

@@ -15,7 +15,7 @@ use super::{
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
     place::Out,
-    shard::{Claim, Next, Walk, release},
+    shard::{Claim, NextWatcher, Walk, release},
 };
 use crate::{
     panics,
@@ -57,7 +57,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let walked = panics::catch(|| {
             for shard in shards {
                 let is_key = |other: &K| other.borrow() == key;
-                let mut walk = Walk::new(hash, is_key, Next::THRESHOLDS);
+                let mut walk = Walk::new(hash, is_key, NextWatcher::THRESHOLDS);
                 while walk.next.is_some() {
                     let mut guard = self.shared.timer.shards.lock(shard);
                     let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
@@ -226,8 +226,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let walked = panics::catch(|| {
             for shard in filters.shards(hash) {
                 let is_key = |other: &K| other.borrow() == key;
-                let mut walk = Walk::new(hash, is_key, Next::EVENTS);
-                for part in [Next::EVENTS, Next::THRESHOLDS] {
+                let mut walk = Walk::new(hash, is_key, NextWatcher::EVENTS);
+                for part in [NextWatcher::EVENTS, NextWatcher::THRESHOLDS] {
                     walk.next = Some(part);
                     while walk.next.is_some() {
                         let mut guard = timer.shards.lock(shard);

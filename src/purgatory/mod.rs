@@ -53,12 +53,12 @@ use self::{
     calls::Calls,
     keys::{Filter, Filters},
     limits::Limits,
-    shard::{Due, Shard},
+    shard::{DueOperation, PurgatoryShard},
 };
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
     ticks::Nanos,
-    timer::{ShardGuard, Shared, TimerBuildError, TimerBuilder},
+    timer::{ShardGuard, SharedTimer, TimerBuildError, TimerBuilder},
 };
 
 /// Operations that wait for events on keys, each for at most its delay.
@@ -165,7 +165,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         // Loaded before the counts of the shards, which include these.
         let taken_back = taken_back.load(Ordering::Acquire);
         for shard in self.shared.timer.shards.lock_each() {
-            let Shard { wheel, lists, .. } = shard.state();
+            let PurgatoryShard { wheel, lists, .. } = shard.state();
             stats.delayed += wheel.len() as u64;
             stats.watched += lists.watched;
             stats.keys += lists.keys.len() as u64;
@@ -210,7 +210,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// *O*(capacity), a shard at a time under its lock.
     pub fn shrink(&self) {
         for mut shard in self.shared.timer.shards.lock_each() {
-            let Shard { wheel, lists, .. } = shard.state_mut();
+            let PurgatoryShard { wheel, lists, .. } = shard.state_mut();
             wheel.shrink();
             lists.keys.shrink();
             lists.chunks.shrink();
@@ -244,7 +244,7 @@ struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
     /// Shows which shards may have watchers of a key.
     filters: Arc<Filters>,
     hasher: SeedableRandomState,
-    timer: Arc<Shared<Shard<K, O>>>,
+    timer: Arc<SharedTimer<PurgatoryShard<K, O>>>,
     max_delay: Duration,
     limits: Arc<Limits>,
     /// Held while a thread selects an operation to displace.
@@ -269,7 +269,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         let state = |wheel, index, count| {
             let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));
             let filter = Filter::new(Arc::clone(filters), index);
-            Shard::new(wheel, filter, Arc::clone(&limits), calls.clone())
+            PurgatoryShard::new(wheel, filter, Arc::clone(&limits), calls.clone())
         };
         // The drop of an expired operation completes it.
         let timer = timer.build_with_state(None, state, drop)?;
@@ -290,7 +290,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
 
     /// Locks the shard of an operation; `None` for a key of another purgatory.
     #[inline]
-    fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, Shard<K, O>>> {
+    fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, PurgatoryShard<K, O>>> {
         (key.purgatory == self.number).then(|| self.timer.shards.lock(key.shard as usize))
     }
 
@@ -316,7 +316,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
                 take(&mut ended);
             }
         }
-        ended.extend(self.timer.end(false).1.into_iter().filter_map(Due::take));
+        ended.extend(self.timer.end(false).1.into_iter().filter_map(DueOperation::take));
         self.taken_back.fetch_add(ended.len() as u64, Ordering::Release);
         take(&mut ended);
     }

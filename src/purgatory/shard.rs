@@ -57,7 +57,7 @@ const SWEPT: usize = 4 * CROWD;
 const PAUSE: usize = 32;
 
 /// Operations that a thread checks between two holds. There is almost always only one.
-pub(super) type Batch<O> = SmallVec<[Out<O>; 1]>;
+pub(super) type OutBatch<O> = SmallVec<[Out<O>; 1]>;
 
 /// Result of a decision to end an operation.
 pub(super) enum Claim<O> {
@@ -80,31 +80,31 @@ pub(super) struct Walk<F> {
     /// The number of the pass, in the order of registrations; 0 if it has not begun.
     pass: u64,
     /// Where it goes on; `None` if it is done.
-    pub(super) next: Option<Next>,
+    pub(super) next: Option<NextWatcher>,
 }
 
 /// Where a walk goes on.
-pub(super) enum Next {
+pub(super) enum NextWatcher {
     /// The number of the first of some watchers of events, and an index among them.
     Events(u64, usize),
     /// The last threshold that was visited.
     Thresholds(Threshold),
 }
 
-impl Next {
+impl NextWatcher {
     pub(super) const EVENTS: Self = Self::Events(0, 0);
     pub(super) const THRESHOLDS: Self = Self::Thresholds((0, 0));
 }
 
 impl<F> Walk<F> {
     /// Makes a walk along the watchers of one kind.
-    pub(super) const fn new(hash: u64, is_key: F, next: Next) -> Self {
+    pub(super) const fn new(hash: u64, is_key: F, next: NextWatcher) -> Self {
         Self { hash, is_key, pass: 0, next: Some(next) }
     }
 }
 
 /// A shard of a purgatory.
-pub(super) struct Shard<K, O> {
+pub(super) struct PurgatoryShard<K, O> {
     pub(super) wheel: TimingWheel<Place<O>>,
     pub(super) lists: Lists<K>,
     /// The completions of the operations that are out and whose end is decided.
@@ -121,7 +121,7 @@ pub(super) struct Shard<K, O> {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
 pub(super) fn release<K: Send + 'static, O: DelayedOperation<K>>(
-    guard: ShardGuard<'_, Shard<K, O>>,
+    guard: ShardGuard<'_, PurgatoryShard<K, O>>,
 ) {
     // Most holds leave nothing to drop, and the drop of an empty box is a call.
     if let Some(dropped) = guard.unlock() {
@@ -134,7 +134,7 @@ fn drop_now<K>(dropped: Box<Dropped<K>>) {
     drop(dropped);
 }
 
-impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
+impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     pub(super) fn new(
         wheel: TimingWheel<Place<O>>,
         filter: Filter,
@@ -194,7 +194,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         walk: &mut Walk<impl Fn(&K) -> bool>,
         mut visit: impl FnMut(Key, &mut Place<O>),
     ) {
-        let Some(Next::Events(from, skipped)) = walk.next.take() else { return };
+        let Some(NextWatcher::Events(from, skipped)) = walk.next.take() else { return };
         let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
         let Some(key) = keys.find(walk.hash, &walk.is_key) else { return };
         let mut visits = 0;
@@ -207,7 +207,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
                     return;
                 }
                 if visits == BATCH {
-                    walk.next = Some(Next::Events(first, index));
+                    walk.next = Some(NextWatcher::Events(first, index));
                     return;
                 }
                 visits += 1;
@@ -225,7 +225,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
         value: u64,
     ) -> SmallVec<[(Threshold, u32); BATCH]> {
         let mut found = SmallVec::new();
-        let Some(Next::Thresholds(last)) = walk.next.take() else { return found };
+        let Some(NextWatcher::Thresholds(last)) = walk.next.take() else { return found };
         let keys = &self.lists.keys;
         let Some(key) = keys.find(walk.hash, &walk.is_key) else { return found };
         let mut visits = 0;
@@ -238,7 +238,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
             }
             visits += 1;
             if visits == BATCH {
-                walk.next = Some(Next::Thresholds(threshold));
+                walk.next = Some(NextWatcher::Thresholds(threshold));
                 break;
             }
         }
@@ -249,7 +249,11 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     ///
     /// It passes over an operation that a later pass has seen, because that pass checks it too.
     #[inline]
-    pub(super) fn take_out(&mut self, walk: &mut Walk<impl Fn(&K) -> bool>, batch: &mut Batch<O>) {
+    pub(super) fn take_out(
+        &mut self,
+        walk: &mut Walk<impl Fn(&K) -> bool>,
+        batch: &mut OutBatch<O>,
+    ) {
         self.begin_pass(walk);
         let pass = walk.pass;
         self.visit(walk, |key, place| {
@@ -328,7 +332,7 @@ impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
     ) {
         let mut found = SmallVec::<[Key; BATCH]>::new();
         self.begin_pass(walk);
-        if let Some(Next::Events(..)) = walk.next {
+        if let Some(NextWatcher::Events(..)) = walk.next {
             self.visit(walk, |key, _| found.push(key));
         } else {
             let slots = self.thresholds(walk, u64::MAX);
@@ -492,9 +496,9 @@ pub(super) type Rank = (bool, u64);
 /// Slots that a shutdown visits in one hold.
 const SLOTS: u32 = 256;
 
-impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K, O> {
     type Value = Place<O>;
-    type Due = Due<K, O>;
+    type Due = DueOperation<K, O>;
     type Dropped = Option<Box<Dropped<K>>>;
 
     #[inline]
@@ -509,7 +513,12 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
 
     /// Ends due operations as expired: 32 in a hold or, if the reaper is late, until as many
     /// watchers have left as the hold has steps.
-    fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<Due<K, O>>>) -> bool {
+    fn expire(
+        &mut self,
+        read: Reading,
+        steps: u64,
+        expired: &mut Vec<Expired<DueOperation<K, O>>>,
+    ) -> bool {
         let (before, watched) = (expired.len(), self.lists.watched);
         let mut due = self.wheel.advance(read.now).until(read.now).limit(steps);
         loop {
@@ -524,7 +533,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
                 self.decided.insert(key, Completion::Expired);
             }
             let (operation, calls) = (place.operation, self.lists.calls.clone());
-            let value = Due { operation, calls, keys: PhantomData };
+            let value = DueOperation { operation, calls, keys: PhantomData };
             expired.push(Expired { key, deadline, value });
         }
         let is_drained = due.is_drained();
@@ -539,21 +548,21 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
 }
 
 /// An expired operation. Its drop completes the operation, even if a pool of the user drops it.
-pub(super) struct Due<K, O: DelayedOperation<K>> {
+pub(super) struct DueOperation<K, O: DelayedOperation<K>> {
     /// `None` if another thread completes it.
     operation: Option<O>,
     calls: Calls,
     keys: PhantomData<fn(K)>,
 }
 
-impl<K, O: DelayedOperation<K>> Due<K, O> {
+impl<K, O: DelayedOperation<K>> DueOperation<K, O> {
     /// Returns the operation, which the caller completes.
     pub(super) fn take(mut self) -> Option<O> {
         self.operation.take()
     }
 }
 
-impl<K, O: DelayedOperation<K>> Drop for Due<K, O> {
+impl<K, O: DelayedOperation<K>> Drop for DueOperation<K, O> {
     fn drop(&mut self) {
         if let Some(operation) = self.operation.take() {
             self.calls.complete(operation, Completion::Expired);
@@ -561,7 +570,7 @@ impl<K, O: DelayedOperation<K>> Drop for Due<K, O> {
     }
 }
 
-impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
+impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Checks that operations, lists and counts agree, as they do whenever the lock is free.
     /// Returns the number of operations that the total limit counts. Adds the counts of each key's
     /// limit, by hash.

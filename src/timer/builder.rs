@@ -9,7 +9,7 @@ use super::{
     reaper::Reaper,
     shards::{Shards, shard::ShardState},
     stats::Events,
-    value::{Shared, Starter, ValueTimer},
+    value::{SharedTimer, Starter, ValueTimer},
 };
 use crate::{
     clock::{Clock, TickClock},
@@ -215,7 +215,7 @@ impl TimerBuilder {
         clock: Option<TickClock>,
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handle: impl Fn(S::Due) + Send + Sync + 'static,
-    ) -> Result<Arc<Shared<S>>, TimerBuildError> {
+    ) -> Result<Arc<SharedTimer<S>>, TimerBuildError> {
         let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
         let max_pending = this.check()?;
         let backlog = |is_queue| Delivery::Backlog(Arc::new(Backlog::new(is_queue)));
@@ -233,7 +233,7 @@ impl TimerBuilder {
         let shards = Shards::new(states, clock, reaper.parker().clone(), max_pending);
         let events = Events::new(this.name, this.warn_if_later_than);
         let starter = Starter { reaper, executors };
-        Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
+        Ok(SharedTimer::new(shards, Handler::new(events, handle), delivery, starter))
     }
 
     /// Unless `shards` was called: makes `shards` for each thread that the machine runs at once, at

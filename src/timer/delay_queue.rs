@@ -133,7 +133,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     ///
     /// [`RecvError`] if the queue is shut down and no due value is left.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.due.take().map(|expired| expired.value).ok_or(RecvError)
+        self.due.take_by(None).map(|expired| expired.value).map_err(|_| RecvError)
     }
 
     /// Waits for a due value, no longer than `timeout` in real time, and removes it.

@@ -142,11 +142,11 @@ impl<T> Handler<T> {
 pub(crate) struct Backlog<T> {
     /// Whether the user receives the timeouts, instead of executor threads.
     pub(super) is_queue: bool,
-    pub(super) state: Mutex<State<T>>,
+    pub(super) state: Mutex<BacklogState<T>>,
     arrived: Condvar,
 }
 
-pub(super) struct State<T> {
+pub(super) struct BacklogState<T> {
     /// Timeouts in chunks, so that no insert copies them under the lock. One chunk is kept.
     chunks: VecDeque<VecDeque<Expired<T>>>,
     /// Number of timeouts that were taken.
@@ -165,7 +165,7 @@ impl<T> RefUnwindSafe for Backlog<T> {}
 /// Timeouts in a chunk.
 const CHUNK: usize = 1024;
 
-impl<T> State<T> {
+impl<T> BacklogState<T> {
     fn push(&mut self, expired: Expired<T>) {
         if self.chunks.back().is_none_or(|last| last.len() == CHUNK) {
             self.chunks.push_back(VecDeque::with_capacity(CHUNK));
@@ -189,7 +189,7 @@ impl<T> Backlog<T> {
     /// `is_queue` tells whether the user receives the timeouts.
     pub(crate) fn new(is_queue: bool) -> Self {
         let (chunks, receivers) = (VecDeque::new(), Receivers::default());
-        let state = State { chunks, taken: 0, sleepers: 0, is_closed: false, receivers };
+        let state = BacklogState { chunks, taken: 0, sleepers: 0, is_closed: false, receivers };
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
@@ -236,14 +236,8 @@ impl<T> Backlog<T> {
         self.state.lock().take()
     }
 
-    /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is
-    /// closed and empty.
-    pub(crate) fn take(&self) -> Option<Expired<T>> {
-        self.take_by(None).ok()
-    }
-
     /// Takes the timeout that has waited longest, or waits for one until `deadline`, if there is
-    /// one.
+    /// one. `Disconnected` means that the backlog is closed and empty.
     pub(crate) fn take_by(&self, deadline: Option<Instant>) -> Result<Expired<T>, TryRecvError> {
         let mut state = self.state.lock();
         loop {

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Task,
     shards::{ShardRef, TimeoutKey},
-    value::Shared,
+    value::SharedTimer,
 };
 use crate::wheel::{Key, TimingWheel};
 
@@ -41,7 +41,7 @@ pub struct TimeoutHandle {
 
 impl TimeoutHandle {
     #[inline]
-    pub(super) fn new(timer: &Shared<TimingWheel<Task>>, key: TimeoutKey) -> Self {
+    pub(super) fn new(timer: &SharedTimer<TimingWheel<Task>>, key: TimeoutKey) -> Self {
         Self { shard: timer.references[key.shard].clone(), key: key.key }
     }
 
@@ -104,8 +104,7 @@ impl TimeoutHandle {
     /// ```
     #[inline]
     pub fn postpone(&self, delay: Duration) -> bool {
-        let shards = &self.shard.shards;
-        shards.postpone(self.key(), shards.clock.read(), delay)
+        self.shard.shards.postpone(self.key(), self.shard.shards.clock.read(), delay)
     }
 
     /// Returns whether the timeout has not ended.

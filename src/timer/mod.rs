@@ -69,7 +69,7 @@ pub use self::{
 pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
-    value::Shared,
+    value::SharedTimer,
 };
 use crate::clock::TickClock;
 

@@ -30,7 +30,7 @@ use super::{
     reaper::{Reaper, Turn},
     shards::{Shards, TimeoutKey, shard::Permits},
     stats::Events,
-    value::{Owner, Shared, Starter},
+    value::{Owner, SharedTimer, Starter},
 };
 use crate::{
     clock::{Clock, Reading, TickClock},
@@ -193,14 +193,14 @@ fn silent() -> Events {
 }
 
 /// Returns a timer without threads, its reaper, and the values that the handler gets.
-fn new_timer(delivery: Delivery<u32>) -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log) {
+fn new_timer(delivery: Delivery<u32>) -> (Arc<SharedTimer<TimingWheel<u32>>>, Reaper, Log) {
     let reaper = Reaper::new("");
     let (timer, log) = timer_of(&reaper, delivery);
     (timer, reaper, log)
 }
 
 /// Returns a timer of this reaper, and the values that the handler gets.
-fn timer_of(reaper: &Reaper, delivery: Delivery<u32>) -> (Arc<Shared<TimingWheel<u32>>>, Log) {
+fn timer_of(reaper: &Reaper, delivery: Delivery<u32>) -> (Arc<SharedTimer<TimingWheel<u32>>>, Log) {
     let log = Log::new(Mutex::new(Vec::new()));
     let ran = Arc::clone(&log);
     (timer_with(reaper, delivery, move |expired| ran.lock().push(expired)), log)
@@ -210,7 +210,7 @@ fn timer_with<V: Send + 'static>(
     reaper: &Reaper,
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
-) -> Arc<Shared<TimingWheel<V>>> {
+) -> Arc<SharedTimer<TimingWheel<V>>> {
     let shards = shards_with(1, None, stopped(), reaper.parker());
     timer_of_shards(reaper, shards, delivery, handle)
 }
@@ -220,14 +220,17 @@ fn timer_of_shards<V: Send + 'static>(
     shards: Shards<TimingWheel<V>>,
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
-) -> Arc<Shared<TimingWheel<V>>> {
+) -> Arc<SharedTimer<TimingWheel<V>>> {
     let starter = Starter { reaper: reaper.clone(), executors: 0 };
     let handler = Handler::new(silent(), handle);
-    Shared::new(shards, handler, delivery, starter)
+    SharedTimer::new(shards, handler, delivery, starter)
 }
 
 /// Makes the reaper serve a timer. Returns its thread, unless that runs already.
-fn serve(reaper: &Reaper, timer: &Arc<Shared<TimingWheel<u32>>>) -> Option<thread::JoinHandle<()>> {
+fn serve(
+    reaper: &Reaper,
+    timer: &Arc<SharedTimer<TimingWheel<u32>>>,
+) -> Option<thread::JoinHandle<()>> {
     let run = reaper.clone();
     serve_by(reaper, timer, move || run.run())
 }
@@ -235,7 +238,7 @@ fn serve(reaper: &Reaper, timer: &Arc<Shared<TimingWheel<u32>>>) -> Option<threa
 /// Like [`serve`], with a thread that runs `act` instead of the loop of the reaper.
 fn serve_by<V: 'static>(
     reaper: &Reaper,
-    timer: &Arc<Shared<TimingWheel<u32>>>,
+    timer: &Arc<SharedTimer<TimingWheel<u32>>>,
     act: impl FnOnce() -> V + 'static,
 ) -> Option<thread::JoinHandle<V>> {
     let mut started = None;
@@ -283,7 +286,7 @@ fn a_shutdown_returns_each_value_that_did_not_run_and_the_reaper_ends() {
 const LATE: Reading = Reading { elapsed: Nanos::new(9_000_000), now: Tick::new(9) };
 
 /// A timer with executor threads and a timeout that is late, and a thread that inserts another one.
-fn late_timer() -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log, thread::JoinHandle<Vec<u32>>) {
+fn late_timer() -> (Arc<SharedTimer<TimingWheel<u32>>>, Reaper, Log, thread::JoinHandle<Vec<u32>>) {
     let (timer, reaper, log) = new_timer(Delivery::Backlog(Arc::new(Backlog::new(false))));
     insert(&timer.shards, 0, DUE, 7);
     timer.shards.wakeup.expect_at(DUE);

@@ -13,7 +13,7 @@ use super::{
     delivery::Delivery,
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
-    value::Shared,
+    value::SharedTimer,
 };
 use crate::{
     clock::{Driven, Reading},
@@ -103,7 +103,7 @@ impl<T> Batch<T> {
     }
 }
 
-impl<S: ShardState> Shared<S> {
+impl<S: ShardState> SharedTimer<S> {
     /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
     /// these has due timeouts, waits for one that is not. The length of a hold depends on the
     /// lateness of the timeouts before. Returns whether no due timeout is left.
@@ -126,9 +126,8 @@ impl<S: ShardState> Shared<S> {
             if batch.lateness.is_none() {
                 let shard = self.shards.wait_for(index);
                 // The wait is a part of the lateness. A clock of the user is not read under a lock.
-                let clock = &self.shards.clock;
-                let read = if clock.is_system { clock.read() } else { read };
-                self.expire_shard(shard, read, steps, batch);
+                let now = self.shards.clock.is_system.then(|| self.shards.clock.read());
+                self.expire_shard(shard, now.unwrap_or(read), steps, batch);
             }
             is_drained = false;
         }
@@ -235,7 +234,7 @@ impl<S: ShardState> Shared<S> {
 
 /// What a reaper or a driver keeps for a timer.
 pub(crate) struct TimerClient<S: ShardState> {
-    pub(crate) shared: Arc<Shared<S>>,
+    pub(crate) shared: Arc<SharedTimer<S>>,
     /// A turn that drains resets the lateness.
     batch: Batch<S::Due>,
     /// The announced end of the last sleep.
@@ -244,7 +243,7 @@ pub(crate) struct TimerClient<S: ShardState> {
 }
 
 impl<S: ShardState> TimerClient<S> {
-    pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
+    pub(crate) fn new(shared: &Arc<SharedTimer<S>>) -> Self {
         let (shared, batch) = (Arc::clone(shared), Batch::new());
         Self { shared, batch, slept_until: None, lead: Lead::default() }
     }
@@ -266,7 +265,7 @@ impl<S: ShardState> TimerClient<S> {
     }
 }
 
-impl<S: ShardState> Driven for Shared<S> {
+impl<S: ShardState> Driven for SharedTimer<S> {
     fn turn(&self) {
         let mut batch = Batch::new();
         while !self.shards.is_shut_down() && !self.expire_some(&mut batch) {}

@@ -100,12 +100,12 @@ impl<T: Send + 'static> ValueTimer<T> {
         timer.unwrap_or_else(|_| unreachable!("the default settings are valid"))
     }
 
-    pub(super) fn from_shared(shared: Arc<Shared<TimingWheel<T>>>) -> Self {
+    pub(super) fn from_shared(shared: Arc<SharedTimer<TimingWheel<T>>>) -> Self {
         Self { owner: Arc::new(Owner(shared)) }
     }
 
     #[inline]
-    pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<T>>> {
+    pub(super) fn shared(&self) -> &Arc<SharedTimer<TimingWheel<T>>> {
         &self.owner.0
     }
 
@@ -354,7 +354,7 @@ impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
 ///
 /// The threads hold it until they end. [`Owner`] counts the user's
 /// handles.
-pub(crate) struct Shared<S: ShardState> {
+pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
     /// A reference for the handles of each shard.
     pub(super) references: Box<[ShardRef<S>]>,
@@ -382,7 +382,7 @@ pub(crate) struct Starter {
     pub(crate) executors: usize,
 }
 
-impl<S: ShardState> Shared<S> {
+impl<S: ShardState> SharedTimer<S> {
     pub(crate) fn new(
         shards: Shards<S>,
         handler: Handler<S::Due>,
@@ -478,7 +478,8 @@ impl<S: ShardState> Shared<S> {
 
     /// Runs callbacks on this thread until the backlog is closed and empty.
     pub(crate) fn run_executor(&self) {
-        while let Some(expired) = self.delivery.backlog().and_then(Backlog::take) {
+        let take = |backlog: &Backlog<_>| backlog.take_by(None).ok();
+        while let Some(expired) = self.delivery.backlog().and_then(take) {
             self.handler.call(expired);
         }
         self.callback_threads.leave();
@@ -568,7 +569,7 @@ impl<S: ShardState> Shared<S> {
     }
 }
 
-impl<T: Send + 'static> Shared<TimingWheel<T>> {
+impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
     /// Adds a timeout to the shard of this thread. A reading of the clock gives its deadline.
     #[inline]
     pub(super) fn insert(
@@ -617,7 +618,7 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
 }
 
 /// The user's handles of a timer. When the last one is dropped, the timer shuts down.
-pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Shared<TimingWheel<T>>>);
+pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<SharedTimer<TimingWheel<T>>>);
 
 impl<T: Send + 'static> Drop for Owner<T> {
     fn drop(&mut self) {
@@ -628,4 +629,4 @@ impl<T: Send + 'static> Drop for Owner<T> {
 }
 
 // As `Shards`.
-impl<S: ShardState> RefUnwindSafe for Shared<S> {}
+impl<S: ShardState> RefUnwindSafe for SharedTimer<S> {}

@@ -2,7 +2,7 @@
 
 use core::iter::FusedIterator;
 
-use super::{Key, TimingWheel, buckets::Due, records::BucketId};
+use super::{Key, TimingWheel, buckets::FirstDue, records::BucketId};
 use crate::tick::Tick;
 
 /// An expired timeout, with its value.
@@ -111,20 +111,20 @@ impl<T> TimingWheel<T> {
             if expiration > until {
                 break;
             }
-            if matches!(due, Due::Bucket(_)) && self.buckets.end_kept() {
+            if matches!(due, FirstDue::Bucket(_)) && self.buckets.end_kept() {
                 continue;
             }
             *steps = steps.checked_sub(1)?;
             debug_assert!(self.expired_to <= expiration, "{due:?} was skipped");
             self.expired_to = expiration;
             let position = match due {
-                Due::Opened(position) => {
+                FirstDue::Opened(position) => {
                     if let Some(line) = self.buckets.opened.full_line() {
                         self.read_ahead(line);
                     }
                     position
                 }
-                Due::Bucket(id) => match self.next_of_bucket(id) {
+                FirstDue::Bucket(id) => match self.next_of_bucket(id) {
                     Some(position) => position,
                     None => continue,
                 },

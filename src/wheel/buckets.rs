@@ -135,7 +135,7 @@ impl Bucket {
 
 /// The part of the wheel that is due first.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Due {
+pub(super) enum FirstDue {
     /// A bucket.
     Bucket(BucketId),
     /// The front record of the opened bucket.
@@ -184,28 +184,28 @@ impl Buckets {
     /// Returns what is due first, and when; `None` if all buckets are empty. It may be the hollow
     /// bucket. Nothing is due before `expired_to`.
     #[inline]
-    pub(super) fn first_due(&self, expired_to: Tick) -> Option<(Due, Tick)> {
+    pub(super) fn first_due(&self, expired_to: Tick) -> Option<(FirstDue, Tick)> {
         let opened = self.opened.front();
         if let Some((tick, position)) = opened.filter(|&(tick, _)| tick <= expired_to) {
-            return Some((Due::Opened(position), tick));
+            return Some((FirstDue::Opened(position), tick));
         }
         let bucket = self.queue.first();
         if let Some(root) = self.root_expiration() {
             let is_first = |other: Tick| root <= other;
             let (opened, bucket) = (opened.map(|first| first.0), bucket.map(|first| first.1));
             if opened.is_none_or(is_first) && bucket.is_none_or(is_first) {
-                return Some((Due::Bucket(BucketId::ROOT), root));
+                return Some((FirstDue::Bucket(BucketId::ROOT), root));
             }
         }
         match opened {
             // A bucket that is being opened comes before the records that it has listed.
             Some((tick, position)) if bucket.is_none_or(|(_, expiration)| tick < expiration) => {
-                Some((Due::Opened(position), tick))
+                Some((FirstDue::Opened(position), tick))
             }
             _ => {
                 let (level, expiration) = bucket?;
                 let index = self.levels[level as usize].first()?;
-                Some((Due::Bucket(self.geometry.id(level, index)), expiration))
+                Some((FirstDue::Bucket(self.geometry.id(level, index)), expiration))
             }
         }
     }

@@ -21,20 +21,20 @@ use crate::{
         delivery::{Backlog, Delivery, Handler},
         error::ScheduleError,
         lifecycle::CallbackThreads,
-        value::Shared,
+        value::SharedTimer,
     },
     wheel::TimingWheel,
 };
 
 /// Returns a timer that runs callbacks on its reaper, the reaper, and the values that the handler
 /// gets.
-fn started() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Log) {
+fn started() -> (Arc<SharedTimer<TimingWheel<u32>>>, thread::JoinHandle<()>, Log) {
     let (timer, reaper, log) = new_timer(Delivery::Inline);
     let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
     (timer, reaper, log)
 }
 
-pub(super) fn finish(timer: &Shared<TimingWheel<u32>>) -> Vec<u32> {
+pub(super) fn finish(timer: &SharedTimer<TimingWheel<u32>>) -> Vec<u32> {
     timer.finish_by(timer.shards.clock.elapsed_after(Duration::from_secs(3600)))
 }
 
@@ -125,7 +125,8 @@ fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_othe
 }
 
 /// Returns a queue, its reaper, and its backlog.
-fn started_queue() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Arc<Backlog<u32>>) {
+fn started_queue() -> (Arc<SharedTimer<TimingWheel<u32>>>, thread::JoinHandle<()>, Arc<Backlog<u32>>)
+{
     let backlog = Arc::new(Backlog::new(true));
     let (timer, reaper, _) = new_timer(Delivery::Backlog(Arc::clone(&backlog)));
     let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
@@ -134,7 +135,8 @@ fn started_queue() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Ar
 
 /// Receives until the end, and checks that no value comes after it.
 fn receive_all(backlog: &Backlog<u32>) -> Vec<u32> {
-    let values = iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect();
+    let values =
+        iter::from_fn(|| backlog.take_by(None).ok()).map(|expired| expired.value).collect();
     assert!(matches!(backlog.try_take(), Err(TryRecvError::Disconnected)), "after the end");
     values
 }

@@ -11,13 +11,13 @@ use crate::{
         delivery::Delivery,
         reaper::{Clients, Reaper, round, sleep},
         turn::TimerClient,
-        value::Shared,
+        value::SharedTimer,
     },
     wheel::TimingWheel,
 };
 
 /// Returns two timers whose callbacks run on one reaper, with the values that their handlers get.
-fn two_timers() -> (Reaper, [(Arc<Shared<TimingWheel<u32>>>, Log); 2]) {
+fn two_timers() -> (Reaper, [(Arc<SharedTimer<TimingWheel<u32>>>, Log); 2]) {
     let reaper = Reaper::new("");
     let timers = array::from_fn(|_| timer_of(&reaper, Delivery::Inline));
     (reaper, timers)

@@ -47,7 +47,7 @@ fn receive(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
 
 /// Receives a value on a thread, as an executor does.
 fn take(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
-    backlog.take().map(|expired| expired.value)
+    backlog.take_by(None).ok().map(|expired| expired.value)
 }
 
 /// Two threads receive by `takers`, beside `act`.

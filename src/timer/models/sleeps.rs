@@ -23,7 +23,7 @@ use crate::{
             sleeper::{Parts, Sleep, SleepHandle},
             wake_each,
         },
-        value::Shared,
+        value::SharedTimer,
     },
     wheel::TimingWheel,
 };
@@ -54,7 +54,7 @@ impl Clock for Set {
 
 /// A timer of sleeps, its clock and the parker of its reaper.
 struct World {
-    timer: Arc<Shared<Wakers>>,
+    timer: Arc<SharedTimer<Wakers>>,
     clock: Set,
     parker: Parker,
     is_done: Arc<AtomicBool>,

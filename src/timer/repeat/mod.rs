@@ -23,7 +23,7 @@ use std::{
 use foldhash::quality::FixedState;
 
 use self::grid::{Grid, MissedTicks};
-use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, value::Shared};
+use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, value::SharedTimer};
 use crate::{clock::Reading, sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 
 /// Handle of a repeated callback; from [`Timer::repeat`].
@@ -58,14 +58,14 @@ pub struct Repeating(Arc<Repetition>);
 
 struct Repetition {
     /// Does not keep the timer running.
-    timer: Weak<Shared<TimingWheel<Task>>>,
+    timer: Weak<SharedTimer<TimingWheel<Task>>>,
     /// The policy of a fixed rate; `None` with a fixed delay.
     missed: Option<MissedTicks>,
     period: Duration,
-    state: Mutex<State>,
+    state: Mutex<RepeatState>,
 }
 
-enum State {
+enum RepeatState {
     /// The next occurrence is planned.
     Waiting {
         work: Work,
@@ -263,7 +263,7 @@ impl RepeatBuilder<'_> {
         let mut jitter = Jitter { most: self.jitter.min(period), random: seed };
         let start = jitter.delay(first);
         let work = Work { callback, grid, jitter };
-        let state = Mutex::new(State::Waiting { work, start, key: None });
+        let state = Mutex::new(RepeatState::Waiting { work, start, key: None });
         let repetition = Repetition { timer: Arc::downgrade(timer), missed, period, state };
         let repeating = Repeating(Arc::new(repetition));
         repeating.schedule(timer, read, start)?;
@@ -297,12 +297,12 @@ impl Repeating {
     /// An occurrence that is running is the last. May be called from within the callback.
     #[inline]
     pub fn stop(&self) -> bool {
-        let state = std::mem::replace(&mut *self.0.state.lock(), State::Stopped);
+        let state = std::mem::replace(&mut *self.0.state.lock(), RepeatState::Stopped);
         // The callback is dropped here, with no lock held.
         match state {
-            State::Stopped => false,
-            State::Running => true,
-            State::Waiting { key, .. } => {
+            RepeatState::Stopped => false,
+            RepeatState::Running => true,
+            RepeatState::Waiting { key, .. } => {
                 drop(key.and_then(|key| self.0.timer.upgrade()?.shards.cancel(key)));
                 true
             }
@@ -314,7 +314,7 @@ impl Repeating {
     /// has run.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        !matches!(*self.0.state.lock(), State::Stopped)
+        !matches!(*self.0.state.lock(), RepeatState::Stopped)
     }
 
     /// Returns when the next run is planned, jitter included.
@@ -344,8 +344,8 @@ impl Repeating {
     pub fn next_run(&self) -> Option<Instant> {
         self.0.timer.upgrade().filter(|timer| !timer.shards.is_shut_down())?;
         match &*self.0.state.lock() {
-            State::Waiting { start, .. } => *start,
-            State::Running | State::Stopped => None,
+            RepeatState::Waiting { start, .. } => *start,
+            RepeatState::Running | RepeatState::Stopped => None,
         }
     }
 
@@ -360,10 +360,10 @@ impl Repeating {
     #[inline]
     fn begin(&self) -> Option<Work> {
         let mut state = self.0.state.lock();
-        match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting { work, .. } => Some(work),
+        match std::mem::replace(&mut *state, RepeatState::Running) {
+            RepeatState::Waiting { work, .. } => Some(work),
             other => {
-                debug_assert!(matches!(other, State::Stopped), "two occurrences overlap");
+                debug_assert!(matches!(other, RepeatState::Stopped), "two occurrences overlap");
                 *state = other;
                 None
             }
@@ -374,9 +374,12 @@ impl Repeating {
     #[inline]
     fn resume(&self, work: Work, start: Option<Instant>) {
         let mut state = self.0.state.lock();
-        debug_assert!(!matches!(*state, State::Waiting { .. }), "two occurrences are planned");
-        if matches!(*state, State::Running) {
-            *state = State::Waiting { work, start, key: None };
+        debug_assert!(
+            !matches!(*state, RepeatState::Waiting { .. }),
+            "two occurrences are planned"
+        );
+        if matches!(*state, RepeatState::Running) {
+            *state = RepeatState::Waiting { work, start, key: None };
         }
     }
 
@@ -385,14 +388,14 @@ impl Repeating {
     #[inline]
     fn schedule(
         &self,
-        timer: &Arc<Shared<TimingWheel<Task>>>,
+        timer: &Arc<SharedTimer<TimingWheel<Task>>>,
         read: Reading,
         start: Option<Instant>,
     ) -> Result<(), ScheduleError<Task>> {
         let task = timer.ensure_started(self.task())?;
         let deadline = timer.shards.clock.at_or_never(read, start);
         // A task that is dropped takes the lock, so none is dropped within it.
-        if let State::Waiting { key, .. } = &mut *self.0.state.lock() {
+        if let RepeatState::Waiting { key, .. } = &mut *self.0.state.lock() {
             debug_assert!(key.is_none(), "an occurrence has two timeouts");
             *key = Some(timer.shards.insert(read.now, deadline, task)?);
         }

@@ -52,19 +52,19 @@ use crate::{
 /// ```
 pub struct Throttle {
     callback: Arc<dyn Fn() + Send + Sync>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedThrottle>,
 }
 
 /// The part that a run refers to. A run does not keep the timer running.
-struct Shared {
+struct SharedThrottle {
     timer: Timer,
     period: Duration,
     /// No user code runs under this lock.
-    state: Mutex<State>,
+    state: Mutex<ThrottleState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ThrottleState {
     /// Start of the latest run; `None` before the first.
     last: Option<Instant>,
     /// Number and timeout of the scheduled run, until its callback begins or its task is dropped.
@@ -81,7 +81,7 @@ impl Throttle {
         period: Duration,
         callback: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let shared = Shared { timer: timer.clone(), period, state: Mutex::default() };
+        let shared = SharedThrottle { timer: timer.clone(), period, state: Mutex::default() };
         Self { callback: Arc::new(callback), shared: Arc::new(shared) }
     }
 
@@ -96,7 +96,7 @@ impl Throttle {
     /// may run the callback that the error holds, which starts a period.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
-        let Shared { timer, period, state } = &*self.shared;
+        let SharedThrottle { timer, period, state } = &*self.shared;
         if state.lock().run.is_some() {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl Throttle {
     /// came too late: the callback has begun or is about to.
     #[inline]
     pub fn cancel(&self) -> bool {
-        let Shared { timer, state, .. } = &*self.shared;
+        let SharedThrottle { timer, state, .. } = &*self.shared;
         let state = state.lock();
         let cancelled = state.run.and_then(|(_, run)| timer.values.cancel(run));
         drop(state);
@@ -148,7 +148,7 @@ impl Throttle {
 
 /// A run that has not begun. Once it begins or is dropped, a call may schedule another.
 struct Run {
-    throttle: Weak<Shared>,
+    throttle: Weak<SharedThrottle>,
     number: u64,
 }
 

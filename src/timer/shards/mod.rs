@@ -327,7 +327,7 @@ impl<S: ShardState> StepListener for Shards<S> {
 }
 
 // User code never runs under a lock of a timer, so a panic leaves no inconsistent state. The same
-// holds for `Shared` and `Backlog`, and so for each handle of a timer.
+// holds for `SharedTimer` and `Backlog`, and so for each handle of a timer.
 impl<S> RefUnwindSafe for Shards<S> {}
 
 /// A shard of a timer, for the handles of its timeouts.

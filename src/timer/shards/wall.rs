@@ -51,12 +51,12 @@ pub(super) type WallDeadlines = HashMap<Key, i128, FixedState>;
 
 /// The offset of a timer.
 pub(super) struct Wall {
-    state: Mutex<State>,
+    state: Mutex<WallState>,
     /// The number of looks that have begun. Clocks that step back do not tell their order.
     looks: AtomicU64,
 }
 
-struct State {
+struct WallState {
     /// In nanoseconds since 1970.
     offset: i128,
     /// The number of the latest look.
@@ -76,7 +76,7 @@ struct Look {
 
 impl Wall {
     pub(super) fn new() -> Self {
-        let state = State { offset: i128::MAX, seen: 0, changed: 0, moved: 0 };
+        let state = WallState { offset: i128::MAX, seen: 0, changed: 0, moved: 0 };
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
@@ -107,7 +107,7 @@ impl Wall {
     }
 }
 
-impl State {
+impl WallState {
     /// Adopts the offset of a look if the wall clock went back, or ahead by more than a tick.
     fn follow(&mut self, look: &Look, tick: Duration) {
         if look.number > self.seen {
@@ -158,7 +158,7 @@ mod tests {
         for (number, step, is_followed) in
             [(6, 0, false), (6, tick, false), (6, tick + 1, true), (6, -1, true), (5, -1, false)]
         {
-            let mut state = State { offset: 9, seen: 5, changed: 4, moved: 4 };
+            let mut state = WallState { offset: 9, seen: 5, changed: 4, moved: 4 };
             let look = Look { number, least: 9 + step, most: 9 + step };
             state.follow(&look, Duration::from_millis(1));
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };

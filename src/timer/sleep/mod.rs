@@ -25,11 +25,11 @@ use self::{
     sleeper::{Parts, Sleep, SleepHandle},
     until_time::TimeSleep,
 };
-use super::{Task, Timer, error::ScheduleError, shards::Shards, value::Shared};
+use super::{Task, Timer, error::ScheduleError, shards::Shards, value::SharedTimer};
 use crate::{sync::Ordering, ticks::Nanos, waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.
-pub(super) type Wakers = Shared<TimingWheel<Waker>>;
+pub(super) type Wakers = SharedTimer<TimingWheel<Waker>>;
 
 /// The part of a timer that its sleeps use. Its drop ends the pending sleeps.
 pub(super) struct Sleeps {
@@ -42,7 +42,10 @@ pub(super) struct Sleeps {
 impl Sleeps {
     /// Makes the sleeps of a timer with these callbacks. If one of the two reapers panics, the
     /// whole timer refuses timeouts.
-    pub(super) fn new(wakers: Arc<Wakers>, callbacks: &Arc<Shared<TimingWheel<Task>>>) -> Self {
+    pub(super) fn new(
+        wakers: Arc<Wakers>,
+        callbacks: &Arc<SharedTimer<TimingWheel<Task>>>,
+    ) -> Self {
         let halves = (Arc::downgrade(&wakers), Arc::downgrade(callbacks));
         let on_panic: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
             let sleeps = halves.0.upgrade().map(|wakers| wakers.shut_down());

@@ -58,7 +58,7 @@ use crate::{
     clock::{Reading, TickClock},
     tick::Tick,
     ticks::Nanos,
-    timer::{error::ScheduleError, shards::Shards, value::Shared},
+    timer::{error::ScheduleError, shards::Shards, value::SharedTimer},
     wheel::{Key, TimingWheel},
 };
 
@@ -78,12 +78,12 @@ pub(crate) struct Parts {
     /// Those of `shared`. With a pointer of its own, the drop of a sleep needs one load less before
     /// it locks the shard.
     shards: Arc<Wakers>,
-    shared: Arc<Shared<TimingWheel<Waker>>>,
+    shared: Arc<SharedTimer<TimingWheel<Waker>>>,
 }
 
 impl Parts {
     pub(in crate::timer) fn new(
-        shared: &Arc<Shared<TimingWheel<Waker>>>,
+        shared: &Arc<SharedTimer<TimingWheel<Waker>>>,
     ) -> Arc<CachePadded<Self>> {
         let parts = Self { shards: Arc::clone(&shared.shards), shared: Arc::clone(shared) };
         Arc::new(CachePadded::new(parts))
@@ -91,7 +91,7 @@ impl Parts {
 }
 
 impl SleepHandle {
-    pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<Waker>>> {
+    pub(super) fn shared(&self) -> &Arc<SharedTimer<TimingWheel<Waker>>> {
         &self.parts().shared
     }
 

@@ -141,8 +141,8 @@ impl Core {
         if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
     }
 
-    /// Queues a job; in virtual time, writes it at once, unless an earlier one of its id waits for a
-    /// locked record. After the end, the job is dropped.
+    /// Queues a job; in virtual time, writes it at once, unless an earlier one of its id waits for
+    /// a locked record. After the end, the job is dropped.
     pub(super) fn commit(&self, job: Job) {
         if self.is_virtual {
             let mut postponed = self.postponed.lock();

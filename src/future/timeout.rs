@@ -93,8 +93,8 @@ impl Timer {
     /// The delay starts at the end of the first poll, as in an `async fn`, and not at this call as
     /// in tokio: so a future that is ready at once never reads the clock, which would take ten
     /// times as long as all the rest. To count from now, make a [`Deadline`], which accepts every
-    /// delay, and call its [`timeout`](Deadline::timeout). With a delay of zero, the timeout polls
-    /// the future once.
+    /// delay, and call its [`timeout`](Deadline::timeout); [`Deadline::after`] tells how on a clock
+    /// of your own. With a delay of zero, the timeout polls the future once.
     ///
     /// # Examples
     ///

@@ -16,7 +16,7 @@ use super::{
     value::SharedTimer,
 };
 use crate::{
-    clock::{Driven, Reading},
+    clock::{Driven, Reading, TickClock},
     sync::ThreadId,
     tick::Tick,
     ticks::Nanos,
@@ -122,14 +122,14 @@ impl<S: ShardState> SharedTimer<S> {
                 None => locked = Some(index),
             }
         }
-        if let Some(index) = locked {
-            if batch.lateness.is_none() {
-                let shard = self.shards.wait_for(index);
-                // The wait is a part of the lateness. A clock of the user is not read under a lock.
-                let now = self.shards.clock.is_system.then(|| self.shards.clock.read());
-                self.expire_shard(shard, now.unwrap_or(read), steps, batch);
-            }
-            is_drained = false;
+        is_drained &= locked.is_none();
+        if let Some(index) = locked.filter(|_| batch.lateness.is_none()) {
+            let shard = self.shards.wait_for(index);
+            // The wait is a part of the lateness. A clock of the user is not read under a lock, and
+            // what is due since has not been compared with the wall clock.
+            let clock = Some(&self.shards.clock).filter(|clock| clock.is_system);
+            let elapsed = clock.map_or(read.elapsed, TickClock::elapsed);
+            self.expire_shard(shard, Reading { elapsed, ..read }, steps, batch);
         }
         self.wake_receivers(batch);
         for expired in batch.expired.drain(..) {
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::ManualClock,
+        clock::{Clock as _, ManualClock},
         timer::{
             TimeoutKey, Timer, ValueTimer,
             reaper::{Clients, fall_asleep, round, wake_up},
@@ -460,10 +460,38 @@ mod tests {
         assert_eq!(timer.stats().expired, 1);
     }
 
+    /// A clock that runs. The test sets its wall clock, without a notice.
+    #[derive(Debug, Clone)]
+    struct WallRuns(std::time::Instant, Arc<crate::sync::Mutex<Duration>>);
+
+    impl crate::clock::Clock for WallRuns {
+        fn now(&self) -> std::time::Instant {
+            std::time::Instant::now()
+        }
+
+        fn system_time(&self) -> SystemTime {
+            SystemTime::UNIX_EPOCH + *self.1.lock() + self.0.elapsed()
+        }
+
+        fn watch(&self, _: std::sync::Weak<dyn crate::clock::StepListener>) -> Option<Duration> {
+            None
+        }
+    }
+
+    /// Meanwhile, a timeout of the wall clock would become due, but that clock is set back.
     #[test]
-    fn the_lateness_of_a_timeout_contains_the_wait_for_its_lock() {
-        let timer = Timer::builder().shards(1).inline().build_with(drop::<u32>).expect("valid");
+    fn a_turn_that_waits_for_a_lock_is_late_by_the_wait_and_expires_nothing_early() {
+        let hour = Duration::from_secs(3600);
+        let wall = WallRuns(std::time::Instant::now(), Arc::new(crate::sync::Mutex::new(hour)));
+        let mut clock = TickClock::new(None, Duration::from_millis(1));
+        clock.source = Arc::new(wall.clone());
+        let timer = Timer::builder().shards(1).inline();
+        let timer = timer.build_with_state(Some(clock), |wheel, _, _| wheel, drop::<u32>);
+        let timer = ValueTimer::from_shared(timer.expect("the settings are valid"));
         let shards = &timer.shared().shards;
+        let time = wall.system_time() + Duration::from_millis(10);
+        let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 1);
+        assert!(shards.put_at_time(0, time, insert).is_ok());
         let due = shards.clock.read().now;
         let mut shard = shards.lock(0);
         shard.insert(due, due, 0).expect("the timer runs");
@@ -472,6 +500,7 @@ mod tests {
             while !shards.wakeup.is_waiting.load(Ordering::Relaxed) {
                 thread::yield_now();
             }
+            *wall.1.lock() = Duration::ZERO;
             let end = shards.clock.elapsed_after(Duration::from_millis(20));
             while shards.clock.elapsed() < end {
                 thread::yield_now();
@@ -479,7 +508,9 @@ mod tests {
             drop(shard);
             assert!(!turn.join().expect("a turn does not panic"), "it looks again");
         });
-        assert!(timer.stats().lateness.max() >= Duration::from_millis(20));
+        let stats = timer.stats();
+        assert_eq!((stats.expired, stats.pending), (1, 1));
+        assert!(stats.lateness.max() >= Duration::from_millis(20));
     }
 
     #[test]

@@ -371,7 +371,8 @@ pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) callback_threads: CallbackThreads,
     /// The counts of the reaper; the others are zero.
     pub(super) reaper_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics: makes the other half of a [`Timer`] refuse too.
+    /// Called when the reaper panics: makes the other half of a [`Timer`] refuse too, and ends the
+    /// operations of a purgatory.
     pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -577,9 +578,10 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
         value: T,
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let value = self.ensure_started(value)?;
         let clock = &self.shards.clock;
+        // Before the start, whose thread reads the clock too: a clock that panics ends no timer.
         let read = clock.read();
+        let value = self.ensure_started(value)?;
         // A refused timeout needs no wake-up, and its release may be slow.
         let key = self.shards.insert(read.now, deadline(clock, read), value)?;
         self.help_if_late(read);

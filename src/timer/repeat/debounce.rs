@@ -73,7 +73,8 @@ impl Debounce {
     ///
     /// # Errors
     ///
-    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled, but one may
+    /// wait for an executor thread.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let timer = self.timer.values.shared();
@@ -81,10 +82,10 @@ impl Debounce {
             let callback = Arc::clone(&self.callback);
             Task::new(move || callback())
         };
-        // The start and the clock may run user code, so both come before the lock.
-        timer.ensure_started(()).map_err(|refused| refused.map(task))?;
+        // The clock and the start may run user code, so both come before the lock.
         let shards = &timer.shards;
         let read = shards.clock.read();
+        timer.ensure_started(()).map_err(|refused| refused.map(task))?;
         let mut run = self.run.lock();
         if !run.is_some_and(|run| shards.postpone(run, read, self.quiet)) {
             let deadline = shards.clock.deadline(read, self.quiet);

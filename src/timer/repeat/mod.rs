@@ -321,7 +321,8 @@ impl Repeating {
     ///
     /// Returns `None` while the callback runs, since its end decides when the next run is. Also
     /// returns `None` after the end of the repetition or a shutdown of the timer, and if an
-    /// [`Instant`] cannot represent the time.
+    /// [`Instant`] cannot represent the time. After a panic of the clock on the reaper, the run
+    /// stays planned until a shutdown.
     ///
     /// # Examples
     ///

@@ -101,11 +101,11 @@ impl Throttle {
             return Ok(());
         }
         let timer = timer.values.shared();
-        // The start and the clock may run user code, so both come before the lock.
-        // No scheduled run has the number 0.
-        timer.ensure_started(()).map_err(|refused| refused.map(|()| self.task(0)))?;
+        // The clock and the start may run user code, so both come before the lock.
         let clock = &timer.shards.clock;
         let read = clock.read();
+        // No scheduled run has the number 0.
+        timer.ensure_started(()).map_err(|refused| refused.map(|()| self.task(0)))?;
         let mut state = state.lock();
         if state.run.is_none() {
             let deadline = match state.last {

@@ -12,8 +12,8 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, Completion, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer, TimerBuilder,
-    ValueTimer,
+    Clock, Completion, Debounce, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer,
+    TimerBuilder, ValueTimer,
 };
 
 use super::support::{
@@ -225,6 +225,22 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
 }
 
 #[test]
+fn a_first_call_out_of_which_the_clock_panics_ends_no_timer() {
+    let calls: [fn(&Timer) -> bool; 2] = [
+        |timer| timer.schedule(YEAR, || ()).is_ok(),
+        |timer| Debounce::new(timer, YEAR, || ()).call().is_ok(),
+    ];
+    for call in calls {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        clock.set(|| panic!("the clock panics"));
+        assert!(catch_unwind(AssertUnwindSafe(|| call(&timer))).is_err());
+        clock.set(|| ());
+        assert!(call(&timer));
+    }
+}
+
+#[test]
 fn a_call_out_of_which_the_clock_panics_has_no_effect() {
     for reads in 0.. {
         let clock = HookedClock::new();
@@ -305,8 +321,7 @@ fn operations_of_a_purgatory_with_a_dead_reaper_end() {
     let (clock, builder) = mortal();
     let purgatory = Purgatory::<u32, Op>::builder().timer(builder).build().unwrap();
     let (ended, ends) = mpsc::channel();
-    let op = Op::new().end(move |end| ended.send(end).unwrap());
-    purgatory.watch(op, [1], YEAR).unwrap();
+    purgatory.watch(Op::new().end(move |end| ended.send(end).unwrap()), [1], YEAR).unwrap();
     kill(&clock, |delay| purgatory.watch(Op::new(), [1], delay).is_ok());
     assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::ShutDown));
 }

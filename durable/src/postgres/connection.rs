@@ -9,7 +9,7 @@
 
 use std::{
     error::Error as _,
-    future::{poll_fn, ready},
+    future::{pending, poll_fn},
     mem,
     ops::ControlFlow,
     panic::resume_unwind,
@@ -30,7 +30,7 @@ use tokio::{
     runtime::{Builder, Handle},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedSender},
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_postgres::{
     AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, Socket, Statement,
@@ -55,7 +55,11 @@ type Opening<'a, R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send + 'a>
 
 type Notices = Option<UnboundedSender<Notification>>;
 
-pub(super) type Connect = Arc<dyn Fn(Config, Notices) -> Opening<'static, Client> + Send + Sync>;
+/// Is ready once the client of a connection is gone.
+type Gone = oneshot::Receiver<()>;
+
+pub(super) type Connect =
+    Arc<dyn Fn(Config, Notices, Gone) -> Opening<'static, Client> + Send + Sync>;
 
 /// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
 /// than many of them, and a plan from when the table was empty may be a scan of the whole table.
@@ -74,6 +78,13 @@ const OPTIONS: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off
 
 /// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);
+
+/// Time after which a connection is given up whose server owes an answer, though its machine may
+/// acknowledge each byte. The server ends a statement before that.
+const SILENCE: Duration = Duration::from_secs(35);
+
+/// The least such time of calls during which a worker cannot renew its lease.
+const QUICK: Duration = Duration::from_secs(5);
 
 /// Time after which a connection that is not used is closed, but for one.
 const IDLE: Duration = Duration::from_secs(10);
@@ -96,6 +107,10 @@ pub(super) struct Connections {
     driver: Handle,
     /// Opens connections of the store's own.
     own: Option<Opener>,
+    /// How long a call waits for each answer, and a quick one.
+    limits: Mutex<(Duration, Duration)>,
+    /// Keeps the connection that listens.
+    listening: Mutex<Option<oneshot::Sender<()>>>,
     schema: String,
     /// Statements with the names of this schema.
     statements: Mutex<FxHashMap<String, Arc<str>>>,
@@ -120,11 +135,15 @@ pub(super) struct Opener {
 pub(super) struct Lane {
     connections: Arc<Connections>,
     turns: Arc<Semaphore>,
+    /// A worker waits for its calls, and cannot renew its lease meanwhile.
+    is_quick: bool,
 }
 
 /// The right of a call to use one connection at a time.
 pub(super) struct Turn {
     pub(super) connections: Arc<Connections>,
+    /// How long it waits for each answer.
+    pub(super) limit: Duration,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -141,10 +160,11 @@ macro_rules! run {
     };
     ($turn:expr, $session:ident => $body:expr) => {
         async {
-            let mut session = $turn.connections.take().await?;
+            let mut session = $turn.connections.take($turn.limit).await?;
             loop {
+                let until = session.until();
                 let $session = &mut session;
-                let result = async { $body }.await;
+                let result = $crate::postgres::connection::within(&until, async { $body }).await;
                 session = match session.finish(result) {
                     std::ops::ControlFlow::Continue(session) => session,
                     std::ops::ControlFlow::Break(answer) => break answer,
@@ -165,6 +185,9 @@ pub(super) struct Session {
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
     tries: usize,
+    limit: Duration,
+    /// Until when the server must have answered.
+    until: Arc<Mutex<Instant>>,
 }
 
 /// A connector for TLS of the crate `tokio-postgres`, or `NoTls`.
@@ -187,19 +210,32 @@ impl<T> Tls for T where
 }
 
 pub(super) fn connect_by(tls: impl Tls) -> Connect {
-    Arc::new(move |config, notices| {
+    Arc::new(move |config, notices, gone| {
         let tls = tls.clone();
         Box::pin(async move {
-            let (client, mut connection) = config.connect(tls).await?;
+            let (client, mut connection) = config.connect(tls.clone()).await?;
+            let cancel = client.cancel_token();
             tokio::spawn(async move {
-                while let Some(Ok(message)) =
-                    poll_fn(|context| connection.poll_message(context)).await
-                {
-                    let AsyncMessage::Notification(notice) = message else { continue };
-                    if let Some(notices) = &notices {
-                        // Without a receiver, the store is gone.
-                        let _ = notices.send(notice);
+                let pass_on = async {
+                    while let Some(Ok(message)) =
+                        poll_fn(|context| connection.poll_message(context)).await
+                    {
+                        let AsyncMessage::Notification(notice) = message else { continue };
+                        if let Some(notices) = &notices {
+                            // Without a receiver, the store is gone.
+                            let _ = notices.send(notice);
+                        }
                     }
+                };
+                let (mut pass_on, mut gone) = (pin!(pass_on), pin!(gone));
+                let has_ended = poll_fn(|context| match pass_on.as_mut().poll(context) {
+                    Poll::Ready(()) => Poll::Ready(true),
+                    Poll::Pending => gone.as_mut().poll(context).map(|_| false),
+                });
+                // It tells the server of its end, unless the server owes an answer. A statement
+                // that nobody waits for must not keep locks, or a session.
+                if !has_ended.await && timeout(FAREWELL, pass_on).await.is_err() {
+                    let _ = timeout(QUICK, cancel.cancel_query(tls)).await;
                 }
             });
             Ok(client)
@@ -207,22 +243,48 @@ pub(super) fn connect_by(tls: impl Tls) -> Connect {
     })
 }
 
+/// Makes a call; `None` if an answer is not there in time.
+pub(super) async fn within<R>(until: &Mutex<Instant>, call: impl Future<Output = R>) -> Option<R> {
+    let mut call = pin!(call);
+    loop {
+        let end = *until.lock();
+        if let Ok(result) = timeout_at(end, &mut call).await {
+            return Some(result);
+        }
+        // After a stop of this process, the answer is there, and has not been read.
+        if let Ok(result) = timeout(FAREWELL, &mut call).await {
+            return Some(result);
+        }
+        if *until.lock() == end {
+            return None;
+        }
+    }
+}
+
 impl Opener {
-    async fn open(&self, notices: Notices) -> Result<Client, Error> {
+    async fn open(&self, notices: Notices, gone: Gone) -> Result<Client, Error> {
         let mut config = self.config.clone();
         if !self.is_pooled.load(SeqCst) {
             let old = config.get_options().unwrap_or_default();
             let options = format!("{old} {OPTIONS}");
             config.options(options.trim());
         }
-        (self.connect)(config, notices).await
+        (self.connect)(config, notices, gone).await
     }
 }
 
 impl deadpool_postgres::Connect for Opener {
     fn connect(&self, _: &Config) -> Opening<'_, (Client, JoinHandle<()>)> {
-        // The pool aborts this task, and not the one that tells the server of the end.
-        Box::pin(async { Ok((self.open(None).await?, tokio::spawn(ready(())))) })
+        Box::pin(async {
+            let (alive, gone) = oneshot::channel();
+            let client = self.open(None, gone).await?;
+            // The pool aborts this task, and not the one that tells the server of the end.
+            let keep = async move {
+                pending::<()>().await;
+                drop(alive);
+            };
+            Ok((client, tokio::spawn(keep)))
+        })
     }
 }
 
@@ -261,6 +323,8 @@ impl Connections {
             pool,
             driver: driver.unwrap_or_else(|| runtime.handle().clone()),
             own,
+            limits: Mutex::new((SILENCE, SILENCE)),
+            listening: Mutex::default(),
             schema: schema.to_owned(),
             statements: Mutex::default(),
             types: Mutex::default(),
@@ -282,9 +346,11 @@ impl Connections {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
             error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
         };
-        let is_pooled = match self.take().await {
+        let is_pooled = match self.take(self.limit(false)).await {
             Ok(mut session) => {
-                let shown = session.client().simple_query("SHOW plan_cache_mode").await;
+                let show = session.client().simple_query("SHOW plan_cache_mode");
+                let shown = within(&session.until(), show).await;
+                let Some(shown) = shown else { return Err(session.give_up()) };
                 let is_set = |message: &SimpleQueryMessage| {
                     matches!(message, SimpleQueryMessage::Row(row)
                         if row.get(0) == Some("force_generic_plan"))
@@ -308,20 +374,59 @@ impl Connections {
         self.own.as_ref().is_none_or(|own| own.is_pooled.load(SeqCst))
     }
 
+    /// Returns how long a call waits for each answer.
+    pub(super) fn limit(&self, is_quick: bool) -> Duration {
+        let (limit, quick) = *self.limits.lock();
+        if is_quick { limit.min(quick) } else { limit }
+    }
+
+    pub(super) fn set_limit(&self, limit: Duration) {
+        self.limits.lock().0 = limit;
+    }
+
+    /// Has quick calls leave a worker enough time to renew its lease.
+    pub(super) fn leave_time_for(&self, lease: Duration) {
+        let quick = &mut self.limits.lock().1;
+        *quick = (lease / 3).max(QUICK).min(*quick);
+    }
+
     /// Opens a connection that passes notifications on.
     pub(super) async fn listen(&self, notices: UnboundedSender<Notification>) -> Option<Client> {
-        self.own.as_ref()?.open(Some(notices)).await.ok()
+        let (alive, gone) = oneshot::channel();
+        let open = self.own.as_ref()?.open(Some(notices), gone);
+        let client = timeout(self.limit(false), open).await.ok()?.ok()?;
+        *self.listening.lock() = Some(alive);
+        Some(client)
+    }
+
+    /// Closes the connections that nobody waits for: a server that owes an answer on one may be
+    /// silent on these too.
+    fn forget(&self) {
+        self.pool.retain(|_, _| false);
+        self.listening.lock().take();
     }
 
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
-    pub(super) async fn take(self: &Arc<Self>) -> StoreResult<Session> {
+    pub(super) async fn take(self: &Arc<Self>, limit: Duration) -> StoreResult<Session> {
         let pool = self.pool.clone();
-        let taken = self.driver.spawn(async move { pool.get().await });
-        let (is_over, error): (_, Box<dyn std::error::Error + Send + Sync>) = match taken.await {
+        let mut taken = self.driver.spawn(async move { pool.get().await });
+        let Ok(got) = timeout(limit.min(self.limit(false)), &mut taken).await else {
+            taken.abort();
+            self.forget();
+            let message = "the pool gave no connection in time";
+            return Err(StoreError::with_source(StoreErrorReason::Unavailable, message));
+        };
+        let (is_over, error): (_, Box<dyn std::error::Error + Send + Sync>) = match got {
             Ok(Ok(client)) => {
-                let (client, connections) = (Some(client), Arc::clone(self));
-                let (is_in_transaction, may_commit, tries) = (false, false, 0);
-                return Ok(Session { client, connections, is_in_transaction, may_commit, tries });
+                return Ok(Session {
+                    client: Some(client),
+                    connections: Arc::clone(self),
+                    is_in_transaction: false,
+                    may_commit: false,
+                    tries: 0,
+                    limit,
+                    until: Arc::new(Mutex::new(Instant::now() + limit)),
+                });
             }
             Ok(Err(PoolError::Backend(error))) => return Err(unavailable(error)),
             Ok(Err(error)) => (matches!(error, PoolError::Closed), error.into()),
@@ -365,7 +470,11 @@ static BEGIN_POOLED: LazyLock<String> = LazyLock::new(|| {
 impl Lane {
     pub(super) fn new(connections: &Arc<Connections>, turns: usize) -> Self {
         let turns = Arc::new(Semaphore::new(turns));
-        Self { connections: Arc::clone(connections), turns }
+        Self { connections: Arc::clone(connections), turns, is_quick: false }
+    }
+
+    pub(super) fn quick(connections: &Arc<Connections>) -> Self {
+        Self { is_quick: true, ..Self::new(connections, 1) }
     }
 
     /// Makes a call on the thread of the connections when it has a turn. If the caller has gone by
@@ -379,6 +488,7 @@ impl Lane {
     ) -> StoreResult<R> {
         let (_caller, gone) = oneshot::channel::<()>();
         let (connections, turns) = (Arc::clone(&self.connections), Arc::clone(&self.turns));
+        let is_quick = self.is_quick;
         let task = self.connections.runtime.spawn(async move {
             let (mut gone, mut turn) = (pin!(gone), pin!(turns.acquire_owned()));
             let turn = poll_fn(|context| match gone.as_mut().poll(context) {
@@ -387,7 +497,8 @@ impl Lane {
             });
             let closed = || StoreError::new(StoreErrorReason::Closed);
             let permit = turn.await.ok_or_else(closed)?;
-            call(Turn { connections, _permit: permit }).await
+            let limit = connections.limit(is_quick);
+            call(Turn { connections, limit, _permit: permit }).await
         });
         answer(task).await
     }
@@ -431,25 +542,49 @@ impl Drop for Session {
 }
 
 impl Session {
+    /// Returns the connection for a message that the server must answer.
     fn client(&self) -> &Object {
+        self.expect_answer();
         self.client.as_ref().expect("it was not returned")
+    }
+
+    /// The server has a new time to answer.
+    pub(super) fn expect_answer(&self) {
+        *self.until.lock() = Instant::now() + self.limit;
+    }
+
+    pub(super) fn until(&self) -> Arc<Mutex<Instant>> {
+        Arc::clone(&self.until)
     }
 
     fn give_back(&mut self) {
         self.client = None;
     }
 
-    /// Ends a try, and returns the connection unless there is another try.
+    /// Closes the connection, as its server does not answer: a late answer has no reader.
+    fn give_up(self) -> StoreError {
+        self.connections.forget();
+        let reason = if self.may_commit {
+            StoreErrorReason::OutcomeUnknown
+        } else {
+            StoreErrorReason::Unavailable
+        };
+        StoreError::with_source(reason, "the server does not answer")
+    }
+
+    /// Ends a try, and returns the connection unless there is another try. `None` is a try without
+    /// an answer.
     pub(super) fn finish<R>(
         mut self,
-        result: Result<R, Error>,
+        result: Option<Result<R, Error>>,
     ) -> ControlFlow<StoreResult<R>, Self> {
         let error = match result {
-            Ok(result) => {
+            Some(Ok(result)) => {
                 self.give_back();
                 return ControlFlow::Break(Ok(result));
             }
-            Err(error) => error,
+            Some(Err(error)) => error,
+            None => return ControlFlow::Break(Err(self.give_up())),
         };
         let may_commit = mem::take(&mut self.may_commit);
         self.tries += 1;
@@ -650,6 +785,17 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silent_server_leaves_a_worker_time_to_renew_its_lease() {
+        let connect = connect_by(tokio_postgres::NoTls);
+        let connections = Connections::open(Config::new(), connect, "s").expect("start");
+        for (lease, quick) in [(600, 35), (30, 10), (60, 10), (3, 5)] {
+            connections.leave_time_for(Duration::from_secs(lease));
+            let limits = [false, true].map(|is_quick| connections.limit(is_quick).as_secs());
+            assert_eq!(limits, [35, quick], "after a lease of {lease} seconds");
+        }
+    }
 
     #[test]
     fn a_connection_does_not_wait_long_for_a_server_that_is_gone() {

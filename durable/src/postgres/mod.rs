@@ -80,6 +80,9 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Looks without notifications before the next reading of the clock.
 const DEAF_LOOKS: u32 = 60;
 
+/// A migration takes as long as it must.
+const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
+
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
 ///
 /// Any executor may poll its futures, which only wait for answers: a thread of the store makes the
@@ -99,6 +102,22 @@ const DEAF_LOOKS: u32 = 60;
 /// with each transaction, which takes two round trips more. As no notifications arrive, its timers
 /// look for timeouts of other processes once a second. The pool must notice a client whose machine
 /// has lost its power: set `tcp_keepidle` and the like.
+///
+/// # A server that does not answer
+///
+/// The server ends a statement after 30 seconds. A call fails if an answer is not there after 35,
+/// though the machine of the server acknowledges each byte: with
+/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown) if the change may have been made, otherwise
+/// with [`Unavailable`](StoreErrorReason::Unavailable). The store then closes this connection and
+/// those that are not in use, and asks the server to end the statement, which it cannot with a pool
+/// of the user. Until the statement ends, it may still make its change, after later ones. The next
+/// call opens a new connection. A commit that waits for a standby for as long fails in this way
+/// too. A batch has one second more for each MiB of its payloads, and a migration has no limit.
+///
+/// Calls during which a worker cannot renew its lease have a third of the lease, the shortest one
+/// of the process, but not less than 5 seconds. So a lease of 15 seconds or more outlasts a silent
+/// connection. It does not outlast a server that is silent on new connections too: other workers
+/// may then take the timeouts, and deliveries under way become void.
 ///
 /// # Transactions of your own
 ///
@@ -157,7 +176,8 @@ impl PostgresStore {
     /// encrypted. With [`NoTls`](crate::NoTls) no connection is encrypted.
     ///
     /// A connection fails if the machine of the server does not answer for 30 seconds. To change
-    /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
+    /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string. The machine answers
+    /// for a process of the server that hangs: for this, each call has a limit of its own.
     ///
     /// The role needs `USAGE` on the schema and its sequence, `EXECUTE` on its functions, and
     /// `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables, also on new ones of a migration.
@@ -211,8 +231,9 @@ impl PostgresStore {
     pub async fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
         let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, 1);
         let schema = schema.to_owned();
-        let migrate = move |turn: Turn| async move {
+        let migrate = move |mut turn: Turn| async move {
             let version = check(&turn, &schema).await?;
+            turn.limit = ENDLESS;
             if version < NEWEST { migrate(&turn, &schema).await } else { Ok(()) }
         };
         lane.call(migrate).await
@@ -280,6 +301,12 @@ impl PostgresStore {
         Self::of(&Connections::start(pool, Some(runtime), None, schema)?, schema).await
     }
 
+    /// Sets how long calls wait for each answer of the server, for tests.
+    #[doc(hidden)]
+    pub fn answer_within(&self, limit: Duration) {
+        self.shared.connections.set_limit(limit);
+    }
+
     async fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
         let lane = || Lane::new(connections, 1);
         let (writers, name) = (Lane::new(connections, 2), schema.to_owned());
@@ -301,9 +328,9 @@ impl PostgresStore {
             writers,
             single: lane(),
             worker: lane(),
-            keeper: lane(),
+            keeper: Lane::quick(connections),
             backlog: lane(),
-            starter: lane(),
+            starter: Lane::quick(connections),
             reader: lane(),
             clock,
             listeners: Listeners::default(),
@@ -527,7 +554,13 @@ impl Store for PostgresStore {
         }
         let lane = if commands.len() == 1 { &self.shared.single } else { &self.shared.writers };
         let commands = commands.to_vec();
-        let call = move |store: Self, turn: Turn| async move {
+        let call = move |store: Self, mut turn: Turn| async move {
+            // A slow network takes a second for each MiB.
+            let payloads = commands.iter().map(|command| match command {
+                Command::Schedule(new) => new.payload.len() as u64,
+                _ => 0,
+            });
+            turn.limit += Duration::from_secs(payloads.sum::<u64>() >> 20);
             store.carry_out(&turn, now, &commands).await
         };
         self.task(lane, call).await
@@ -600,6 +633,7 @@ impl Store for PostgresStore {
         lease: Duration,
         name: Option<&str>,
     ) -> StoreResult<WorkerId> {
+        self.shared.connections.leave_time_for(lease);
         let until = now.saturating_add(lease).to_system_time();
         let name = name.map(str::to_owned);
         let enter = move |store: Self, turn: Turn| async move {
@@ -625,18 +659,19 @@ impl Store for PostgresStore {
         let until = now.saturating_add(lease).to_system_time();
         let half = now.saturating_add(lease / 2).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
-        let renew = move |store: Self, turn: Turn| async move {
+        let renew = move |store: Self, mut turn: Turn| async move {
             let known = turn.query(sql::RENEW, &[&id, &until, &half]).await?;
             let Some(known) = known.first() else { return Ok(false) };
             if !known.get::<_, bool>(0) {
                 return Ok(true);
             }
+            // The lease is renewed, and there may be many records.
+            turn.limit = turn.connections.limit(false);
             let taken = run!(turn, transaction session => {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
                 store.take_from(session, &lapsed).await
             });
-            // The lease is renewed, even if the records of others are locked: the next call takes
-            // them.
+            // Even if the records of others are locked: the next call takes them.
             if store.end(taken).is_ok_and(|taken| taken > 0) {
                 store.shared.listeners.tell_all();
             }
@@ -922,37 +957,36 @@ async fn listen(shared: Weak<Shared>) {
             let (opened, schema) = (store.connections.listen(sender).await, store.schema.clone());
             drop(store);
             if let Some(client) = opened {
-                // The error is that the connection was lost.
-                let _ = pass_on(&client, notices, &shared, &schema).await;
+                pass_on(&client, notices, &shared, &schema).await;
             }
         }
         sleep(LISTEN_AGAIN).await;
     }
 }
 
+/// Ends if the connection or the store is gone, or the server does not answer.
 async fn pass_on(
     client: &Client,
     mut notices: UnboundedReceiver<Notification>,
     shared: &Weak<Shared>,
     schema: &str,
-) -> Result<(), Error> {
-    client.batch_execute(&format!("LISTEN {schema}")).await?;
+) -> Option<()> {
+    let limit = || Some(shared.upgrade()?.connections.limit(true));
+    timeout(limit()?, client.batch_execute(&format!("LISTEN {schema}"))).await.ok()?.ok()?;
     // Earlier notifications do not arrive.
-    if let Some(shared) = shared.upgrade() {
-        shared.listeners.tell_all();
-    }
+    shared.upgrade()?.listeners.tell_all();
     let mut looked = Instant::now();
     loop {
         let next = timeout(LOOK.saturating_sub(looked.elapsed()), notices.recv()).await;
         let Ok(Some(notification)) = next else {
             // Does the server still answer?
             looked = Instant::now();
-            let shown = client.query_typed(sql::NOW, &[]).await?;
-            let Some(shared) = shared.upgrade() else { return Ok(()) };
-            shared.clock.adjust(looked, WallTime::now_of(shown[0].get(0)));
+            let asked = timeout(limit()?, client.query_typed(sql::NOW, &[])).await;
+            let shown = asked.ok()?.ok()?;
+            shared.upgrade()?.clock.adjust(looked, WallTime::now_of(shown[0].get(0)));
             continue;
         };
-        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let shared = shared.upgrade()?;
         let mut parts = notification.payload().splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
         let (due, from) = (WallTime::from_micros(number()), number());
@@ -1203,8 +1237,10 @@ impl<'a> Columns<'a> {
             let (queue, priority) = (&self.queues[index], &self.priorities[index]);
             let (payload, key) = (&self.payloads[index], &self.keys[index]);
             let row: Parameters<'_> = &[id, time, time, repeat, payload, queue, priority, key];
+            session.expect_answer();
             writer.as_mut().write(row).await?;
         }
+        session.expect_answer();
         writer.finish().await.map(drop)
     }
 }

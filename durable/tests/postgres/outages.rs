@@ -32,6 +32,52 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     assert_eq!(state(&store, &"a".try_into().expect("valid")), State::Pending);
 }
 
+/// A balancer forgets its sessions, and its machine acknowledges what is sent to them.
+#[test]
+fn one_call_without_an_answer_ends_all_connections_that_may_be_silent() {
+    let Some((server, other, mut client, now)) = stored() else { return };
+    let proxy = Proxy::start(&server.parameters());
+    let store = open(proxy.parameters(), "delaywheel");
+    store.answer_within(SECOND);
+    client.batch_execute(STALL_READS).expect("stall");
+    let history = || store.history(now, None, None, 1).block_on();
+    let queues = || store.queues().block_on();
+    let new = NewTimeout::new("a", now, b"").expect("valid");
+    let write = || store.write(now, &[Command::Schedule(new.clone())]).block_on();
+    // Two calls at once have two connections.
+    during(&mut client, history, |_| drop(queues().expect("queues"))).expect("history");
+    proxy.forget();
+    let begin = Instant::now();
+    assert_eq!(reason(queues()), StoreErrorReason::Unavailable);
+    assert!(begin.elapsed() >= SECOND);
+    history().expect("a new connection");
+    write().expect("the statement is known");
+    proxy.forget();
+    assert_eq!(reason(write()), StoreErrorReason::OutcomeUnknown);
+    write().expect("a new connection");
+
+    let (timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
+    until(|| timer.count().wait().expect("count").live == 0);
+    proxy.forget();
+    timer.schedule("lost", Duration::ZERO, b"").wait().expect_err("no answer");
+    assert!(timer.stats().store_errors > 0);
+    deliver(&timer, &seen, "b");
+    put(&other, "c", other.clock().now());
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("c"), "it listens again");
+}
+
+/// The server ends the statement of a connection that was given up, and its session.
+#[test]
+fn a_statement_that_takes_too_long_keeps_no_lock_and_no_session() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    store.answer_within(SECOND);
+    client.batch_execute(STALL_READS).expect("stall");
+    let failed = reason(store.history(now, None, None, 1).block_on());
+    assert_eq!(failed, StoreErrorReason::Unavailable);
+    until(|| client.query_one(STALLED, &[]).expect("count").get::<_, i64>(0) == 0);
+}
+
 /// `conformance::check` tests this for records that no other transaction has locked.
 #[test]
 fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {

@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread,
 };
@@ -29,6 +29,7 @@ type Armed = Arc<Mutex<Option<(&'static str, Cut)>>>;
 pub(crate) struct Proxy {
     parameters: String,
     armed: Armed,
+    forgotten: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -41,14 +42,15 @@ impl Proxy {
         let parameters = parameters.replacen(&server, &port, 1);
         let server: u16 = server.parse().expect("a port");
         let armed = Armed::default();
-        let cuts = Arc::clone(&armed);
+        let (cuts, forgotten) = (Arc::clone(&armed), Arc::<AtomicUsize>::default());
+        let times = Arc::clone(&forgotten);
         thread::spawn(move || {
             for client in listener.incoming() {
                 let server = TcpStream::connect(("127.0.0.1", server)).expect("connect");
-                serve(client.expect("accept"), server, &cuts);
+                serve(client.expect("accept"), server, &cuts, &times);
             }
         });
-        Self { parameters, armed }
+        Self { parameters, armed, forgotten }
     }
 
     /// Returns the parameters of a connection through the proxy.
@@ -66,29 +68,44 @@ impl Proxy {
         std::mem::forget(self.armed.lock().expect("not poisoned"));
     }
 
+    /// Passes no more bytes of the connections that are open, and takes them as before. Others
+    /// work.
+    pub(crate) fn forget(&self) {
+        self.forgotten.fetch_add(1, SeqCst);
+    }
+
     /// Returns whether the cut has been made.
     pub(crate) fn has_cut(&self) -> bool {
         self.armed.lock().expect("not poisoned").is_none()
     }
 }
 
-fn serve(client: TcpStream, server: TcpStream, armed: &Armed) {
+fn serve(client: TcpStream, server: TcpStream, armed: &Armed, forgotten: &Arc<AtomicUsize>) {
     let copy = |stream: &TcpStream| stream.try_clone().expect("a handle");
     let is_cut = Arc::new(AtomicBool::new(false));
+    let (forgotten, before) = (Arc::clone(forgotten), forgotten.load(SeqCst));
+    let stay = move || {
+        while forgotten.load(SeqCst) != before {
+            thread::park();
+        }
+    };
+    let stays = stay.clone();
     let (from, to, cuts) = (copy(&client), copy(&server), Arc::clone(&is_cut));
     let (requests, answers) = (Arc::clone(armed), Arc::clone(armed));
     thread::spawn(move || {
-        pass(from, to, |bytes| match take(&requests, bytes, false) {
-            None => true,
-            Some(cut) => {
-                cuts.store(true, SeqCst);
-                cut == Cut::Answer
-            }
+        pass(from, to, |bytes| {
+            stays();
+            let cut = take(&requests, bytes, false);
+            cuts.fetch_or(cut.is_some(), SeqCst);
+            cut.is_none_or(|cut| cut == Cut::Answer)
         });
     });
     // The bytes after the cut are the answer.
     thread::spawn(move || {
-        pass(server, client, |bytes| !is_cut.load(SeqCst) && take(&answers, bytes, true).is_none());
+        pass(server, client, |bytes| {
+            stay();
+            !is_cut.load(SeqCst) && take(&answers, bytes, true).is_none()
+        });
     });
 }
 

@@ -277,6 +277,8 @@ pub(crate) struct Driver {
     recheck_at: Option<WallTime>,
     /// When to give back what only the store takes for held.
     reconcile_at: WallTime,
+    /// A claim or begin of unknown outcome may have left some.
+    is_doubtful: bool,
     /// The window is full, and more is pending in it.
     is_full: bool,
     /// When a record is due that was noticed while the window was full. Its priority may be high.
@@ -426,7 +428,9 @@ impl Driver {
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
         let stalls_at = self.stalls_at.filter(|_| self.held.next_begin(self.last).is_some());
-        let others = [limit, due, renew, stalls_at, self.held.next_expiration()];
+        let reconciles = self.is_doubtful && !self.is_claiming() && !self.is_closing;
+        let reconcile = reconciles.then_some(self.reconcile_at);
+        let others = [limit, due, renew, stalls_at, self.held.next_expiration(), reconcile];
         others.into_iter().flatten().chain(claims).min()
     }
 
@@ -595,10 +599,18 @@ impl Driver {
         if let Some(worker) = self.worker {
             let others = self.delivering.keys().chain(&self.settling).copied();
             let tokens: Vec<_> = self.held.tokens().chain(others).collect();
-            contain(|| turn.store.keep_only(worker, &tokens))?;
+            match contain(|| turn.store.keep_only(worker, &tokens)) {
+                // The claim of unknown outcome is under way still. It keeps no others.
+                Err(error) if error.reason() == StoreErrorReason::Locked => {
+                    self.reconcile_at = turn.now.saturating_add(MAX_PAUSE);
+                    return Ok(());
+                }
+                kept => drop(kept?),
+            }
         }
         let next = turn.now.saturating_add(RECONCILE);
         self.reconcile_at = if self.settings.is_shared { next } else { WallTime::MAX };
+        self.is_doubtful = false;
         Ok(())
     }
 
@@ -608,7 +620,7 @@ impl Driver {
         let is_certain =
             matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Unavailable);
         if !is_certain {
-            self.reconcile_at = now;
+            (self.reconcile_at, self.is_doubtful) = (now, true);
         }
         !is_certain
     }

@@ -78,6 +78,25 @@ fn a_statement_that_takes_too_long_keeps_no_lock_and_no_session() {
     until(|| client.query_one(STALLED, &[]).expect("count").get::<_, i64>(0) == 0);
 }
 
+/// A process of the server hangs in a claim, which has locked its worker.
+#[test]
+fn a_claim_of_unknown_outcome_that_does_not_end_stops_no_other_delivery() {
+    let Some((server, other, mut client, _)) = stored() else { return };
+    let proxy = Proxy::start(&server.parameters());
+    let (timer, seen) = listening(proxy.parameters());
+    deliver(&timer, &seen, "before");
+    until(|| timer.count().wait().expect("count").live == 0);
+    let mut hangs = client.transaction().expect("begin");
+    hangs.query("SELECT FROM delaywheel.workers FOR KEY SHARE", &[]).expect("lock");
+    proxy.arm("claim", Cut::Row);
+    put(&other, "claim", other.clock().now());
+    until(|| proxy.has_cut());
+    put(&other, "b", other.clock().now());
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("b"));
+    hangs.commit().expect("commit");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("claim"));
+}
+
 /// `conformance::check` tests this for records that no other transaction has locked.
 #[test]
 fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {

@@ -100,6 +100,8 @@ CREATE TRIGGER trimmed AFTER INSERT ON {schema}.history FOR EACH ROW
 -- waits for no other one. One of 256 adds up rows of 64 blocks: an old transaction of others may keep very many
 -- rows that are removed.
 CREATE TABLE {schema}.counts (live bigint NOT NULL, dead bigint NOT NULL);
+-- It has no key, and a publication of all tables would refuse its deletes.
+ALTER TABLE {schema}.counts REPLICA IDENTITY FULL;
 
 -- Runs with the rights of the owner, so that a role needs none to change the counts.
 CREATE FUNCTION {schema}.count_changes() RETURNS trigger

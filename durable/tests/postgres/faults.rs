@@ -240,6 +240,22 @@ fn attempts_that_end_remove_others_whose_time_is_over() {
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (16, 0));
 }
 
+/// Change data capture publishes all tables. Rarely, a change of a timeout removes rows of counts.
+#[test]
+fn a_publication_of_all_tables_refuses_no_change() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    store.keep_history(LONG);
+    client.batch_execute("CREATE PUBLICATION changes FOR ALL TABLES").expect("publication");
+    let id = put(&store, "a", now);
+    store.write(now, &[Command::Cancel(id)]).block_on().expect("cancel");
+    let refused = "SELECT count(*) FROM pg_class WHERE relnamespace = 'delaywheel'::regnamespace
+        AND relkind = 'r' AND relname <> 'version' AND relreplident <> 'f' AND NOT EXISTS (
+            SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary)";
+    let refused: i64 = client.query_one(refused, &[]).expect("tables").get(0);
+    assert_eq!(refused, 0, "of version, no row changes");
+    client.batch_execute("DELETE FROM delaywheel.counts").expect("delete");
+}
+
 /// Each version of a row stays as long as an old transaction may read it.
 #[test]
 fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {

@@ -67,14 +67,16 @@ pub(super) type Connect =
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
 ///
+/// A session that listens has nothing to do for long.
+///
 /// A machine that loses its power or its network leaves a transaction, whose locks keep records and
 /// keys. The server ends it when it waits for a statement for 10 seconds, and one that waits for
 /// the rows of a COPY after 30 seconds without a sign of life.
 const OPTIONS: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
     -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
     -c lock_timeout=100 -c statement_timeout=30000 -c plan_cache_mode=force_generic_plan \
-    -c idle_in_transaction_session_timeout=10000 -c tcp_keepalives_idle=15 \
-    -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
+    -c idle_in_transaction_session_timeout=10000 -c idle_session_timeout=0 \
+    -c tcp_keepalives_idle=15 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3";
 
 /// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);

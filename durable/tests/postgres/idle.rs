@@ -55,3 +55,15 @@ fn a_process_that_waits_has_two_connections_and_one_that_has_ended_none() {
     drop((timer, seen));
     wait_for(0);
 }
+
+/// The database ends sessions that do nothing.
+#[test]
+fn a_session_that_listens_stays() {
+    let Some((server, _, mut client, _)) = stored() else { return };
+    let limit = "ALTER DATABASE postgres SET idle_session_timeout = '100 ms'";
+    client.batch_execute(limit).expect("limit");
+    let (_timer, _seen) = listening(&server.parameters());
+    let stays = "SELECT count(*) FROM pg_stat_activity
+        WHERE query LIKE 'LISTEN%' AND state_change < clock_timestamp() - interval '500 ms'";
+    wait_for(&mut client, stays);
+}

@@ -346,6 +346,9 @@ impl PostgresStore {
 
     /// Schedules a timeout within a transaction of the caller. Its conflict policy is ignored: it
     /// replaces the timeout of the same id. After an error, the transaction has failed.
+    ///
+    /// The first use of a queue adds it. Until the transaction ends, others that first use this
+    /// queue in a transaction of the caller wait.
     pub async fn schedule_in(
         &self,
         client: &impl GenericClient,
@@ -429,7 +432,8 @@ impl PostgresStore {
         (!keep.is_zero()).then(|| now.saturating_add(keep).to_system_time())
     }
 
-    /// Makes sure that queues have a row.
+    /// Makes sure that queues have a row, unless another transaction that adds it is under way: a
+    /// later command looks again.
     async fn add_queues(&self, turn: &Turn, names: impl Iterator<Item = &Name>) -> StoreResult<()> {
         let new: FxHashSet<_> = {
             let known = self.shared.queues.lock();
@@ -437,7 +441,10 @@ impl PostgresStore {
         };
         if !new.is_empty() {
             let names: Vec<_> = new.iter().map(|name| name.as_str()).collect();
-            turn.query(sql::ADD_QUEUES, &[&names]).await?;
+            match turn.query(sql::ADD_QUEUES, &[&names]).await {
+                Err(error) if error.reason() == StoreErrorReason::Locked => return Ok(()),
+                added => drop(added?),
+            }
             self.shared.queues.lock().extend(new.into_iter().cloned());
         }
         Ok(())

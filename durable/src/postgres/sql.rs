@@ -262,8 +262,10 @@ pub(super) const PAUSE: &str = "
     INSERT INTO {schema}.queues (name, is_paused) VALUES ($1, $2)
     ON CONFLICT (name) DO UPDATE SET is_paused = excluded.is_paused";
 
-pub(super) const ADD_QUEUES: &str =
-    "SELECT {schema}.add_queue(name) FROM unnest($1::text[]) AS name";
+/// Other commands may wait for this, so it has as little patience as a single one.
+pub(super) const ADD_QUEUES: &str = "
+    SELECT {schema}.add_queue(name)
+    FROM (SELECT set_config('lock_timeout', '5ms', true)) setting, unnest($1::text[]) AS name";
 
 pub(super) const QUEUES: &str = "SELECT name, is_paused FROM {schema}.queues ORDER BY name";
 

@@ -50,6 +50,25 @@ async fn a_locked_row_delays_its_own_commands_only() {
     assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
 }
 
+/// A user's transaction is the first to use a queue, and does not add it in the end.
+#[test]
+fn a_queue_that_an_open_transaction_adds_is_used_by_others() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let timer = DurableTimer::builder(store.clone()).build().expect("start");
+    let mut open = client.transaction().expect("begin");
+    let first = "SELECT delaywheel.schedule('open', now(), '', NULL, 'q')";
+    open.execute(first, &[]).expect("schedule");
+    let schedule = |id: &str| {
+        let new = NewTimeout::new(id, now, b"").and_then(|new| new.queue("q")).expect("valid");
+        timer.schedule_new(new).wait().expect("schedule");
+    };
+    schedule("other");
+    open.rollback().expect("rollback");
+    schedule("later");
+    let queues = store.queues().block_on().expect("queues");
+    assert!(queues.iter().any(|queue| queue.name.as_str() == "q"));
+}
+
 /// A table of the user has a rule that the crate does not know, and pages of it cannot be read.
 #[test]
 fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {

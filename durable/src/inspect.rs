@@ -1,12 +1,36 @@
-//! What an operator sees of a store: bounded counts.
+//! What an operator sees of a store: bounded counts. Also how long a change of an operator waits.
 
-use std::time::Duration;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
-    error::StoreResult,
+    error::{StoreErrorReason, StoreResult},
     store::{Query, QueueState, Store},
     time::WallTime,
 };
+
+/// Time for which a change waits for a record that another transaction has locked, as one of a
+/// timer does.
+const LOCKED: Duration = Duration::from_secs(10);
+
+/// Time between its tries.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Makes a change, again and again while another transaction has locked its record. Blocks.
+#[doc(hidden)]
+pub fn change<R>(mut call: impl FnMut() -> StoreResult<R>) -> StoreResult<R> {
+    let limit = Instant::now() + LOCKED;
+    loop {
+        match call() {
+            Err(error) if error.reason() == StoreErrorReason::Locked && Instant::now() < limit => {
+                thread::sleep(RETRY);
+            }
+            result => return result,
+        }
+    }
+}
 
 /// Counts of a store at one time. A count that equals `limit` means "at least", but for `dead`.
 #[derive(Debug, Clone, PartialEq, Eq)]

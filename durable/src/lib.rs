@@ -151,6 +151,8 @@ mod time;
 mod timer;
 mod transition;
 
+#[doc(hidden)]
+pub use self::inspect::change;
 #[cfg(feature = "page")]
 pub use self::page::Page;
 #[cfg(feature = "serde")]

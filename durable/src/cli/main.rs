@@ -14,7 +14,7 @@ use std::{
 use clap::Parser;
 use delaywheel_durable::{
     Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, QueueOverview, Record, State,
-    Store, StoreError, TimeoutId, WallTime,
+    Store, StoreError, TimeoutId, WallTime, change,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use pollster::FutureExt as _;
@@ -188,7 +188,8 @@ fn missing(id: &TimeoutId) -> bool {
 }
 
 fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
-    let answers = store.write(store.clock().now(), &[Command::Cancel(id.clone())]).block_on()?;
+    let cancel = [Command::Cancel(id.clone())];
+    let answers = change(|| store.write(store.clock().now(), &cancel).block_on())?;
     let result = match answers[..] {
         [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
         [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
@@ -208,7 +209,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
         if requeue.dry_run {
             return Ok(commands.len());
         }
-        let answers = store.write(store.clock().now(), &commands).block_on()?;
+        let answers = change(|| store.write(store.clock().now(), &commands).block_on())?;
         Ok(answers.into_iter().filter(|&answer| answer == Answer::Requeued(true)).count())
     };
     if let Some(id) = &requeue.id {
@@ -235,7 +236,8 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
 }
 
 fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
-    target.open(false)?.pause(queue, is_paused).block_on()?;
+    let store = target.open(false)?;
+    change(|| store.pause(queue, is_paused).block_on())?;
     report.print(&json!({"queue": queue.as_str(), "paused": is_paused}))
 }
 

@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use self::view::Snapshot;
 use crate::{
     error::StoreResult,
-    inspect::{Overview, QueueOverview},
+    inspect::{Overview, QueueOverview, change},
     record::Name,
     store::{Answer, Command, Query, Store},
     time::{WallClock, WallTime},
@@ -247,7 +247,8 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
     };
     let write = |page: &Page| {
         let now = page.clock.now();
-        page.store.write(now, &[Command::Requeue(id, now)]).block_on()
+        let requeue = [Command::Requeue(id, now)];
+        change(|| page.store.write(now, &requeue).block_on())
     };
     match page.with_store(write).await {
         Ok(answers) if answers == [Answer::Requeued(true)] => {
@@ -263,8 +264,9 @@ async fn pause(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Res
         return page.say(StatusCode::BAD_REQUEST, "The name is not valid.");
     };
     let notice = if field(&fields, "resume").is_some() { "resumed" } else { "paused" };
-    match page.with_store(move |page| page.store.pause(&queue, notice == "paused").block_on()).await
-    {
+    let pause =
+        move |page: &Page| change(|| page.store.pause(&queue, notice == "paused").block_on());
+    match page.with_store(pause).await {
         Ok(()) => Redirect::to(&format!("/?notice={notice}")).into_response(),
         Err(response) => response,
     }

@@ -1,5 +1,8 @@
 //! What operators use on PostgreSQL: the program, the views, and the list of workers.
 
+#[cfg(feature = "cli")]
+use std::process::{Command as Program, Output};
+
 use super::*;
 
 /// Dead `lost`, overdue `held`, `idle` and `late`, of which a worker delivers the first and has
@@ -52,15 +55,49 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     }
 }
 
+/// Runs the program.
+#[cfg(feature = "cli")]
+fn run(server: &Server, arguments: &[&str]) -> Output {
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let mut program = Program::new(env!("CARGO_BIN_EXE_delaywheel-durable"));
+    program.args(arguments).env("DELAYWHEEL_STORE", url).output().expect("it starts")
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_waits_for_a_row_that_is_locked() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    fill(&store, now);
+    for (id, arguments) in [("far", ["cancel", "far"]), ("lost", ["requeue", "lost"])] {
+        let mut lock = client.transaction().expect("begin");
+        let row = "SELECT FROM delaywheel.timeouts WHERE id = $1 FOR UPDATE";
+        lock.query(row, &[&id]).expect("lock");
+        thread::scope(|scope| {
+            let ended = scope.spawn(|| run(&server, &arguments));
+            // It has tried, and found the lock.
+            let mut watcher = self::client(&server);
+            let tries = "SELECT count(*) FROM pg_stat_activity
+                WHERE application_name = 'delaywheel' AND query LIKE '%WITH new%'
+                    AND state = 'idle' AND state_change > $1";
+            let begin: std::time::SystemTime =
+                watcher.query_one("SELECT now()", &[]).expect("now").get(0);
+            until(|| {
+                let found = watcher.query_one(tries, &[&begin]).expect("count");
+                found.get::<_, i64>(0) > 0 || ended.is_finished()
+            });
+            lock.rollback().expect("rollback");
+            let output = ended.join().expect("no panic");
+            assert!(output.status.success(), "{output:?}");
+        });
+    }
+}
+
 #[cfg(feature = "cli")]
 #[test]
 fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
     let Some(server) = Server::start() else { return };
-    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
     let run = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_delaywheel-durable"));
-        let output = command.args(arguments).env("DELAYWHEEL_STORE", &url).output();
-        let output = output.expect("it starts");
+        let output = run(&server, arguments);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
         (output.status.code(), text(output.stdout), text(output.stderr))
     };

@@ -6,27 +6,45 @@ use parking_lot::Mutex;
 
 use crate::time::{WallClock, WallTime};
 
+/// The least step forward that is noted. Less may be the delay of an earlier answer.
+const STEP: Duration = Duration::from_millis(100);
+
 /// Shows a time that the server's clock has passed already, by less than a round trip. It runs with
 /// the monotonic clock of this process, so this machine's wall clock does not matter.
 #[derive(Debug)]
 pub(super) struct ServerClock {
     /// An upper bound of the time that the server's clock showed at an instant.
     anchor: Mutex<(Instant, WallTime)>,
+    /// When the latest step forward was found, and the longest one.
+    step: Mutex<Option<(Instant, Duration)>>,
 }
 
 impl ServerClock {
     /// `shown` is a time of the server that has just arrived.
     pub(super) fn new(shown: WallTime) -> Self {
-        Self { anchor: Mutex::new((Instant::now(), shown)) }
+        Self { anchor: Mutex::new((Instant::now(), shown)), step: Mutex::default() }
     }
 
     /// Takes the answer to a request that was sent at an instant. One that is behind by less than
     /// it took may have arrived late.
     pub(super) fn adjust(&self, sent: Instant, shown: WallTime) {
         let expected = self.now();
+        let by = shown.since(expected);
+        if by >= STEP {
+            // Before the clock shows it.
+            let mut step = self.step.lock();
+            *step = Some((Instant::now(), step.map_or(by, |(_, longest)| by.max(longest))));
+        }
         if shown > expected || expected.since(shown) > sent.elapsed() {
             *self.anchor.lock() = (Instant::now(), shown);
         }
+    }
+
+    /// Returns whether a lease that seems to have ended may be valid for its worker: the clock was
+    /// found to have stepped forward, and the worker has had no time to renew it.
+    pub(super) fn may_mislead(&self, lease: Duration) -> bool {
+        let step = *self.step.lock();
+        step.is_some_and(|(found, by)| by > lease / 10 && found.elapsed() < lease)
     }
 }
 

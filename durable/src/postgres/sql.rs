@@ -274,14 +274,14 @@ pub(super) const ENTER: &str =
 
 /// A worker whose lease was taken away has one until the start of 1970. A later call has renewed
 /// one that is a little longer; the clock has stepped back if it is much longer. Returns whether
-/// the old one lasted until `$3`.
+/// the old one lasted until `$3`, and what the clock shows.
 pub(super) const RENEW: &str = "
     UPDATE {schema}.workers SET lease_until = CASE
         WHEN workers.lease_until > $2::timestamptz + interval '1 minute' THEN $2
         ELSE greatest(workers.lease_until, $2) END
     FROM {schema}.workers old
     WHERE workers.id = $1 AND old.id = $1 AND workers.lease_until > to_timestamp(0)
-    RETURNING old.lease_until >= $3";
+    RETURNING old.lease_until >= $3, clock_timestamp()";
 
 /// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
 pub(super) const LAPSED: &str = "

@@ -272,6 +272,8 @@ pub(crate) struct Driver {
     limits: TimingWheel<u64>,
     boundary: Option<WallTime>,
     last: WallTime,
+    /// When the latest step began, by the monotonic clock.
+    last_start: Duration,
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
     recheck_at: Option<WallTime>,
@@ -385,7 +387,7 @@ impl Driver {
         counters: &Counters,
     ) -> Step {
         let mut turn = Turn { store, now, start, counters, step: Step::default() };
-        self.follow_clock(now, counters);
+        self.follow_clock(now, start, counters);
         for (claim, claimed) in mem::take(&mut self.claimed) {
             self.end_claim(&claim, claimed, &mut turn);
         }
@@ -434,19 +436,21 @@ impl Driver {
         others.into_iter().flatten().chain(claims).min()
     }
 
-    /// Notices that the clock has stepped back: records that were due may not be due any more.
-    fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
+    /// Notices that the clock has stepped forward: no handler took that time. Or it has stepped
+    /// back: records that were due may not be due any more.
+    fn follow_clock(&mut self, now: WallTime, start: Duration, counters: &Counters) {
+        let most = start.saturating_sub(self.last_start) + self.settings.lease / 10;
+        if !self.settings.is_virtual && now.since(self.last) > most {
+            self.watch_all(now);
+        }
+        self.last_start = start;
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
             (self.cron_at, self.evict_at, self.evict_after) = Default::default();
             self.stalls_at = None;
             self.held.step_back();
-            let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
-            self.limits = TimingWheel::new(tick(now));
-            for token in limits {
-                self.watch(token, now);
-            }
+            self.watch_all(now);
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.window.after = WallTime::MIN;
             self.backlog.after = WallTime::MIN;
@@ -1038,6 +1042,15 @@ impl Driver {
         self.running.insert(record.token);
         self.watch(record.token, turn.now);
         turn.step.begun.push((record, run));
+    }
+
+    /// Gives each delivery under way the whole limit from now on.
+    fn watch_all(&mut self, now: WallTime) {
+        let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
+        self.limits = TimingWheel::new(tick(now));
+        for token in limits {
+            self.watch(token, now);
+        }
     }
 
     fn watch(&mut self, token: u64, start: WallTime) {
@@ -1941,6 +1954,21 @@ mod tests {
             bench.returned(record.token, None);
         }
         assert!(!bench.steps(9).is_empty());
+    }
+
+    #[test]
+    fn a_step_forward_of_the_clock_is_no_time_of_a_handler() {
+        let mut bench = Bench::new(1);
+        bench.driver.settings.is_virtual = false;
+        let begun = bench.steps(4).remove(0);
+        assert!(bench.driver.delivering[&begun.token].run.start(bench.now));
+        bench.pass(3_600 * SECOND);
+        bench.steps(4);
+        assert_eq!(bench.counters.read().overruns, 0);
+        bench.driver.settings.is_virtual = true;
+        bench.pass(900 * SECOND);
+        bench.steps(4);
+        assert_eq!(bench.counters.read().overruns, 1);
     }
 
     #[test]

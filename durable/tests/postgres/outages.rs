@@ -180,3 +180,41 @@ fn a_process_that_only_schedules_hears_of_a_step_of_the_clock() {
     clock(&mut client, "RETURN pg_catalog.clock_timestamp() + interval '1 hour';");
     until(|| timer.now() >= ahead);
 }
+
+/// One worker delivers, and the other one has just entered.
+#[test]
+fn a_step_forward_of_the_clock_ends_no_lease_before_a_worker_can_renew_it() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    clock(&mut client, "");
+    let (busy, store, lease) = (connect(&server), connect(&server), 3 * SECOND);
+    let now = busy.clock().now();
+    let id = put(&busy, "a", now);
+    let worker = busy.enter(now, lease, None).block_on().expect("enter");
+    assert_eq!(claim(&busy, worker, now).len(), 1);
+    let ahead = now.saturating_add(3_000 * SECOND);
+    clock(&mut client, "RETURN pg_catalog.clock_timestamp() + interval '1 hour';");
+    let begin = Instant::now();
+    let other = store.enter(now, lease, None).block_on().expect("enter");
+    claim(&store, other, now);
+    let renew = |store: &PostgresStore, worker| {
+        assert!(store.renew(worker, store.clock().now(), lease).block_on().expect("renew"));
+        assert!(store.clock().now() >= ahead, "it hears of the step");
+    };
+    while begin.elapsed() < lease / 2 {
+        renew(&store, other);
+        assert_eq!(state(&store, &id), State::Claimed);
+    }
+    // The first time, it learns the time.
+    renew(&busy, worker);
+    while begin.elapsed() < lease + lease / 4 {
+        renew(&busy, worker);
+        renew(&store, other);
+        assert_eq!(state(&store, &id), State::Claimed);
+    }
+    // Now it is dead.
+    until(|| {
+        renew(&store, other);
+        state(&store, &id) == State::Pending
+    });
+}

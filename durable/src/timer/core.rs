@@ -573,9 +573,9 @@ mod tests {
             delivery.start().expect("the timer is open")
         }
 
-        fn pause(&self, is_paused: bool) {
+        fn pause(&self, is_paused: bool, notice: Option<&Name>) {
             self.store.pause(&Name::default(), is_paused).block_on().expect("pause");
-            self.core.notice(Some(&Name::default()), WallTime::MIN);
+            self.core.notice(notice, WallTime::MIN);
         }
 
         fn cancel(&self) {
@@ -715,9 +715,10 @@ mod tests {
     /// It waits for a thread or task, or its claim has begun it and is on its way.
     #[test]
     fn a_delivery_that_waits_is_not_run_after_these_events_and_is_no_attempt() {
-        let events: [(_, fn(&Bench), _); 5] = [
-            ("nothing", |bench| bench.pause(false), Some((State::Pending, 1))),
-            ("pause", |bench| bench.pause(true), NOT_RUN),
+        let events: [(_, fn(&Bench), _); 6] = [
+            ("nothing", |bench| bench.pause(false, None), Some((State::Pending, 1))),
+            ("pause", |bench| bench.pause(true, Some(&Name::default())), NOT_RUN),
+            ("pause whose notice is lost", |bench| bench.pause(true, None), NOT_RUN),
             ("cancel", Bench::cancel, None),
             ("shutdown", |bench| bench.core.shut_down(), NOT_RUN),
             // The process stops, for longer than its lease.

@@ -326,8 +326,9 @@ impl Driver {
             return;
         }
         if due == WallTime::MIN {
+            // One without a queue may stand for the lost one of a pause.
             self.must_check |= queue.is_none();
-            self.must_recall |= queue.is_some();
+            self.must_recall = true;
             self.claim_soon(due);
             return;
         }

@@ -162,12 +162,19 @@ impl Time {
     }
 }
 
-/// Reads a cursor: microseconds since 1970, a colon, and an id.
+/// Reads a cursor: microseconds since 1970, a colon, and an id, some of whose bytes are encoded.
 fn cursor(text: &str) -> Result<(WallTime, TimeoutId), String> {
     let read = || {
-        let (micros, id) = text.split_once(':')?;
+        let (micros, encoded) = text.split_once(':')?;
         let time = WallTime::from_micros(micros.parse().ok()?).ok()?;
-        Some((time, TimeoutId::new(id).ok()?))
+        let mut parts = encoded.split('%');
+        let mut id = parts.next()?.as_bytes().to_vec();
+        for part in parts {
+            let (byte, rest) = part.split_at_checked(2)?;
+            id.push(u8::from_str_radix(byte, 16).ok()?);
+            id.extend(rest.bytes());
+        }
+        Some((time, TimeoutId::new(String::from_utf8(id).ok()?).ok()?))
     };
     read().ok_or_else(|| "this is not a cursor that a list has printed".to_owned())
 }

@@ -34,7 +34,6 @@ impl Report {
     }
 
     pub(crate) fn records(self, records: &[Record], has_more: bool) -> Outcome {
-        let cursor = |last: &Record| format!("{}:{}", last.next.as_micros(), last.id);
         let next = records.last().filter(|_| has_more).map(cursor);
         let timeouts: Vec<_> = records.iter().map(summary).collect();
         let mut text = String::new();
@@ -46,10 +45,23 @@ impl Report {
             let _ = writeln!(text, "{next:27} {state:10} {attempt:>3}  {id}{queue}  {error}");
         }
         if let Some(next) = &next {
-            let _ = writeln!(text, "more: --after '{}'", plain(next));
+            let _ = writeln!(text, "more: --after {next}");
         }
         self.write(&json!({"timeouts": timeouts, "next": next}), &text)
     }
+}
+
+/// Encodes what a shell would not take as it is.
+fn cursor(last: &Record) -> String {
+    let mut text = format!("{}:", last.next.as_micros());
+    for byte in last.id.as_str().bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte) {
+            text.push(byte.into());
+        } else {
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    text
 }
 
 pub(crate) fn summary(record: &Record) -> Value {
@@ -106,8 +118,15 @@ fn show(value: &Value) -> String {
     }
 }
 
-/// Escapes control characters, so that no payload or error controls the terminal.
+/// Escapes control characters and those without a shape, so that no payload or error controls the
+/// terminal or the order of a line.
 pub(crate) fn plain(text: &str) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    let is_hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    };
+    let escape = |c: char| if is_hidden(c) { c.escape_default().to_string() } else { c.into() };
     text.chars().map(escape).collect()
 }

@@ -141,6 +141,26 @@ fn lists_have_filters_and_continue_where_the_last_one_ended() {
     }
 }
 
+/// An operator pastes the hint into a shell.
+#[test]
+fn a_list_continues_after_an_id_that_is_hostile_to_a_shell_or_terminal() {
+    let file = File::new();
+    let store = SqliteStore::open(&file.path).expect("open");
+    schedule(&store, "a '$(reboot)'\\%\n\u{1b}[2J\u{202e}é", 2_000, b"");
+    schedule(&store, "b", 3_000, b"");
+    let output = file.run(&["list", "--prefix", "a", "--limit", "1"]);
+    assert!(!text(&output.stdout).contains("more"), "{output:?}");
+    let output = file.run(&["list", "--limit", "2"]);
+    let (list, hint) = text(&output.stdout).split_once("more: --after ").expect("there are more");
+    assert!(list.contains("$(reboot)'\\%\\n\\u{1b}[2J\\u{202e}é"), "{list}");
+    let cursor = hint.trim_end();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "%-_./:".contains(c);
+    assert!(cursor.chars().all(is_plain), "{cursor}");
+    assert_eq!(ids(&file.json(&["list", "--limit", "1", "--after", cursor]).1), ["b"]);
+    let next = &file.json(&["list", "--limit", "2"]).1["next"];
+    assert_eq!(next, cursor);
+}
+
 #[test]
 fn requeue_takes_one_or_those_that_fit() {
     let file = File::new();

@@ -316,13 +316,20 @@ impl SqliteStore {
 
     /// Makes the file as small as its records allow. Calls that write wait meanwhile. Returns
     /// whether it has become smaller.
+    ///
+    /// Meanwhile it needs the size of the file twice: in the log beside it, and in the folder for
+    /// temporary files, which `SQLITE_TMPDIR` can name.
     pub fn compact(&self) -> StoreResult<bool> {
         let writer = self.shared.writer.lock();
         let pages = || writer.pragma_query_value(None, "page_count", |row| row.get::<_, u64>(0));
         let compact = || {
             let before = pages()?;
             writer.execute(&format!("{CLEAN} {STALE}"), ("", None::<&str>, i64::MAX))?;
-            writer.execute_batch("VACUUM")?;
+            // The copy of a large file would need as much memory.
+            writer.execute_batch("PRAGMA temp_store = FILE")?;
+            let vacuumed = writer.execute_batch("VACUUM");
+            writer.execute_batch("PRAGMA temp_store = MEMORY")?;
+            vacuumed?;
             writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
             Ok(pages()? < before)
         };
@@ -1469,6 +1476,36 @@ mod tests {
         };
         store.shared.writer.lock().commit_hook(Some(hook));
         (commit, go)
+    }
+
+    /// The copy of a large file would need as much memory. SQLite removes the name of its temporary
+    /// file at once.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn compact_copies_to_a_file_and_not_to_memory() {
+        let (_folder, store) = open();
+        let large = NewTimeout::new("large", at(0), vec![7; 200_000]).expect("valid");
+        write(&store, &[Command::Schedule(large)]);
+        let has_file = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&has_file);
+        let look = move || {
+            let open = fs::read_dir("/proc/self/fd").expect("proc");
+            let names = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+            let is_temporary = |name: PathBuf| name.to_string_lossy().contains("/etilqs_");
+            seen.fetch_add(names.map(is_temporary).filter(|found| *found).count() as u64, Relaxed);
+            false
+        };
+        store
+            .shared
+            .writer
+            .lock()
+            .execute_batch("PRAGMA cache_size = 9; PRAGMA cache_spill = 9")
+            .expect("valid");
+        store.shared.writer.lock().progress_handler(1, Some(look));
+        store.compact().expect("compact");
+        store.shared.writer.lock().progress_handler(1, None::<fn() -> bool>);
+        assert!(has_file.load(Relaxed) > 0);
+        write(&store, &[schedule("a", 0)]);
     }
 
     #[test]

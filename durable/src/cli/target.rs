@@ -81,7 +81,10 @@ impl Target {
                 std::future::pending::<()>().await;
             }
         };
-        runtime.block_on(page.serve(listener, interrupt)).map_err(|error| match error.kind() {
+        let served = runtime.block_on(page.serve(listener, interrupt));
+        // A request may wait for the store.
+        runtime.shutdown_background();
+        served.map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
             _ => error.into(),
         })

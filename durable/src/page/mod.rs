@@ -8,10 +8,13 @@ mod view;
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, IntoFuture as _, pending, poll_fn},
     io,
     net::{SocketAddr, TcpListener},
+    pin::pin,
     sync::Arc,
+    task::Poll,
+    time::Duration,
 };
 
 use axum::{
@@ -24,7 +27,10 @@ use axum::{
 };
 use maud::Markup;
 use pollster::FutureExt as _;
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::sleep,
+};
 
 use self::view::Snapshot;
 use crate::{
@@ -46,6 +52,9 @@ const ROWS: usize = 50;
 const READERS: usize = 4;
 
 const TOKEN: usize = 16;
+
+/// How long requests under way may delay the end.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A page for browsers that shows a store: counts, what is due by the hour, queues, dead timeouts,
 /// workers.
@@ -122,7 +131,8 @@ impl Page {
     }
 
     /// Serves the page until a future ends, on the `tokio` runtime of the caller, which needs its
-    /// drivers.
+    /// drivers. Then waits for requests under way, for 5 seconds at most. Others, such as of a
+    /// client that has sent half of one, keep the store open until the client or the runtime ends.
     ///
     /// # Errors
     ///
@@ -136,7 +146,25 @@ impl Page {
         self.check(listener.local_addr()?)?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, self.router()).with_graceful_shutdown(until).await
+        let (ending, ended) = oneshot::channel();
+        let until = async {
+            until.await;
+            // The server waits for requests.
+            let _ = ending.send(());
+        };
+        let limit = async {
+            match ended.await {
+                Ok(()) => sleep(GRACE).await,
+                Err(_) => pending().await,
+            }
+        };
+        let server = axum::serve(listener, self.router()).with_graceful_shutdown(until);
+        let (mut server, mut limit) = (pin!(server.into_future()), pin!(limit));
+        poll_fn(|context| match server.as_mut().poll(context) {
+            Poll::Pending => limit.as_mut().poll(context).map(Ok),
+            ended @ Poll::Ready(_) => ended,
+        })
+        .await
     }
 
     fn check(&self, address: SocketAddr) -> io::Result<()> {
@@ -313,6 +341,26 @@ mod tests {
         for token in ["", "0123456789abcde", "0123456789abcde\u{e9}", "0123456789 abcdef"] {
             page().token(token).check(at("127.0.0.1:80")).expect_err("not a token");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_sent_half_a_request_delays_the_end_only_for_a_moment() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = tokio::spawn(page().serve(listener, async { drop(stopped.await) }));
+        let send = |request: &'static str| async move {
+            let stream = tokio::net::TcpStream::connect(address).await.expect("connect");
+            stream.writable().await.expect("open");
+            assert_eq!(stream.try_write(request.as_bytes()).expect("send"), request.len());
+            stream
+        };
+        let _half = send("GET / HTTP/1.1\r\nHost: local").await;
+        let whole = send("GET /style.css HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        whole.readable().await.expect("an answer, so the first one is open");
+        drop(stop);
+        let served = tokio::time::timeout(2 * GRACE, served).await.expect("it ends");
+        served.expect("no panic").expect("serve");
     }
 
     #[tokio::test]

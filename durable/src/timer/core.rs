@@ -7,7 +7,7 @@
 
 use std::{
     fmt, mem,
-    sync::{Arc, Weak, mpsc},
+    sync::{Arc, Weak, atomic::Ordering::SeqCst, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -420,7 +420,7 @@ impl Core {
         self.post.put(|inbox| inbox.returned.push((driver, returned)));
         let mut settlement = match verdict {
             Verdict::Recalled => return,
-            Verdict::Settled => {
+            _ if run.is_acknowledged.load(SeqCst) => {
                 self.counters.acknowledged.add(1);
                 // The next occurrence is not earlier, whatever the transaction knew of missed ones.
                 let next =
@@ -681,6 +681,27 @@ mod tests {
         }
     }
 
+    /// A blocking handler, such as one that returns an error of a later step, has only a reference.
+    #[test]
+    fn a_delivery_that_a_transaction_has_acknowledged_ends_as_acknowledged_in_any_way() {
+        let ends: [fn(Delivery); 3] =
+            [Delivery::acknowledge, |delivery| delivery.retry("too late"), drop];
+        for end in ends {
+            let bench = Bench::new(|_| ());
+            bench.schedule(0, None);
+            bench.turn();
+            let delivery = bench.start_delivery();
+            bench.write(Command::Settle(delivery.claim(), Settlement::Done));
+            delivery.acknowledged_in_transaction();
+            end(delivery);
+            assert_eq!(bench.settled(), None);
+            bench.turn();
+            let stats = bench.core.counters.read();
+            assert_eq!((stats.acknowledged, stats.fenced, stats.retries), (1, 0, 0));
+            assert!(bench.core.is_idle());
+        }
+    }
+
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due
     /// while no timer ran, and the next one is not.
     #[test]
@@ -692,8 +713,9 @@ mod tests {
         let next = bench.clock.now().saturating_add(SECOND);
         bench.write(Command::Settle(delivery.claim(), Settlement::Again(next)));
         delivery.acknowledged_in_transaction();
+        drop(delivery);
         let asks = bench.core.post.inbox.lock().due.values().any(|due| *due == WallTime::MIN);
-        assert!(!asks, "only a pause makes it ask for the queues of the store");
+        assert!(!asks, "it asks the store for its queues without need");
         assert_eq!(bench.turn(), Some(next));
     }
 

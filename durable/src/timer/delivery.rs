@@ -5,7 +5,7 @@ use std::{
     future::{Future, poll_fn},
     sync::{
         Arc, LazyLock, Weak,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -22,10 +22,9 @@ use crate::{
 
 /// A delivery that is under way.
 ///
-/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead),
-/// [`leave`](Self::leave), or
-/// [`acknowledged_in_transaction`](Self::acknowledged_in_transaction). A delivery that is dropped
-/// counts as failed, as with `retry`.
+/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead), or
+/// [`leave`](Self::leave). A delivery that is dropped counts as failed, as with `retry`. After
+/// [`acknowledged_in_transaction`](Self::acknowledged_in_transaction) it ends as acknowledged.
 ///
 /// None of these methods blocks. The next group commit writes the end. If the process is killed
 /// before that, the timeout is delivered again.
@@ -86,6 +85,8 @@ pub(super) struct Run {
     /// if it never does.
     pub(super) started: AtomicU64,
     pub(super) claim: Claim,
+    /// The store knows the end already.
+    pub(super) is_acknowledged: AtomicBool,
     /// `None` once the delivery is void; otherwise tasks that wait for that. Their futures hold
     /// the wakers, so that those of earlier tasks do not stay.
     waiting: Mutex<Option<Vec<Weak<Waker>>>>,
@@ -94,8 +95,9 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(lease: Arc<Lease>, driver: usize, claim: Claim) -> Self {
-        let (started, waiting) = (AtomicU64::new(0), Mutex::new(Some(Vec::new())));
-        Self { lease, driver, started, claim, waiting, stopped: Condvar::new() }
+        let (started, is_acknowledged) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (waiting, stopped) = (Mutex::new(Some(Vec::new())), Condvar::new());
+        Self { lease, driver, started, claim, is_acknowledged, waiting, stopped }
     }
 
     /// The handler starts now. Returns `false` if the delivery was recalled.
@@ -211,8 +213,6 @@ pub(crate) enum Verdict {
     Failed(String, Option<When>),
     Dead(String),
     Left(String),
-    /// The store knows already.
-    Settled,
     /// No handler has seen it.
     Released,
     /// The driver has given it back.
@@ -327,9 +327,13 @@ impl Delivery {
         self.end(Verdict::Left(error.to_string()));
     }
 
-    /// Ends a delivery that a transaction of the handler has acknowledged already.
-    pub fn acknowledged_in_transaction(self) {
-        self.end(Verdict::Settled);
+    /// Says that a transaction of the handler, which has committed, has acknowledged the delivery.
+    /// The handler then ends it in any way: it counts as acknowledged.
+    ///
+    /// After a transaction that was rolled back, this is wrong: the timeout is delivered again, but
+    /// only once the timer and the store have compared what is held, a minute or two later.
+    pub fn acknowledged_in_transaction(&self) {
+        self.run.is_acknowledged.store(true, SeqCst);
     }
 
     fn end(mut self, verdict: Verdict) {

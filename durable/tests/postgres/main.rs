@@ -259,6 +259,7 @@ async fn a_transaction_of_the_user_decides() {
     }
     let record = delivery.record().clone();
     delivery.acknowledged_in_transaction();
+    drop(delivery);
     let transaction = client.transaction().await.expect("begin");
     let again = store.acknowledge_in(&transaction, &record).await.expect("acknowledge");
     assert!(!again, "the claim is void");

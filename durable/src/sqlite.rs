@@ -56,6 +56,10 @@ use crate::{
 const VERSION: u32 = 1;
 const APPLICATION: u32 = 0x6477_6c74;
 
+/// A copy that no store has been opened on. It has no log of its own, so one beside it is of the
+/// file whose place it has taken, and SQLite would spoil the copy with it.
+const COPY: u32 = 0x6477_6c63;
+
 /// The key of `records` is the order of the live records of each queue and priority by time, and
 /// then that of the dead ones. SQLite has no checksums of pages, so each row has one.
 ///
@@ -206,6 +210,10 @@ impl SqliteStore {
     /// not exist is an error.
     pub fn open_read_only(path: impl AsRef<Path>) -> StoreResult<Self> {
         let path = real_path(path.as_ref()).map_err(file_error)?;
+        if is_copy(&path) && beside(&path, "-wal").metadata().is_ok_and(|log| log.len() > 0) {
+            let text = "the log beside this copy is of another file; open it to write first";
+            return Err(StoreError::with_source(StoreErrorReason::Corrupt, text));
+        }
         let writer = connect(&path, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
             VERSION => Self::with(writer, Held::default(), path, None, true),
@@ -248,6 +256,9 @@ impl SqliteStore {
     fn open_file(path: &Path, is_checked: bool) -> StoreResult<Self> {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
+        if is_copy(&path) {
+            empty_log(&path).map_err(file_error)?;
+        }
         Self::open_locked(path, Some(lock), is_checked)
     }
 
@@ -283,8 +294,13 @@ impl SqliteStore {
 
     /// Writes a copy of the store, as it is at one moment, to a new file. Timers go on meanwhile.
     ///
-    /// To restore, open the copy. Timeouts that were delivered after the backup are delivered
-    /// again.
+    /// To restore, stop the process that has the store open, put the copy in the place of its
+    /// file, and open it. Timeouts that were delivered after the backup are delivered again.
+    ///
+    /// If that process was killed, it has left a log beside its file, with the ending `-wal`. The
+    /// first [`open`](Self::open) of a copy empties it. **Put no other file there**, such as a copy
+    /// that was opened, other than to read it: SQLite would apply the log to it, and destroy it.
+    /// Write a copy of that file by `backup`, and put this one there.
     ///
     /// # Examples
     ///
@@ -309,7 +325,10 @@ impl SqliteStore {
         let name =
             path.to_str().ok_or_else(|| file_error(io::ErrorKind::InvalidFilename.into()))?;
         // No claim waits for a connection of its own.
-        let copy = || self.connection()?.execute("VACUUM INTO ?", [name]);
+        let copy = || {
+            self.connection()?.execute("VACUUM INTO ?", [name])?;
+            Connection::open(path)?.pragma_update(None, "application_id", COPY)
+        };
         copy().map_err(store_error)?;
         file.sync_all().map_err(file_error)
     }
@@ -998,12 +1017,45 @@ impl Drop for Lock {
     }
 }
 
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Returns whether a file is a [`COPY`]. SQLite reads an immutable file without the log beside it.
+fn is_copy(path: &Path) -> bool {
+    let Some(name) = path.to_str() else { return false };
+    let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let file = Connection::open_with_flags(format!("file:{name}?immutable=1"), flags);
+    file.and_then(|file| number(&file, "application_id")).is_ok_and(|found| found == COPY)
+}
+
+fn empty_log(path: &Path) -> io::Result<()> {
+    match File::options().write(true).truncate(true).open(beside(path, "-wal")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        log => log?.sync_all(),
+    }
+}
+
+/// Makes a copy the file of a store. That is in the file itself before there is a log.
+fn adopt(copy: &Connection) -> rusqlite::Result<()> {
+    let read = |row: &Row<'_>| row.get(0);
+    let mode: String = copy.pragma_update_and_check(None, "journal_mode", "DELETE", read)?;
+    if mode != "delete" {
+        return Err(damaged("the copy has a log"));
+    }
+    // Then the end of its journal is durable as well.
+    copy.pragma_update(None, "synchronous", "EXTRA")?;
+    copy.pragma_update(None, "application_id", APPLICATION)
+}
+
 /// Locks a file beside another one. SQLite's own locks would not outlast an operation.
 fn lock_beside(path: &Path) -> StoreResult<Lock> {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-lock");
     let mut options = File::options();
-    let file = options.write(true).create(true).truncate(false).open(name).map_err(file_error)?;
+    options.write(true).create(true).truncate(false);
+    let file = options.open(beside(path, "-lock")).map_err(file_error)?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(StoreError::new(StoreErrorReason::InUse)),
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
@@ -1024,13 +1076,21 @@ fn connect(path: &Path, is_read_only: bool) -> rusqlite::Result<Connection> {
     // The file of another program stays as it is.
     let tables = connection
         .query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get::<_, u32>(0))?;
-    if tables > 0 && number(&connection, "application_id")? != APPLICATION {
-        return Err(damaged("another program made the file"));
+    if tables > 0 {
+        match number(&connection, "application_id")? {
+            APPLICATION => (),
+            COPY if is_read_only => (),
+            COPY => adopt(&connection)?,
+            _ => return Err(damaged("another program made the file")),
+        }
+    }
+    if !is_read_only {
+        let log = "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+            PRAGMA wal_autocheckpoint = 16000;";
+        connection.execute_batch(log)?;
     }
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-        PRAGMA wal_autocheckpoint = 16000; PRAGMA temp_store = MEMORY;
-        PRAGMA cache_size = -{CACHE}; PRAGMA cache_spill = -48000;"
+        "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -{CACHE}; PRAGMA cache_spill = -48000;"
     ))?;
     Ok(connection)
 }

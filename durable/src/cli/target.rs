@@ -39,9 +39,12 @@ impl Target {
 
     pub(crate) fn sqlite(&self, is_read: bool) -> Result<SqliteStore, Failure> {
         let path = self.file()?;
-        // Unlike `open`, this does not create the file.
-        let store = SqliteStore::open_read_only(path)?;
-        Ok(if is_read { store } else { SqliteStore::open(path)? })
+        if is_read {
+            return Ok(SqliteStore::open_read_only(path)?);
+        }
+        // `open` would create the file.
+        path.metadata()?;
+        Ok(SqliteStore::open(path)?)
     }
 
     pub(crate) fn file(&self) -> Result<&Path, Failure> {

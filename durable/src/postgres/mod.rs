@@ -385,7 +385,7 @@ impl PostgresStore {
     /// Acknowledges a delivery within a transaction of its handler. Returns whether the claim is
     /// valid. If not, another worker has the timeout, and the handler must roll back.
     ///
-    /// After the commit, end the delivery with
+    /// After the commit, call
     /// [`acknowledged_in_transaction`](crate::Delivery::acknowledged_in_transaction).
     pub async fn acknowledge_in(
         &self,

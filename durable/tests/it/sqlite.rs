@@ -159,6 +159,39 @@ fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     assert!(token(&store) > first);
 }
 
+/// The process was killed, so its log is beside the file that the copy replaces.
+#[test]
+fn a_copy_takes_the_place_of_a_file_and_not_its_log() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = |name: &str| folder.path().join(name);
+    let store = SqliteStore::open(path("killed?#%.db")).expect("open");
+    schedule(&store, 0..100).expect("write");
+    store.backup(path("copy")).expect("backup");
+    schedule(&store, 100..900).expect("write");
+    let restore = |copy: &str| {
+        fs::copy(path("killed?#%.db-wal"), path("new?#%.db-wal")).expect("copy");
+        fs::copy(path(copy), path("new?#%.db")).expect("copy");
+    };
+    let live = |store: &SqliteStore| store.list(&all(), 9_999).block_on().expect("list").len();
+    restore("copy");
+    let error = SqliteStore::open_read_only(path("new?#%.db")).expect_err("the log of another");
+    assert_eq!(error.reason(), StoreErrorReason::Corrupt);
+    for count in [100, 150] {
+        let store = SqliteStore::open_checked(path("new?#%.db")).expect("open");
+        assert_eq!(live(&store), count);
+        schedule(&store, 100..150).expect("write");
+    }
+    assert_eq!(live(&SqliteStore::open_read_only(path("copy")).expect("a copy")), 100);
+    // It is a file of its own now, whose log a kill leaves.
+    let store = SqliteStore::open(path("new?#%.db")).expect("open");
+    schedule(&store, 200..300).expect("write");
+    for ending in ["", "-wal"] {
+        let name = |store: &str| path(&format!("{store}?#%.db{ending}"));
+        fs::copy(name("new"), name("later")).expect("copy");
+    }
+    assert_eq!(live(&SqliteStore::open_checked(path("later?#%.db")).expect("open")), 250);
+}
+
 fn all() -> Query {
     Query::Prefix { prefix: String::new(), after: None }
 }

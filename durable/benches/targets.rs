@@ -119,7 +119,7 @@ impl Bench {
             println!("{name:<58} {one:>6} {many:>6} {batch:>6} {batches:>6}");
             rates
         });
-        assert!(timer.finish(LONG));
+        assert!(timer.finish(LONG).wait().expect("finish"));
         grow
     }
 
@@ -169,7 +169,7 @@ impl Bench {
         }
         let seconds = start.elapsed().as_secs_f64();
         for timer in &timers {
-            assert!(timer.finish(LONG));
+            assert!(timer.finish(LONG).wait().expect("finish"));
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let rate = due as f64 / seconds;
@@ -267,7 +267,7 @@ fn sharing<S: Store>(stores: Vec<S>) -> f64 {
         thread::sleep(Duration::from_millis(1));
     }
     let rate = f64::from(COUNT) / timers[0].now().since(due).as_secs_f64();
-    assert!(timers.iter().all(|timer| timer.finish(LONG)));
+    assert!(timers.iter().all(|timer| timer.finish(LONG).wait().expect("finish")));
     rate
 }
 
@@ -285,6 +285,6 @@ fn lateness<S: Store>(store: S) -> f64 {
     while timer.stats().acknowledged < 1_000 {
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     timer.stats().lateness.p99.as_secs_f64() * 1_000.0
 }

@@ -117,7 +117,7 @@ fn parent<S: Store, E: Error + Send + Sync + 'static>(
     while timer.count().wait()?.live > 0 {
         thread::sleep(Duration::from_millis(50));
     }
-    let has_finished = timer.finish(Duration::from_secs(60));
+    let has_finished = timer.finish(Duration::from_secs(60)).wait().expect("finish");
     let delivered = ledger.lock().expect("not poisoned").len();
     println!("the second one delivered the rest: {delivered} of {REMINDERS}");
     if has_finished && delivered == REMINDERS { Ok(()) } else { Err("reminders were lost".into()) }

@@ -93,7 +93,7 @@ fn use_timer(timer: &DurableTimer, drained: &mpsc::Receiver<()>) {
         while timer.count().wait().expect("count").live > 0 {
             let _ = drained.recv_timeout(Duration::from_secs(1));
         }
-        assert!(timer.finish(Duration::from_secs(60)));
+        assert!(timer.finish(Duration::from_secs(60)).wait().expect("finish"));
         tell("end");
         return;
     }

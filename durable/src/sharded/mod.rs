@@ -4,7 +4,7 @@
 mod model;
 mod mover;
 
-use std::{fmt, sync::Arc, thread, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -412,13 +412,19 @@ impl Sharded {
 
     /// Finishes all timers at once, like [`DurableTimer::finish`]. Returns whether all deliveries
     /// and changes have ended.
-    #[must_use]
-    pub fn finish(&self, within: Duration) -> bool {
-        thread::scope(|scope| {
-            let finish = |timer| scope.spawn(move || DurableTimer::finish(timer, within));
-            let all: Vec<_> = self.timers.iter().map(finish).collect();
-            all.into_iter().all(|one| one.join().unwrap_or(false))
-        })
+    pub fn finish(&self, within: Duration) -> Receipt<bool> {
+        let receipts: Vec<_> = self.timers.iter().map(|timer| timer.finish(within)).collect();
+        let all = async move {
+            let mut have_ended = true;
+            for receipt in receipts {
+                have_ended &= receipt.await?;
+            }
+            Ok(have_ended)
+        };
+        let (receipt, calls) = Receipt::of(all, true);
+        // Handlers may make other calls meanwhile.
+        CallThread::default().push(calls);
+        receipt
     }
 
     #[cfg_attr(not(test), expect(clippy::unnecessary_wraps, reason = "tests fail here"))]

@@ -361,12 +361,13 @@ impl Core {
         }
     }
 
-    pub(super) fn finish(&self, within: Duration) -> bool {
-        let deadline = Instant::now().checked_add(within);
-        {
-            let mut phase = self.phase.lock();
-            *phase = Phase::Finishing.max(*phase);
-        }
+    pub(super) fn refuse(&self) {
+        let mut phase = self.phase.lock();
+        *phase = Phase::Finishing.max(*phase);
+    }
+
+    /// Delivers what is due, and shuts down. Blocks until a time at the latest.
+    pub(super) fn finish(&self, deadline: Option<Instant>) -> bool {
         if self.is_virtual {
             self.run_turn(&|claim| self.claim(claim));
         } else {
@@ -382,13 +383,11 @@ impl Core {
     /// Waits for the threads and their calls, so that only the handles of the timer hold the store.
     /// Returns whether they have ended. A later read has a thread of its own, which may run on.
     fn join(&self, deadline: Option<Instant>) -> bool {
-        let this = thread::current().id();
         let awaited: Vec<_> =
             self.threads.lock().iter().map(|thread| thread.thread().id()).collect();
         self.calls.close();
         let runs = |thread: &JoinHandle<()>| {
-            let id = thread.thread().id();
-            !thread.is_finished() && id != this && awaited.contains(&id)
+            !thread.is_finished() && awaited.contains(&thread.thread().id())
         };
         let has_ended = wait_until(deadline, || !self.threads.lock().iter().any(runs));
         self.threads.lock().retain(|thread| !thread.is_finished());

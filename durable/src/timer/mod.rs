@@ -15,7 +15,7 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pollster::block_on;
@@ -541,12 +541,23 @@ impl DurableTimer {
     /// Refuses new timeouts, delivers until no timeout is due or being delivered, and shuts down;
     /// after `within` at the latest. Returns whether all deliveries and changes have ended.
     ///
+    /// The timer goes on to its end though its handles and the receipt are dropped. Await the
+    /// receipt in a task, whose thread the handlers may need.
+    ///
     /// Later timeouts stay in the store. An end of a delivery that the store cannot write, such as
     /// on a damaged page of PostgreSQL, is tried again until the store is closed, also after
     /// `within`.
-    #[must_use]
-    pub fn finish(&self, within: Duration) -> bool {
-        self.core.finish(within)
+    pub fn finish(&self, within: Duration) -> Receipt<bool> {
+        let (timer, deadline) = (self.clone(), Instant::now().checked_add(within));
+        self.core.refuse();
+        let (receipt, calls) = Receipt::of(async move { Ok(timer.core.finish(deadline)) }, false);
+        if self.core.is_virtual {
+            block_on(calls);
+        } else {
+            // It waits for the thread of other calls.
+            CallThread::default().push(calls);
+        }
+        receipt
     }
 }
 

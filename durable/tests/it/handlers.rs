@@ -86,6 +86,24 @@ fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
     assert_eq!((tries.load(SeqCst), timer.stats().acknowledged), (7, 1));
 }
 
+/// The thread of the runtime must not wait for them.
+#[tokio::test]
+async fn a_task_finishes_a_timer_whose_handlers_run_on_its_own_thread() {
+    let runtime = tokio::runtime::Handle::current();
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
+        .build_async(
+            move |task| drop(runtime.spawn(task)),
+            |delivery| async { (delivery, Ok::<_, String>(())) },
+        )
+        .expect("start");
+    timer.schedule("a", Duration::ZERO, b"").await.expect("schedule");
+    let finished = timer.finish(20 * SECOND);
+    let refused = timer.schedule("b", DAY, b"").await;
+    assert!(matches!(refused, Err(DurableError::ShutDown)));
+    assert!(finished.await.expect("finish"));
+    assert_eq!(timer.stats().acknowledged, 1);
+}
+
 struct Panics;
 
 impl Wake for Panics {

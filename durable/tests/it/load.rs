@@ -34,7 +34,7 @@ fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
         Ok(())
     });
     let timer = timer.expect("start");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     let stats = timer.stats();
     assert_eq!((runs.load(SeqCst), stats.acknowledged), (100, 100));
     assert_eq!((stats.overruns, stats.retries, stats.dead, stats.fenced), (0, 0, 0, 0));
@@ -55,11 +55,11 @@ fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
     let timer = timer.expect("start");
     let first: Vec<_> = (0..4).map(|_| begun.recv_timeout(LONG).expect("delivery")).collect();
     let start = Instant::now();
-    assert!(!timer.finish(50 * MILLI), "four handlers run");
+    assert!(!timer.finish(50 * MILLI).wait().expect("finish"), "four handlers run");
     assert!(start.elapsed() < LONG / 6, "it returns in time");
     assert!(matches!(timer.schedule("a", LONG, b"").wait(), Err(DurableError::ShutDown)));
     drop(release);
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(begun.try_iter().count(), 0, "after {first:?}");
     let records = records(&store);
     assert_eq!(records.len(), 396);
@@ -83,7 +83,7 @@ fn the_oldest_timeout_begins_first_while_others_become_due() {
     for number in 0..100 {
         timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
     }
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     let order: Vec<_> = begun.try_iter().collect();
     assert!(order.is_sorted() && order.len() == 100, "{order:?}");
 }

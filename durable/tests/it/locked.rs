@@ -176,7 +176,7 @@ fn a_settlement_that_fails_for_its_record_fails_and_stops_no_other_command() {
             timer.schedule("c", FAR, b"").wait().expect("schedule");
         }
         is_bad.store(false, SeqCst);
-        assert!(timer.finish(FAR));
+        assert!(timer.finish(FAR).wait().expect("finish"));
     }
 }
 
@@ -274,7 +274,7 @@ fn a_timer_on_a_closed_store_ends_though_its_deliveries_cannot_be_settled() {
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     clock.advance(Duration::ZERO);
     deliveries.try_recv().expect("delivery").acknowledge();
-    assert!(timer.finish(Duration::ZERO));
+    assert!(timer.finish(Duration::ZERO).wait().expect("finish"));
 }
 
 /// One command is being tried when the timer ends, and another one waits behind it.
@@ -294,7 +294,7 @@ fn commands_of_locked_records_are_answered_when_their_timer_ends() {
     timer.shutdown();
     let is_end = |answer| matches!(answer, Err(DurableError::ShutDown));
     assert!(is_end(first.wait()) && is_end(second.wait()));
-    assert!(timer.finish(FAR));
+    assert!(timer.finish(FAR).wait().expect("finish"));
     // In virtual time, they wait for the next turn.
     let hooked = RemoteStore::hooked(&SqliteStore::in_memory(), |call| match call {
         Call::Write(_) => locked(),

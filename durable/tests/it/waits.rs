@@ -146,9 +146,9 @@ fn a_timer_that_has_finished_has_made_its_changes() {
     let (store, _, go) = slow(&memory, is_other);
     let timer = DurableTimer::builder(store).build().expect("start");
     drop(timer.pause("q"));
-    assert!(!timer.finish(SECOND / 10), "the pause is under way");
+    assert!(!timer.finish(SECOND / 10).wait().expect("finish"), "the pause is under way");
     go.send(()).expect("the store waits");
-    assert!(timer.finish(20 * SECOND));
+    assert!(timer.finish(20 * SECOND).wait().expect("finish"));
     let queues = memory.queues().block_on().expect("queues");
     assert!(queues.iter().any(|queue| queue.is_paused));
 }
@@ -167,7 +167,7 @@ fn a_handler_calls_its_timer_while_that_finishes() {
         DurableTimer::builder(SqliteStore::in_memory()).build_blocking(handler).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     thread::scope(|scope| {
-        let finished = scope.spawn(|| timer.finish(20 * SECOND));
+        let finished = scope.spawn(|| timer.finish(20 * SECOND).wait().expect("finish"));
         assert!(own.set(timer.clone()).is_ok());
         assert!(finished.join().expect("finish"));
     });

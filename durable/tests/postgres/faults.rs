@@ -95,7 +95,7 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     for _ in 0..3 {
         deliveries.recv_timeout(LONG).expect("delivery").dead("bad");
     }
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     let record = timer.get("a").wait().expect("get").expect("kept");
     assert_eq!(record.state, State::Dead);
     assert_eq!(record.error.as_deref(), Some("the store refused the text of the error"));
@@ -126,7 +126,7 @@ async fn a_store_works_and_ends_within_a_runtime() {
     timer.schedule("a", Duration::ZERO, b"").await.expect("schedule");
     assert_eq!(seen.recv().await.as_deref(), Some("a"));
     timer.get("a").wait().expect("get");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(timer.count().wait().expect("count").live, 0);
     drop(timer);
     drop(store);
@@ -179,7 +179,7 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     let store = PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(timer.stats().acknowledged, 1);
     PostgresStore::migrate_blocking(&app, "delaywheel", NoTls).expect("nothing is missing");
     PostgresStore::migrate_blocking(&app, "other", NoTls).expect_err("it may not make tables");
@@ -206,7 +206,7 @@ fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
     for _ in 0..100 {
         assert_eq!(timer.stats().acknowledged, 1);
     }
-    assert!(!timer.finish(SECOND));
+    assert!(!timer.finish(SECOND).wait().expect("finish"));
     // Otherwise they would wait without an end.
     assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
     drop(waits);

@@ -24,7 +24,7 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     }
     let made = timer.stats().claims - before;
     assert!(made <= 12, "{made} claims for three notifications, each for two lanes");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
 /// Deliveries need more connections for a moment.

@@ -276,7 +276,7 @@ async fn a_transaction_of_the_user_decides() {
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "sql");
     delivery.acknowledge();
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     assert_eq!(seen.recv_timeout(LONG).expect("a look"), "away");
     put(&other, "after", now);
     assert_eq!(seen.recv_timeout(LONG).expect("a notification"), "after");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
 /// The store cannot tell whether the command, claim or begin took effect, as it gets no answer.
@@ -332,7 +332,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "begin");
         until(|| proxy.has_cut());
     }
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
 /// The server still carries out a claim whose client is gone, and the worker leaves. The default of
@@ -497,7 +497,7 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
     let dead = timer.list(&Query::Dead { after: None }, 9).wait().expect("list");
     assert_eq!(dead[0].id.as_str(), "bad");
     assert!(dead[0].error.as_ref().is_some_and(|error| error.contains(rule)), "{dead:?}");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
 /// Each store has a session of its own, as another process has.
@@ -566,6 +566,6 @@ fn a_cancel_or_schedule_by_another_process_stops_a_delivery() {
         }
         assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
     }
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(timer.stats().fenced, 3);
 }

@@ -133,5 +133,5 @@ fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
         (Some(0), "dry_run        false\nrequeued       1\n".to_owned(), String::new())
     );
     assert_eq!(seen.recv_timeout(LONG).expect("a notification"), "mail");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 }

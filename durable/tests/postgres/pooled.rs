@@ -104,7 +104,7 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     client.batch_execute(NOTE).expect("trigger");
     let (timer, seen) = start(&server);
     deliver(&timer, &seen, "without a pool");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(noted(&mut client), NOTED);
 
     let Some(pool) = PgBouncer::start(&server, &server.parameters(), "") else { return };
@@ -122,7 +122,7 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
         seen.recv_timeout(LONG).expect("delivery");
     }
     deliver(&timer, &seen, "last");
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(noted(&mut client), NOTED);
 }
 
@@ -176,7 +176,7 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
         for _ in 0..100 {
             timer.get("none").await.expect("get");
         }
-        assert!(timer.finish(LONG));
+        assert!(timer.finish(LONG).wait().expect("finish"));
         assert_eq!(timer.count().await.expect("count").live, 0);
         let status = pool.status();
         assert_eq!(status.available, status.size, "all are returned");

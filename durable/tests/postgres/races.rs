@@ -145,7 +145,7 @@ fn race(store: impl Store) {
     }
     let left = timer.list(&Query::Dead { after: None }, COUNT).wait().expect("list");
     let left: BTreeSet<_> = left.iter().map(|record| record.id.as_str()).collect();
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
     let deliveries = deliveries.lock().expect("not poisoned");
     let mut seen = BTreeSet::new();
     for (id, (cancel, reschedule, requeue)) in answers {

@@ -63,5 +63,5 @@ fn three_databases_go_on_without_one() {
     while !late.is_empty() {
         late.remove(&*seen.recv_timeout(LONG).expect("delivery"));
     }
-    assert!(three.finish(LONG));
+    assert!(three.finish(LONG).wait().expect("finish"));
 }

@@ -53,7 +53,7 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
     let (all, encrypted): (i64, i64) = (row.get(0), row.get(1));
     assert!(all >= 2, "{all} connections");
     assert_eq!(all, encrypted);
-    assert!(timer.finish(LONG));
+    assert!(timer.finish(LONG).wait().expect("finish"));
 
     let unknown = PostgresStore::connect_blocking(
         &parameters,

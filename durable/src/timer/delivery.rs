@@ -22,8 +22,8 @@ use crate::{
 
 /// A delivery that is under way.
 ///
-/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead), or
-/// [`leave`](Self::leave). A delivery that is dropped counts as failed, as with `retry`. After
+/// It ends with [`acknowledge`](Self::acknowledge), [`retry`](Self::retry), [`dead`](Self::dead),
+/// or [`leave`](Self::leave). A delivery that is dropped counts as failed, as with `retry`. After
 /// [`acknowledged_in_transaction`](Self::acknowledged_in_transaction) it ends as acknowledged.
 ///
 /// None of these methods blocks. The next group commit writes the end. If the process is killed

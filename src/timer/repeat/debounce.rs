@@ -73,8 +73,8 @@ impl Debounce {
     ///
     /// # Errors
     ///
-    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled, but one may
-    /// wait for an executor thread.
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled, but one
+    /// may wait for an executor thread.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let timer = self.timer.values.shared();

@@ -9,13 +9,16 @@ use crate::time::{WallClock, WallTime};
 /// The least step forward that is noted. Less may be the delay of an earlier answer.
 const STEP: Duration = Duration::from_millis(100);
 
+/// Time for which a step hides shorter ones. A lease that is longer than this is rare.
+const LONG: Duration = Duration::from_secs(3_600);
+
 /// Shows a time that the server's clock has passed already, by less than a round trip. It runs with
 /// the monotonic clock of this process, so this machine's wall clock does not matter.
 #[derive(Debug)]
 pub(super) struct ServerClock {
     /// An upper bound of the time that the server's clock showed at an instant.
     anchor: Mutex<(Instant, WallTime)>,
-    /// When the latest step forward was found, and the longest one.
+    /// When a step forward was found, and its length: the latest, or a longer one before it.
     step: Mutex<Option<(Instant, Duration)>>,
 }
 
@@ -31,9 +34,10 @@ impl ServerClock {
         let expected = self.now();
         let by = shown.since(expected);
         if by >= STEP {
-            // Before the clock shows it.
+            // Before the clock shows it. A shorter one makes no longer one look new.
             let mut step = self.step.lock();
-            *step = Some((Instant::now(), step.map_or(by, |(_, longest)| by.max(longest))));
+            let longer = step.filter(|(found, old)| *old > by && found.elapsed() < LONG);
+            *step = longer.or_else(|| Some((Instant::now(), by)));
         }
         if shown > expected || expected.since(shown) > sent.elapsed() {
             *self.anchor.lock() = (Instant::now(), shown);
@@ -65,6 +69,20 @@ impl WallClock for ServerClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delay_after_a_step_is_no_step_of_that_length() {
+        let start = WallTime::from_micros(1 << 50).expect("valid");
+        let (clock, lease) = (ServerClock::new(start), Duration::from_secs(30));
+        let shown = start.saturating_add(lease);
+        clock.adjust(Instant::now(), shown);
+        assert!(clock.may_mislead(lease));
+        let earlier = |found: Instant| found.checked_sub(lease).expect("an instant");
+        let step = clock.step.lock().take();
+        *clock.step.lock() = step.map(|(found, by)| (earlier(found), by));
+        clock.adjust(Instant::now(), shown.saturating_add(2 * STEP));
+        assert!(!clock.may_mislead(lease));
+    }
 
     #[test]
     fn a_clock_that_is_ahead_follows_a_reading_that_took_less_time() {

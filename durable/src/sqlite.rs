@@ -20,7 +20,7 @@ use std::{
     collections::BTreeSet,
     error::Error,
     fmt,
-    fs::{File, TryLockError},
+    fs::{self, File, TryLockError},
     io, mem,
     num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
@@ -257,7 +257,7 @@ impl SqliteStore {
         let path = real_path(path).map_err(file_error)?;
         let lock = lock_beside(&path)?;
         if is_copy(&path) {
-            empty_log(&path).map_err(file_error)?;
+            remove_log(&path).map_err(file_error)?;
         }
         Self::open_locked(path, Some(lock), is_checked)
     }
@@ -1032,11 +1032,20 @@ fn is_copy(path: &Path) -> bool {
     file.and_then(|file| number(&file, "application_id")).is_ok_and(|found| found == COPY)
 }
 
-fn empty_log(path: &Path) -> io::Result<()> {
+/// Empties and removes a log, and its index.
+fn remove_log(path: &Path) -> io::Result<()> {
     match File::options().write(true).truncate(true).open(beside(path, "-wal")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        log => log?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+        log => log?.sync_all()?,
     }
+    // A process that reads the old file has both open, with an index of the old log.
+    for ending in ["-wal", "-shm"] {
+        match fs::remove_file(beside(path, ending)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+    }
+    Ok(())
 }
 
 /// Makes a copy the file of a store. That is in the file itself before there is a log.

@@ -643,7 +643,11 @@ impl Store for PostgresStore {
         self.shared.connections.leave_time_for(lease);
         let until = now.saturating_add(lease).to_system_time();
         let name = name.map(str::to_owned);
-        let enter = move |store: Self, turn: Turn| async move {
+        let enter = move |store: Self, mut turn: Turn| async move {
+            if name.is_some() {
+                // There may be many records.
+                turn.limit = turn.limit.max(lease / 2);
+            }
             let (id, taken) = run!(turn, transaction session => {
                 let named = if name.is_some() {
                     session.query(sql::LOCK_NAMED, &[&name]).await?
@@ -659,7 +663,8 @@ impl Store for PostgresStore {
             }
             Ok(WorkerId(id.cast_unsigned()))
         };
-        self.task(&self.shared.worker, enter).await
+        // A claim of another queue may be under way on the lane of claims, for long.
+        self.task(&self.shared.keeper, enter).await
     }
 
     async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
@@ -677,8 +682,8 @@ impl Store for PostgresStore {
             if !known.get::<_, bool>(0) || clock.may_mislead(lease) {
                 return Ok(true);
             }
-            // The lease is renewed, and there may be many records.
-            turn.limit = turn.connections.limit(false);
+            // The lease is renewed, and there may be many records. Others wait for this lane.
+            turn.limit = turn.limit.max(lease / 2);
             let taken = run!(turn, transaction session => {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
                 store.take_from(session, &lapsed).await

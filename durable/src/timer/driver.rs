@@ -631,7 +631,9 @@ impl Driver {
     }
 
     fn check(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let runs: Vec<_> = self.runs().filter(|run| !run.is_stopped()).cloned().collect();
+        // The record of one that its handler has acknowledged is gone.
+        let is_open = |run: &&Arc<Run>| !run.is_stopped() && !run.is_acknowledged.load(SeqCst);
+        let runs: Vec<_> = self.runs().filter(is_open).cloned().collect();
         let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
         if claims.is_empty() {
             return Ok(());

@@ -295,8 +295,8 @@ pub(super) const LOCK_NAMED: &str = "SELECT id FROM {schema}.workers WHERE name 
 pub(super) const END_LEASES: &str = "
     UPDATE {schema}.workers SET lease_until = to_timestamp(0), name = NULL WHERE id = ANY($1)";
 
-/// Makes records of these workers pending that have other tokens, but for those that are locked. The
-/// server hashes the tokens of a subquery, and compares each record with all of an array.
+/// Makes records of these workers pending that have other tokens, but for those that are locked.
+/// The server hashes the tokens of a subquery, and compares each record with all of an array.
 pub(super) const TAKE: &str = "
     UPDATE {schema}.timeouts t SET
         state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')

@@ -16,7 +16,7 @@ use super::{
     value::SharedTimer,
 };
 use crate::{
-    clock::{Driven, Reading, TickClock},
+    clock::{Driven, Reading},
     sync::ThreadId,
     tick::Tick,
     ticks::Nanos,
@@ -127,8 +127,8 @@ impl<S: ShardState> SharedTimer<S> {
             let shard = self.shards.wait_for(index);
             // The wait is a part of the lateness. A clock of the user is not read under a lock, and
             // what is due since has not been compared with the wall clock.
-            let clock = Some(&self.shards.clock).filter(|clock| clock.is_system);
-            let elapsed = clock.map_or(read.elapsed, TickClock::elapsed);
+            let clock = &self.shards.clock;
+            let elapsed = if clock.is_system { clock.elapsed() } else { read.elapsed };
             self.expire_shard(shard, Reading { elapsed, ..read }, steps, batch);
         }
         self.wake_receivers(batch);
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::{Clock as _, ManualClock},
+        clock::{Clock as _, ManualClock, TickClock},
         timer::{
             TimeoutKey, Timer, ValueTimer,
             reaper::{Clients, fall_asleep, round, wake_up},

@@ -85,6 +85,13 @@ impl Command {
         }
     }
 
+    pub(crate) fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Schedule(new) => new.payload.len(),
+            _ => 0,
+        }
+    }
+
     /// Returns the time at which the command makes the record due, if it does; [`WallTime::MIN`] if
     /// only the record tells.
     #[must_use]

@@ -563,11 +563,8 @@ impl Store for PostgresStore {
         let commands = commands.to_vec();
         let call = move |store: Self, mut turn: Turn| async move {
             // A slow network takes a second for each MiB.
-            let payloads = commands.iter().map(|command| match command {
-                Command::Schedule(new) => new.payload.len() as u64,
-                _ => 0,
-            });
-            turn.limit += Duration::from_secs(payloads.sum::<u64>() >> 20);
+            let bytes: usize = commands.iter().map(Command::payload_bytes).sum();
+            turn.limit += Duration::from_secs(bytes as u64 >> 20);
             store.carry_out(&turn, now, &commands).await
         };
         self.task(lane, call).await

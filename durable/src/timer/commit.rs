@@ -180,7 +180,7 @@ impl Waiting {
                 break;
             }
             commands += job.commands.len();
-            bytes += job.commands.iter().map(payload).sum::<usize>();
+            bytes += job.commands.iter().map(Command::payload_bytes).sum::<usize>();
             let is_full = !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES);
             let is_held = job.is_of(&self.aside.ids);
             // A command of the group that fails must not come behind a later one of its id.
@@ -588,13 +588,6 @@ fn reply(
             total.add(1);
         }
         Reply::Paused(..) => (),
-    }
-}
-
-fn payload(command: &Command) -> usize {
-    match command {
-        Command::Schedule(new) => new.payload.len(),
-        _ => 0,
     }
 }
 

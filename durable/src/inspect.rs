@@ -9,16 +9,14 @@ use crate::{
     error::{StoreErrorReason, StoreResult},
     store::{Query, QueueState, Store},
     time::WallTime,
+    timer::LOCKED,
 };
 
-/// Time for which a change waits for a record that another transaction has locked, as one of a
-/// timer does.
-const LOCKED: Duration = Duration::from_secs(10);
-
-/// Time between its tries.
+/// Time between the tries of a change.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Makes a change, again and again while another transaction has locked its record. Blocks.
+/// Makes a change, again and again while another transaction has locked its record, for as long as
+/// a timer does. Blocks.
 #[doc(hidden)]
 pub fn change<R>(mut call: impl FnMut() -> StoreResult<R>) -> StoreResult<R> {
     let limit = Instant::now() + LOCKED;

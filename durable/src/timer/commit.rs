@@ -59,7 +59,7 @@ const MAX_LOCKED: usize = 4;
 const TRIES: usize = 16;
 
 /// Time for which a caller waits for a locked record, after its command was set aside.
-const LOCKED: Duration = Duration::from_secs(10);
+pub(crate) const LOCKED: Duration = Duration::from_secs(10);
 
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,

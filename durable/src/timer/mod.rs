@@ -20,12 +20,15 @@ use std::{
 
 use pollster::block_on;
 
-pub(crate) use self::executor::{CallThread, contained};
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},
     policy::Backoff,
     stats::{DurableStats, Latency},
+};
+pub(crate) use self::{
+    commit::LOCKED,
+    executor::{CallThread, contained},
 };
 use self::{
     commit::{Caller, Job, Reply},

@@ -298,7 +298,7 @@ impl SqliteStore {
     /// file, and open it. Timeouts that were delivered after the backup are delivered again.
     ///
     /// If that process was killed, it has left a log beside its file, with the ending `-wal`. The
-    /// first [`open`](Self::open) of a copy empties it. **Put no other file there**, such as a copy
+    /// first [`open`](Self::open) of a copy removes it. **Put no other file there**, such as a copy
     /// that was opened, other than to read it: SQLite would apply the log to it, and destroy it.
     /// Write a copy of that file by `backup`, and put this one there.
     ///
@@ -1048,7 +1048,7 @@ fn remove_log(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a copy the file of a store. That is in the file itself before there is a log.
+/// Marks a copy as the file of a store. Without a log, the mark goes into the file itself.
 fn adopt(copy: &Connection) -> rusqlite::Result<()> {
     let read = |row: &Row<'_>| row.get(0);
     let mode: String = copy.pragma_update_and_check(None, "journal_mode", "DELETE", read)?;

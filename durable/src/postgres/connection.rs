@@ -81,8 +81,8 @@ const OPTIONS: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off
 /// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);
 
-/// Time after which a connection is given up whose server owes an answer, though its machine may
-/// acknowledge each byte. The server ends a statement before that.
+/// Time for which a call waits for an answer of the server. Then it closes the connection, even if
+/// the server's machine acknowledges each byte. The server ends a statement before that.
 const SILENCE: Duration = Duration::from_secs(35);
 
 /// The least such time of calls during which a worker cannot renew its lease.
@@ -234,8 +234,8 @@ pub(super) fn connect_by(tls: impl Tls) -> Connect {
                     Poll::Ready(()) => Poll::Ready(true),
                     Poll::Pending => gone.as_mut().poll(context).map(|_| false),
                 });
-                // It tells the server of its end, unless the server owes an answer. A statement
-                // that nobody waits for must not keep locks, or a session.
+                // The connection tells the server of its end. If the server still runs a statement,
+                // ask it to cancel that: no caller waits for it, and it may keep locks.
                 if !has_ended.await && timeout(FAREWELL, pass_on).await.is_err() {
                     let _ = timeout(QUICK, cancel.cancel_query(tls)).await;
                 }
@@ -401,8 +401,8 @@ impl Connections {
         Some(client)
     }
 
-    /// Closes the connections that nobody waits for: a server that owes an answer on one may be
-    /// silent on these too.
+    /// Closes the connections that no call uses. A server that did not answer on one connection may
+    /// be silent on these too.
     fn forget(&self) {
         self.pool.retain(|_, _| false);
         self.listening.lock().take();

@@ -40,7 +40,7 @@ fn calls_that_are_dropped_before_their_turn_are_not_made() {
     timer
         .history(None, None, 1)
         .wait()
-        .expect("it does not wait for the read before, which nobody polls");
+        .expect("this read needs no task that polls the earlier one");
     first.block_on().expect("history");
     let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
     assert_eq!(made, 2);

@@ -67,7 +67,8 @@ fn one_call_without_an_answer_ends_all_connections_that_may_be_silent() {
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("c"), "it listens again");
 }
 
-/// The server ends the statement of a connection that was given up, and its session.
+/// The store closes a connection that gets no answer. The server then ends the statement and the
+/// session.
 #[test]
 fn a_statement_that_takes_too_long_keeps_no_lock_and_no_session() {
     let Some((_server, store, mut client, now)) = stored() else { return };

@@ -99,7 +99,9 @@ impl Repeat {
     ) -> Result<Option<WallTime>, InputError> {
         match self.missed {
             Missed::All => self.after(due, due),
-            Missed::Once | Missed::Skip => self.after(due, now.max(due)),
+            Missed::Once => self.after(due, now.max(due)),
+            // What is due exactly now is not missed.
+            Missed::Skip => self.after(due, now.saturating_sub(Duration::from_micros(1)).max(due)),
         }
     }
 

@@ -82,7 +82,8 @@ pub enum StoreErrorReason {
     /// `PostgresStore::migrate`.
     #[error("tables are missing or older than this program")]
     NotMigrated,
-    /// The database server cannot be reached. Nothing was changed.
+    /// The database server cannot be reached, or another program has the file locked. Nothing was
+    /// changed.
     #[error("database is unavailable")]
     Unavailable,
     /// Another transaction has locked the record, for longer than a command waits, or the store

@@ -355,26 +355,49 @@ impl SqliteStore {
         compact().map_err(store_error)
     }
 
-    fn select(
-        &self,
-        held: &Held,
-        tables: &str,
-        condition: &str,
-        parameters: impl Params,
-    ) -> StoreResult<Vec<Record>> {
-        self.read(|reader| {
-            let sql = format!("{COLUMNS} {tables} WHERE {condition}");
-            let mut statement = reader.prepare_cached(&sql)?;
-            statement.query_map(parameters, |row| held.read_row(row))?.collect()
-        })
+    /// Returns a connection of its own that sees the records as they are now, and their claims.
+    fn snapshot(&self) -> rusqlite::Result<(Connection, FxHashMap<TimeoutId, Hold>)> {
+        let reader = self.connection()?;
+        // Between the commit of a transaction and its end, the claims differ from the records.
+        let _writer = self.shared.writer.lock();
+        let held = self.shared.held.lock();
+        reader.execute_batch("BEGIN; SELECT epoch FROM store")?;
+        Ok((reader, held.claims.holds.clone()))
     }
 
-    /// Returns the queues. Another process may have added some to a file that is only read.
-    fn known_queues(&self, held: &mut Held) -> StoreResult<Vec<QueueState>> {
-        if self.shared.is_read_only {
-            self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
+    /// Lists on a connection of its own, so that no other call waits.
+    fn read_list(&self, query: &Query, limit: usize) -> rusqlite::Result<Vec<Record>> {
+        let (reader, holds) = self.snapshot()?;
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let (dead, from, until, after) = match query {
+            Query::Prefix { prefix, after } => {
+                // The upper bound has more bytes than an id can have.
+                let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
+                let after = after.as_ref().map_or("", TimeoutId::as_str);
+                let condition = "id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?";
+                return select(&reader, &holds, BY_ID, condition, (prefix, end, after, most));
+            }
+            Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
+            Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
+        };
+        let start = (from, "");
+        let after = after.as_ref().map(|(next, id)| (*next, id.as_str()));
+        let (next, id) = after.map_or(start, |after| after.max(start));
+        let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
+            AND next < ? ORDER BY next, id LIMIT ?";
+        let mut queues = Queues::default();
+        read_queues(&reader, &mut queues)?;
+        let mut records = Vec::new();
+        for queue in queues.list() {
+            for priority in Priority::ALL {
+                let (part, next) = ((queue.name.as_str(), priority as u8), next.as_micros());
+                let place = (dead, part.0, part.1, next, id, until, most);
+                records.append(&mut select(&reader, &holds, "records", condition, place)?);
+            }
         }
-        Ok(held.claims.queues.list())
+        records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        records.truncate(limit);
+        Ok(records)
     }
 
     /// Makes a change that may void claims. If it does, tells the timers, and has the next claims
@@ -451,37 +474,7 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
-        // Between the commit of a transaction and its end, the claims differ from the records.
-        let _writer = self.shared.writer.lock();
-        let mut held = self.shared.held.lock();
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let (dead, from, until, after) = match query {
-            Query::Prefix { prefix, after } => {
-                // The upper bound has more bytes than an id can have.
-                let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
-                let after = after.as_ref().map_or("", TimeoutId::as_str);
-                let condition = "id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?";
-                return self.select(&held, BY_ID, condition, (prefix, end, after, limit));
-            }
-            Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
-            Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
-        };
-        let start = (from, "");
-        let after = after.as_ref().map(|(next, id)| (*next, id.as_str()));
-        let (next, id) = after.map_or(start, |after| after.max(start));
-        let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
-            AND next < ? ORDER BY next, id LIMIT ?";
-        let mut records = Vec::new();
-        for queue in self.known_queues(&mut held)? {
-            for priority in Priority::ALL {
-                let (part, next) = ((queue.name.as_str(), priority as u8), next.as_micros());
-                let place = (dead, part.0, part.1, next, id, until, limit);
-                records.extend(self.select(&held, "records", condition, place)?);
-            }
-        }
-        records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
-        records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(records)
+        self.read_list(query, limit).map_err(store_error)
     }
 
     async fn count(&self) -> StoreResult<Counts> {
@@ -673,7 +666,12 @@ impl Store for SqliteStore {
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        self.known_queues(&mut self.shared.held.lock())
+        let mut held = self.shared.held.lock();
+        // Another process may have added some to a file that is only read.
+        if self.shared.is_read_only {
+            self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
+        }
+        Ok(held.claims.queues.list())
     }
 
     fn listen(&self, notice: Notice) {
@@ -898,10 +896,6 @@ impl Held {
         found.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         batch.records = found;
         Ok(())
-    }
-
-    fn read_row(&self, row: &Row<'_>) -> rusqlite::Result<Record> {
-        read_row(row).map(|record| self.claims.view(record))
     }
 }
 
@@ -1223,6 +1217,22 @@ fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> ru
     transaction.commit()
 }
 
+fn select(
+    reader: &Connection,
+    holds: &FxHashMap<TimeoutId, Hold>,
+    tables: &str,
+    condition: &str,
+    parameters: impl Params,
+) -> rusqlite::Result<Vec<Record>> {
+    let mut statement = reader.prepare(&format!("{COLUMNS} {tables} WHERE {condition}"))?;
+    let read = |row: &Row<'_>| {
+        let record = read_row(row)?;
+        let hold = holds.get(&record.id);
+        Ok(view(record, hold))
+    };
+    statement.query_map(parameters, read)?.collect()
+}
+
 fn find(
     connection: &Connection,
     id: &TimeoutId,
@@ -1405,7 +1415,7 @@ fn store_error(error: rusqlite::Error) -> StoreError {
         None | Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             StoreErrorReason::Corrupt
         }
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreErrorReason::InUse,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreErrorReason::Unavailable,
         Some(_) => StoreErrorReason::Other,
     };
     StoreError::with_source(reason, error)
@@ -1598,6 +1608,30 @@ mod tests {
             assert_eq!(begin.join().expect("no panic"), [Begun::Void]);
             assert_eq!(get.join().expect("no panic").expect("get"), None);
         });
+    }
+
+    #[test]
+    fn a_long_list_sees_one_moment_and_delays_nothing() {
+        let (_folder, store) = open();
+        let worker = enter(&store);
+        write(&store, &[schedule("a", 10)]);
+        claim(&store, worker);
+        let (reader, holds) = store.snapshot().expect("snapshot");
+        write(&store, &[Command::Cancel(TimeoutId::new("a").expect("valid")), schedule("b", 10)]);
+        assert_eq!(ids(&claim(&store, worker)), ["b"]);
+        let seen = select(&reader, &holds, "records", "TRUE", ()).expect("select");
+        assert_eq!((ids(&seen), seen[0].state), (vec!["a"], State::Claimed));
+    }
+
+    /// It may be a shell for SQL, with a transaction open.
+    #[test]
+    fn a_lock_of_another_program_is_not_one_of_another_store() {
+        let (folder, store) = open();
+        let other = Connection::open(folder.path().join("timeouts.db")).expect("open");
+        other.execute_batch("BEGIN IMMEDIATE").expect("lock");
+        store.shared.writer.lock().busy_timeout(Duration::ZERO).expect("set");
+        let refused = store.write(at(0), &[schedule("a", 10)]).block_on().expect_err("locked");
+        assert_eq!(refused.reason(), StoreErrorReason::Unavailable);
     }
 
     #[test]

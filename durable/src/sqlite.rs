@@ -16,6 +16,8 @@
 //! that is claimed from, a [`Frontier`] remembers how far it has been claimed, and which records
 //! below may be free.
 
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt as _;
 use std::{
     collections::BTreeSet,
     error::Error,
@@ -148,12 +150,14 @@ struct Shared {
     path: PathBuf,
     is_read_only: bool,
     /// Released after the connections are closed. Only a file that the store may change has one.
-    _lock: Option<Lock>,
+    lock: Option<Mutex<Lock>>,
 }
 
 #[derive(Default)]
 struct Held {
     claims: Claims,
+    /// Counts the times that a process has opened the file.
+    epoch: u64,
     /// Records that a transaction may change. Their deliveries wait until it has ended.
     changing: FxHashSet<TimeoutId>,
     /// The process before did not close the file, and no worker has entered since.
@@ -265,7 +269,7 @@ impl SqliteStore {
     fn open_locked(path: PathBuf, lock: Option<Lock>, is_checked: bool) -> StoreResult<Self> {
         let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
-        let mut held = Held { was_killed, cleaned, ..Held::default() };
+        let mut held = Held { epoch, was_killed, cleaned, ..Held::default() };
         held.claims.last_token = epoch << TOKENS;
         read_queues(&writer, &mut held.claims.queues).map_err(store_error)?;
         Self::with(writer, held, path, lock, false)
@@ -287,7 +291,7 @@ impl SqliteStore {
             listeners: Listeners::default(),
             path,
             is_read_only,
-            _lock: lock,
+            lock: lock.map(Mutex::new),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -411,6 +415,26 @@ impl SqliteStore {
             self.shared.listeners.tell_all();
         }
         result
+    }
+
+    /// Locks the file again if a program has removed the lock. Fails if another process has opened
+    /// the file since then: it does not know of the claims of this one.
+    fn keep_lock(&self) -> StoreResult<()> {
+        #[cfg(unix)]
+        if let Some(lock) = &self.shared.lock {
+            let mut lock = lock.lock();
+            if lock.0.metadata().map_err(file_error)?.nlink() == 0 {
+                let again = lock_beside(&self.shared.path)?;
+                let read = |reader: &Connection| {
+                    reader.query_row("SELECT epoch FROM store", (), |row| row.get::<_, u64>(0))
+                };
+                if self.read(read)? != self.shared.held.lock().epoch {
+                    return Err(StoreError::new(StoreErrorReason::InUse));
+                }
+                *lock = again;
+            }
+        }
+        Ok(())
     }
 
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
@@ -543,6 +567,7 @@ impl Store for SqliteStore {
         worker: WorkerId,
         request: &ClaimRequest,
     ) -> StoreResult<Option<ClaimedBatch>> {
+        self.keep_lock()?;
         let mut held = self.shared.held.lock();
         if !held.claims.is_known(worker) {
             return Ok(None);
@@ -583,6 +608,7 @@ impl Store for SqliteStore {
         claims: &[Claim],
         key_limit: Option<NonZeroUsize>,
     ) -> StoreResult<Vec<Begun>> {
+        self.keep_lock()?;
         let is_wary = |state: &Held| {
             let mut holds = claims.iter().filter_map(|claim| state.claims.holds.get(&claim.id));
             holds.any(|hold| state.is_wary(hold.next))
@@ -1498,13 +1524,38 @@ mod tests {
 
     /// A program that is being started has a copy of the lock.
     #[test]
-    #[expect(clippy::used_underscore_binding, reason = "all others only drop it")]
     fn a_store_that_is_dropped_frees_its_file() {
         let (folder, store) = open();
-        let copy = store.shared._lock.as_ref().map(|lock| lock.0.try_clone().expect("copy"));
+        let lock = store.shared.lock.as_ref().expect("it has one");
+        let copy = lock.lock().0.try_clone().expect("copy");
         drop(store);
         SqliteStore::open(folder.path().join("timeouts.db")).expect("open");
         drop(copy);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_store_whose_lock_was_removed_locks_its_file_again_or_begins_nothing() {
+        let (folder, store) = open();
+        let worker = enter(&store);
+        write(&store, &[schedule("a", 10), schedule("b", 10)]);
+        let claims: Vec<_> = claim(&store, worker).iter().map(Record::claim).collect();
+        let path = folder.path().join("timeouts.db");
+        let open = || SqliteStore::open(&path);
+        let remove = || fs::remove_file(beside(&path, "-lock")).expect("remove");
+        remove();
+        assert_eq!(claim(&store, worker), []);
+        assert_eq!(open().expect_err("it is locked").reason(), StoreErrorReason::InUse);
+        assert_eq!(begin(&store, &claims[..1]), [Begun::Begun]);
+        remove();
+        let refused = |call: &str| {
+            let begun = store.begin(at(60), &claims[1..], None).block_on();
+            assert_eq!(begun.expect_err(call).reason(), StoreErrorReason::InUse, "{call}");
+        };
+        let other = open().expect("nothing tells of the first one");
+        refused("another process has the file");
+        drop(other);
+        refused("another process may have delivered it");
     }
 
     /// The record is below the place up to which the worker has claimed.

@@ -3,6 +3,7 @@
 use clap::{Args as Group, Parser, Subcommand};
 use delaywheel_durable::{Name, TimeoutId, WallTime};
 use jiff::{SignedDuration, Timestamp};
+use percent_encoding::percent_decode_str;
 
 use crate::Failure;
 
@@ -167,14 +168,8 @@ fn cursor(text: &str) -> Result<(WallTime, TimeoutId), String> {
     let read = || {
         let (micros, encoded) = text.split_once(':')?;
         let time = WallTime::from_micros(micros.parse().ok()?).ok()?;
-        let mut parts = encoded.split('%');
-        let mut id = parts.next()?.as_bytes().to_vec();
-        for part in parts {
-            let (byte, rest) = part.split_at_checked(2)?;
-            id.push(u8::from_str_radix(byte, 16).ok()?);
-            id.extend(rest.bytes());
-        }
-        Some((time, TimeoutId::new(String::from_utf8(id).ok()?).ok()?))
+        let id = percent_decode_str(encoded).decode_utf8().ok()?;
+        Some((time, TimeoutId::new(id).ok()?))
     };
     read().ok_or_else(|| "this is not a cursor that a list has printed".to_owned())
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use delaywheel_durable::{Attempt, Name, QueueOverview, Record, Repeat};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::Outcome;
@@ -51,17 +52,12 @@ impl Report {
     }
 }
 
-/// Encodes what a shell would not take as it is.
+/// A shell would not take other characters as they are.
+const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b':');
+
 fn cursor(last: &Record) -> String {
-    let mut text = format!("{}:", last.next.as_micros());
-    for byte in last.id.as_str().bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte) {
-            text.push(byte.into());
-        } else {
-            let _ = write!(text, "%{byte:02x}");
-        }
-    }
-    text
+    format!("{}:{}", last.next.as_micros(), utf8_percent_encode(last.id.as_str(), ENCODED))
 }
 
 pub(crate) fn summary(record: &Record) -> Value {

@@ -8,12 +8,10 @@ mod view;
 
 use std::{
     fmt,
-    future::{Future, IntoFuture as _, pending, poll_fn},
+    future::{Future, IntoFuture as _},
     io,
     net::{SocketAddr, TcpListener},
-    pin::pin,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
@@ -29,7 +27,7 @@ use maud::Markup;
 use pollster::FutureExt as _;
 use tokio::{
     sync::{Semaphore, oneshot},
-    time::sleep,
+    time::timeout,
 };
 
 use self::view::Snapshot;
@@ -146,25 +144,14 @@ impl Page {
         self.check(listener.local_addr()?)?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (ending, ended) = oneshot::channel();
-        let until = async {
-            until.await;
-            // The server waits for requests.
-            let _ = ending.send(());
-        };
-        let limit = async {
-            match ended.await {
-                Ok(()) => sleep(GRACE).await,
-                Err(_) => pending().await,
-            }
-        };
-        let server = axum::serve(listener, self.router()).with_graceful_shutdown(until);
-        let (mut server, mut limit) = (pin!(server.into_future()), pin!(limit));
-        poll_fn(|context| match server.as_mut().poll(context) {
-            Poll::Pending => limit.as_mut().poll(context).map(Ok),
-            ended @ Poll::Ready(_) => ended,
-        })
-        .await
+        let (serving, ended) = oneshot::channel::<()>();
+        let has_ended = async { drop(ended.await) };
+        let server = axum::serve(listener, self.router()).with_graceful_shutdown(has_ended);
+        let server = tokio::spawn(server.into_future());
+        until.await;
+        drop(serving);
+        // The server waits for requests.
+        timeout(GRACE, server).await.map_or(Ok(()), |server| server?)
     }
 
     fn check(&self, address: SocketAddr) -> io::Result<()> {
@@ -242,7 +229,7 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
     let after = field(&fields, "after").and_then(|cursor| {
         let (micros, id) = cursor.split_once(':')?;
         let time = WallTime::from_micros(micros.parse().ok()?).ok()?;
-        Some((time, id.try_into().ok()?))
+        Some((time, id.parse().ok()?))
     });
     let read = move |page: &Page| {
         let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1).block_on()?;
@@ -270,7 +257,7 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
 }
 
 async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Response {
-    let Some(id) = field(&fields, "id").and_then(|id| id.try_into().ok()) else {
+    let Some(id) = field(&fields, "id").and_then(|id| id.parse().ok()) else {
         return page.say(StatusCode::BAD_REQUEST, "The id is not valid.");
     };
     let write = |page: &Page| {

@@ -2,7 +2,6 @@
 //! handlers and stores.
 
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,7 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use pollster::block_on;
 
 use super::delivery::Delivery;
@@ -24,55 +23,27 @@ use crate::{
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Hands deliveries to threads, which end when it is dropped. The driver begins none that would
-/// wait for long.
-struct Threads(Arc<Waiting>, usize);
-
-#[derive(Default)]
-struct Waiting {
-    /// `None` ends a thread.
-    queue: Mutex<VecDeque<Option<Delivery>>>,
-    changed: Condvar,
-}
-
-impl Waiting {
-    fn push(&self, delivery: Option<Delivery>) {
-        self.queue.lock().push_back(delivery);
-        self.changed.notify_one();
-    }
-
-    fn next(&self) -> Option<Delivery> {
-        let mut queue = self.queue.lock();
-        while queue.is_empty() {
-            self.changed.wait(&mut queue);
-        }
-        queue.pop_front().flatten()
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        (0..self.1).for_each(|_| self.0.push(None));
-    }
-}
-
-/// Starts threads that run deliveries, and returns a handler that passes these on.
+/// Starts threads that run deliveries, and returns a handler that passes these on. The threads end
+/// when it is dropped. The driver begins no delivery that would wait for long.
 pub(super) fn start_threads(
     count: usize,
     run: &Handler,
 ) -> io::Result<(Handler, Vec<JoinHandle<()>>)> {
-    let threads = Threads(Arc::default(), count);
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Arc::new(Mutex::new(receiver));
     let start = |_| {
-        let (waiting, run) = (Arc::clone(&threads.0), Arc::clone(run));
+        let (receiver, run) = (Arc::clone(&receiver), Arc::clone(run));
         thread::Builder::new().name("delaywheel-handler".to_owned()).spawn(move || {
             // The lock is released before the handler runs.
-            while let Some(delivery) = waiting.next() {
+            let next = || receiver.lock().recv();
+            while let Ok(delivery) = next() {
                 run_contained(|| run(delivery));
             }
         })
     };
     let handles = (0..count).map(start).collect::<io::Result<_>>()?;
-    Ok((Arc::new(move |delivery| threads.0.push(Some(delivery))), handles))
+    // The threads last as long as the sender.
+    Ok((Arc::new(move |delivery| drop(sender.send(delivery))), handles))
 }
 
 /// A thread that makes calls of stores one after the other. It starts with the first ones.

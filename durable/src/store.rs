@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
-    record::{Attempt, Claim, Name, Priority, Record, State, TimeoutId},
+    record::{Attempt, Claim, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     time::{SystemWallClock, WallClock, WallTime},
 };
@@ -353,26 +353,6 @@ impl Query {
         match self {
             Self::Times { after, .. } | Self::Dead { after } => *after = Some((next, id)),
             Self::Prefix { after, .. } => *after = Some(id),
-        }
-    }
-
-    /// Returns whether a record belongs to the list.
-    #[must_use]
-    pub fn matches(&self, record: &Record) -> bool {
-        let place = || (record.next, record.id.clone());
-        match self {
-            Self::Times { from, until, after } => {
-                record.state != State::Dead
-                    && (*from..*until).contains(&record.next)
-                    && after.as_ref().is_none_or(|after| place() > *after)
-            }
-            Self::Prefix { prefix, after } => {
-                record.id.as_str().starts_with(prefix.as_str())
-                    && after.as_ref().is_none_or(|after| record.id > *after)
-            }
-            Self::Dead { after } => {
-                record.state == State::Dead && after.as_ref().is_none_or(|after| place() > *after)
-            }
         }
     }
 }

@@ -164,9 +164,7 @@ pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     inspect::{Overview, QueueOverview},
-    record::{
-        Attempt, AttemptEnd, Claim, Input, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId,
-    },
+    record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
     sharded::Sharded,
     store::{

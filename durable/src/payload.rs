@@ -6,13 +6,7 @@ use std::{any::Any, error::Error};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{
-    error::InputError,
-    record::{Input, TimeoutId},
-    store::NewTimeout,
-    time::WallTime,
-    timer::Delivery,
-};
+use crate::{error::InputError, store::NewTimeout, time::WallTime, timer::Delivery};
 
 /// A type of payloads, whose form has a version.
 ///
@@ -100,7 +94,7 @@ pub enum PayloadError {
 impl NewTimeout {
     /// Creates a timeout like [`new`](Self::new), with a typed payload: see [`Payload`].
     pub fn typed<P: Payload>(
-        id: impl Input<TimeoutId>,
+        id: impl AsRef<str>,
         due: WallTime,
         payload: &P,
     ) -> Result<Self, PayloadError> {

@@ -24,28 +24,6 @@ pub const MAX_PAYLOAD: usize = 1 << 20;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeoutId(Arc<str>);
 
-impl TimeoutId {
-    /// Largest length in bytes.
-    pub const MAX_LEN: usize = 255;
-
-    /// Creates an id from a string.
-    pub fn new(id: impl AsRef<str>) -> Result<Self, InputError> {
-        let id = id.as_ref();
-        match id.len() {
-            0 => Err(InputError::EmptyId),
-            len if len > Self::MAX_LEN => Err(InputError::LongId(len)),
-            _ if id.contains('\0') => Err(InputError::NulInId),
-            _ => Ok(Self(id.into())),
-        }
-    }
-
-    /// Returns the id as a string.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     bytes.fold(0xcbf2_9ce4_8422_2325, step)
@@ -55,27 +33,6 @@ pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 /// U+0000. The default queue has the empty name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Arc<str>);
-
-impl Name {
-    /// Largest length in bytes.
-    pub const MAX_LEN: usize = 64;
-
-    /// Creates a name from a string.
-    pub fn new(name: impl AsRef<str>) -> Result<Self, InputError> {
-        let name = name.as_ref();
-        match name.len() {
-            len if len > Self::MAX_LEN => Err(InputError::LongName(len)),
-            _ if name.contains('\0') => Err(InputError::NulInId),
-            _ => Ok(Self(name.into())),
-        }
-    }
-
-    /// Returns the name as a string.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 /// Which timeouts of a queue go first, of those that are due. Within a priority, the oldest does.
 ///
@@ -96,7 +53,29 @@ impl Priority {
 }
 
 macro_rules! text {
-    ($name:ident: $($text:ty),*) => {
+    ($name:ident, max $max:literal else $too_long:ident, may_be_empty $may_be_empty:literal) => {
+        impl $name {
+            /// Largest length in bytes.
+            pub const MAX_LEN: usize = $max;
+
+            /// Checks a string.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, InputError> {
+                let text = text.as_ref();
+                match text.len() {
+                    0 if !$may_be_empty => Err(InputError::EmptyId),
+                    len if len > Self::MAX_LEN => Err(InputError::$too_long(len)),
+                    _ if text.contains('\0') => Err(InputError::NulInId),
+                    _ => Ok(Self(text.into())),
+                }
+            }
+
+            /// Returns the string.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -117,41 +96,20 @@ macro_rules! text {
             }
         }
 
-        $(
-        impl TryFrom<$text> for $name {
-            type Error = InputError;
-
-            fn try_from(text: $text) -> Result<Self, InputError> {
-                Self::new(text)
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                self.as_str()
             }
         }
-        )*
     };
 }
 
-text!(TimeoutId: &str, String, &String, &TimeoutId);
-text!(Name: &str, String, &String);
+text!(TimeoutId, max 255 else LongId, may_be_empty false);
+text!(Name, max 64 else LongName, may_be_empty true);
 
 impl Borrow<str> for TimeoutId {
     fn borrow(&self) -> &str {
         self.as_str()
-    }
-}
-
-impl AsRef<str> for TimeoutId {
-    fn as_ref(&self) -> &str {
-        self.as_str()
-    }
-}
-
-/// Input of a call that becomes a [`TimeoutId`] or a [`Name`]: one of these, or a text.
-pub trait Input<T>: TryInto<T, Error: Into<InputError>> {}
-
-impl<T, I: TryInto<T, Error: Into<InputError>>> Input<T> for I {}
-
-impl From<std::convert::Infallible> for InputError {
-    fn from(never: std::convert::Infallible) -> Self {
-        match never {}
     }
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use self::mover::Sweep;
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Input, Name, Record, State, TimeoutId, fnv, is_moved},
+    record::{Name, Record, State, TimeoutId, fnv, is_moved},
     repeat::Repeat,
     store::{
         Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
@@ -308,8 +308,8 @@ impl Sharded {
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
-        let id = match id.try_into().map_err(Into::<InputError>::into) {
+    pub fn get(&self, id: impl AsRef<str>) -> Receipt<Option<Record>> {
+        let id = match TimeoutId::new(id) {
             Ok(id) => id,
             Err(error) => return Receipt::failed(error.into()),
         };

@@ -68,8 +68,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    fn new(name: impl TryInto<Name>, handler: Handler, is_blocking: bool) -> Self {
-        let name = name.try_into();
+    fn new(name: impl AsRef<str>, handler: Handler, is_blocking: bool) -> Self {
+        let name = Name::new(name);
         let is_name = name.is_ok();
         let name = name.unwrap_or_default();
         let settings = QueueSettings { name, ..QueueSettings::default() };
@@ -79,7 +79,7 @@ impl Queue {
     /// Creates a queue with a blocking handler, like
     /// [`build_blocking`](DurableTimerBuilder::build_blocking). A name that is not valid is an
     /// error of [`build`](DurableTimerBuilder::build).
-    pub fn blocking<F>(name: impl TryInto<Name>, handler: F) -> Self
+    pub fn blocking<F>(name: impl AsRef<str>, handler: F) -> Self
     where
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
@@ -88,7 +88,7 @@ impl Queue {
 
     /// Creates a queue with an asynchronous handler, like
     /// [`build_async`](DurableTimerBuilder::build_async).
-    pub fn asynchronous<P, F, R, E>(name: impl TryInto<Name>, spawn: P, handler: F) -> Self
+    pub fn asynchronous<P, F, R, E>(name: impl AsRef<str>, spawn: P, handler: F) -> Self
     where
         P: Fn(DeliveryFuture) + Send + Sync + 'static,
         F: Fn(Delivery) -> R + Send + Sync + 'static,
@@ -111,7 +111,7 @@ impl Queue {
 
     /// Creates a queue whose handler passes deliveries on, like
     /// [`build_with`](DurableTimerBuilder::build_with).
-    pub fn with<F>(name: impl TryInto<Name>, handler: F) -> Self
+    pub fn with<F>(name: impl AsRef<str>, handler: F) -> Self
     where
         F: Fn(Delivery) + Send + Sync + 'static,
     {

@@ -578,7 +578,7 @@ mod tests {
         }
 
         fn cancel(&self) {
-            let answer = self.write(Command::Cancel("a".try_into().expect("valid")));
+            let answer = self.write(Command::Cancel("a".parse().expect("valid")));
             assert_eq!(answer, Answer::Cancelled(Cancelled::Delivering));
             self.core.notice(None, WallTime::MIN);
         }
@@ -604,7 +604,7 @@ mod tests {
         let is_idle = || bench.core.is_idle();
         bench.turn();
         assert!(is_idle());
-        let cancel = Command::Cancel("none".try_into().expect("valid"));
+        let cancel = Command::Cancel("none".parse().expect("valid"));
         let reply = Reply::Caller(Box::new(|_| ()));
         bench.core.commit(Job::new(vec![cancel], reply));
         assert!(!is_idle(), "a command is not written");
@@ -853,7 +853,7 @@ mod tests {
             let mut waiting = Vec::new();
             for _ in 0..20 {
                 waiting.extend(begin());
-                bench.write(Command::Cancel("a".try_into().expect("valid")));
+                bench.write(Command::Cancel("a".parse().expect("valid")));
                 bench.core.notice(None, WallTime::MIN);
                 bench.turn();
             }

@@ -36,7 +36,7 @@ use self::{
 };
 use crate::{
     error::{DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    record::{Attempt, Input, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
+    record::{Attempt, MAX_PAYLOAD, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, Calls, Cancelled, Command, Conflict, Counts, NewTimeout, Query, QueueState,
@@ -221,7 +221,7 @@ macro_rules! calls {
             /// not; scheduling it again is safe.
             pub fn schedule(
                 &self,
-                id: impl Input<TimeoutId>,
+                id: impl AsRef<str>,
                 when: impl Into<When>,
                 payload: impl AsRef<[u8]>,
             ) -> Receipt<Scheduled> {
@@ -255,26 +255,26 @@ macro_rules! calls {
             /// ```
             pub fn schedule_repeat(
                 &self,
-                id: impl Input<TimeoutId>,
+                id: impl AsRef<str>,
                 repeat: Repeat,
                 payload: impl AsRef<[u8]>,
             ) -> Receipt<Scheduled> {
-                let id = id.try_into().map_err(Into::into);
+                let id = TimeoutId::new(id);
                 let new =
                     id.and_then(|id| NewTimeout::recurring(&id, self.now_of(&id), repeat, payload));
                 self.submit_one(new.map(Command::Schedule), one!(Scheduled))
             }
 
             /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
-            pub fn cancel(&self, id: impl Input<TimeoutId>) -> Receipt<Cancelled> {
-                let id = id.try_into().map_err(Into::into);
+            pub fn cancel(&self, id: impl AsRef<str>) -> Receipt<Cancelled> {
+                let id = TimeoutId::new(id);
                 self.submit_one(id.map(Command::Cancel), one!(Cancelled))
             }
 
             /// Moves a timeout to another time. Its number of attempts starts at 0 again.
             pub fn reschedule(
                 &self,
-                id: impl Input<TimeoutId>,
+                id: impl AsRef<str>,
                 when: impl Into<When>,
             ) -> Receipt<Rescheduled> {
                 let moved = self.due(id, when).map(|(id, due)| Command::Reschedule(id, due));
@@ -282,11 +282,7 @@ macro_rules! calls {
             }
 
             /// Makes a dead timeout due at `when`. Returns whether it was dead.
-            pub fn requeue(
-                &self,
-                id: impl Input<TimeoutId>,
-                when: impl Into<When>,
-            ) -> Receipt<bool> {
+            pub fn requeue(&self, id: impl AsRef<str>, when: impl Into<When>) -> Receipt<bool> {
                 let moved = self.due(id, when).map(|(id, due)| Command::Requeue(id, due));
                 self.submit_one(moved, one!(Requeued))
             }
@@ -300,21 +296,21 @@ macro_rules! calls {
             /// those that wait for a locked record. The timer takes it until it has ended.
             ///
             /// Of several databases, each is asked, and the first error is returned.
-            pub fn pause(&self, queue: impl Input<Name>) -> Receipt<()> {
-                self.set_paused(queue.try_into().map_err(Into::into), true)
+            pub fn pause(&self, queue: impl AsRef<str>) -> Receipt<()> {
+                self.set_paused(Name::new(queue), true)
             }
 
             /// Resumes a queue.
-            pub fn resume(&self, queue: impl Input<Name>) -> Receipt<()> {
-                self.set_paused(queue.try_into().map_err(Into::into), false)
+            pub fn resume(&self, queue: impl AsRef<str>) -> Receipt<()> {
+                self.set_paused(Name::new(queue), false)
             }
 
             fn due(
                 &self,
-                id: impl Input<TimeoutId>,
+                id: impl AsRef<str>,
                 when: impl Into<When>,
             ) -> Result<(TimeoutId, WallTime), InputError> {
-                let id = id.try_into().map_err(Into::into)?;
+                let id = TimeoutId::new(id)?;
                 let due = when.into().resolve(self.now_of(&id))?;
                 Ok((id, due))
             }
@@ -425,8 +421,8 @@ impl DurableTimer {
     }
 
     /// Returns a timeout; `None` if there is none of that id.
-    pub fn get(&self, id: impl Input<TimeoutId>) -> Receipt<Option<Record>> {
-        let (core, id) = (self.shared(), id.try_into().map_err(Into::<InputError>::into));
+    pub fn get(&self, id: impl AsRef<str>) -> Receipt<Option<Record>> {
+        let (core, id) = (self.shared(), TimeoutId::new(id));
         self.ask(async move { Ok(core.store.get(&id?).await?) })
     }
 
@@ -482,7 +478,7 @@ impl DurableTimer {
     ///     .build_blocking(|_| Err("the printer is off".into()))?;
     /// timer.schedule("report", Duration::ZERO, b"").wait()?;
     /// clock.advance(Duration::ZERO);
-    /// let attempts = timer.history(Some(&"report".try_into()?), None, 10).wait()?;
+    /// let attempts = timer.history(Some(&"report".parse()?), None, 10).wait()?;
     /// assert_eq!(attempts[0].end, AttemptEnd::Failed);
     /// assert_eq!(attempts[0].error.as_deref(), Some("the printer is off"));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -573,11 +569,11 @@ impl NewTimeout {
     /// Creates a timeout of the default queue that replaces the one of the same id, and does not
     /// recur.
     pub fn new(
-        id: impl Input<TimeoutId>,
+        id: impl AsRef<str>,
         due: WallTime,
         payload: impl AsRef<[u8]>,
     ) -> Result<Self, InputError> {
-        let id = id.try_into().map_err(Into::into)?;
+        let id = TimeoutId::new(id)?;
         let payload = payload.as_ref();
         check_payload(payload)?;
         let payload = payload.into();
@@ -600,7 +596,7 @@ impl NewTimeout {
     ///
     /// [`InputError`] if the id or the payload is not valid, or the rule has no such time.
     pub fn recurring(
-        id: impl Input<TimeoutId>,
+        id: impl AsRef<str>,
         now: WallTime,
         repeat: Repeat,
         payload: impl AsRef<[u8]>,
@@ -611,15 +607,15 @@ impl NewTimeout {
     }
 
     /// Sets the queue, whose handler gets it: see [`Queue`].
-    pub fn queue(mut self, queue: impl Input<Name>) -> Result<Self, InputError> {
-        self.queue = queue.try_into().map_err(Into::into)?;
+    pub fn queue(mut self, queue: impl AsRef<str>) -> Result<Self, InputError> {
+        self.queue = Name::new(queue)?;
         Ok(self)
     }
 
     /// Sets the group within the queue, of which at most [`Queue::key_limit`] deliveries run at
     /// once.
-    pub fn key(mut self, key: impl Input<Name>) -> Result<Self, InputError> {
-        self.key = Some(key.try_into().map_err(Into::into)?);
+    pub fn key(mut self, key: impl AsRef<str>) -> Result<Self, InputError> {
+        self.key = Some(Name::new(key)?);
         Ok(self)
     }
 

@@ -225,7 +225,7 @@ fn cancel_and_compact_change_the_file() {
     assert_eq!(text(&output.stderr), "delaywheel-durable: there is no timeout mail/001\n");
     let store = SqliteStore::open(&file.path).expect("open");
     (0..100).for_each(|number| schedule(&store, &format!("{number}"), 1, &[1; 10_000]));
-    let gone = (0..100).map(|number| Change::Cancel(number.to_string().try_into().expect("id")));
+    let gone = (0..100).map(|number| Change::Cancel(number.to_string().parse().expect("id")));
     store.write(at(0), &gone.collect::<Vec<_>>()).block_on().expect("write");
     drop(store);
     let (code, sizes) = file.json(&["compact"]);

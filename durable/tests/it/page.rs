@@ -83,7 +83,7 @@ impl Served {
     }
 
     fn is_dead(&self) -> bool {
-        let id = "order/1".try_into().expect("valid");
+        let id = "order/1".parse().expect("valid");
         self.store
             .get(&id)
             .block_on()

@@ -99,7 +99,7 @@ fn a_call_that_panics_leaves_no_transaction_to_a_later_one() {
     let new = NewTimeout::new("id", now.saturating_add(SECOND), b"").expect("valid");
     let schedules = [new.clone(), new].map(Command::Schedule);
     store.write(now, &schedules).block_on().expect_err("it panics");
-    let cancels = ["none"; 2].map(|id| Command::Cancel(id.try_into().expect("valid")));
+    let cancels = ["none"; 2].map(|id| Command::Cancel(id.parse().expect("valid")));
     store.write(now, &cancels).block_on().expect("a transaction of two statements");
     let left = client.query("SELECT id FROM delaywheel.timeouts", &[]).expect("query");
     assert!(left.is_empty(), "{left:?}");

@@ -29,7 +29,7 @@ fn a_machine_that_loses_its_power_keeps_no_timeout_and_no_key() {
     let held = claim(&store, second, now);
     until(|| store.begin(now, &held, one).block_on().expect("begin") == [Begun::Begun]);
     assert!(store.renew(second, later, LONG).block_on().expect("renew"));
-    assert_eq!(state(&store, &"a".try_into().expect("valid")), State::Pending);
+    assert_eq!(state(&store, &"a".parse().expect("valid")), State::Pending);
 }
 
 /// A balancer forgets its sessions, and its machine acknowledges what is sent to them.

@@ -253,7 +253,7 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
         assert!(["cancelled", "rescheduled"].contains(&&*answer), "{answer}");
     }
     let record =
-        store.get(&"a".try_into().expect("valid")).block_on().expect("get").expect("a record");
+        store.get(&"a".parse().expect("valid")).block_on().expect("get").expect("a record");
     assert!(record.due <= store.clock().now());
 }
 

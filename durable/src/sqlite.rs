@@ -892,20 +892,21 @@ impl Held {
         request: &ClaimRequest,
         reader: &Connection,
     ) -> rusqlite::Result<()> {
-        let mut found = Vec::new();
+        let (mut found, mut frontiers) = (Vec::new(), Vec::new());
         for priority in Priority::ALL {
             let (part, from) = ((request.queue.clone(), priority), request.from);
             let is_same = |other: &Frontier| other.from == from && other.part == part;
-            // If the claim fails, the next one reads from the start.
+            // If the claim fails, these are gone, and the next one reads from the start.
             let mut frontier = match self.frontiers.iter().position(is_same) {
                 Some(index) => self.frontiers.remove(index),
                 None => Frontier { part, from, to: None, loose: BTreeSet::new() },
             };
             let (mut records, next) = frontier.find_free(&self.claims, request, reader)?;
-            self.frontiers.insert(0, frontier);
+            frontiers.push(frontier);
             found.append(&mut records);
             batch.next = batch.next.into_iter().chain(next).min();
         }
+        self.frontiers.splice(..0, frontiers);
         self.frontiers.truncate(FRONTIERS);
         found.sort_by_cached_key(|record| request.rank(record));
         let mut bytes = 0;
@@ -1556,6 +1557,29 @@ mod tests {
         refused("another process has the file");
         drop(other);
         refused("another process may have delivered it");
+    }
+
+    #[test]
+    fn a_claim_that_fails_passes_over_no_record() {
+        for steps in 1.. {
+            let store = SqliteStore::in_memory();
+            let worker = enter(&store);
+            let high = NewTimeout::new("high", at(5), b"").expect("valid").priority(Priority::High);
+            write(&store, &[Command::Schedule(high), schedule("normal", 5)]);
+            let mut step = 0;
+            let interrupt = move || {
+                step += 1;
+                step == steps
+            };
+            store.shared.reader.lock().progress_handler(1, Some(interrupt));
+            let claimed = store.claim(worker, &ClaimRequest::new(at(60), at(100))).block_on();
+            store.shared.reader.lock().progress_handler(1, None::<fn() -> bool>);
+            if claimed.is_ok() {
+                assert!(steps > 50, "nothing was interrupted");
+                return;
+            }
+            assert_eq!(ids(&claim(&store, worker)), ["high", "normal"], "at step {steps}");
+        }
     }
 
     /// The record is below the place up to which the worker has claimed.

@@ -37,7 +37,7 @@ use async_trait::async_trait;
 use parking_lot::{Condvar, Mutex};
 use pollster::FutureExt as _;
 use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, TransactionBehavior,
     types::Type,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -116,6 +116,9 @@ const STALE: &str = "AND NOT EXISTS (
 /// Most stale rows that are looked up in any case: that is as cheap as a look at all queues.
 const LOOKUPS: usize = 64;
 
+/// Most records that are listed while writes and claims wait.
+const PAGE: usize = 1_024;
+
 const TOKENS: u32 = 40;
 
 /// Ranges of claims that are remembered: overdue records and the window, for each queue and
@@ -131,7 +134,9 @@ const CACHE: u32 = 8_000;
 /// A store in one file, for one process. Clones are the same store.
 ///
 /// SQLite keeps a write-ahead log and an index of it beside the file, and the store a file that is
-/// locked while the store is open.
+/// locked while the store is open. Do not remove these. If another process opens the store after
+/// the locked file was removed, claims and changes of this one fail with
+/// [`InUse`](StoreErrorReason::InUse) until it opens the store again.
 ///
 /// A poll of its futures waits for the disk, so poll them on a thread that may block. Tasks use the
 /// methods of [`DurableTimer`](crate::DurableTimer), which do not block.
@@ -140,7 +145,7 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
 }
 
-/// Locks are taken in the order of these fields.
+/// Locks are taken in the order of these fields, and that of the field `lock` before them.
 struct Shared {
     writer: Mutex<Connection>,
     held: Mutex<Held>,
@@ -149,6 +154,8 @@ struct Shared {
     listeners: Listeners,
     path: PathBuf,
     is_read_only: bool,
+    /// Counts the times that a process has opened the file to write.
+    epoch: u64,
     /// Released after the connections are closed. Only a file that the store may change has one.
     lock: Option<Mutex<Lock>>,
 }
@@ -156,8 +163,6 @@ struct Shared {
 #[derive(Default)]
 struct Held {
     claims: Claims,
-    /// Counts the times that a process has opened the file.
-    epoch: u64,
     /// Records that a transaction may change. Their deliveries wait until it has ended.
     changing: FxHashSet<TimeoutId>,
     /// The process before did not close the file, and no worker has entered since.
@@ -190,8 +195,9 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`InUse`](StoreErrorReason::InUse), [`ReadOnly`](StoreErrorReason::ReadOnly),
-    /// [`Corrupt`](StoreErrorReason::Corrupt) if the file is not a store, or
-    /// [`NewerVersion`](StoreErrorReason::NewerVersion).
+    /// [`Corrupt`](StoreErrorReason::Corrupt) if the file is not a store,
+    /// [`NewerVersion`](StoreErrorReason::NewerVersion), or
+    /// [`Unavailable`](StoreErrorReason::Unavailable) if another program has it locked.
     pub fn open(path: impl AsRef<Path>) -> StoreResult<Self> {
         Self::open_file(path.as_ref(), false)
     }
@@ -220,7 +226,7 @@ impl SqliteStore {
         }
         let writer = connect(&path, true).map_err(store_error)?;
         match number(&writer, "user_version").map_err(store_error)? {
-            VERSION => Self::with(writer, Held::default(), path, None, true),
+            VERSION => Self::with(writer, Held::default(), path, None, None),
             0 => Err(StoreError::new(StoreErrorReason::Corrupt)),
             _ => Err(StoreError::new(StoreErrorReason::NewerVersion)),
         }
@@ -269,19 +275,21 @@ impl SqliteStore {
     fn open_locked(path: PathBuf, lock: Option<Lock>, is_checked: bool) -> StoreResult<Self> {
         let mut writer = connect(&path, false).map_err(store_error)?;
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
-        let mut held = Held { epoch, was_killed, cleaned, ..Held::default() };
+        let mut held = Held { was_killed, cleaned, ..Held::default() };
         held.claims.last_token = epoch << TOKENS;
         read_queues(&writer, &mut held.claims.queues).map_err(store_error)?;
-        Self::with(writer, held, path, lock, false)
+        Self::with(writer, held, path, lock, Some(epoch))
     }
 
+    /// `epoch` is `None` for a store that is only read.
     fn with(
         writer: Connection,
         held: Held,
         path: PathBuf,
         lock: Option<Lock>,
-        is_read_only: bool,
+        epoch: Option<u64>,
     ) -> StoreResult<Self> {
+        let is_read_only = epoch.is_none();
         let reader = connect(&path, is_read_only).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
@@ -291,6 +299,7 @@ impl SqliteStore {
             listeners: Listeners::default(),
             path,
             is_read_only,
+            epoch: epoch.unwrap_or_default(),
             lock: lock.map(Mutex::new),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -359,27 +368,24 @@ impl SqliteStore {
         compact().map_err(store_error)
     }
 
-    /// Returns a connection of its own that sees the records as they are now, and their claims.
-    fn snapshot(&self) -> rusqlite::Result<(Connection, FxHashMap<TimeoutId, Hold>)> {
-        let reader = self.connection()?;
+    fn read_page(&self, query: &Query, limit: usize) -> rusqlite::Result<Vec<Record>> {
         // Between the commit of a transaction and its end, the claims differ from the records.
         let _writer = self.shared.writer.lock();
         let held = self.shared.held.lock();
-        reader.execute_batch("BEGIN; SELECT epoch FROM store")?;
-        Ok((reader, held.claims.holds.clone()))
-    }
-
-    /// Lists on a connection of its own, so that no other call waits.
-    fn read_list(&self, query: &Query, limit: usize) -> rusqlite::Result<Vec<Record>> {
-        let (reader, holds) = self.snapshot()?;
-        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let reader = self.shared.reader.lock();
+        let select = |tables: &str, condition: &str, parameters: &[&dyn ToSql]| {
+            let sql = format!("{COLUMNS} {tables} WHERE {condition}");
+            let mut statement = reader.prepare_cached(&sql)?;
+            let read = |row: &Row<'_>| read_row(row).map(|record| held.claims.view(record));
+            statement.query_map(parameters, read)?.collect::<rusqlite::Result<Vec<_>>>()
+        };
         let (dead, from, until, after) = match query {
             Query::Prefix { prefix, after } => {
                 // The upper bound has more bytes than an id can have.
                 let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
                 let after = after.as_ref().map_or("", TimeoutId::as_str);
                 let condition = "id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?";
-                return select(&reader, &holds, BY_ID, condition, (prefix, end, after, most));
+                return select(BY_ID, condition, &[prefix, &end, &after, &limit]);
             }
             Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
             Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
@@ -387,16 +393,18 @@ impl SqliteStore {
         let start = (from, "");
         let after = after.as_ref().map(|(next, id)| (*next, id.as_str()));
         let (next, id) = after.map_or(start, |after| after.max(start));
+        let next = next.as_micros();
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
+        // Another process may have added some to a file that is only read.
         let mut queues = Queues::default();
         read_queues(&reader, &mut queues)?;
         let mut records = Vec::new();
         for queue in queues.list() {
             for priority in Priority::ALL {
-                let (part, next) = ((queue.name.as_str(), priority as u8), next.as_micros());
-                let place = (dead, part.0, part.1, next, id, until, most);
-                records.append(&mut select(&reader, &holds, "records", condition, place)?);
+                let (queue, priority) = (queue.name.as_str(), priority as u8);
+                let place: [&dyn ToSql; 7] = [&dead, &queue, &priority, &next, &id, &until, &limit];
+                records.append(&mut select("records", condition, &place)?);
             }
         }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
@@ -418,23 +426,24 @@ impl SqliteStore {
     }
 
     /// Locks the file again if a program has removed the lock. Fails if another process has opened
-    /// the file since then: it does not know of the claims of this one.
+    /// the file since then: neither knows of the claims and changes of the other.
     fn keep_lock(&self) -> StoreResult<()> {
-        #[cfg(unix)]
-        if let Some(lock) = &self.shared.lock {
-            let mut lock = lock.lock();
-            if lock.0.metadata().map_err(file_error)?.nlink() == 0 {
-                let again = lock_beside(&self.shared.path)?;
-                let read = |reader: &Connection| {
-                    reader.query_row("SELECT epoch FROM store", (), |row| row.get::<_, u64>(0))
-                };
-                if self.read(read)? != self.shared.held.lock().epoch {
-                    return Err(StoreError::new(StoreErrorReason::InUse));
-                }
-                *lock = again;
-            }
+        let Some(lock) = &self.shared.lock else { return Ok(()) };
+        let mut lock = lock.lock();
+        if lock.is_removed() {
+            self.check_epoch()?;
+            let again = lock_beside(&self.shared.path)?;
+            self.check_epoch()?;
+            *lock = again;
         }
         Ok(())
+    }
+
+    fn check_epoch(&self) -> StoreResult<()> {
+        let sql = "SELECT epoch FROM store";
+        let epoch: u64 = self.read(|reader| reader.query_row(sql, (), |row| row.get(0)))?;
+        let is_same = epoch == self.shared.epoch;
+        is_same.then_some(()).ok_or_else(|| StoreError::new(StoreErrorReason::InUse))
     }
 
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
@@ -448,13 +457,15 @@ impl Drop for Shared {
         if self.held.get_mut().was_killed {
             return;
         }
-        let _ = self.writer.get_mut().execute("UPDATE store SET is_open = 0", ());
+        let sql = "UPDATE store SET is_open = 0 WHERE epoch = ?";
+        let _ = self.writer.get_mut().execute(sql, [self.epoch]);
     }
 }
 
 #[async_trait]
 impl Store for SqliteStore {
     async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
+        self.keep_lock()?;
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
         let mut transact = || -> StoreResult<_> {
@@ -498,7 +509,17 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
-        self.read_list(query, limit).map_err(store_error)
+        let (mut query, mut records) = (query.clone(), Vec::new());
+        loop {
+            let most = PAGE.min(limit - records.len());
+            let page = self.read_page(&query, most).map_err(store_error)?;
+            let is_last = page.len() < most || most == 0;
+            records.extend(page);
+            match records.last() {
+                Some(last) if !is_last => query.continue_after(last.next, last.id.clone()),
+                _ => return Ok(records),
+            }
+        }
     }
 
     async fn count(&self) -> StoreResult<Counts> {
@@ -521,6 +542,8 @@ impl Store for SqliteStore {
             AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let range = (queue.map(Name::as_str), from.as_micros(), until.as_micros(), limit);
+        // In memory, a transaction that writes refuses readers.
+        let _writer = self.shared.lock.is_none().then(|| self.shared.writer.lock());
         let read = || self.connection()?.query_row(sql, range, |row| row.get(0));
         read().map_err(store_error)
     }
@@ -658,6 +681,7 @@ impl Store for SqliteStore {
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
+        self.keep_lock()?;
         let writer = self.shared.writer.lock();
         set_paused(&writer, queue, is_paused).map_err(commit_error)?;
         self.shared.held.lock().claims.queues.pause(queue, is_paused);
@@ -1032,6 +1056,18 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
 /// lock if it is only closed.
 struct Lock(File);
 
+impl Lock {
+    /// Returns whether another process can lock a new file of the name. Elsewhere than on Unix, the
+    /// system keeps a file that is open.
+    fn is_removed(&self) -> bool {
+        #[cfg(unix)]
+        let is_removed = self.0.metadata().is_ok_and(|file| file.nlink() == 0);
+        #[cfg(not(unix))]
+        let is_removed = false;
+        is_removed
+    }
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
@@ -1091,7 +1127,11 @@ fn lock_beside(path: &Path) -> StoreResult<Lock> {
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
             Err(file_error(error))
         }
-        _ => Ok(Lock(file)),
+        _ => match Lock(file) {
+            // It was removed before it was locked.
+            lock if lock.is_removed() => lock_beside(path),
+            lock => Ok(lock),
+        },
     }
 }
 
@@ -1242,22 +1282,6 @@ fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> ru
         }
     }
     transaction.commit()
-}
-
-fn select(
-    reader: &Connection,
-    holds: &FxHashMap<TimeoutId, Hold>,
-    tables: &str,
-    condition: &str,
-    parameters: impl Params,
-) -> rusqlite::Result<Vec<Record>> {
-    let mut statement = reader.prepare(&format!("{COLUMNS} {tables} WHERE {condition}"))?;
-    let read = |row: &Row<'_>| {
-        let record = read_row(row)?;
-        let hold = holds.get(&record.id);
-        Ok(view(record, hold))
-    };
-    statement.query_map(parameters, read)?.collect()
 }
 
 fn find(
@@ -1549,14 +1573,23 @@ mod tests {
         assert_eq!(open().expect_err("it is locked").reason(), StoreErrorReason::InUse);
         assert_eq!(begin(&store, &claims[..1]), [Begun::Begun]);
         remove();
-        let refused = |call: &str| {
-            let begun = store.begin(at(60), &claims[1..], None).block_on();
-            assert_eq!(begun.expect_err(call).reason(), StoreErrorReason::InUse, "{call}");
+        let refused = |when: &str| {
+            let begun = store.begin(at(60), &claims[1..], None).block_on().map(drop);
+            let written = store.write(at(0), &[schedule("c", 10)]).block_on().map(drop);
+            let paused = store.pause(&Name::default(), true).block_on();
+            for result in [begun, written, paused] {
+                assert_eq!(result.expect_err(when).reason(), StoreErrorReason::InUse, "{when}");
+            }
         };
         let other = open().expect("nothing tells of the first one");
         refused("another process has the file");
         drop(other);
         refused("another process may have delivered it");
+        // The one after it must know that this one was killed.
+        mem::forget(open().expect("open").shared);
+        drop(store);
+        remove();
+        assert!(open().expect("open").shared.held.lock().was_killed);
     }
 
     #[test]
@@ -1579,6 +1612,23 @@ mod tests {
                 return;
             }
             assert_eq!(ids(&claim(&store, worker)), ["high", "normal"], "at step {steps}");
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_read_in_pages() {
+        let store = SqliteStore::in_memory();
+        let id = |number: usize| format!("{number:05}");
+        let new = |number: usize| schedule(&id(number), 3 * PAGE as u64 - number as u64);
+        write(&store, &(0..3 * PAGE).map(new).collect::<Vec<_>>());
+        let times = Query::Times { from: at(0), until: WallTime::MAX, after: None };
+        let prefix = Query::Prefix { prefix: String::new(), after: None };
+        for most in [0, 1, PAGE, 2 * PAGE + 1, 3 * PAGE, usize::MAX] {
+            let count = most.min(3 * PAGE);
+            let list = |query| store.list(query, most).block_on().expect("list");
+            let by_time = (0..count).map(|number| id(3 * PAGE - 1 - number));
+            assert!(by_time.eq(ids(&list(&times))), "{most} by time");
+            assert!((0..count).map(id).eq(ids(&list(&prefix))), "{most} by id");
         }
     }
 
@@ -1683,19 +1733,6 @@ mod tests {
             assert_eq!(begin.join().expect("no panic"), [Begun::Void]);
             assert_eq!(get.join().expect("no panic").expect("get"), None);
         });
-    }
-
-    #[test]
-    fn a_long_list_sees_one_moment_and_delays_nothing() {
-        let (_folder, store) = open();
-        let worker = enter(&store);
-        write(&store, &[schedule("a", 10)]);
-        claim(&store, worker);
-        let (reader, holds) = store.snapshot().expect("snapshot");
-        write(&store, &[Command::Cancel(TimeoutId::new("a").expect("valid")), schedule("b", 10)]);
-        assert_eq!(ids(&claim(&store, worker)), ["b"]);
-        let seen = select(&reader, &holds, "records", "TRUE", ()).expect("select");
-        assert_eq!((ids(&seen), seen[0].state), (vec!["a"], State::Claimed));
     }
 
     /// It may be a shell for SQL, with a transaction open.

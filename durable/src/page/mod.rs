@@ -11,6 +11,7 @@ use std::{
     future::{Future, IntoFuture as _},
     io,
     net::{SocketAddr, TcpListener},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -147,11 +148,13 @@ impl Page {
         let (serving, ended) = oneshot::channel::<()>();
         let has_ended = async { drop(ended.await) };
         let server = axum::serve(listener, self.router()).with_graceful_shutdown(has_ended);
-        let server = tokio::spawn(server.into_future());
-        until.await;
-        drop(serving);
+        let mut server = pin!(server.into_future());
+        tokio::select! {
+            ended = &mut server => return ended,
+            () = until => drop(serving),
+        }
         // The server waits for requests.
-        timeout(GRACE, server).await.map_or(Ok(()), |server| server?)
+        timeout(GRACE, server).await.unwrap_or(Ok(()))
     }
 
     fn check(&self, address: SocketAddr) -> io::Result<()> {

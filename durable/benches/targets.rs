@@ -30,7 +30,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, TimeoutId,
+    Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, TimeoutId, WallTime,
 };
 use parking_lot::Mutex;
 use pollster::FutureExt as _;
@@ -128,7 +128,7 @@ impl Bench {
     fn overdue<S: Store>(&mut self, name: &str, stores: Vec<S>) -> f64 {
         const BATCH: u64 = 5_000;
         let clock = stores[0].clock();
-        let now = clock.now();
+        let now = stores[0].now();
         let write = |count: u64, is_due: bool| {
             for _ in 0..count / BATCH {
                 let new = || {
@@ -150,7 +150,8 @@ impl Bench {
             let (clock, late) = (Arc::clone(&clock), Arc::clone(&late));
             let handler = move |delivery: &Delivery| {
                 if delivery.id().as_str().starts_with("probe/") {
-                    late.lock().push(clock.now().since(delivery.due()));
+                    let now = WallTime::now_of(clock.system_time());
+                    late.lock().push(now.since(delivery.due()));
                 }
                 Ok(())
             };

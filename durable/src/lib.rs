@@ -172,13 +172,14 @@ pub use self::{
         NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
         WorkerLease,
     },
-    time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
+    time::{WallTime, When},
     timer::{
         Backoff, Delivery, DeliveryFuture, DurableStats, DurableTimer, DurableTimerBuilder,
         Latency, Queue, Receipt, StopToken,
     },
 };
 pub use async_trait::async_trait;
+pub use delaywheel::{Clock, Driven, ManualClock, StepListener, SystemClock};
 #[cfg(feature = "postgres")]
 pub use tokio_postgres::NoTls;
 

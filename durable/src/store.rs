@@ -12,13 +12,14 @@ use std::{
 };
 
 use async_trait::async_trait;
+use delaywheel::{Clock, SystemClock};
 use parking_lot::Mutex;
 
 use crate::{
     error::StoreResult,
     record::{Attempt, Claim, Name, Priority, Record, TimeoutId},
     repeat::Repeat,
-    time::{SystemWallClock, WallClock, WallTime},
+    time::WallTime,
 };
 
 /// What to do if the id is scheduled already.
@@ -588,9 +589,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Some(calls)
     }
 
-    /// Returns the clock by which all workers of the store agree on the time. By default that of
-    /// the system.
-    fn clock(&self) -> Arc<dyn WallClock> {
-        Arc::new(SystemWallClock)
+    /// Returns the clock by whose [`system_time`](Clock::system_time) all workers of the store
+    /// agree. By default that of the system.
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
+    /// Returns the present time of [`clock`](Self::clock).
+    fn now(&self) -> WallTime {
+        WallTime::now_of(self.clock().system_time())
     }
 }

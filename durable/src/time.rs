@@ -1,15 +1,12 @@
-//! Wall-clock time in microseconds, and the clocks that show it.
+//! Wall-clock time in microseconds.
 //!
 //! A due time is rounded up to a microsecond and the present is rounded down, so no timeout is
 //! early by rounding.
 
 use std::{
     fmt,
-    sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-use parking_lot::Mutex;
 
 use crate::error::InputError;
 
@@ -176,148 +173,5 @@ impl From<Duration> for When {
 impl From<jiff::Timestamp> for When {
     fn from(time: jiff::Timestamp) -> Self {
         Self::At(time.into())
-    }
-}
-
-/// A source of wall-clock time. It may step forward and back.
-pub trait WallClock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the current time. Must not panic.
-    fn now(&self) -> WallTime;
-
-    /// Returns for how long a timer may sleep before it reads the clock again.
-    ///
-    /// The default is a second, for clocks that may step without notice. `None` is for clocks that
-    /// run evenly, or whose steps the operating system reports.
-    fn sleep_limit(&self) -> Option<Duration> {
-        Some(Duration::from_secs(1))
-    }
-
-    /// Takes over a timer, which is then run by this clock instead of by a thread.
-    ///
-    /// Returns whether it does; by default it does not. [`ManualWallClock`] does.
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        let _ = timer;
-        false
-    }
-}
-
-/// A timer as the clock that drives it sees it.
-pub trait Driven: Send + Sync {
-    /// Delivers due timeouts, on this thread.
-    fn turn(&self);
-
-    /// Returns when the timer wants its next turn; `None` if it waits for nothing.
-    fn next_turn(&self) -> Option<WallTime>;
-}
-
-/// The wall clock of the system.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemWallClock;
-
-impl WallClock for SystemWallClock {
-    fn now(&self) -> WallTime {
-        WallTime::now_of(SystemTime::now())
-    }
-
-    /// The timer notices steps of this clock, and the end of a suspension.
-    fn sleep_limit(&self) -> Option<Duration> {
-        None
-    }
-}
-
-/// A wall clock for tests: it stands still until the test moves it, and runs its timers on the
-/// calling thread.
-///
-/// Clones are the same clock. [`DurableTimer`](crate::DurableTimer) has an example.
-#[derive(Clone, Debug)]
-pub struct ManualWallClock {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    now: Mutex<WallTime>,
-    timers: Mutex<Vec<Weak<dyn Driven>>>,
-}
-
-impl ManualWallClock {
-    /// Creates a clock that shows the start of the year 2000.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::at(WallTime(946_684_800_000_000))
-    }
-
-    /// Creates a clock that shows `now`.
-    #[must_use]
-    pub fn at(now: WallTime) -> Self {
-        let shared = Shared { now: Mutex::new(now), timers: Mutex::new(Vec::new()) };
-        Self { shared: Arc::new(shared) }
-    }
-
-    /// Lets `span` pass, and stops at each time at which a timer wants a turn.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock would show a time after the year 9999.
-    pub fn advance(&self, span: Duration) {
-        let end = self.now().checked_add(span).expect("the clock ends with the year 9999");
-        self.turn();
-        while let Some(next) = self.next_turn().filter(|&next| next <= end) {
-            self.show(next);
-            self.turn();
-        }
-        self.show(end);
-        self.turn();
-    }
-
-    /// Sets the clock, forward or back, without a stop in between, as an administrator does.
-    pub fn step_to(&self, now: WallTime) {
-        *self.shared.now.lock() = now;
-        self.turn();
-    }
-
-    /// Gives every timer a turn at the present time.
-    pub fn turn(&self) {
-        for timer in self.timers() {
-            timer.turn();
-        }
-    }
-
-    fn show(&self, time: WallTime) {
-        let mut now = self.shared.now.lock();
-        *now = time.max(*now);
-    }
-
-    /// Returns the next time at which a timer wants a turn; `None` if none does.
-    #[must_use]
-    pub fn next_turn(&self) -> Option<WallTime> {
-        let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min();
-        // A turn that is overdue was refused by its timer just now; one microsecond on, it may not
-        // be.
-        next.map(|next| next.max(WallTime(self.now().0 + 1)))
-    }
-
-    /// Returns the timers that still exist; no lock is held while they run.
-    fn timers(&self) -> Vec<Arc<dyn Driven>> {
-        let mut timers = self.shared.timers.lock();
-        timers.retain(|timer| timer.strong_count() > 0);
-        timers.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl Default for ManualWallClock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl WallClock for ManualWallClock {
-    fn now(&self) -> WallTime {
-        *self.shared.now.lock()
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.shared.timers.lock().push(timer);
-        true
     }
 }

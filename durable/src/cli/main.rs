@@ -88,14 +88,14 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Stats => {
             let store = target.open(true)?;
-            let seen = Overview::of(&*store, store.clock().now(), 0, usize::MAX).block_on()?;
+            let seen = Overview::of(&*store, store.now(), 0, usize::MAX).block_on()?;
             let oldest = seen.oldest_due.map(|time| time.to_string());
             let (live, dead, due) = (store.count().block_on()?.live, seen.dead, seen.due);
             report.print(&json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
         }
         Action::List { due_before, page } => {
             let store = target.open(true)?;
-            let now = store.clock().now();
+            let now = store.now();
             let until = due_before.map(|time| time.resolve(now)).transpose()?;
             let prefix = page.filter.prefix.clone();
             let query = match (until, prefix) {
@@ -113,7 +113,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Show { id } => {
             let store = target.open(true)?;
             let record = store.get(&id).block_on()?;
-            let history = store.history(store.clock().now(), Some(&id), None, PAGE).block_on()?;
+            let history = store.history(store.now(), Some(&id), None, PAGE).block_on()?;
             if record.is_none() && history.is_empty() {
                 return Ok(missing(&id));
             }
@@ -136,7 +136,7 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Queues => {
             let store = target.open(true)?;
-            let now = store.clock().now();
+            let now = store.now();
             let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX).block_on();
             let queues: Result<Vec<_>, _> =
                 store.queues().block_on()?.into_iter().map(count).collect();
@@ -189,7 +189,7 @@ fn missing(id: &TimeoutId) -> bool {
 
 fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     let cancel = [Command::Cancel(id.clone())];
-    let answers = change(|| store.write(store.clock().now(), &cancel).block_on())?;
+    let answers = change(|| store.write(store.now(), &cancel).block_on())?;
     let result = match answers[..] {
         [Answer::Cancelled(Cancelled::Cancelled)] => "cancelled",
         [Answer::Cancelled(Cancelled::Delivering)] => "delivering",
@@ -201,7 +201,7 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
 
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
 fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
-    let start = store.clock().now();
+    let start = store.now();
     let due = requeue.at.map_or(Ok(start), |time| time.resolve(start))?;
     let write = |records: &mut dyn Iterator<Item = &Record>| {
         let commands = records.map(|record| Command::Requeue(record.id.clone(), due));
@@ -209,7 +209,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
         if requeue.dry_run {
             return Ok(commands.len());
         }
-        let answers = change(|| store.write(store.clock().now(), &commands).block_on())?;
+        let answers = change(|| store.write(store.now(), &commands).block_on())?;
         Ok(answers.into_iter().filter(|&answer| answer == Answer::Requeued(true)).count())
     };
     if let Some(id) = &requeue.id {

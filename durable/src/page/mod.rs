@@ -24,6 +24,7 @@ use axum::{
     response::{AppendHeaders, IntoResponse, Redirect, Response},
     routing::{get, post},
 };
+use delaywheel::Clock;
 use maud::Markup;
 use pollster::FutureExt as _;
 use tokio::{
@@ -37,7 +38,7 @@ use crate::{
     inspect::{Overview, QueueOverview, change},
     record::Name,
     store::{Answer, Command, Query, Store},
-    time::{WallClock, WallTime},
+    time::WallTime,
 };
 
 const HOURS: usize = 24;
@@ -83,7 +84,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// ```
 pub struct Page {
     store: Arc<dyn Store>,
-    clock: Arc<dyn WallClock>,
+    clock: Arc<dyn Clock>,
     title: String,
     allows_changes: bool,
     token: Option<String>,
@@ -109,7 +110,7 @@ impl Page {
 
     /// Sets the clock that says what is due. The default is that of the store.
     #[must_use]
-    pub fn clock(mut self, clock: impl WallClock) -> Self {
+    pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
@@ -238,7 +239,7 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
         let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1).block_on()?;
         let has_more = dead.len() > ROWS;
         dead.truncate(ROWS);
-        let (store, now) = (&*page.store, page.clock.now());
+        let (store, now) = (&*page.store, WallTime::now_of(page.clock.system_time()));
         let queues = store.queues().block_on()?.into_iter().take(ROWS);
         let count = |queue| QueueOverview::of(store, queue, now, COUNTED).block_on();
         Ok(Snapshot {
@@ -264,7 +265,7 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
         return page.say(StatusCode::BAD_REQUEST, "The id is not valid.");
     };
     let write = |page: &Page| {
-        let now = page.clock.now();
+        let now = WallTime::now_of(page.clock.system_time());
         let requeue = [Command::Requeue(id, now)];
         change(|| page.store.write(now, &requeue).block_on())
     };

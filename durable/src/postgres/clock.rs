@@ -1,10 +1,11 @@
 //! The clock of the database server, as this process knows it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use delaywheel::Clock;
 use parking_lot::Mutex;
 
-use crate::time::{WallClock, WallTime};
+use crate::time::WallTime;
 
 /// The least step forward that is noted. Less may be the delay of an earlier answer.
 const STEP: Duration = Duration::from_millis(100);
@@ -28,10 +29,18 @@ impl ServerClock {
         Self { anchor: Mutex::new((Instant::now(), shown)), step: Mutex::default() }
     }
 
+    fn time(&self) -> WallTime {
+        let (instant, shown) = *self.anchor.lock();
+        // Rounded down, as any present.
+        let passed =
+            Duration::from_micros(u64::try_from(instant.elapsed().as_micros()).unwrap_or(0));
+        shown.saturating_add(passed)
+    }
+
     /// Takes the answer to a request that was sent at an instant. One that is behind by less than
     /// it took may have arrived late.
     pub(super) fn adjust(&self, sent: Instant, shown: WallTime) {
-        let expected = self.now();
+        let expected = self.time();
         let by = shown.since(expected);
         if by >= STEP {
             // Before the clock shows it. A shorter one makes no longer one look new.
@@ -52,17 +61,13 @@ impl ServerClock {
     }
 }
 
-impl WallClock for ServerClock {
-    fn now(&self) -> WallTime {
-        let (instant, shown) = *self.anchor.lock();
-        // Rounded down, as any present.
-        let passed =
-            Duration::from_micros(u64::try_from(instant.elapsed().as_micros()).unwrap_or(0));
-        shown.saturating_add(passed)
+impl Clock for ServerClock {
+    fn now(&self) -> Instant {
+        Instant::now()
     }
 
-    fn sleep_limit(&self) -> Option<Duration> {
-        None
+    fn system_time(&self) -> SystemTime {
+        self.time().to_system_time()
     }
 }
 
@@ -91,8 +96,8 @@ mod tests {
         let shown = start.saturating_sub(Duration::from_millis(500));
         let sent = Instant::now().checked_sub(Duration::from_secs(1)).expect("an instant");
         clock.adjust(sent, shown);
-        assert!(clock.now() >= start, "it may have taken that long to arrive");
+        assert!(clock.time() >= start, "it may have taken that long to arrive");
         clock.adjust(Instant::now(), shown);
-        assert!(clock.now() < start);
+        assert!(clock.time() < start);
     }
 }

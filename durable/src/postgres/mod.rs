@@ -20,6 +20,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use delaywheel::Clock;
 use parking_lot::Mutex;
 use pollster::block_on;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -48,7 +49,7 @@ use crate::{
         Listeners, NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement,
         Store, WorkerId, WorkerLease, interval, news,
     },
-    time::{WallClock, WallTime},
+    time::WallTime,
     timer::contained,
 };
 
@@ -392,14 +393,14 @@ impl PostgresStore {
         client: &impl GenericClient,
         record: &Record,
     ) -> StoreResult<bool> {
-        let following = crate::timer::driver::following(record, self.shared.clock.now());
+        let following = crate::timer::driver::following(record, self.now());
         let (again, fault) = match following {
             Settlement::Again(next) => (Some(next.to_system_time()), None),
             Settlement::Dead { error } => (None, Some(error)),
             _ => (None, None),
         };
         let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4, $5)";
-        let until = self.keep_until(self.shared.clock.now());
+        let until = self.keep_until(self.now());
         let token = record.token.cast_signed();
         let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until, &fault];
         Ok(self.call(client, sql, parameters).await?.get(0))
@@ -916,7 +917,7 @@ impl Store for PostgresStore {
         None
     }
 
-    fn clock(&self) -> Arc<dyn WallClock> {
+    fn clock(&self) -> Arc<dyn Clock> {
         self.shared.clock.clone()
     }
 }

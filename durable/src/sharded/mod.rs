@@ -44,9 +44,9 @@ const PAGE: usize = 256;
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, SqliteStore, Sharded};
+/// use delaywheel_durable::{DurableTimer, ManualClock, SqliteStore, Sharded};
 ///
-/// let clock = ManualWallClock::new();
+/// let clock = ManualClock::new();
 /// let start = || {
 ///     let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock.clone());
 ///     builder.build_blocking(|delivery| Ok(println!("{}", delivery.id())))

@@ -13,10 +13,7 @@ use fastrand::Rng;
 use pollster::FutureExt as _;
 
 use super::*;
-use crate::{
-    ClaimRequest, Delivery, ManualWallClock, Missed, Settlement, SqliteStore, WallClock,
-    record::MOVED,
-};
+use crate::{ClaimRequest, Delivery, ManualClock, Missed, Settlement, SqliteStore, record::MOVED};
 
 /// Called before each call of a store by the mover.
 pub(super) type Hook = Box<dyn Fn() -> StoreResult<()> + Send>;
@@ -46,7 +43,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 struct Both {
     rng: Mutex<Rng>,
-    clock: ManualWallClock,
+    clock: ManualClock,
     reference: DurableTimer,
     sharded: Sharded,
     /// The movers of two other processes.
@@ -55,7 +52,7 @@ struct Both {
     seen: [Arc<Seen>; 2],
 }
 
-fn start(clock: &ManualWallClock, seen: &Arc<Seen>) -> DurableTimer {
+fn start(clock: &ManualClock, seen: &Arc<Seen>) -> DurableTimer {
     let (store, seen) = (SqliteStore::in_memory(), Arc::clone(seen));
     let builder =
         DurableTimer::builder(store).clock(clock.clone()).handler_limit(None).lease(300 * SECOND);
@@ -106,7 +103,7 @@ impl Both {
         // Every second call is for a timeout that has to move.
         let unmoved = self.unmoved().filter(|_| self.below(2) == 0);
         let id = unmoved.unwrap_or_else(|| format!("id {}", self.below(IDS)));
-        let due = self.clock.now().saturating_add(SECOND * self.below(1_200));
+        let due = self.reference.now().saturating_add(SECOND * self.below(1_200));
         match self.below(10) {
             0..5 => {
                 let new = self.new_timeout(&id, due);
@@ -160,7 +157,7 @@ impl Both {
                 .map(|found| plain(found.as_slice())));
         }
         let limit = 1 + self.below(11) as usize;
-        let from = self.clock.now().saturating_add(SECOND * self.below(600));
+        let from = self.reference.now().saturating_add(SECOND * self.below(600));
         let after = Some((from, TimeoutId::new("id 3").expect("valid")));
         for query in [
             Query::Prefix { prefix: "id 1".to_owned(), after: None },
@@ -263,7 +260,7 @@ fn databases_that_grow_are_as_one_store() {
     let mut deaths = 0;
     for seed in 0..seeds.unwrap_or(20) {
         println!("seed {seed}");
-        let clock = ManualWallClock::new();
+        let clock = ManualClock::new();
         let seen = [Arc::<Seen>::default(), Arc::default()];
         let (reference, mut timers) = (start(&clock, &seen[0]), vec![start(&clock, &seen[1])]);
         for added in [1, 1, 2] {
@@ -305,12 +302,12 @@ fn databases_that_grow_are_as_one_store() {
 }
 
 /// Returns an old and a new database, a timeout that has to move, and the clock of all.
-fn two() -> (Sharded, NewTimeout, ManualWallClock) {
-    let (clock, seen) = (ManualWallClock::new(), Arc::default());
+fn two() -> (Sharded, NewTimeout, ManualClock) {
+    let (clock, seen) = (ManualClock::new(), Arc::default());
     let sharded = Sharded::growing(vec![start(&clock, &seen), start(&clock, &seen)], 1);
     let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
     let id = (0..99).map(id).find(|id| sharded.home(id) == 1).expect("one of two");
-    let due = clock.now().saturating_add(3_600 * SECOND);
+    let due = sharded.timers[0].now().saturating_add(3_600 * SECOND);
     (sharded, NewTimeout::new(id, due, b"new").expect("valid"), clock)
 }
 
@@ -419,10 +416,11 @@ fn a_reschedule_does_not_turn_the_copy_of_a_cancelled_timeout_into_a_timeout() {
 fn a_late_write_of_a_mover_loses_no_timeout() {
     let mark = Settlement::Dead { error: MOVED.to_owned() };
     for (shard, settlement) in [(0, mark), (1, Settlement::Done)] {
-        let (sharded, new, clock) = two();
+        let (sharded, new, _) = two();
         write(&sharded, 0, new.due, &new);
         write(&sharded, 1, PARKED, &new);
-        let (store, now) = (sharded.timers[shard].store(), clock.now());
+        let timer = &sharded.timers[shard];
+        let (store, now) = (timer.store(), timer.now());
         let worker = store.enter(now, 300 * SECOND, None).block_on().expect("enter");
         let claimed = store.claim(worker, &ClaimRequest::new(now, WallTime::MAX)).block_on();
         let claim = claimed.expect("claim").expect("lease").records[0].claim();

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use delaywheel::Clock;
 use parking_lot::Mutex;
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
     executor::{Handler, run_blocking, start_threads},
     policy::Backoff,
 };
-use crate::{error::BuildError, record::Name, store::Store, time::WallClock};
+use crate::{error::BuildError, record::Name, store::Store};
 
 /// A future that a spawner runs to its end.
 pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -30,7 +31,7 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Debug)]
 pub struct DurableTimerBuilder {
     store: Box<dyn Store>,
-    clock: Option<Arc<dyn WallClock>>,
+    clock: Option<Arc<dyn Clock>>,
     driver: DriverSettings,
     queues: Vec<Queue>,
     history: Duration,
@@ -219,9 +220,12 @@ impl DurableTimerBuilder {
         Self { store, clock: None, driver, queues: Vec::new(), history: Duration::ZERO }
     }
 
-    /// Sets the wall clock. Default: that of the store.
+    /// Sets the clock, of which the timer reads [`system_time`](Clock::system_time). A
+    /// [`ManualClock`](crate::ManualClock) runs the timer on the thread that moves it. A clock that
+    /// steps when that of the system does not must report it: see [`watch`](Clock::watch). Default:
+    /// that of the store.
     #[must_use]
-    pub fn clock(mut self, clock: impl WallClock) -> Self {
+    pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
@@ -421,7 +425,7 @@ impl DurableTimerBuilder {
 
     fn start(mut self) -> Result<DurableTimer, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| self.store.clock());
-        let is_virtual = is_virtual(&clock);
+        let is_virtual = clock.adopt(Weak::<Core>::new());
         self.driver.is_virtual = is_virtual;
         self.driver.is_shared = self.store.recheck().is_some();
         let (mut queues, mut handles) = (Vec::new(), Vec::new());
@@ -467,9 +471,4 @@ impl DurableTimerBuilder {
         }
         Ok(timer)
     }
-}
-
-fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
-    let none: Weak<Core> = Weak::new();
-    clock.adopt(none)
 }

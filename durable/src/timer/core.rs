@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{StepListener, watch_steps};
+use delaywheel::{Clock, Driven, StepListener};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
@@ -28,7 +28,7 @@ use crate::{
     error::DurableError,
     record::{Claim, Name, Record, TimeoutId},
     store::{Command, Settlement, Store},
-    time::{Driven, WallClock, WallTime},
+    time::WallTime,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +92,7 @@ pub(super) struct Served {
 
 pub(super) struct Core {
     pub(super) store: Box<dyn Store>,
-    pub(super) clock: Arc<dyn WallClock>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Counters,
     /// There are no threads but those of the callers.
     pub(super) is_virtual: bool,
@@ -114,7 +114,7 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(
         store: Box<dyn Store>,
-        clock: Arc<dyn WallClock>,
+        clock: Arc<dyn Clock>,
         is_virtual: bool,
         queues: Vec<Served>,
     ) -> Arc<Self> {
@@ -135,6 +135,10 @@ impl Core {
             threads: Mutex::default(),
             itself: itself.clone(),
         })
+    }
+
+    pub(super) fn now(&self) -> WallTime {
+        WallTime::now_of(self.clock.system_time())
     }
 
     pub(super) fn check_open(&self) -> Result<(), DurableError> {
@@ -174,7 +178,7 @@ impl Core {
             return Failed::default();
         }
         let mut outcome = Outcome::default();
-        let now = self.clock.now();
+        let now = self.now();
         let failed = write_group(&*self.store, now, group, &self.counters, &mut outcome);
         self.take_in(outcome);
         failed
@@ -242,7 +246,7 @@ impl Core {
                         driver.notice(queue.as_ref(), *due);
                     }
                     // In this order, or a stop between them makes the lease here the longer one.
-                    let (start, now) = (Lease::now(), self.clock.now());
+                    let (start, now) = (Lease::now(), self.now());
                     driver.step(&*self.store, start, now, &self.counters)
                 });
                 let steps: Vec<_> = steps.collect();
@@ -307,15 +311,15 @@ impl Core {
 
     fn run_turns(&self, claim: &dyn Fn(LaneClaim)) {
         let post = Arc::downgrade(&self.post);
-        let recheck = watch_steps(post);
+        let recheck = self.clock.watch(post);
         loop {
             let next = self.run_turn(claim);
             if *self.phase.lock() >= Phase::Closing && self.close() {
                 return;
             }
             let limit = next.map(|next| {
-                let limits = [self.clock.sleep_limit(), recheck].into_iter().flatten();
-                limits.fold(next.since(self.clock.now()), Duration::min)
+                let span = next.since(self.now());
+                recheck.map_or(span, |recheck| span.min(recheck))
             });
             let mut inbox = self.post.inbox.lock();
             match limit {
@@ -351,6 +355,11 @@ impl Core {
         }
     }
 
+    /// Returns whether a clock drives the timer: until its end, or that of all times.
+    fn has_turns(&self) -> bool {
+        self.now() < WallTime::MAX && *self.phase.lock() < Phase::Ended
+    }
+
     /// Ends a timer in virtual time once nothing is under way after a shutdown.
     fn end_if_closed(&self) {
         if *self.phase.lock() >= Phase::Closing && self.close() {
@@ -369,7 +378,7 @@ impl Core {
     /// Delivers what is due, and shuts down. Blocks until a time at the latest.
     pub(super) fn finish(&self, deadline: Option<Instant>) -> bool {
         if self.is_virtual {
-            self.run_turn(&|claim| self.claim(claim));
+            self.turn();
         } else {
             wait_until(deadline, || *self.phase.lock() >= Phase::Closing || self.is_idle());
         }
@@ -399,7 +408,7 @@ impl Core {
         // The driver takes the news under its own lock, so none is on the way to it. It may be
         // waiting for the store.
         let Some(drivers) = self.drivers.try_lock() else { return false };
-        let now = self.clock.now();
+        let now = self.now();
         // A command that was written has left its news.
         Arc::strong_count(&self.changes) == 1
             && self.commits.is_idle()
@@ -408,11 +417,11 @@ impl Core {
     }
 
     pub(super) fn start(&self) -> Option<WallTime> {
-        (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
+        (*self.phase.lock() < Phase::Closing).then(|| self.now())
     }
 
     pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
-        let (driver, now) = (run.driver, self.clock.now());
+        let (driver, now) = (run.driver, self.now());
         // A thread is free before the settlement is durable.
         let (token, lasted) = (record.token, run.lasted(now));
         let returned = Returned { token, lasted, is_released: verdict == Verdict::Released };
@@ -473,17 +482,27 @@ const MAX_ERROR: usize = 1_000;
 
 impl Driven for Core {
     fn turn(&self) {
-        if *self.phase.lock() < Phase::Ended {
+        if self.has_turns() {
             self.run_turn(&|claim| self.claim(claim));
             self.end_if_closed();
         }
     }
 
-    fn next_turn(&self) -> Option<WallTime> {
-        if *self.phase.lock() == Phase::Ended {
+    fn next_turn(&self) -> Option<Instant> {
+        if !self.has_turns() {
             return None;
         }
-        self.drivers.lock().iter().filter_map(Driver::next_step).min()
+        let next = self.drivers.lock().iter().filter_map(Driver::next_step).min()?;
+        // In this order, or time that passes between them delays the turn.
+        let (now, time) = (self.clock.now(), self.clock.system_time());
+        let span = next.to_system_time().duration_since(time).unwrap_or_default();
+        // A turn that is overdue was refused just now; one microsecond on, it may not be.
+        now.checked_add(span.max(Duration::from_micros(1)))
+    }
+
+    /// The instant is enough for each clock.
+    fn next_elapsed(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -495,14 +514,14 @@ impl fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
+    use std::{sync::OnceLock, time::SystemTime};
 
     use pollster::FutureExt as _;
 
     use super::*;
     use crate::{
-        Answer, Cancelled, ManualWallClock, NewTimeout, Repeat, SqliteStore, State, StoreError,
-        StoreErrorReason, SystemWallClock, store::Calls,
+        Answer, Cancelled, ManualClock, NewTimeout, Repeat, SqliteStore, State, StoreError,
+        StoreErrorReason, store::Calls,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -511,14 +530,14 @@ mod tests {
     /// threads: the test runs the turns. The timer hears of no change that another makes.
     struct Bench {
         store: SqliteStore,
-        clock: ManualWallClock,
+        clock: ManualClock,
         core: Arc<Core>,
         deliveries: mpsc::Receiver<Delivery>,
     }
 
     impl Bench {
         fn new(set: impl FnOnce(&mut DriverSettings)) -> Self {
-            let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
+            let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());
             let (sender, deliveries) = mpsc::channel();
             let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
             let mut settings = DriverSettings::default();
@@ -549,13 +568,13 @@ mod tests {
 
         /// Another process schedules a timeout, which was due so many seconds ago.
         fn schedule(&self, ago: u32, repeat: Option<Repeat>) {
-            let now = self.clock.now();
+            let now = self.core.now();
             let new = NewTimeout::new("a", now.saturating_sub(SECOND * ago), b"").expect("valid");
             self.write(Command::Schedule(NewTimeout { repeat, ..new }));
         }
 
         fn write(&self, command: Command) -> Answer {
-            self.store.write(self.clock.now(), &[command]).block_on().expect("write")[0]
+            self.store.write(self.core.now(), &[command]).block_on().expect("write")[0]
         }
 
         fn turn(&self) -> Option<WallTime> {
@@ -611,7 +630,7 @@ mod tests {
         bench.commit();
         assert!(is_idle());
         bench.schedule(0, None);
-        bench.core.notice(None, bench.clock.now());
+        bench.core.notice(None, bench.core.now());
         assert!(!is_idle(), "the driver has not taken the notice");
         bench.turn();
         assert!(!is_idle(), "it is being delivered");
@@ -709,13 +728,29 @@ mod tests {
         bench.schedule(900, Repeat::every(SECOND).ok());
         bench.turn();
         let delivery = bench.start_delivery();
-        let next = bench.clock.now().saturating_add(SECOND);
+        let next = bench.core.now().saturating_add(SECOND);
         bench.write(Command::Settle(delivery.claim(), Settlement::Again(next)));
         delivery.acknowledged_in_transaction();
         drop(delivery);
         let asks = bench.core.post.inbox.lock().due.values().any(|due| *due == WallTime::MIN);
         assert!(!asks, "it asks the store for its queues without need");
         assert_eq!(bench.turn(), Some(next));
+    }
+
+    /// A clock that stopped there for ever would never end its call.
+    #[test]
+    fn an_overdue_turn_is_a_microsecond_from_now_and_another_one_at_its_exact_time() {
+        let bench = Bench::new(|_| ());
+        bench.schedule(0, None);
+        bench.core.notice(None, bench.core.now());
+        let next = bench.turn().expect("the lease is renewed").since(bench.core.now());
+        let at = Some(bench.clock.now() + next);
+        assert_eq!(bench.core.next_turn(), at);
+        bench.clock.advance(Duration::from_nanos(1_500));
+        assert_eq!(bench.core.next_turn(), at);
+        bench.clock.advance(next);
+        let soon = bench.clock.now() + Duration::from_micros(1);
+        assert_eq!(bench.core.next_turn(), Some(soon));
     }
 
     /// The clock of the store stood still during the suspension.
@@ -786,9 +821,13 @@ mod tests {
     #[derive(Debug, Default)]
     struct Slow(OnceLock<Duration>);
 
-    impl WallClock for Slow {
-        fn now(&self) -> WallTime {
-            let now = SystemWallClock.now();
+    impl Clock for Slow {
+        fn now(&self) -> Instant {
+            Instant::now()
+        }
+
+        fn system_time(&self) -> SystemTime {
+            let now = SystemTime::now();
             let read = *self.0.get_or_init(Lease::now);
             while Lease::now() < read + SECOND / 100 {}
             now
@@ -846,7 +885,7 @@ mod tests {
             });
             let begin = || {
                 bench.schedule(0, None);
-                bench.core.notice(None, bench.clock.now());
+                bench.core.notice(None, bench.core.now());
                 bench.turn();
                 bench.deliveries.try_iter().collect::<Vec<_>>()
             };

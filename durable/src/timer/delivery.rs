@@ -139,9 +139,9 @@ impl Run {
 ///
 /// ```
 /// # use std::time::Duration;
-/// use delaywheel_durable::{DurableTimer, ManualWallClock, SqliteStore};
+/// use delaywheel_durable::{DurableTimer, ManualClock, SqliteStore};
 ///
-/// let clock = ManualWallClock::new();
+/// let clock = ManualClock::new();
 /// let (sender, deliveries) = std::sync::mpsc::channel();
 /// let timer = DurableTimer::builder(SqliteStore::in_memory())
 ///     .clock(clock.clone())

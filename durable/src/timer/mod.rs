@@ -58,10 +58,10 @@ use crate::{
 /// use std::time::Duration;
 ///
 /// use delaywheel_durable::{
-///     Backoff, Cancelled, DurableTimer, ManualWallClock, SqliteStore, Scheduled,
+///     Backoff, Cancelled, DurableTimer, ManualClock, SqliteStore, Scheduled,
 /// };
 ///
-/// let clock = ManualWallClock::new();
+/// let clock = ManualClock::new();
 /// let (sender, received) = std::sync::mpsc::channel();
 /// let timer = DurableTimer::builder(SqliteStore::in_memory())
 ///     .clock(clock.clone())
@@ -469,9 +469,9 @@ impl DurableTimer {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use delaywheel_durable::{AttemptEnd, DurableTimer, ManualWallClock, SqliteStore};
+    /// use delaywheel_durable::{AttemptEnd, DurableTimer, ManualClock, SqliteStore};
     ///
-    /// let clock = ManualWallClock::new();
+    /// let clock = ManualClock::new();
     /// let timer = DurableTimer::builder(SqliteStore::in_memory())
     ///     .clock(clock.clone())
     ///     .history(Duration::from_secs(86_400))
@@ -502,7 +502,7 @@ impl DurableTimer {
     /// Returns the present time of the timer's clock.
     #[must_use]
     pub fn now(&self) -> WallTime {
-        self.core.clock.now()
+        self.core.now()
     }
 
     /// Returns the store. For the methods that only its type has, keep a clone of it.

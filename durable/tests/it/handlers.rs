@@ -15,7 +15,7 @@ use super::{
 
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {
-    let clock = ManualWallClock::new();
+    let clock = ManualClock::new();
     let timer = DurableTimer::builder(SqliteStore::in_memory())
         .clock(clock.clone())
         .backoff(Backoff::new(SECOND).jitter(0.0))
@@ -56,7 +56,7 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
 /// There is no runtime on the thread of the timer, so `tokio::spawn` panics; then one has ended.
 #[test]
 fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
-    let (clock, tries) = (ManualWallClock::new(), Arc::new(AtomicUsize::new(0)));
+    let (clock, tries) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&tries);
     let (sender, seen) = mpsc::channel();
     let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
@@ -77,7 +77,7 @@ fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
         )
         .expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    let due = clock.now().saturating_add(SECOND / 100);
+    let due = timer.now().saturating_add(SECOND / 100);
     let new = NewTimeout::new("b", due, b"").and_then(|new| new.queue("other")).expect("valid");
     timer.schedule_new(new).wait().expect("schedule");
     clock.advance(SECOND / 100);
@@ -151,7 +151,7 @@ fn a_waker_that_panics_ends_no_thread() {
 
 #[test]
 fn a_task_that_no_longer_waits_for_the_end_of_a_delivery_leaves_no_waker() {
-    let clock = ManualWallClock::new();
+    let clock = ManualClock::new();
     let (timer, deliveries) =
         crate::timer::held(DurableTimer::builder(SqliteStore::in_memory()), &clock);
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");

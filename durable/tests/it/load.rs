@@ -1,6 +1,6 @@
 //! Timers on real threads that have more to do than they can: what waits is not begun.
 
-use delaywheel_durable::{DurableError, SystemWallClock};
+use delaywheel_durable::DurableError;
 
 use super::*;
 
@@ -10,7 +10,7 @@ const LONG: Duration = Duration::from_secs(300);
 
 /// Writes timeouts that are due one microsecond apart, the last one now.
 fn fill(store: &SqliteStore, count: u32) {
-    let now = SystemWallClock.now();
+    let now = store.now();
     let new = |number| {
         let due = now.saturating_sub(Duration::from_micros(1) * (count - number));
         Command::Schedule(NewTimeout::new(format!("{number:04}"), due, b"").expect("valid"))

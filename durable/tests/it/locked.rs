@@ -83,7 +83,7 @@ fn commands_of_one_timeout_keep_their_order_in_virtual_time() {
         Call::Write(_) if tries.fetch_add(1, SeqCst) == 0 => locked(),
         _ => Ok(()),
     });
-    let clock = ManualWallClock::new();
+    let clock = ManualClock::new();
     let timer = acknowledging(hooked, &clock);
     let (old, new) = (timer.schedule("a", FAR, b"old"), timer.schedule("a", FAR, b"new"));
     clock.advance(Duration::ZERO);
@@ -238,7 +238,7 @@ fn a_claim_or_begin_that_fails_voids_no_delivery() {
     use StoreErrorReason::{Locked, OutcomeUnknown, Unavailable};
     let reasons = [Locked, Unavailable, OutcomeUnknown];
     for (reason, fails_at_begin) in reasons.into_iter().flat_map(|r| [(r, false), (r, true)]) {
-        let (store, clock) = (SqliteStore::in_memory(), ManualWallClock::new());
+        let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());
         let failures = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&failures);
         let hooked = RemoteStore::hooked(&store, move |call| {
@@ -269,7 +269,7 @@ fn a_timer_on_a_closed_store_ends_though_its_deliveries_cannot_be_settled() {
         Call::Write([Command::Settle(..)]) => Err(StoreError::new(StoreErrorReason::Closed)),
         _ => Ok(()),
     });
-    let clock = ManualWallClock::new();
+    let clock = ManualClock::new();
     let (timer, deliveries) = crate::timer::held(DurableTimer::builder(hooked), &clock);
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     clock.advance(Duration::ZERO);
@@ -300,7 +300,7 @@ fn commands_of_locked_records_are_answered_when_their_timer_ends() {
         Call::Write(_) => locked(),
         _ => Ok(()),
     });
-    let timer = acknowledging(hooked, &ManualWallClock::new());
+    let timer = acknowledging(hooked, &ManualClock::new());
     let cancel = timer.cancel("a");
     timer.shutdown();
     assert!(is_end(cancel.wait()));

@@ -31,17 +31,21 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Attempt, Backoff, Begun, BuildError, Cancelled, Claim, ClaimRequest, ClaimedBatch,
-    Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
-    ManualWallClock, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState, Record, Repeat,
+    Clock, Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
+    ManualClock, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState, Record, Repeat,
     Rescheduled, Scheduled, Settlement, SqliteStore, State, Store, StoreError, StoreErrorReason,
-    StoreResult, TimeoutId, WallClock, WallTime, WorkerId, async_trait,
+    StoreResult, TimeoutId, WallTime, WorkerId, async_trait,
 };
 use pollster::FutureExt as _;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn acknowledging(store: impl Store, clock: &ManualWallClock) -> DurableTimer {
+fn now(clock: &ManualClock) -> WallTime {
+    WallTime::now_of(clock.system_time())
+}
+
+fn acknowledging(store: impl Store, clock: &ManualClock) -> DurableTimer {
     let builder = DurableTimer::builder(store).clock(clock.clone());
     builder.build_blocking(|_| Ok(())).expect("start")
 }

@@ -18,8 +18,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const TOKEN: &str = "correct-horse-battery";
 const SCRIPT: &str = "<script>alert('x')</script>";
 
-fn store(clock: &ManualWallClock) -> SqliteStore {
-    let (store, now) = (SqliteStore::in_memory(), clock.now());
+fn store(clock: &ManualClock) -> SqliteStore {
+    let (store, now) = (SqliteStore::in_memory(), now(clock));
     let schedule = |id: &str, due: WallTime| {
         let new = NewTimeout::new(id, due, b"").expect("valid");
         store.write(now, &[Change::Schedule(new)]).block_on().expect("write");
@@ -49,7 +49,7 @@ struct Served {
 
 impl Served {
     fn start(configure: impl FnOnce(Page) -> Page) -> Self {
-        let clock = ManualWallClock::new();
+        let clock = ManualClock::new();
         let store = store(&clock);
         let page =
             configure(Page::new(Arc::new(store.clone())).clock(clock).title("Orders & mail"));
@@ -159,7 +159,7 @@ fn the_page_shows_counts_the_plot_dead_timeouts_and_workers_and_escapes_every_te
 #[test]
 fn a_list_of_dead_timeouts_continues_on_the_next_page() {
     let served = Served::start(|page| page);
-    let now = ManualWallClock::new().now();
+    let now = now(&ManualClock::new());
     let new = |number| NewTimeout::new(format!("dead/{number}"), now.saturating_sub(HOUR), b"");
     let new = (0..57).map(|number| Change::Schedule(new(number).expect("valid")));
     served.store.write(now, &new.collect::<Vec<_>>()).block_on().expect("write");

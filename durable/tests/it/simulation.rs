@@ -277,7 +277,7 @@ remote_store! {
 
 struct Worker {
     timer: DurableTimer,
-    clock: ManualWallClock,
+    clock: ManualClock,
     store: RemoteStore,
     is_paused: bool,
 }
@@ -327,7 +327,7 @@ impl World {
             rng: Rng::with_seed(seed),
             store: SqliteStore::in_memory(),
             fault,
-            now: ManualWallClock::new().now(),
+            now: now(&ManualClock::new()),
             workers: Vec::new(),
             sender,
             begun,
@@ -349,7 +349,8 @@ impl World {
 
     /// Starts a worker of both queues; of the second one for 1, and of the first one for 0.
     fn start_worker_of(&mut self, serves: u8) {
-        let clock = ManualWallClock::at(self.now);
+        let clock = ManualClock::new();
+        clock.set_system_time(self.now.to_system_time());
         let rng = self.rng.fork();
         let loss = if self.rng.bool() { 30 } else { 0 };
         let is_lossy = loss > 0;
@@ -361,7 +362,7 @@ impl World {
         };
         let handler = |queue: Name| {
             let (sender, time) = (self.sender.clone(), clock.clone());
-            move |delivery| drop(sender.send((time.now(), delivery, is_lossy, queue.clone())))
+            move |delivery| drop(sender.send((now(&time), delivery, is_lossy, queue.clone())))
         };
         let backoff = Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX);
         let mut queue = Queue::with(second().as_str(), handler(second()))
@@ -512,7 +513,7 @@ impl World {
         for index in 0..self.workers.len() {
             let worker = &self.workers[index];
             if !worker.is_paused {
-                worker.clock.advance(self.now.since(worker.clock.now()));
+                worker.clock.advance(self.now.since(worker.timer.now()));
             }
             self.take_events()?;
         }

@@ -261,7 +261,7 @@ fn payload(number: u32) -> Vec<u8> {
 fn a_failed_commit_is_a_warning() {
     let (_folder, path) = file();
     let store = SqliteStore::open(&path).expect("open");
-    let timer = acknowledging(store, &ManualWallClock::new());
+    let timer = acknowledging(store, &ManualClock::new());
     let other = Connection::open(&path).expect("open");
     other.execute_batch("DROP TABLE records").expect("another program changes the file");
     let warnings = crate::timer::warnings(|| {
@@ -274,7 +274,7 @@ fn a_failed_commit_is_a_warning() {
 fn a_pause_has_an_unknown_outcome_only_if_a_database_may_have_changed() {
     let (_folder, path) = file();
     drop(SqliteStore::open(&path).expect("open"));
-    let clock = ManualWallClock::new();
+    let clock = ManualClock::new();
     let read_only = || acknowledging(SqliteStore::open_read_only(&path).expect("open"), &clock);
     let pause = |first| match Sharded::new(vec![first, read_only()]).pause("").wait() {
         Err(DurableError::Store(error)) => error.reason(),

@@ -137,7 +137,7 @@ async fn a_store_works_and_ends_within_a_runtime() {
 async fn a_timeout_of_an_unknown_zone_is_left_to_others_or_dead() {
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
-    let now = store.clock().now();
+    let now = store.now();
     store.keep_history(LONG);
     let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
     let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
@@ -222,7 +222,7 @@ fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_
     let standby = "ALTER DATABASE postgres SET default_transaction_read_only = on;";
     client.batch_execute(&format!("{standby} {STALL_READS}")).expect("a standby");
     let store = connect(&server);
-    let now = store.clock().now();
+    let now = store.now();
     // Two calls at once have two connections. The later end is used first.
     let history = || store.history(now, None, None, 1).block_on();
     let queues = || store.queues().block_on();
@@ -326,7 +326,7 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
     let mut client = client(&server);
     clock(&mut client, "");
     let store = connect(&server);
-    let now = store.clock().now();
+    let now = store.now();
     let worker = store.enter(now, LONG, None).block_on().expect("enter");
     for code in ["57014", "55P03", "40P01"] {
         let id = put(&store, code, now);

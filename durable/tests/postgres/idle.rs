@@ -12,7 +12,7 @@ fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
     // A store without a timer, as another process has one.
     let other = connect(&server);
     let deliver = |id: &str| {
-        put(&other, id, other.clock().now());
+        put(&other, id, other.now());
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
     };
     // Also the begin of listening has the timer look: this may find the first timeout, and no

@@ -153,7 +153,7 @@ fn until(mut is_met: impl FnMut() -> bool) {
 fn stored() -> Option<(Server, PostgresStore, postgres::Client, WallTime)> {
     let server = Server::start()?;
     let (store, client) = (connect(&server), client(&server));
-    let now = store.clock().now();
+    let now = store.now();
     Some((server, store, client, now))
 }
 
@@ -319,7 +319,7 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "command");
     // Another store schedules, so that the claim is the first to have an answer with the id.
     proxy.arm("claim", Cut::Row);
-    put(&other, "claim", other.clock().now());
+    put(&other, "claim", other.now());
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "claim");
     assert!(proxy.has_cut());
     // If it is claimed ahead of time, the begin is the first request with the id. On a busy
@@ -343,7 +343,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
     let parameters = format!("{} {isolation}", server.parameters());
     let store = open(&parameters, "delaywheel");
-    let now = store.clock().now();
+    let now = store.now();
     let other = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
     for lapses in [false, true] {
         let id = put(&store, &lapses.to_string(), now);

@@ -63,7 +63,7 @@ fn one_call_without_an_answer_ends_all_connections_that_may_be_silent() {
     timer.schedule("lost", Duration::ZERO, b"").wait().expect_err("no answer");
     assert!(timer.stats().store_errors > 0);
     deliver(&timer, &seen, "b");
-    put(&other, "c", other.clock().now());
+    put(&other, "c", other.now());
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("c"), "it listens again");
 }
 
@@ -90,9 +90,9 @@ fn a_claim_of_unknown_outcome_that_does_not_end_stops_no_other_delivery() {
     let mut hangs = client.transaction().expect("begin");
     hangs.query("SELECT FROM delaywheel.workers FOR KEY SHARE", &[]).expect("lock");
     proxy.arm("claim", Cut::Row);
-    put(&other, "claim", other.clock().now());
+    put(&other, "claim", other.now());
     until(|| proxy.has_cut());
-    put(&other, "b", other.clock().now());
+    put(&other, "b", other.now());
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("b"));
     hangs.commit().expect("commit");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("claim"));
@@ -189,7 +189,7 @@ fn a_step_forward_of_the_clock_ends_no_lease_before_a_worker_can_renew_it() {
     let mut client = client(&server);
     clock(&mut client, "");
     let (busy, store, lease) = (connect(&server), connect(&server), 3 * SECOND);
-    let now = busy.clock().now();
+    let now = busy.now();
     let id = put(&busy, "a", now);
     let worker = busy.enter(now, lease, None).block_on().expect("enter");
     assert_eq!(claim(&busy, worker, now).len(), 1);
@@ -199,8 +199,8 @@ fn a_step_forward_of_the_clock_ends_no_lease_before_a_worker_can_renew_it() {
     let other = store.enter(now, lease, None).block_on().expect("enter");
     claim(&store, other, now);
     let renew = |store: &PostgresStore, worker| {
-        assert!(store.renew(worker, store.clock().now(), lease).block_on().expect("renew"));
-        assert!(store.clock().now() >= ahead, "it hears of the step");
+        assert!(store.renew(worker, store.now(), lease).block_on().expect("renew"));
+        assert!(store.now() >= ahead, "it hears of the step");
     };
     while begin.elapsed() < lease / 2 {
         renew(&store, other);

@@ -89,7 +89,7 @@ fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
         client(&server).batch_execute(sql).expect("settings");
     }
     let store = open(&parameters, "delaywheel");
-    let now = store.clock().now();
+    let now = store.now();
     // Plans that the server keeps from when the table was nearly empty must be good as well.
     let schedule = |numbers: std::ops::Range<u32>, delay: Duration| {
         let new = |number| {

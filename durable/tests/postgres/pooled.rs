@@ -110,7 +110,7 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     let Some(pool) = PgBouncer::start(&server, &server.parameters(), "") else { return };
     let (timer, seen) = listening(&pool.parameters);
     for id in ["a", "b", "c"] {
-        put(&other, id, other.clock().now());
+        put(&other, id, other.now());
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
     }
     let batch = (0..300).map(|number| {
@@ -195,7 +195,7 @@ fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime()
     let (sender, ended) = mpsc::channel();
     runtime.spawn(async move {
         let count = store.count().block_on();
-        let clock = delaywheel_durable::ManualWallClock::new();
+        let clock = delaywheel_durable::ManualClock::new();
         let timer = DurableTimer::builder(store).clock(clock).build_with(|_| ()).expect("start");
         drop(sender.send((count, timer.count().await)));
     });

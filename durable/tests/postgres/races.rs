@@ -254,7 +254,7 @@ fn a_call_of_sql_finds_a_timeout_that_another_transaction_replaces() {
     }
     let record =
         store.get(&"a".parse().expect("valid")).block_on().expect("get").expect("a record");
-    assert!(record.due <= store.clock().now());
+    assert!(record.due <= store.now());
 }
 
 /// The server has begun the statement, and has changed no row yet, when a transaction replaces both
@@ -292,7 +292,7 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
 async fn a_timeout_whose_call_was_dropped_is_delivered() {
     let Some(server) = Server::start() else { return };
     let store = connect(&server);
-    let now = store.clock().now();
+    let now = store.now();
     let (_timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
     let client = async_client(&server).await;
     let stall = "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0

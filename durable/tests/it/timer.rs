@@ -1,10 +1,13 @@
 //! The timer in virtual time, and a few tests on real threads.
 
-use std::time::{SystemTime, UNIX_EPOCH};
 #[cfg(feature = "tracing")]
 use std::{cell::Cell, sync::Once};
+use std::{
+    sync::Weak,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-use delaywheel_durable::{InputError, Missed};
+use delaywheel_durable::{InputError, Missed, StepListener};
 
 use super::*;
 
@@ -265,6 +268,40 @@ fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
     assert_eq!(ids(&seen), ["0", "1", "2"]);
     clock.advance(2 * DAY);
     assert_eq!(ids(&seen), ["3", "4"]);
+}
+
+/// A clock of a program, which sets it and knows the listeners.
+#[derive(Debug)]
+struct Watched(ManualClock, mpsc::Sender<Weak<dyn StepListener>>);
+
+impl Clock for Watched {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        self.0.system_time()
+    }
+
+    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        self.1.send(listener).expect("the test waits");
+        None
+    }
+}
+
+#[test]
+fn a_timer_sleeps_until_its_clock_reports_a_step() {
+    let (clock, (sender, listeners)) = (ManualClock::new(), mpsc::channel());
+    let (delivered, deliveries) = mpsc::channel();
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
+        .clock(Watched(clock.clone(), sender))
+        .build_blocking(move |_| Ok(delivered.send(())?))
+        .expect("start");
+    timer.schedule("a", DAY, b"").wait().expect("schedule");
+    let listener = listeners.recv().expect("the timer watches").upgrade();
+    clock.set_system_time(clock.system_time() + DAY);
+    listener.expect("it runs").clock_has_stepped();
+    deliveries.recv_timeout(300 * SECOND).expect("it was woken");
 }
 
 #[test]

@@ -1,31 +1,6 @@
-//! What a worker that waits asks the server, and how it learns of the timeouts of other processes.
+//! What a worker that waits asks the server.
 
 use super::*;
-
-/// The timer never looks just because some time has passed, so nothing but a notification can make
-/// it claim. The bench `targets` measures how long that takes.
-#[test]
-fn a_nearer_timeout_of_another_process_is_delivered_without_a_poll() {
-    let Some(server) = Server::start() else { return };
-    let (timer, seen) = listening(&server.parameters());
-    timer.schedule("far", 3_000 * SECOND, b"").wait().expect("schedule");
-    // A store without a timer, as another process has one.
-    let other = connect(&server);
-    let deliver = |id: &str| {
-        put(&other, id, other.now());
-        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
-    };
-    // Also the begin of listening has the timer look: this may find the first timeout, and no
-    // later.
-    deliver("a");
-    let before = timer.stats().claims;
-    for id in ["b", "c", "d"] {
-        deliver(id);
-    }
-    let made = timer.stats().claims - before;
-    assert!(made <= 12, "{made} claims for three notifications, each for two lanes");
-    assert!(timer.finish(LONG).wait().expect("finish"));
-}
 
 /// Deliveries need more connections for a moment.
 #[test]

@@ -107,31 +107,6 @@ fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
     assert_eq!(reason(connected), StoreErrorReason::Other);
 }
 
-/// The blocking calls, and the drop of the last handle, are within a runtime.
-#[tokio::test]
-async fn a_store_works_and_ends_within_a_runtime() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let runtime = tokio::runtime::Handle::current();
-    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let timer = DurableTimer::builder(store.clone())
-        .build_async(
-            move |task| drop(runtime.spawn(task)),
-            move |delivery| {
-                let sent = sender.send(delivery.id().to_string());
-                std::future::ready((delivery, sent))
-            },
-        )
-        .expect("start");
-    timer.schedule("a", Duration::ZERO, b"").await.expect("schedule");
-    assert_eq!(seen.recv().await.as_deref(), Some("a"));
-    timer.get("a").wait().expect("get");
-    assert!(timer.finish(LONG).wait().expect("finish"));
-    assert_eq!(timer.count().wait().expect("count").live, 0);
-    drop(timer);
-    drop(store);
-}
-
 /// Workers that know no zones pass it over. If a transaction acknowledges it, an operator sees it.
 #[tokio::test]
 async fn a_timeout_of_an_unknown_zone_is_left_to_others_or_dead() {

@@ -1975,27 +1975,6 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_exceed_their_limit_make_room_for_as_many_others_at_most() {
-        let mut bench = Bench::new(9);
-        bench.driver.settings.queue.max_deliveries = 2;
-        bench.driver.settings.queue.handler_limit = Some(SECOND);
-        let mut begun = Vec::new();
-        for expected in [2, 4, 4, 4] {
-            begun.extend(bench.steps(9));
-            assert_eq!(begun.len(), expected);
-            for record in &begun {
-                if let Some(delivering) = bench.driver.delivering.get(&record.token) {
-                    delivering.run.start(bench.now);
-                }
-            }
-            bench.pass(SECOND);
-        }
-        assert_eq!(bench.counters.read().overruns, 4);
-        bench.returned(begun[3].token, None);
-        assert_eq!(bench.steps(9).len(), 1);
-    }
-
-    #[test]
     fn a_lower_limit_of_attempts_keeps_the_error_of_the_last_one() {
         let mut bench = Bench::new(1);
         for _ in 0..3 {

@@ -1397,20 +1397,21 @@ mod tests {
 
     #[test]
     fn records_that_were_claimed_for_an_earlier_worker_are_dropped() {
-        let mut bench = Bench::new(3);
+        let mut bench = Bench::new(3).quick();
         let step = bench.step();
         let [window, backlog] = &step.claims[..] else { panic!("{:?}", step.claims) };
-        let records = bench.store.claim(window.worker, &window.request).block_on();
-        assert_eq!(records.as_ref().expect("claim").as_ref().expect("lease").records.len(), 1);
-        // Another worker takes the records while the window's are on their way.
-        bench.store.leave(window.worker).block_on().expect("leave");
-        bench.carry_out(vec![backlog.clone()]);
+        let claimed = bench.store.claim(backlog.worker, &backlog.request).block_on();
+        let records = &claimed.as_ref().expect("claim").as_ref().expect("lease").records;
+        assert!(records.len() == 2 && records[0].state == State::Delivering, "{records:?}");
+        // Another worker takes the records before the answer, in which these have begun, arrives.
+        bench.store.leave(backlog.worker).block_on().expect("leave");
+        bench.carry_out(vec![window.clone()]);
         let step = bench.step();
         let [again] = &step.claims[..] else { panic!("{:?}", step.claims) };
-        assert_ne!(again.worker, window.worker);
-        bench.driver.claimed.push((window.clone(), records));
+        assert_ne!(again.worker, backlog.worker);
+        bench.driver.claimed.push((backlog.clone(), claimed));
         let step = bench.step();
-        assert!(step.begun.is_empty());
+        assert!(step.begun.is_empty(), "the lease under which they began has ended");
         assert_eq!(bench.driver.held(), (0, 0, 0));
         assert_eq!(step.claims[0].worker, again.worker);
     }

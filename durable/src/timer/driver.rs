@@ -1806,19 +1806,6 @@ mod tests {
     }
 
     #[test]
-    fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
-        let mut bench = Bench::new(9);
-        bench.driver.settings.threads = Some(2);
-        let begun = bench.steps(2);
-        assert_eq!(ids(&begun), ["8", "0"], "the oldest of each lane");
-        bench.returned(begun[0].token, None);
-        let begun = bench.steps(1);
-        assert_eq!(ids(&begun), ["7"], "before the first one is settled");
-        let pending = |record: &Record| record.attempt == 0;
-        assert_eq!(bench.store.records().iter().filter(|record| pending(record)).count(), 6);
-    }
-
-    #[test]
     fn a_worker_whose_handlers_hang_leaves_due_timeouts_to_others() {
         let mut stuck = Bench::new(0);
         (stuck.driver.settings.is_shared, stuck.driver.settings.threads) = (true, Some(4));

@@ -1686,11 +1686,8 @@ mod tests {
             let dead = first.store.records().remove(0);
             assert_eq!((dead.id.as_str(), dead.state), ("4", State::Dead));
             // It is requeued, beside new ones.
-            first
-                .store
-                .write(first.now, &[Command::Requeue(dead.id, first.now)])
-                .block_on()
-                .expect("write");
+            let requeue = [Command::Requeue(dead.id, first.now)];
+            first.store.write(first.now, &requeue).block_on().expect("write");
             first.schedule(done.iter().map(|id| new(id.as_str(), first.now)));
         }
     }

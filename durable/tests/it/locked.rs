@@ -98,20 +98,6 @@ fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
     }
 }
 
-/// Alone, they would still be written long after it, and the callers of the last ones would fail.
-#[test]
-fn commands_stay_together_after_a_short_lock_of_their_table() {
-    let writes = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&writes);
-    let (timer, gate) = timer(&SqliteStore::in_memory(), move |_| {
-        if count.fetch_add(1, SeqCst) == 0 { locked() } else { Ok(()) }
-    });
-    let cancel = |number: u32| timer.cancel(number.to_string());
-    let receipts: Vec<_> = gate.group(&timer, || (0..99).map(cancel).collect());
-    assert!(receipts.into_iter().all(|receipt| receipt.wait().is_ok()));
-    assert_eq!(writes.load(SeqCst), 3);
-}
-
 /// However many they are: they are answered, and no try of theirs is left.
 #[test]
 fn refused_commands_of_a_group_do_not_set_its_others_aside() {
@@ -167,29 +153,31 @@ fn a_settlement_that_fails_for_its_record_fails_and_stops_no_other_command() {
     }
 }
 
-/// Such as a statement that must be prepared again.
+/// Such as a lock of their table, or a statement that must be prepared again. Alone, they would be
+/// written long after it.
 #[test]
 fn settlements_are_written_together_again_after_an_error_of_none_of_them() {
-    let (failures, writes) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
-    let count = Arc::clone(&writes);
-    let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| match commands {
-        [Command::Settle(..), _, ..] => {
-            count.fetch_add(1, SeqCst);
-            let is_first = failures.fetch_add(1, SeqCst) == 0;
-            if is_first { Err(StoreError::new(StoreErrorReason::Other)) } else { Ok(()) }
+    for reason in [StoreErrorReason::Locked, StoreErrorReason::Other] {
+        let writes = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&writes);
+        let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| match commands {
+            [Command::Settle(..), _, ..] => {
+                let is_first = count.fetch_add(1, SeqCst) == 0;
+                if is_first { Err(StoreError::new(reason)) } else { Ok(()) }
+            }
+            [Command::Settle(..)] => panic!("it is alone"),
+            _ => Ok(()),
+        });
+        let now = timer.now();
+        let new = |id: u32| NewTimeout::new(id.to_string(), now, b"").expect("valid");
+        timer.schedule_batch((0..64).map(new).collect()).wait().expect("schedule");
+        let deliveries: Vec<_> = gate.deliveries.iter().take(64).collect();
+        gate.group(&timer, || deliveries.into_iter().for_each(Delivery::acknowledge));
+        while timer.count().wait().expect("count").live > 1 {
+            thread::yield_now();
         }
-        [Command::Settle(..)] => panic!("it is alone"),
-        _ => Ok(()),
-    });
-    let now = timer.now();
-    let new = |id: u32| NewTimeout::new(id.to_string(), now, b"").expect("valid");
-    timer.schedule_batch((0..64).map(new).collect()).wait().expect("schedule");
-    let deliveries: Vec<_> = gate.deliveries.iter().take(64).collect();
-    gate.group(&timer, || deliveries.into_iter().for_each(Delivery::acknowledge));
-    while timer.count().wait().expect("count").live > 1 {
-        thread::yield_now();
+        assert_eq!(writes.load(SeqCst), 3, "{reason:?}");
     }
-    assert_eq!(writes.load(SeqCst), 3);
 }
 
 /// One half of a group cannot be written because the store cannot be reached for a moment.

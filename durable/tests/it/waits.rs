@@ -39,12 +39,6 @@ fn waits_without_a_turn(store: impl Store, recheck: Option<Duration>) {
 fn a_timer_that_waits_for_a_far_timeout_does_nothing_or_rechecks() {
     waits_without_a_turn(SqliteStore::in_memory(), None);
     waits_without_a_turn(SqliteStore::in_memory(), Some(600 * SECOND));
-    #[cfg(feature = "sqlite")]
-    {
-        let folder = tempfile::tempdir().expect("folder");
-        let store = delaywheel_durable::SqliteStore::open(folder.path().join("timeouts.db"));
-        waits_without_a_turn(store.expect("open"), None);
-    }
 }
 
 /// The store answers when another task of the same thread has run.

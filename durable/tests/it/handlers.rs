@@ -4,14 +4,10 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::{Pin, pin},
-    sync::Mutex,
     task::{Context, Wake, Waker},
 };
 
-use super::{
-    simulation::{Call, RemoteStore},
-    *,
-};
+use super::{simulation::Call, *};
 
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {
@@ -121,14 +117,8 @@ fn poll(future: Pin<&mut impl Future>, waker: &Arc<Panics>) {
 
 #[test]
 fn a_waker_that_panics_ends_no_thread() {
-    let (go, waits) = mpsc::channel::<()>();
-    let waits = Mutex::new(waits);
-    let store = RemoteStore::hooked(&SqliteStore::in_memory(), move |call| {
-        if matches!(call, Call::Write(_) | Call::Other) {
-            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
-        }
-        Ok(())
-    });
+    let is_slow = |call: &Call<'_>| matches!(call, Call::Write(_) | Call::Other);
+    let (store, _, go) = crate::waits::slow(&SqliteStore::in_memory(), is_slow);
     let (sender, deliveries) = mpsc::channel();
     let handler = move |delivery| drop(sender.send(delivery));
     let timer = DurableTimer::builder(store).build_with(handler).expect("start");

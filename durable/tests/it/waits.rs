@@ -44,16 +44,8 @@ fn a_timer_that_waits_for_a_far_timeout_does_nothing_or_rechecks() {
 /// The store answers when another task of the same thread has run.
 #[tokio::test(flavor = "current_thread")]
 async fn a_task_that_waits_for_the_store_lets_other_tasks_run() {
-    let (answer, answers) = mpsc::channel();
-    let answers = Mutex::new(answers);
-    let slow = RemoteStore::hooked(&SqliteStore::in_memory(), move |call| match call {
-        Call::Other => {
-            let answer = answers.lock().expect("not poisoned").recv_timeout(10 * SECOND);
-            answer.map_err(|_| StoreError::new(StoreErrorReason::Unavailable))
-        }
-        _ => Ok(()),
-    });
-    let timer = DurableTimer::builder(slow).build().expect("start");
+    let (store, _, answer) = slow(&SqliteStore::in_memory(), is_other);
+    let timer = DurableTimer::builder(store).build().expect("start");
     let all = Query::Prefix { prefix: String::new(), after: None };
     let other = async { (0..8).for_each(|_| answer.send(()).expect("the store waits")) };
     let (get, list, count, due, attempts, queues, paused, resumed, ()) = tokio::join!(
@@ -106,8 +98,8 @@ fn changes_of_one_caller_take_effect_in_their_order() {
 }
 
 /// Returns a store whose calls of a kind wait, a number that counts these, and a sender that lets
-/// one of them go on.
-fn slow(
+/// one of them go on, or all if it is dropped.
+pub(crate) fn slow(
     memory: &SqliteStore,
     is_slow: fn(&Call<'_>) -> bool,
 ) -> (RemoteStore, Arc<AtomicUsize>, mpsc::Sender<()>) {
@@ -117,7 +109,10 @@ fn slow(
     let store = RemoteStore::hooked(memory, move |call| {
         if is_slow(&call) {
             counter.fetch_add(1, SeqCst);
-            let _ = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
+            let waited = waits.lock().expect("not poisoned").recv_timeout(20 * SECOND);
+            if waited == Err(mpsc::RecvTimeoutError::Timeout) {
+                return Err(StoreError::new(StoreErrorReason::Unavailable));
+            }
         }
         Ok(())
     });

@@ -142,6 +142,21 @@ fn a_timer_that_has_finished_has_made_its_changes() {
     assert!(queues.iter().any(|queue| queue.is_paused));
 }
 
+/// The driver waits for the answer.
+#[test]
+fn statistics_and_finish_do_not_wait_for_a_store_that_is_silent() {
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Begin));
+    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    wait_for_calls(&calls);
+    let start = Instant::now();
+    assert_eq!(timer.stats().acknowledged, 0);
+    assert!(!timer.finish(SECOND / 10).wait().expect("finish"), "a begin is under way");
+    assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
+    go.send(()).expect("the store waits");
+    assert!(timer.finish(20 * SECOND).wait().expect("finish"));
+}
+
 #[test]
 fn a_handler_calls_its_timer_while_that_finishes() {
     let own = Arc::new(OnceLock::<DurableTimer>::new());

@@ -166,27 +166,6 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     assert_eq!(reason(connected), StoreErrorReason::NewerVersion);
 }
 
-/// The server accepts connections, and no bytes come back any more.
-#[test]
-fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
-    let Some(server) = Server::start() else { return };
-    let proxy = crate::proxy::Proxy::start(&server.parameters());
-    let store = open(proxy.parameters(), "delaywheel");
-    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    until(|| timer.stats().acknowledged > 0);
-    proxy.silence();
-    let waits = timer.schedule("b", Duration::ZERO, b"");
-    let begin = Instant::now();
-    for _ in 0..100 {
-        assert_eq!(timer.stats().acknowledged, 1);
-    }
-    assert!(!timer.finish(SECOND).wait().expect("finish"));
-    // Otherwise they would wait without an end.
-    assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
-    drop(waits);
-}
-
 /// After a failover, the address leads to another server. Or the server refuses the plan of a
 /// prepared statement whose result has other types by now.
 #[test]

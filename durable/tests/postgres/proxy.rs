@@ -63,11 +63,6 @@ impl Proxy {
         *self.armed.lock().expect("not poisoned") = Some((text, cut));
     }
 
-    /// Passes no more bytes on, and keeps the connections open.
-    pub(crate) fn silence(&self) {
-        std::mem::forget(self.armed.lock().expect("not poisoned"));
-    }
-
     /// Passes no more bytes of the connections that are open, and takes them as before. Others
     /// work.
     pub(crate) fn forget(&self) {

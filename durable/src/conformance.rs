@@ -45,6 +45,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     a_void_claim_beside_a_valid_one(&open());
     a_late_renewal_takes_nothing(&open());
     what_moves_between_databases(&open());
+    old_attempts_are_removed(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -183,6 +184,22 @@ fn what_moves_between_databases(store: &dyn Store) {
     let mark = Settlement::Dead { error: MOVED.to_owned() };
     assert_eq!(write(store, Command::Settle(claim, mark)), Answer::Settled(true));
     assert_eq!(write(store, Command::Requeue(id("a"), at(0))), Answer::Requeued(false));
+}
+
+/// A reading of the history as of an earlier time also shows what was left.
+fn old_attempts_are_removed(store: &dyn Store) {
+    store.keep_history(Duration::from_micros(10));
+    for (name, now) in [("a", at(0)), ("b", at(1_000))] {
+        let schedules =
+            (0..32).map(|number| Command::Schedule(new(&format!("{name}{number}"), at(0))));
+        store.write(now, &schedules.collect::<Vec<_>>()).block_on().expect("write");
+        let claims = claim(store, enter(store));
+        store.begin(now, &claims, None).block_on().expect("begin");
+        let settles = claims.into_iter().map(|claim| Command::Settle(claim, Settlement::Done));
+        store.write(now, &settles.collect::<Vec<_>>()).block_on().expect("write");
+    }
+    let left = store.history(at(0), None, None, 99).block_on().expect("history");
+    assert!(left.len() == 32 && left.iter().all(|left| left.id.as_str().starts_with('b')));
 }
 
 /// Random operations on a store and on the reference.

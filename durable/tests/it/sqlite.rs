@@ -96,20 +96,6 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
 }
 
 #[test]
-fn commits_that_add_to_the_history_remove_old_attempts() {
-    let (_folder, path) = file();
-    let store = SqliteStore::open(&path).expect("open");
-    store.keep_history(Duration::from_micros(10));
-    for number in 0..100 {
-        let new = NewTimeout::new("a", at(number), b"").expect("valid");
-        store.write(at(number), &[Command::Schedule(new)]).block_on().expect("write");
-        crate::settle_all(&store, at(number), WallTime::MAX, &Settlement::Done);
-    }
-    assert_eq!(store.history(at(99), None, None, 999).block_on().expect("history").len(), 10);
-    assert_eq!(count(&path, "history"), 10);
-}
-
-#[test]
 fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     let folder = tempfile::tempdir().expect("folder");
     let path = |name: &str| folder.path().join(name);

@@ -198,21 +198,6 @@ fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_
     assert_eq!(queues().expect("a new session"), before);
 }
 
-/// SQL functions and transactions of users also add them.
-#[test]
-fn attempts_that_end_remove_others_whose_time_is_over() {
-    let Some((_server, _, mut client, _)) = stored() else { return };
-    let attempts = "
-        INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
-        SELECT 'old', '', '2026-01-01', 1, '2026-01-01', 0, '2026-01-02' FROM generate_series(1, 32);
-        INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
-        SELECT 'new', '', now(), 1, now(), 0, now() + interval '1 hour' FROM generate_series(1, 16)";
-    client.batch_execute(attempts).expect("attempts");
-    let ids = "SELECT count(*), count(*) FILTER (WHERE id = 'old') FROM delaywheel.history";
-    let row = client.query_one(ids, &[]).expect("history");
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (16, 0));
-}
-
 /// Change data capture publishes all tables. Rarely, a change of a timeout removes rows of counts.
 #[test]
 fn a_publication_of_all_tables_refuses_no_change() {

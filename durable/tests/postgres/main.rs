@@ -355,30 +355,25 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
         assert_eq!(claim.query(lock, &[&number]).expect("lock").len(), 1);
         let update = "UPDATE delaywheel.timeouts SET state = 1, worker = $1 WHERE id = $2";
         claim.execute(update, &[&number, &id.as_str()]).expect("claim");
-        thread::scope(|scope| {
-            let end = scope.spawn(|| {
-                let later = now.saturating_add(2 * SECOND);
-                if lapses {
-                    assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
-                } else {
-                    store.leave(worker).block_on().expect("leave");
-                }
-            });
-            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-                AND query_start < now() - interval '200 ms'";
-            let mut watcher = self::client(&server);
-            let mut waits = || watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0);
-            until(|| lapses || end.is_finished() || waits() > 0);
-            if lapses {
-                end.join().expect("the renewal does not wait");
-                claim.commit().expect("commit");
-                let later = now.saturating_add(2 * SECOND);
-                assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
-            } else {
+        if lapses {
+            let later = now.saturating_add(2 * SECOND);
+            let renew = || assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
+            // This does not wait for the claim.
+            renew();
+            claim.commit().expect("commit");
+            renew();
+        } else {
+            thread::scope(|scope| {
+                let end = scope.spawn(|| store.leave(worker).block_on().expect("leave"));
+                let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                    AND query_start < now() - interval '200 ms'";
+                let mut watcher = self::client(&server);
+                let mut waits = || watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0);
+                until(|| end.is_finished() || waits() > 0);
                 claim.commit().expect("commit");
                 end.join().expect("end");
-            }
-        });
+            });
+        }
         assert_eq!(state(&store, &id), State::Pending, "after a lapse: {lapses}");
     }
 }

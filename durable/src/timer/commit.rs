@@ -615,25 +615,19 @@ mod tests {
     /// As during a lock of the table, when each try takes a while and more commands come than go.
     #[test]
     fn callers_whose_time_is_over_are_answered_without_a_try() {
-        let queue = CommitQueue::default();
-        let over = (0..9).map(|number| {
-            let (sender, answer) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
+        let over = |number| {
+            let sender = sender.clone();
             let tell = move |answers: StoreResult<&[Answer]>| {
                 sender.send(answers.expect_err("it is over").reason()).expect("the test waits");
             };
             let reply = Reply::Caller(Box::new(tell));
-            let job = Job { reply, limit: Some(Instant::now()), ..job(number, [number]) };
-            queue.state.lock().aside.add(job);
-            answer
-        });
-        let over: Vec<_> = over.collect();
-        thread::scope(|scope| {
-            scope.spawn(|| queue.run_aside(|_| panic!("a try"), |_| FxHashSet::default()));
-            for answer in over {
-                assert_eq!(answer.recv(), Ok(StoreErrorReason::Locked));
-            }
-            queue.close();
-        });
+            Job { reply, limit: Some(Instant::now()), ..job(number, [number]) }
+        };
+        let jobs = (0..9).map(over).collect();
+        let (left, _) = try_some(jobs, &|_| panic!("a try"), &|_| FxHashSet::default());
+        let answers: Vec<_> = answers.try_iter().collect();
+        assert_eq!((left.len(), answers), (0, vec![StoreErrorReason::Locked; 9]));
     }
 
     /// So callers whose time is over wait for few tries, and a failing job stops no other, however

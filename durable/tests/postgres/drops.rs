@@ -46,6 +46,26 @@ fn calls_that_are_dropped_before_their_turn_are_not_made() {
     assert_eq!(made, 2);
 }
 
+/// The server writes it after the caller has dropped the call. The timer does not look by itself.
+#[test]
+fn a_timeout_whose_call_was_dropped_is_delivered() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let (_timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
+    let stall = "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
+            AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
+        CREATE TRIGGER stall BEFORE INSERT ON delaywheel.timeouts
+            FOR EACH ROW EXECUTE FUNCTION stall();
+        SELECT pg_advisory_lock(1)";
+    client.batch_execute(stall).expect("stall");
+    let commands = [Command::Schedule(NewTimeout::new("a", now, b"").expect("valid"))];
+    let mut call = store.write(now, &commands);
+    poll_once(&mut call);
+    wait_for(&mut client, STALLED);
+    drop(call);
+    client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
+}
+
 /// No task of the first queue runs, so the timer asks the store whether that queue is paused.
 #[test]
 fn a_slow_read_delays_no_delivery_of_another_queue() {

@@ -286,29 +286,3 @@ fn commands_find_a_timeout_that_another_transaction_replaces() {
     assert_eq!(store.get(&id("a")).block_on().expect("get"), None);
     assert_eq!(store.get(&id("b")).block_on().expect("get").expect("kept").next, now);
 }
-
-/// The server writes it after the caller has dropped the call. The timer does not look by itself.
-#[tokio::test]
-async fn a_timeout_whose_call_was_dropped_is_delivered() {
-    let Some(server) = Server::start() else { return };
-    let store = connect(&server);
-    let now = store.now();
-    let (_timer, seen) = telling(DurableTimer::builder(store.clone()).recheck(None));
-    let client = async_client(&server).await;
-    let stall = "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
-            AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
-        CREATE TRIGGER stall BEFORE INSERT ON delaywheel.timeouts
-            FOR EACH ROW EXECUTE FUNCTION stall();
-        SELECT pg_advisory_lock(1)";
-    client.batch_execute(stall).await.expect("stall");
-    let waits = async {
-        while client.query_one(STALLED, &[]).await.expect("waits").get::<_, i64>(0) == 0 {}
-    };
-    let commands = [Command::Schedule(NewTimeout::new("a", now, b"").expect("valid"))];
-    tokio::select! {
-        written = store.write(now, &commands) => panic!("{written:?}"),
-        () = waits => (),
-    }
-    client.batch_execute("SELECT pg_advisory_unlock(1)").await.expect("go on");
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
-}

@@ -69,7 +69,7 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
     let store = settle(store, 0);
     let left = count(&path, "ids");
     assert!((501..900).contains(&left), "{left} rows of 500 records");
-    let live = |store: &SqliteStore| store.list(&all(), 9_999).block_on().expect("list").len();
+    let live = |store: &SqliteStore| crate::records(store).len();
     assert_eq!((live(&store), count(&path, "records")), (500, 500));
     let answers = store.write(at(0), &[new(3), new(499), new(500)]).block_on().expect("write");
     let created = Answer::Scheduled(Scheduled::Created);
@@ -121,7 +121,7 @@ fn sqlite_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
     store.backup(path("copy-0")).expect_err("it exists");
     for number in 0..3 {
         let copy = SqliteStore::open_checked(path(&format!("copy-{number}"))).expect("open");
-        let records = copy.list(&all(), 9_999).block_on().expect("list");
+        let records = crate::records(&copy);
         let changed = records.iter().filter(|record| record.payload.len() == 1).count();
         assert_eq!((records.len(), changed % 2), (2_000, 0), "one moment");
     }
@@ -158,7 +158,7 @@ fn a_copy_takes_the_place_of_a_file_and_not_its_log() {
         fs::copy(path("killed?#%.db-wal"), path("new?#%.db-wal")).expect("copy");
         fs::copy(path(copy), path("new?#%.db")).expect("copy");
     };
-    let live = |store: &SqliteStore| store.list(&all(), 9_999).block_on().expect("list").len();
+    let live = |store: &SqliteStore| crate::records(store).len();
     restore("copy");
     let error = SqliteStore::open_read_only(path("new?#%.db")).expect_err("the log of another");
     assert_eq!(error.reason(), StoreErrorReason::Corrupt);
@@ -176,10 +176,6 @@ fn a_copy_takes_the_place_of_a_file_and_not_its_log() {
         fs::copy(name("new"), name("later")).expect("copy");
     }
     assert_eq!(live(&SqliteStore::open_checked(path("later?#%.db")).expect("open")), 250);
-}
-
-fn all() -> Query {
-    Query::Prefix { prefix: String::new(), after: None }
 }
 
 #[test]
@@ -285,7 +281,8 @@ fn filled(path: &Path) -> Vec<u8> {
 
 /// Reads, claims and writes; returns whether all timeouts were there.
 fn use_store(store: &SqliteStore) -> StoreResult<bool> {
-    let records = store.list(&all(), 10_000).block_on()?;
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    let records = store.list(&all, 10_000).block_on()?;
     let found = records.iter().map(|record| (record.id.to_string(), record.payload.to_vec()));
     let times = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
     store.list(&times, 10_000).block_on()?;

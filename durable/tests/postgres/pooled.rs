@@ -126,10 +126,10 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     assert_eq!(noted(&mut client), NOTED);
 }
 
-fn pool(server: &Server, size: usize) -> deadpool_postgres::Pool {
+fn pool(server: &Server, size: usize) -> deadpool_postgres::PoolBuilder {
     let parameters = server.parameters().parse().expect("parameters");
     let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
-    deadpool_postgres::Pool::builder(manager).max_size(size).build().expect("pool")
+    deadpool_postgres::Pool::builder(manager).max_size(size)
 }
 
 fn runtime(workers: usize) -> tokio::runtime::Runtime {
@@ -143,7 +143,7 @@ fn pooled(
     workers: usize,
 ) -> Option<(Server, deadpool_postgres::Pool, tokio::runtime::Runtime, PostgresStore)> {
     let (server, ..) = stored()?;
-    let (pool, runtime) = (pool(&server, size), runtime(workers));
+    let (pool, runtime) = (pool(&server, size).build().expect("pool"), runtime(workers));
     let store = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime.handle().clone());
     let store = store.block_on().expect("store");
     Some((server, pool, runtime, store))
@@ -210,8 +210,6 @@ fn a_task_that_blocks_for_a_call_gets_its_answer_through_a_pool_of_its_runtime()
 fn the_end_of_a_pool_or_of_its_runtime_closes_the_store() {
     for closes in [false, true] {
         let Some((server, ..)) = stored() else { return };
-        let parameters = server.parameters().parse().expect("parameters");
-        let manager = deadpool_postgres::Manager::new(parameters, tokio_postgres::NoTls);
         let panics = Arc::new(AtomicBool::new(false));
         let must_panic = Arc::clone(&panics);
         let hook = deadpool_postgres::Hook::sync_fn(move |_, _| {
@@ -221,8 +219,8 @@ fn the_end_of_a_pool_or_of_its_runtime_closes_the_store() {
             }
             Ok(())
         });
-        let pool = deadpool_postgres::Pool::builder(manager).max_size(1).post_recycle(hook);
-        let (pool, runtime) = (pool.build().expect("pool"), runtime(2));
+        let pool = pool(&server, 1).post_recycle(hook).build().expect("pool");
+        let runtime = runtime(2);
         let store = PostgresStore::from_pool(pool.clone(), "delaywheel", runtime.handle().clone());
         let store = store.block_on().expect("store");
         panics.store(true, SeqCst);

@@ -597,7 +597,7 @@ mod tests {
 
     use fastrand::Rng;
 
-    use super::*;
+    use super::{super::executor::tests::PanicsAtDrop, *};
 
     /// Returns a job that requeues some ids, each at the time that is the number of the job. No
     /// caller waits for the answers.
@@ -784,15 +784,6 @@ mod tests {
     /// A command waits behind a settlement that cannot be written now.
     #[test]
     fn a_queue_that_is_closed_contains_the_panic_of_a_caller() {
-        struct PanicsAtDrop;
-
-        impl Drop for PanicsAtDrop {
-            fn drop(&mut self) {
-                // Without a message on standard error.
-                std::panic::resume_unwind(Box::new("a waker fails"));
-            }
-        }
-
         let (queue, waker) = (CommitQueue::default(), PanicsAtDrop);
         let reply = Reply::Caller(Box::new(move |_| drop(waker)));
         queue.push(Job { reply, ..job(0, [0]) });

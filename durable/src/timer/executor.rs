@@ -137,12 +137,12 @@ fn catch<R>(run: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{panic::resume_unwind, pin::Pin};
 
     use super::*;
 
-    struct PanicsAtDrop;
+    pub(in crate::timer) struct PanicsAtDrop;
 
     impl Future for PanicsAtDrop {
         type Output = StoreResult<()>;

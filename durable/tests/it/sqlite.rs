@@ -240,16 +240,23 @@ fn payload(number: u32) -> Vec<u8> {
 
 #[cfg(feature = "tracing")]
 #[test]
-fn a_failed_commit_is_a_warning() {
+fn a_damaged_timeout_and_a_commit_and_a_claim_that_fail_are_warnings() {
     let (_folder, path) = file();
-    let store = SqliteStore::open(&path).expect("open");
-    let timer = acknowledging(store, &ManualClock::new());
+    let clock = ManualWallClock::new();
+    let timer = acknowledging(SqliteStore::open(&path).expect("open"), &clock);
+    for days in 1..3 {
+        timer.schedule(days.to_string(), DAY * days, b"").wait().expect("schedule");
+    }
     let other = Connection::open(&path).expect("open");
-    other.execute_batch("DROP TABLE records").expect("another program changes the file");
+    let change = |sql| other.execute_batch(sql).expect("another program changes the file");
+    change("UPDATE records SET payload = x'00' WHERE id = '1'");
+    assert_ne!(crate::timer::warnings(|| clock.advance(DAY)), 0);
+    change("DROP TABLE records");
     let warnings = crate::timer::warnings(|| {
-        timer.schedule("a", Duration::from_secs(1), b"").wait().expect_err("no table");
+        timer.schedule("a", SECOND, b"").wait().expect_err("no table");
     });
     assert_eq!((timer.stats().store_errors, warnings), (1, 1));
+    assert_ne!(crate::timer::warnings(|| clock.advance(DAY)), 0);
 }
 
 #[test]

@@ -242,7 +242,7 @@ fn payload(number: u32) -> Vec<u8> {
 #[test]
 fn a_damaged_timeout_and_a_commit_and_a_claim_that_fail_are_warnings() {
     let (_folder, path) = file();
-    let clock = ManualWallClock::new();
+    let clock = ManualClock::new();
     let timer = acknowledging(SqliteStore::open(&path).expect("open"), &clock);
     for days in 1..3 {
         timer.schedule(days.to_string(), DAY * days, b"").wait().expect("schedule");

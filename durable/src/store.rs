@@ -453,7 +453,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns a record.
     async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>>;
 
-    /// Returns at most `limit` records of a list.
+    /// Returns at most `limit` records of a list. A store may read a long one in parts: a record that
+    /// moves meanwhile may be missing, or be there twice.
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>>;
 
     /// Returns the numbers of records.

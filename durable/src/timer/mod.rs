@@ -426,7 +426,8 @@ impl DurableTimer {
         self.ask(async move { Ok(core.store.get(&id?).await?) })
     }
 
-    /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query.
+    /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query. Of
+    /// more than 1,024 in SQLite, one that moves meanwhile may be missing, or be there twice.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
         let (core, query) = (self.shared(), query.clone());
         self.ask(async move { Ok(core.store.list(&query, limit).await?) })

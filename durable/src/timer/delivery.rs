@@ -105,6 +105,13 @@ impl Run {
         self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
     }
 
+    /// The wall clock has stepped back to a time. The handler started then at the latest.
+    pub(super) fn step_back(&self, now: WallTime) {
+        let now = now.as_micros().max(1);
+        let earlier = |started| (started != RECALLED).then_some(now.min(started));
+        let _ = self.started.fetch_update(SeqCst, SeqCst, earlier);
+    }
+
     pub(super) fn lasted(&self, now: WallTime) -> Option<Duration> {
         let started = self.started.load(SeqCst);
         let has_started = started != 0 && started != RECALLED;

@@ -352,6 +352,7 @@ impl SqliteStore {
     /// Meanwhile it needs the size of the file twice: in the log beside it, and in the folder for
     /// temporary files, which `SQLITE_TMPDIR` can name.
     pub fn compact(&self) -> StoreResult<bool> {
+        self.keep_lock()?;
         let writer = self.shared.writer.lock();
         let pages = || writer.pragma_query_value(None, "page_count", |row| row.get::<_, u64>(0));
         let compact = || {
@@ -368,18 +369,21 @@ impl SqliteStore {
         compact().map_err(store_error)
     }
 
+    /// `limit` is at least 1.
     fn read_page(&self, query: &Query, limit: usize) -> rusqlite::Result<Vec<Record>> {
         // Between the commit of a transaction and its end, the claims differ from the records.
         let _writer = self.shared.writer.lock();
         let held = self.shared.held.lock();
         let reader = self.shared.reader.lock();
+        // Another process may change a file that is only read.
+        let reader = reader.unchecked_transaction()?;
         let select = |tables: &str, condition: &str, parameters: &[&dyn ToSql]| {
             let sql = format!("{COLUMNS} {tables} WHERE {condition}");
             let mut statement = reader.prepare_cached(&sql)?;
             let read = |row: &Row<'_>| read_row(row).map(|record| held.claims.view(record));
             statement.query_map(parameters, read)?.collect::<rusqlite::Result<Vec<_>>>()
         };
-        let (dead, from, until, after) = match query {
+        let (dead, from, mut until, after) = match query {
             Query::Prefix { prefix, after } => {
                 // The upper bound has more bytes than an id can have.
                 let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
@@ -396,7 +400,6 @@ impl SqliteStore {
         let next = next.as_micros();
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
-        // Another process may have added some to a file that is only read.
         let mut queues = Queues::default();
         read_queues(&reader, &mut queues)?;
         let mut records = Vec::new();
@@ -405,10 +408,13 @@ impl SqliteStore {
                 let (queue, priority) = (queue.name.as_str(), priority as u8);
                 let place: [&dyn ToSql; 7] = [&dead, &queue, &priority, &next, &id, &until, &limit];
                 records.append(&mut select("records", condition, &place)?);
+                records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+                records.truncate(limit);
+                if let Some(last) = records.get(limit - 1) {
+                    until = last.next.as_micros() + 1;
+                }
             }
         }
-        records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
-        records.truncate(limit);
         Ok(records)
     }
 
@@ -510,16 +516,17 @@ impl Store for SqliteStore {
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
         let (mut query, mut records) = (query.clone(), Vec::new());
-        loop {
+        while records.len() < limit {
             let most = PAGE.min(limit - records.len());
             let page = self.read_page(&query, most).map_err(store_error)?;
-            let is_last = page.len() < most || most == 0;
+            let is_last = page.len() < most;
             records.extend(page);
             match records.last() {
                 Some(last) if !is_last => query.continue_after(last.next, last.id.clone()),
-                _ => return Ok(records),
+                _ => break,
             }
         }
+        Ok(records)
     }
 
     async fn count(&self) -> StoreResult<Counts> {
@@ -673,6 +680,7 @@ impl Store for SqliteStore {
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
         if !self.shared.held.lock().claims.queues.is_known(queue) {
+            self.keep_lock()?;
             let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
             let writer = self.shared.writer.lock();
             writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;

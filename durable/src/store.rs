@@ -591,7 +591,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the clock by whose [`system_time`](Clock::system_time) all workers of the store
-    /// agree. By default that of the system.
+    /// agree, and which reports its steps by [`watch`](Clock::watch). By default that of the system.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }

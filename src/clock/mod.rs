@@ -96,12 +96,14 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// A timer calls this with its first timeout if the clock [may jump](Self::may_jump), and with
     /// its first deadline by the wall clock. The default, [`watch_steps`], is right for clocks of
     /// the system. A clock that jumps for other reasons keeps the listeners, and calls them itself.
+    /// It must not panic, as [`now`](Self::now).
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
     }
 
     /// Registers a timer, which this clock then drives instead of a thread of the timer, as
-    /// [`ManualClock`] does. Returns whether it drives the timer; the default is `false`.
+    /// [`ManualClock`] does. Returns whether it drives the timer; the default is `false`. If timers
+    /// have deadlines by the wall clock, [`system_time`](Self::system_time) must follow as well.
     ///
     /// # Examples
     ///

@@ -453,8 +453,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns a record.
     async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>>;
 
-    /// Returns at most `limit` records of a list. A store may read a long one in parts: a record that
-    /// moves meanwhile may be missing, or be there twice.
+    /// Returns at most `limit` records of a list. A store may read a long one in parts: a record
+    /// that moves meanwhile may be missing, or be there twice.
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>>;
 
     /// Returns the numbers of records.
@@ -591,7 +591,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the clock by whose [`system_time`](Clock::system_time) all workers of the store
-    /// agree, and which reports its steps by [`watch`](Clock::watch). By default that of the system.
+    /// agree. It reports its steps by [`watch`](Clock::watch). By default that of the system.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }

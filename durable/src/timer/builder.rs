@@ -221,9 +221,9 @@ impl DurableTimerBuilder {
     }
 
     /// Sets the clock, of which the timer reads [`system_time`](Clock::system_time). A
-    /// [`ManualClock`](crate::ManualClock) runs the timer on the thread that moves it; there, a step
-    /// forward is time of the handlers that run. A clock that steps when that of the system does
-    /// not must report it: see [`watch`](Clock::watch). Default: that of the store.
+    /// [`ManualClock`](crate::ManualClock) runs the timer on the thread that moves it. Its steps
+    /// forward count as time of the handlers that run. A clock that steps when that of the system
+    /// does not must report it: see [`watch`](Clock::watch). Default: that of the store.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));

@@ -60,8 +60,9 @@ fn one_call_without_an_answer_ends_all_connections_that_may_be_silent() {
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
     until(|| timer.count().wait().expect("count").live == 0);
     proxy.forget();
-    timer.schedule("lost", Duration::ZERO, b"").wait().expect_err("no answer");
-    assert!(timer.stats().store_errors > 0);
+    // It gets no answer, or has a new connection, as a claim waits at the old one.
+    let _ = timer.schedule("far", 3_000 * SECOND, b"").wait();
+    until(|| timer.stats().store_errors > 0);
     deliver(&timer, &seen, "b");
     put(&other, "c", other.now());
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("c"), "it listens again");

@@ -186,7 +186,7 @@ fn what_moves_between_databases(store: &dyn Store) {
     assert_eq!(write(store, Command::Requeue(id("a"), at(0))), Answer::Requeued(false));
 }
 
-/// A reading of the history as of an earlier time also shows what was left.
+/// Reads the history as of an earlier time, which shows each attempt that was not removed.
 fn old_attempts_are_removed(store: &dyn Store) {
     store.keep_history(Duration::from_micros(10));
     for (name, now) in [("a", at(0)), ("b", at(1_000))] {

@@ -63,8 +63,8 @@ impl From<BuildError> for io::Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreErrorReason {
-    /// Another process has the file open.
-    #[error("another process has the store open")]
+    /// Another process has the file open, or has had it open since this store lost its lock.
+    #[error("another process has opened the store")]
     InUse,
     /// The file or directory cannot be written. Nothing was changed.
     #[error("store is read-only")]

@@ -432,11 +432,12 @@ impl SqliteStore {
     }
 
     /// Locks the file again if a program has removed the lock. Fails if another process has opened
-    /// the file since then: neither knows of the claims and changes of the other.
+    /// the file since then: the two do not know of each other's claims.
     fn keep_lock(&self) -> StoreResult<()> {
         let Some(lock) = &self.shared.lock else { return Ok(()) };
         let mut lock = lock.lock();
         if lock.is_removed() {
+            // Checked twice: a store that is refused must not keep others from opening the file.
             self.check_epoch()?;
             let again = lock_beside(&self.shared.path)?;
             self.check_epoch()?;
@@ -1065,8 +1066,8 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
 struct Lock(File);
 
 impl Lock {
-    /// Returns whether another process can lock a new file of the name. Elsewhere than on Unix, the
-    /// system keeps a file that is open.
+    /// Returns whether the file was removed, so that another process can create and lock a new one.
+    /// Systems other than Unix keep a file that is open.
     fn is_removed(&self) -> bool {
         #[cfg(unix)]
         let is_removed = self.0.metadata().is_ok_and(|file| file.nlink() == 0);
@@ -1589,7 +1590,7 @@ mod tests {
                 assert_eq!(result.expect_err(when).reason(), StoreErrorReason::InUse, "{when}");
             }
         };
-        let other = open().expect("nothing tells of the first one");
+        let other = open().expect("the lock was removed");
         refused("another process has the file");
         drop(other);
         refused("another process may have delivered it");
@@ -1624,7 +1625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_read_in_pages() {
+    fn a_list_longer_than_a_page_is_complete_and_in_order() {
         let store = SqliteStore::in_memory();
         let id = |number: usize| format!("{number:05}");
         let new = |number: usize| schedule(&id(number), 3 * PAGE as u64 - number as u64);
@@ -1743,9 +1744,9 @@ mod tests {
         });
     }
 
-    /// It may be a shell for SQL, with a transaction open.
+    /// Such as an SQL shell with an open transaction.
     #[test]
-    fn a_lock_of_another_program_is_not_one_of_another_store() {
+    fn a_file_that_another_program_locks_is_unavailable_and_not_in_use() {
         let (folder, store) = open();
         let other = Connection::open(folder.path().join("timeouts.db")).expect("open");
         other.execute_batch("BEGIN IMMEDIATE").expect("lock");

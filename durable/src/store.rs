@@ -591,7 +591,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the clock by whose [`system_time`](Clock::system_time) all workers of the store
-    /// agree. It reports its steps by [`watch`](Clock::watch). By default that of the system.
+    /// agree. By default that of the system. One that steps when that does not reports it by
+    /// [`watch`](Clock::watch).
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }

@@ -93,17 +93,18 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Calls a listener after each jump from now on. Returns the period at which the listener must
     /// also read the clocks, if the system does not report all jumps.
     ///
-    /// A timer calls this with its first timeout if the clock [may jump](Self::may_jump), and with
-    /// its first deadline by the wall clock. The default, [`watch_steps`], is right for clocks of
-    /// the system. A clock that jumps for other reasons keeps the listeners, and calls them itself.
-    /// It must not panic, as [`now`](Self::now).
+    /// A [`Timer`](crate::Timer) calls this with its first timeout if the clock
+    /// [may jump](Self::may_jump), and with its first deadline by the wall clock. The default,
+    /// [`watch_steps`], is right for clocks of the system. A clock that jumps for other reasons
+    /// keeps the listeners, and calls them itself. It must not panic, like [`now`](Self::now).
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
     }
 
     /// Registers a timer, which this clock then drives instead of a thread of the timer, as
     /// [`ManualClock`] does. Returns whether it drives the timer; the default is `false`. If timers
-    /// have deadlines by the wall clock, [`system_time`](Self::system_time) must follow as well.
+    /// have deadlines by the wall clock, [`system_time`](Self::system_time) must advance with
+    /// `now`.
     ///
     /// # Examples
     ///
@@ -173,8 +174,8 @@ pub trait Driven: Send + Sync {
     /// Returns the time of the next turn, or `None` if no timeout is pending.
     fn next_turn(&self) -> Option<Instant>;
 
-    /// Returns the time of the next turn since the start of a [`ManualClock`]; `None` on another
-    /// clock.
+    /// Returns the time of the next turn since the start of a [`ManualClock`]; `None` if
+    /// [`next_turn`](Self::next_turn) has it.
     fn next_elapsed(&self) -> Option<Duration>;
 }
 

@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// A shell would not take other characters as they are.
+/// Characters that a cursor encodes: all that a shell may change.
 const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b':');
 

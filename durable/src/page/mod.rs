@@ -154,7 +154,7 @@ impl Page {
             ended = &mut server => return ended,
             () = until => drop(serving),
         }
-        // The server waits for requests.
+        // A client with an open request would keep the server running.
         timeout(GRACE, server).await.unwrap_or(Ok(()))
     }
 

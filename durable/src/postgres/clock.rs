@@ -31,7 +31,7 @@ impl ServerClock {
 
     fn time(&self) -> WallTime {
         let (instant, shown) = *self.anchor.lock();
-        // Rounded down, as any present.
+        // Rounded down, as the present always is.
         let passed =
             Duration::from_micros(u64::try_from(instant.elapsed().as_micros()).unwrap_or(0));
         shown.saturating_add(passed)

@@ -355,7 +355,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a clock drives the timer: until its end, or that of all times.
+    /// Returns whether a clock still drives the timer: not after its end, nor at [`WallTime::MAX`].
     fn has_turns(&self) -> bool {
         self.now() < WallTime::MAX && *self.phase.lock() < Phase::Ended
     }
@@ -500,7 +500,7 @@ impl Driven for Core {
         now.checked_add(span.max(Duration::from_micros(1)))
     }
 
-    /// The instant is enough for each clock.
+    /// A clock takes the instant in its place.
     fn next_elapsed(&self) -> Option<Duration> {
         None
     }
@@ -737,9 +737,9 @@ mod tests {
         assert_eq!(bench.turn(), Some(next));
     }
 
-    /// A clock that stopped there for ever would never end its call.
+    /// If an overdue turn were due now, `ManualClock::advance` would never return.
     #[test]
-    fn an_overdue_turn_is_a_microsecond_from_now_and_another_one_at_its_exact_time() {
+    fn an_overdue_turn_is_a_microsecond_away_and_a_later_one_at_its_time() {
         let bench = Bench::new(|_| ());
         bench.schedule(0, None);
         bench.core.notice(None, bench.core.now());

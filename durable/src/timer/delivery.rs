@@ -105,7 +105,8 @@ impl Run {
         self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
     }
 
-    /// The wall clock has stepped back to a time. The handler started then at the latest.
+    /// Moves the start to a time if it is later, as the wall clock has stepped back to it. A
+    /// handler that has not started stays so.
     pub(super) fn step_back(&self, now: WallTime) {
         let now = now.as_micros().max(1);
         let earlier = |started| (started != RECALLED).then_some(now.min(started));

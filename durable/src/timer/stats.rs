@@ -93,8 +93,8 @@ counters! {
     /// Timeouts and occurrences that a policy skipped.
     skipped,
     /// Claims and settlements that the store refused, because the record was cancelled, replaced or
-    /// taken over by another worker. Or, in SQLite, because it was claimed at the moment at which a
-    /// commit changed it, such as the one that scheduled it: then it is claimed again.
+    /// taken over by another worker. SQLite also refuses a claim made while a commit changes the
+    /// record, such as the one that schedules it. The record is then claimed again.
     fenced,
     /// Deliveries that exceeded the handler limit.
     overruns,

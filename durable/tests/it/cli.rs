@@ -107,7 +107,10 @@ fn commands_that_read_work_beside_the_process_that_has_the_file_open() {
     for command in [&["cancel", "due"][..], &["requeue", "--all"], &["compact"]] {
         let output = file.run(command);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
-        assert!(text(&output.stderr).contains("another process has the store open"), "{output:?}");
+        assert!(
+            text(&output.stderr).contains("another process has opened the store"),
+            "{output:?}"
+        );
     }
 }
 

@@ -21,7 +21,7 @@ fn fill(store: &SqliteStore, count: u32) {
 /// The work takes 3 s, and each delivery may take 2 s. A timer that has too much to do is late with
 /// all timeouts alike.
 #[test]
-fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit_and_the_oldest_begins_first() {
+fn timeouts_that_wait_for_a_thread_use_no_attempt_and_begin_in_order() {
     let (sender, begun) = mpsc::channel();
     let builder = DurableTimer::builder(SqliteStore::in_memory()).threads(1);
     let builder = builder.handler_limit(Some(2_000 * MILLI));

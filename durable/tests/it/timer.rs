@@ -270,7 +270,7 @@ fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
     assert_eq!(ids(&seen), ["3", "4"]);
 }
 
-/// A clock of a program, which sets it and knows the listeners.
+/// A clock that the test sets, and whose listeners it calls.
 #[derive(Debug)]
 struct Watched(ManualClock, mpsc::Sender<Weak<dyn StepListener>>);
 

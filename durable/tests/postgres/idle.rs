@@ -1,4 +1,4 @@
-//! What a worker that waits asks the server.
+//! The connections of a process that waits.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! A timeout as a store keeps it, its id and its queue.
 
-use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
+use std::{borrow::Borrow, cmp::Ordering, fmt, str::FromStr, sync::Arc};
 
 use crate::{error::InputError, repeat::Repeat, time::WallTime};
 
@@ -157,6 +157,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Compares by the time of the next attempt, and then by id.
+    pub(crate) fn by_time(a: &Self, b: &Self) -> Ordering {
+        (a.next, &a.id).cmp(&(b.next, &b.id))
+    }
+
     /// Returns the proof that its holder holds the record.
     #[must_use]
     pub fn claim(&self) -> Claim {

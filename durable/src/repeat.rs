@@ -101,7 +101,7 @@ impl Repeat {
             Missed::All => self.after(due, due),
             Missed::Once => self.after(due, now.max(due)),
             // What is due exactly now is not missed.
-            Missed::Skip => self.after(due, now.saturating_sub(Duration::from_micros(1)).max(due)),
+            Missed::Skip => self.after(due, now.before().max(due)),
         }
     }
 

@@ -408,7 +408,7 @@ impl SqliteStore {
                 let (queue, priority) = (queue.name.as_str(), priority as u8);
                 let place: [&dyn ToSql; 7] = [&dead, &queue, &priority, &next, &id, &until, &limit];
                 records.append(&mut select("records", condition, &place)?);
-                records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+                records.sort_unstable_by(Record::by_time);
                 records.truncate(limit);
                 if let Some(last) = records.get(limit - 1) {
                     until = last.next.as_micros() + 1;
@@ -953,7 +953,7 @@ impl Held {
             batch.next = batch.next.into_iter().chain([record.next]).min();
             self.loosen(&(record.queue, record.priority), &(record.next, record.id));
         }
-        found.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        found.sort_unstable_by(Record::by_time);
         batch.records = found;
         Ok(())
     }

@@ -599,6 +599,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the present time of [`clock`](Self::clock).
     fn now(&self) -> WallTime {
-        WallTime::now_of(self.clock().system_time())
+        WallTime::now(&*self.clock())
     }
 }

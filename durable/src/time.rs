@@ -8,6 +8,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use delaywheel::Clock;
+
 use crate::error::InputError;
 
 /// A point in time: whole microseconds since the start of 1970 in UTC, up to the end of the year
@@ -46,9 +48,14 @@ impl WallTime {
         self.0
     }
 
-    /// Returns the microsecond before.
+    /// Returns the microsecond before, or the start of 1970.
     pub(crate) const fn before(self) -> Self {
-        Self(self.0 - 1)
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// Returns the present of a clock.
+    pub(crate) fn now(clock: &dyn Clock) -> Self {
+        Self::now_of(clock.system_time())
     }
 
     /// Returns the present of a clock: `time` rounded down and clamped to the range.

@@ -239,7 +239,7 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
         let mut dead = page.store.list(&Query::Dead { after }, ROWS + 1).block_on()?;
         let has_more = dead.len() > ROWS;
         dead.truncate(ROWS);
-        let (store, now) = (&*page.store, WallTime::now_of(page.clock.system_time()));
+        let (store, now) = (&*page.store, WallTime::now(&*page.clock));
         let queues = store.queues().block_on()?.into_iter().take(ROWS);
         let count = |queue| QueueOverview::of(store, queue, now, COUNTED).block_on();
         Ok(Snapshot {
@@ -265,7 +265,7 @@ async fn requeue(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> R
         return page.say(StatusCode::BAD_REQUEST, "The id is not valid.");
     };
     let write = |page: &Page| {
-        let now = WallTime::now_of(page.clock.system_time());
+        let now = WallTime::now(&*page.clock);
         let requeue = [Command::Requeue(id, now)];
         change(|| page.store.write(now, &requeue).block_on())
     };

@@ -771,7 +771,7 @@ impl Store for PostgresStore {
         if !unreadable.is_empty() {
             lane.query(sql::BURY, values![id, unreadable]).await.map_err(unknown)?;
         }
-        records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        records.sort_unstable_by(Record::by_time);
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
     }

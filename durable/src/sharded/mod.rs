@@ -345,7 +345,7 @@ impl Sharded {
             }
             match query {
                 Query::Prefix { .. } => all.sort_unstable_by(|a, b| a.id.cmp(&b.id)),
-                _ => all.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id))),
+                _ => all.sort_unstable_by(Record::by_time),
             }
             all.truncate(limit);
             Ok(all)

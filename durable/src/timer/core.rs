@@ -138,7 +138,7 @@ impl Core {
     }
 
     pub(super) fn now(&self) -> WallTime {
-        WallTime::now_of(self.clock.system_time())
+        WallTime::now(&*self.clock)
     }
 
     pub(super) fn check_open(&self) -> Result<(), DurableError> {

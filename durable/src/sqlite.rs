@@ -153,9 +153,8 @@ struct Shared {
     settled: Condvar,
     listeners: Listeners,
     path: PathBuf,
-    is_read_only: bool,
-    /// Counts the times that a process has opened the file to write.
-    epoch: u64,
+    /// Counts the times that a process has opened the file to write; `None` if it is only read.
+    epoch: Option<u64>,
     /// Released after the connections are closed. Only a file that the store may change has one.
     lock: Option<Mutex<Lock>>,
 }
@@ -234,7 +233,7 @@ impl SqliteStore {
 
     /// Opens a connection of its own, so that no claim waits for it.
     fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
-        connect(&self.shared.path, self.shared.is_read_only)
+        connect(&self.shared.path, self.shared.is_read_only())
     }
 
     /// Creates a store in memory, for tests and simulations. Nothing is left after its last clone.
@@ -281,7 +280,6 @@ impl SqliteStore {
         Self::with(writer, held, path, lock, Some(epoch))
     }
 
-    /// `epoch` is `None` for a store that is only read.
     fn with(
         writer: Connection,
         held: Held,
@@ -289,8 +287,7 @@ impl SqliteStore {
         lock: Option<Lock>,
         epoch: Option<u64>,
     ) -> StoreResult<Self> {
-        let is_read_only = epoch.is_none();
-        let reader = connect(&path, is_read_only).map_err(store_error)?;
+        let reader = connect(&path, epoch.is_none()).map_err(store_error)?;
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
@@ -298,8 +295,7 @@ impl SqliteStore {
             settled: Condvar::new(),
             listeners: Listeners::default(),
             path,
-            is_read_only,
-            epoch: epoch.unwrap_or_default(),
+            epoch,
             lock: lock.map(Mutex::new),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -448,13 +444,19 @@ impl SqliteStore {
 
     fn check_epoch(&self) -> StoreResult<()> {
         let sql = "SELECT epoch FROM store";
-        let epoch: u64 = self.read(|reader| reader.query_row(sql, (), |row| row.get(0)))?;
+        let epoch: Option<u64> = self.read(|reader| reader.query_row(sql, (), |row| row.get(0)))?;
         let is_same = epoch == self.shared.epoch;
         is_same.then_some(()).ok_or_else(|| StoreError::new(StoreErrorReason::InUse))
     }
 
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
+    }
+}
+
+impl Shared {
+    fn is_read_only(&self) -> bool {
+        self.epoch.is_none()
     }
 }
 
@@ -557,7 +559,7 @@ impl Store for SqliteStore {
     }
 
     async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        if self.shared.is_read_only {
+        if self.shared.is_read_only() {
             return Ok(None);
         }
         Ok(Some(self.shared.held.lock().claims.leases(limit)))
@@ -569,7 +571,7 @@ impl Store for SqliteStore {
         lease: Duration,
         name: Option<&str>,
     ) -> StoreResult<WorkerId> {
-        if self.shared.is_read_only {
+        if self.shared.is_read_only() {
             return Err(StoreError::new(StoreErrorReason::ReadOnly));
         }
         Ok(self.void(|held| {
@@ -727,7 +729,7 @@ impl Store for SqliteStore {
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
         let mut held = self.shared.held.lock();
         // Another process may have added some to a file that is only read.
-        if self.shared.is_read_only {
+        if self.shared.is_read_only() {
             self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
         }
         Ok(held.claims.queues.list())

@@ -10,6 +10,8 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
+#[cfg(target_os = "linux")]
+use rustix::time::ClockId;
 
 use super::{Clock, ManualClock, StepListener, SystemClock};
 use crate::{
@@ -45,8 +47,9 @@ pub(crate) struct TickClock {
 
 /// Returns the present, as an instant and as [`system_nanos`].
 fn system_start() -> (OnceLock<Instant>, Nanos) {
+    let nanos = || system_nanos(ClockId::Monotonic);
     // The scheduler may interrupt this thread between two readings.
-    let readings = (0..16).map(|_| (system_nanos(), Instant::now(), system_nanos()));
+    let readings = (0..16).map(|_| (nanos(), Instant::now(), nanos()));
     let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
     let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
     (origin.into(), started)
@@ -55,35 +58,25 @@ fn system_start() -> (OnceLock<Instant>, Nanos) {
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
 ///
 /// A timer reads the clock for each timeout, and to subtract two [`Instant`]s takes as long as to
-/// lock a shard.
-#[cfg(target_os = "linux")]
-#[inline]
-fn system_nanos() -> Nanos {
-    nanos_of(rustix::time::ClockId::Monotonic)
-}
-
-/// Returns [`system_nanos`] at the latest interrupt of the kernel's timer, at most 10 ms ago. It
-/// takes a third of the time, because it does not read the processor's counter.
-#[cfg(target_os = "linux")]
-#[inline]
-fn coarse_nanos() -> Nanos {
-    nanos_of(rustix::time::ClockId::MonotonicCoarse)
-}
-
+/// lock a shard. `MonotonicCoarse` is the time at the latest interrupt of the kernel's timer, at
+/// most 10 ms ago. It takes a third of the time, because it does not read the processor's counter.
 #[cfg(target_os = "linux")]
 #[inline]
 #[expect(clippy::cast_sign_loss, reason = "this clock counts from the start of the system")]
-fn nanos_of(clock: rustix::time::ClockId) -> Nanos {
+fn system_nanos(clock: ClockId) -> Nanos {
     let time = rustix::time::clock_gettime(clock);
     Nanos::new(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 #[cfg(not(target_os = "linux"))]
-use system_nanos as coarse_nanos;
+enum ClockId {
+    Monotonic,
+    MonotonicCoarse,
+}
 
 /// Elsewhere, an [`Instant`] is the only reading.
 #[cfg(not(target_os = "linux"))]
-fn system_nanos() -> Nanos {
+fn system_nanos(_: ClockId) -> Nanos {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().into()
 }
@@ -170,7 +163,7 @@ impl TickClock {
         if !self.is_system {
             return self.elapsed();
         }
-        let elapsed = coarse_nanos().saturating_sub(self.started);
+        let elapsed = system_nanos(ClockId::MonotonicCoarse).saturating_sub(self.started);
         elapsed.max(self.ticks.until_start(self.latest()))
     }
 
@@ -191,7 +184,7 @@ impl TickClock {
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         let elapsed = if self.is_system {
-            system_nanos().saturating_sub(self.started)
+            system_nanos(ClockId::Monotonic).saturating_sub(self.started)
         } else {
             self.elapsed_by_source()
         };
@@ -232,10 +225,14 @@ impl TickClock {
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
     }
 
-    /// Returns the tick at which a delay that begins with a reading is over.
+    /// Returns the tick at which a delay that begins with a reading is over. One of zero is due at
+    /// once, in the tick of the reading, which may have begun before it.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        self.due(read, read.elapsed.saturating_add(delay.into()))
+        if delay.is_zero() {
+            return read.now;
+        }
+        self.ticks.ceil(read.elapsed.saturating_add(delay.into()))
     }
 
     /// Returns the tick within a window of delays that others share most often.

@@ -109,7 +109,7 @@ impl Throttle {
         let mut state = state.lock();
         if state.run.is_none() {
             let deadline = match state.last {
-                None => clock.deadline(read, Duration::ZERO),
+                None => read.now,
                 Some(last) => clock.at_or_never(read, last.checked_add(*period)),
             };
             state.number += 1;

@@ -230,21 +230,15 @@ impl Buckets {
         self.records.bits(ROOT).filter(|&live| live != 0).map(|_| self.root.expiration)
     }
 
-    /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
-    #[inline]
-    pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
-        let position = match self.free_position(expired_to, deadline) {
-            Some(position) => position,
-            None => self.reserve(expired_to, deadline),
-        };
-        self.records.set(position, Record::new(deadline, slot));
-        position
-    }
-
-    /// Takes a free position for a record, if that changes nothing else than its bucket.
+    /// Adds a record, if that changes nothing else than its bucket.
     #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
     #[inline(always)]
-    pub(super) fn free_position(&mut self, expired_to: Tick, deadline: Tick) -> Option<u32> {
+    pub(super) fn place_quickly(
+        &mut self,
+        expired_to: Tick,
+        deadline: Tick,
+        slot: u32,
+    ) -> Option<u32> {
         if !self.is_root_full {
             return None;
         }
@@ -252,14 +246,15 @@ impl Buckets {
         let block = self.blocks.get(id.number() / BLOCK)?.as_ref()?;
         let bucket = &block[id.number() % BLOCK];
         let is_plain = bucket.newest != self.kept && deadline >= bucket.expiration;
-        if is_plain { self.records.take(bucket.newest) } else { None }
+        if is_plain { self.records.add(bucket.newest, Record::new(deadline, slot)) } else { None }
     }
 
-    /// Takes a free position for a record, and updates the expiration of its bucket.
-    #[inline(never)]
-    fn reserve(&mut self, expired_to: Tick, deadline: Tick) -> u32 {
+    /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
+    #[inline]
+    pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
+        let record = Record::new(deadline, slot);
         if !self.is_root_full {
-            return self.reserve_in_root(deadline);
+            return self.place_in_root(record);
         }
         let id = self.geometry.bucket(expired_to, deadline);
         let before = match self.blocks.get_mut(id.number() / BLOCK) {
@@ -286,7 +281,7 @@ impl Buckets {
             let start = self.geometry.start(id, deadline);
             self.set_expiration(id, if is_crowded { start } else { deadline });
         }
-        self.records.take(newest).expect("the newest chunk has room")
+        self.records.add(newest, record).expect("the newest chunk has room")
     }
 
     /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
@@ -300,15 +295,15 @@ impl Buckets {
         chunk
     }
 
-    /// Takes the first free position of the root, which must not be full.
-    fn reserve_in_root(&mut self, deadline: Tick) -> u32 {
+    /// Adds a record to the root, which must not be full.
+    fn place_in_root(&mut self, record: Record) -> u32 {
         if self.records.bits(ROOT).is_none() {
             self.records.allocate(BucketId::ROOT, NIL);
         }
-        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
-            self.root.expiration = deadline;
+        if record.deadline() < self.root.expiration || self.records.is_dead(ROOT) {
+            self.root.expiration = record.deadline();
         }
-        let position = self.records.take(ROOT);
+        let position = self.records.add(ROOT, record);
         self.is_root_full = self.records.bits(ROOT) == Some(u16::MAX);
         position.expect("the root has room")
     }
@@ -577,9 +572,9 @@ mod tests {
         for _ in 0..CHUNK {
             place(&mut buckets);
         }
-        let mut is_short = |at| buckets.free_position(Tick::ZERO, Tick::new(at)).is_some();
+        let mut is_short = |at| buckets.place_quickly(Tick::ZERO, Tick::new(at), 0).is_some();
         assert!(is_short(100) && is_short(101) && !is_short(99));
         buckets.remove(first);
-        assert_eq!(buckets.free_position(Tick::ZERO, Tick::new(100)), None, "the root has room");
+        assert_eq!(buckets.place_quickly(Tick::ZERO, Tick::new(100), 0), None, "the root has room");
     }
 }

@@ -164,11 +164,10 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
-        if self.values.has_room() && !self.is_full() && self.expired_to >= self.now {
-            let Self { values, buckets, expired_to, .. } = self;
-            let deadline = deadline.max(*expired_to);
-            if let Some(position) = buckets.free_position(*expired_to, deadline) {
-                buckets.records.set(position, Record::new(deadline, values.vacant()));
+        let Self { values, buckets, expired_to, .. } = self;
+        if values.has_room() && values.len() < self.max_pending && *expired_to >= self.now {
+            let (deadline, slot) = (deadline.max(*expired_to), values.vacant());
+            if let Some(position) = buckets.place_quickly(*expired_to, deadline, slot) {
                 return Ok(values.fill(position, value));
             }
         }
@@ -199,7 +198,9 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (_, position, value) = self.values.remove(key.index(), Some(key))?;
-        self.remove(position);
+        if self.buckets.remove(position) {
+            self.merge(position / CHUNK);
+        }
         Some(value)
     }
 
@@ -228,13 +229,15 @@ impl<T> TimingWheel<T> {
     /// earlier one, writes another record, in *O*(1) time, amortized.
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
-        self.update_expired_to();
+        self.observe(self.now);
         let deadline = deadline.max(self.expired_to);
         let position = self.values.tag(key)?;
         let before = self.buckets.records.get(position).deadline();
         if deadline < before {
             self.place(deadline, key.index());
-            self.remove(position);
+            if self.buckets.remove(position) {
+                self.merge(position / CHUNK);
+            }
         } else if deadline > before {
             self.buckets.records.set(position, Record::new(deadline, key.index()));
         }
@@ -357,7 +360,10 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn observe(&mut self, now: Tick) {
         self.now = now.max(self.now);
-        self.update_expired_to();
+        // Not while a timeout may be due.
+        if self.expired_to < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
+            self.expired_to = self.now;
+        }
     }
 
     /// Returns the least tick at which [`advance`](Self::advance) would expire or move timeouts;
@@ -461,27 +467,14 @@ impl<T> TimingWheel<T> {
         Self { values, buckets, ..*self }
     }
 
-    /// Advances `expired_to` to `now` unless a timeout may be due.
-    #[inline]
-    fn update_expired_to(&mut self) {
-        if self.expired_to < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
-            self.expired_to = self.now;
-        }
-    }
-
-    /// Returns whether the wheel takes no other timeout.
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.values.len() >= self.max_pending
-    }
-
     /// Adds a timeout that needs memory, changes when its bucket is due, or goes into the root.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        if self.is_full() || !self.values.make_room() {
+        let Self { values, max_pending, .. } = self;
+        if values.len() >= *max_pending || !(values.has_room() || values.grow()) {
             return Err(InsertError::full(value));
         }
-        self.update_expired_to();
+        self.observe(self.now);
         let deadline = deadline.max(self.expired_to);
         let position = self.buckets.place(self.expired_to, deadline, self.values.vacant());
         Ok(self.values.fill(position, value))
@@ -494,14 +487,7 @@ impl<T> TimingWheel<T> {
         self.values.set_tag(slot, position);
     }
 
-    /// Removes a record. If few live ones are left in its chunk, they move to others.
-    #[inline]
-    fn remove(&mut self, position: u32) {
-        if self.buckets.remove(position) {
-            self.merge(position / CHUNK);
-        }
-    }
-
+    /// Moves the records of a chunk, few of which are live, to others.
     #[inline(never)]
     fn merge(&mut self, chunk: u32) {
         let mut few = [NIL; FEW];

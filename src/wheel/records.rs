@@ -114,17 +114,20 @@ impl Records {
         segment.get(position % (SEGMENT * CHUNK as usize))
     }
 
-    /// Takes the first free position of a chunk: its record is live from now on. `None` if the
-    /// chunk is full, or `NIL`.
-    #[inline]
-    pub(super) fn take(&mut self, chunk: u32) -> Option<u32> {
+    /// Writes a record at the first free position of a chunk: it is live from now on. Returns the
+    /// position; `None` if the chunk is full, or `NIL`.
+    #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
+    #[inline(always)]
+    pub(super) fn add(&mut self, chunk: u32, record: Record) -> Option<u32> {
         let live = self.live.get_mut(chunk as usize).filter(|live| **live != u16::MAX)?;
         let offset = (!u32::from(*live)).trailing_zeros();
         *live |= *live + 1;
+        let first = chunk as usize % SEGMENT * CHUNK as usize;
+        self.segments[chunk as usize / SEGMENT][first + offset as usize] = record;
         Some(chunk * CHUNK + offset)
     }
 
-    /// Writes a record.
+    /// Overwrites a record.
     #[inline]
     pub(super) fn set(&mut self, position: u32, record: Record) {
         debug_assert!(self.is_live(position), "the record at {position} is dead");
@@ -334,8 +337,7 @@ mod tests {
         assert!(!records.are_few(1));
         let chunk = records.allocate(BucketId::ROOT, NIL);
         assert!(records.are_few(0b111) && !records.are_few(0b1111));
-        let position = records.take(chunk).unwrap();
-        records.set(position, Record::new(Tick::ZERO, 7));
+        let position = records.add(chunk, Record::new(Tick::ZERO, 7)).unwrap();
         assert_eq!([position, NIL].map(|position| records.slot(position)), [7, 0]);
     }
 }

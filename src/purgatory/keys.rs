@@ -44,8 +44,9 @@ pub(super) struct Entry<K, L> {
 /// Keys with their lists of watchers, each with a number.
 #[derive(Debug)]
 pub(super) struct Table<K, L> {
-    /// The tag of an entry is the next one of its chain, or `END`.
-    entries: Slab<Entry<K, L>>,
+    /// The tag of an entry is the next one of its chain, or `END`. Only this module adds and removes
+    /// entries.
+    pub(super) entries: Slab<Entry<K, L>>,
     /// The first entry of each chain, or `END`.
     #[expect(clippy::vec_box, reason = "a growing vector moves no heads")]
     heads: Vec<Box<[u32; HEADS]>>,
@@ -59,28 +60,13 @@ impl<K, L> Table<K, L> {
         Self { entries: Slab::new(), heads: Vec::new(), chains: 0, mask: 0 }
     }
 
-    /// Returns the number of keys.
-    pub(super) const fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Returns the number of keys that it has memory for.
-    pub(super) fn slots(&self) -> u32 {
-        self.entries.slots()
-    }
-
-    pub(super) fn at(&self, index: u32) -> &Entry<K, L> {
-        self.entries.at(index)
-    }
-
+    /// Returns the key with this hash for which `is_it` returns `true`: its number and its entry.
     #[inline]
-    pub(super) fn at_mut(&mut self, index: u32) -> &mut Entry<K, L> {
-        self.entries.at_mut(index)
-    }
-
-    /// Returns the number of the key with this hash for which `is_it` returns `true`.
-    #[inline]
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<u32> {
+    pub(super) fn find(
+        &self,
+        hash: u64,
+        is_it: impl Fn(&K) -> bool,
+    ) -> Option<(u32, &Entry<K, L>)> {
         if self.chains == 0 {
             return None;
         }
@@ -88,7 +74,7 @@ impl<K, L> Table<K, L> {
         let mut next = self.heads[chain / HEADS][chain % HEADS];
         while let Some((after, entry)) = self.entries.get_at(next) {
             if entry.hash == hash && is_it(&entry.key) {
-                return Some(next);
+                return Some((next, entry));
             }
             next = after;
         }
@@ -118,7 +104,8 @@ impl<K, L> Table<K, L> {
         let Some((_, next, Entry { hash, key, .. })) = self.entries.remove(index, None) else {
             unreachable!("entry {index} is vacant")
         };
-        let head = self.head(hash);
+        let chain = self.chain(hash);
+        let head = &mut self.heads[chain / HEADS][chain % HEADS];
         if *head == index {
             *head = next;
         } else {
@@ -142,16 +129,6 @@ impl<K, L> Table<K, L> {
         self.entries.keys_from(0).map(|key| (key.index(), self.entries.at(key.index())))
     }
 
-    /// Begins a sweep, which frees memory of removed keys.
-    pub(super) fn begin_sweep(&mut self) {
-        self.entries.begin_sweep();
-    }
-
-    /// Sweeps the next segment. Returns `false` if there is none.
-    pub(super) fn sweep(&mut self) -> bool {
-        self.entries.sweep()
-    }
-
     /// Frees the memory of removed keys. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries.shrink();
@@ -168,15 +145,9 @@ impl<K, L> Table<K, L> {
 
     /// Makes an entry the first of its chain.
     fn prepend(&mut self, index: u32) {
-        let head = self.head(self.entries.at(index).hash);
-        let next = mem::replace(head, index);
+        let chain = self.chain(self.entries.at(index).hash);
+        let next = mem::replace(&mut self.heads[chain / HEADS][chain % HEADS], index);
         self.entries.set_tag(index, next);
-    }
-
-    #[inline]
-    fn head(&mut self, hash: u64) -> &mut u32 {
-        let chain = self.chain(hash);
-        &mut self.heads[chain / HEADS][chain % HEADS]
     }
 
     /// Returns the chain for a hash: its lower bits, one bit less if that chain has not been added.
@@ -389,11 +360,11 @@ mod tests {
     }
 
     fn check(table: &Table<u64, ()>, present: &BTreeMap<u64, u32>) {
-        assert_eq!(table.len(), present.len());
-        assert!(table.chains as usize >= table.len());
+        assert_eq!(table.entries.len(), present.len());
+        assert!(table.chains as usize >= present.len());
         for (&number, &index) in present {
-            assert_eq!(table.find(hash(number), |&key| key == number), Some(index));
-            assert_eq!(table.at(index).hash, hash(number));
+            let (found, entry) = table.find(hash(number), |&key| key == number).unwrap();
+            assert_eq!((found, entry.hash), (index, hash(number)));
         }
     }
 
@@ -411,11 +382,11 @@ mod tests {
             }
             if step % 5_000 == 0 {
                 table.shrink();
-                assert_eq!(table.chains as usize, table.len().max(HEADS));
+                assert_eq!(table.chains as usize, table.entries.len().max(HEADS));
             }
             if step % 500 == 0 {
                 check(&table, &present);
-                assert_eq!(table.find(hash(9_999), |_| true), None);
+                assert!(table.find(hash(9_999), |_| true).is_none());
             }
         }
         for index in present.into_values() {

@@ -163,8 +163,8 @@ impl Limits {
             }
             (Some(hash), _, Some(per_key)) => {
                 let counts = per_key.lock(hash);
-                let index = counts.find(hash, |()| true);
-                index.is_some_and(|index| counts.at(index).list > per_key.limit.operations)
+                let found = counts.find(hash, |()| true);
+                found.is_some_and(|(_, entry)| entry.list > per_key.limit.operations)
             }
             _ => false,
         }
@@ -183,16 +183,16 @@ impl Limits {
     #[inline]
     pub(super) fn release_key(&self, hash: u64) -> Option<Counts> {
         let mut counts = self.per_key.as_ref()?.lock(hash);
-        let Some(index) = counts.find(hash, |()| true) else {
+        let Some((index, _)) = counts.find(hash, |()| true) else {
             debug_assert!(false, "a permit of key {hash:x} was released twice");
             return None;
         };
-        let count = &mut counts.at_mut(index).list;
+        let count = &mut counts.entries.at_mut(index).list;
         *count -= 1;
         if *count == 0 {
             counts.remove(index);
         }
-        let is_emptied = counts.len() == 0 && counts.slots() > KEPT;
+        let is_emptied = counts.entries.is_empty() && counts.entries.slots() > KEPT;
         is_emptied.then(|| mem::replace(&mut *counts, Counts::new()))
     }
 
@@ -261,8 +261,9 @@ impl PerKey {
     #[inline]
     fn count<R>(&self, hash: u64, change: impl FnOnce(&mut u64) -> R) -> R {
         let mut counts = self.lock(hash);
-        let index = counts.find(hash, |()| true).unwrap_or_else(|| counts.insert(hash, (), 0));
-        change(&mut counts.at_mut(index).list)
+        let found = counts.find(hash, |()| true).map(|(index, _)| index);
+        let index = found.unwrap_or_else(|| counts.insert(hash, (), 0));
+        change(&mut counts.entries.at_mut(index).list)
     }
 
     /// Locks the counts that have a key. The table there uses other bits of the hash.

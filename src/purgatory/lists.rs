@@ -87,7 +87,8 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let found = self.keys.find(hash, |other| key.as_ref().is_some_and(|key| other == key));
+        let is_it = |other: &K| key.as_ref().is_some_and(|key| other == key);
+        let found = self.keys.find(hash, is_it).map(|(index, _)| index);
         let key = key.take().expect("an operation is registered once");
         self.watched += 1;
         if let Some(index) = found {
@@ -118,7 +119,7 @@ impl<K> Lists<K> {
         if is_in_chunk {
             return self.remove_from_chunk(key, index);
         }
-        let list = &mut self.keys.at_mut(key).list;
+        let list = &mut self.keys.entries.at_mut(key).list;
         debug_assert_ne!(list.few[index], END, "a watcher leaves twice");
         list.few[index] = END;
         if list.is_empty() {
@@ -137,7 +138,7 @@ impl<K> Lists<K> {
         }
         let emptied = self.chunks.remove(number, None);
         let (.., Chunk { first, key, .. }) = emptied.expect("the chunk is there");
-        let list = &mut self.keys.at_mut(key).list;
+        let list = &mut self.keys.entries.at_mut(key).list;
         list.remove_chunk(number, first);
         if list.is_empty() {
             self.remove_key(key);
@@ -151,7 +152,7 @@ impl<K> Lists<K> {
         if self.limits.per_key.is_some() {
             self.release_permit(key, is_counted);
         }
-        let list = &mut self.keys.at_mut(key).list;
+        let list = &mut self.keys.entries.at_mut(key).list;
         list.remove_threshold(threshold);
         if list.is_empty() {
             self.remove_key(key);
@@ -162,7 +163,7 @@ impl<K> Lists<K> {
     #[cold]
     fn release_permit(&mut self, key: u32, is_counted: bool) {
         if self.limits.count_on_keys(is_counted) {
-            if let Some(memory) = self.limits.release_key(self.keys.at(key).hash) {
+            if let Some(memory) = self.limits.release_key(self.keys.entries.at(key).hash) {
                 self.free_later(memory);
             }
         }

@@ -168,7 +168,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             let PurgatoryShard { wheel, lists, .. } = shard.state();
             stats.delayed += wheel.len() as u64;
             stats.watched += lists.watched;
-            stats.keys += lists.keys.len() as u64;
+            stats.keys += lists.keys.entries.len() as u64;
             lists.stats.add_to(&mut stats);
         }
         stats.at_once = at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();

@@ -171,13 +171,13 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
             let key = lists.watch(threshold.hash, &mut threshold.listed);
-            lists.keys.at_mut(key).list.add_threshold((threshold.at, number), index);
+            lists.keys.entries.at_mut(key).list.add_threshold((threshold.at, number), index);
             let watcher = Watcher::Threshold(key, threshold.at);
             place.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, key)) in conditions.events.iter_mut().enumerate() {
             let key = lists.watch(*hash, key);
-            let list = &mut lists.keys.at_mut(key).list;
+            let list = &mut lists.keys.entries.at_mut(key).list;
             let spot = list.add_event(&mut lists.chunks, key, number, index);
             match place.spots.get_mut(count) {
                 Some(few) => *few = spot,
@@ -196,9 +196,9 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     ) {
         let Some(NextWatcher::Events(from, skipped)) = walk.next.take() else { return };
         let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
-        let Some(key) = keys.find(walk.hash, &walk.is_key) else { return };
+        let Some((_, entry)) = keys.find(walk.hash, &walk.is_key) else { return };
         let mut visits = 0;
-        for (first, slots) in keys.at(key).list.events(chunks, from) {
+        for (first, slots) in entry.list.events(chunks, from) {
             let skipped = if first == from { skipped } else { 0 };
             for (&slot, index) in slots[skipped..].iter().zip(skipped..) {
                 let Some((key, place)) = wheel.at_mut(slot) else { continue };
@@ -226,10 +226,9 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     ) -> SmallVec<[(Threshold, u32); BATCH]> {
         let mut found = SmallVec::new();
         let Some(NextWatcher::Thresholds(last)) = walk.next.take() else { return found };
-        let keys = &self.lists.keys;
-        let Some(key) = keys.find(walk.hash, &walk.is_key) else { return found };
+        let Some((_, entry)) = self.lists.keys.find(walk.hash, &walk.is_key) else { return found };
         let mut visits = 0;
-        for (threshold, slot) in keys.at(key).list.thresholds_after(last, value) {
+        for (threshold, slot) in entry.list.thresholds_after(last, value) {
             if threshold > (value, walk.pass) {
                 break;
             }
@@ -429,7 +428,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         place.is_counted = true;
         let lists = &self.lists;
         let keys = place.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
-        lists.limits.begin(keys.map(|key| lists.keys.at(key).hash))
+        lists.limits.begin(keys.map(|key| lists.keys.entries.at(key).hash))
     }
 
     /// Returns the operation that has waited longest, except `newcomer`, of those that a limit
@@ -440,7 +439,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         let Some(hash) = limit else {
             return self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer));
         };
-        let list = &self.lists.keys.at(self.lists.keys.find(hash, |_| true)?).list;
+        let list = &self.lists.keys.find(hash, |_| true)?.1.list;
         let mut events = list.events(&self.lists.chunks, 0).flat_map(|(_, slots)| slots);
         let event = events.find_map(|&slot| self.victim(None, slot, newcomer));
         event.or_else(|| {
@@ -477,11 +476,11 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         } else if *most > SWEPT && wheel.len() % PAUSE == 0 {
             if !mem::replace(is_sweeping, true) {
                 wheel.begin_sweep();
-                lists.keys.begin_sweep();
+                lists.keys.entries.begin_sweep();
                 lists.chunks.begin_sweep();
             }
             // `|` and not `||`: each sweeps a segment.
-            *is_sweeping = wheel.sweep() | lists.keys.sweep() | lists.chunks.sweep();
+            *is_sweeping = wheel.sweep() | lists.keys.entries.sweep() | lists.chunks.sweep();
             if !*is_sweeping {
                 *most = wheel.len();
             }
@@ -598,7 +597,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
                 missing += u32::from(threshold.is_some());
                 watchers.push((list, threshold, key.index()));
                 if lists.limits.count_on_keys(*is_counted) {
-                    *on_keys.entry(lists.keys.at(list).hash).or_default() += 1;
+                    *on_keys.entry(lists.keys.entries.at(list).hash).or_default() += 1;
                 }
             }
             assert_eq!(missing, place.missing, "operation {number} misses others");

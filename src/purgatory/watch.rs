@@ -180,14 +180,16 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let mut shard = shards.lock(index);
         let place = Place::new(read.elapsed, new.conditions.rule);
         let key = shard.insert(read.now, deadline, place).map_err(without_value)?;
-        new.place = Some((index, key));
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        let named = OperationKey { key, shard: index as u32, purgatory: self.shared.number };
+        new.place = Some(named);
         shard.state_mut().watch(key, &mut new.conditions);
         release(shard);
         timer.help_if_late(read);
         // The filter has the reason for this fence.
         fence(Ordering::SeqCst);
         let end = self.can_complete(new).then_some(Completion::Satisfied);
-        let mut out = Out { end, ..Out::new(key, new.operation.take()) };
+        let mut out = Out { key, operation: new.operation.take(), end, is_announced: false };
         let mut shard = shards.lock(index);
         shard.state_mut().bring_back(&mut out, read.elapsed);
         release(shard);
@@ -199,15 +201,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         if limits.displace {
             self.displace((index, key), read.elapsed);
         }
-        Ok(Watched::Waiting(self.key_of((index, key))))
-    }
-
-    /// Returns the key of the operation at a place.
-    #[inline]
-    fn key_of(&self, (shard, key): (usize, Key)) -> OperationKey {
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        let shard = shard as u32;
-        OperationKey { key, shard, purgatory: self.shared.number }
+        Ok(Watched::Waiting(named))
     }
 
     /// Checks a new operation, and its thresholds. Returns whether it can complete.
@@ -236,7 +230,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         &self,
         operation: &mut O,
         conditions: &mut Conditions<K>,
-        place: Option<(usize, Key)>,
+        place: Option<OperationKey>,
     ) -> Effect {
         let (calls, mut reached) = (&self.shared.calls, SmallVec::<[u64; 4]>::new());
         for (threshold, index) in mem::take(&mut conditions.thresholds).into_iter().zip(0..) {
@@ -253,8 +247,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
         match place {
             None => conditions.rule.at_first(conditions.thresholds.len(), reached.len()),
-            Some((shard, key)) => {
-                self.shared.timer.shards.lock(shard).state_mut().on_found(key, &reached)
+            Some(OperationKey { shard, key, .. }) => {
+                let mut shard = self.shared.timer.shards.lock(shard as usize);
+                shard.state_mut().on_found(key, &reached)
             }
         }
     }
@@ -270,12 +265,13 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
 
     /// Ends an operation whose registration has panicked, and continues the panic.
     #[cold]
-    fn give_up(&self, operation: Option<O>, place: Option<(usize, Key)>, panic: Panic) -> ! {
+    fn give_up(&self, operation: Option<O>, place: Option<OperationKey>, panic: Panic) -> ! {
         let SharedPurgatory { timer, calls, .. } = &*self.shared;
         match (operation, place) {
-            (Some(operation), Some((shard, key))) => {
+            (Some(operation), Some(OperationKey { shard, key, .. })) => {
                 let end = Some(Completion::Cancelled);
-                self.bring_back(shard, &mut [Out { end, ..Out::new(key, Some(operation)) }]);
+                let out = Out { end, ..Out::new(key, Some(operation)) };
+                self.bring_back(shard as usize, &mut [out]);
             }
             (Some(operation), None) => {
                 let mut shard = timer.shards.lock(timer.shards.current());
@@ -284,7 +280,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 calls.complete(operation, Completion::Cancelled);
             }
             // It waits, unless it has ended: the clock has panicked before it displaced another.
-            (None, Some(place)) => _ = self.end(self.key_of(place), Completion::Cancelled),
+            (None, Some(key)) => _ = self.end(key, Completion::Cancelled),
             (None, None) => {}
         }
         run_checks();
@@ -344,8 +340,8 @@ struct Newcomer<K, O> {
     conditions: Conditions<K>,
     /// Whether it has permits of its keys.
     is_admitted: bool,
-    /// Its shard and its key, once it is there.
-    place: Option<(usize, Key)>,
+    /// Its key, once it is in a shard.
+    place: Option<OperationKey>,
 }
 
 /// Error of a purgatory that refuses an operation. Holds the operation.

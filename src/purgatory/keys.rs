@@ -44,8 +44,8 @@ pub(super) struct Entry<K, L> {
 /// Keys with their lists of watchers, each with a number.
 #[derive(Debug)]
 pub(super) struct Table<K, L> {
-    /// The tag of an entry is the next one of its chain, or `END`. Only this module adds and removes
-    /// entries.
+    /// The tag of an entry is the next one of its chain, or `END`. Only this file adds entries and
+    /// removes them.
     pub(super) entries: Slab<Entry<K, L>>,
     /// The first entry of each chain, or `END`.
     #[expect(clippy::vec_box, reason = "a growing vector moves no heads")]

@@ -246,13 +246,13 @@ impl Buckets {
         let block = self.blocks.get(id.number() / BLOCK)?.as_ref()?;
         let bucket = &block[id.number() % BLOCK];
         let is_plain = bucket.newest != self.kept && deadline >= bucket.expiration;
-        if is_plain { self.records.add(bucket.newest, Record::new(deadline, slot)) } else { None }
+        if is_plain { self.records.add(bucket.newest, Record { deadline, slot }) } else { None }
     }
 
     /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
     #[inline]
     pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
-        let record = Record::new(deadline, slot);
+        let record = Record { deadline, slot };
         if !self.is_root_full {
             return self.place_in_root(record);
         }

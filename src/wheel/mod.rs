@@ -239,7 +239,7 @@ impl<T> TimingWheel<T> {
                 self.merge(position / CHUNK);
             }
         } else if deadline > before {
-            self.buckets.records.set(position, Record::new(deadline, key.index()));
+            self.buckets.records.set(position, Record { deadline, slot: key.index() });
         }
         Some(before)
     }

@@ -60,22 +60,19 @@ impl BucketId {
 
 /// Deadline and slot of a timeout, in 12 bytes.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(C, packed(4))]
 pub(super) struct Record {
-    deadline: [u32; 2],
+    pub(super) deadline: Tick,
     pub(super) slot: u32,
 }
 
-impl Record {
-    #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
-    #[inline]
-    pub(super) const fn new(deadline: Tick, slot: u32) -> Self {
-        Self { deadline: [deadline.get() as u32, (deadline.get() >> 32) as u32], slot }
-    }
+const _: () = assert!(size_of::<Record>() == 12);
 
+impl Record {
+    /// Returns a copy: a comparison takes references, and the field is not aligned.
     #[inline]
-    pub(super) fn deadline(self) -> Tick {
-        let [low, high] = self.deadline.map(u64::from);
-        Tick::new(high << 32 | low)
+    pub(super) const fn deadline(self) -> Tick {
+        self.deadline
     }
 }
 
@@ -337,7 +334,7 @@ mod tests {
         assert!(!records.are_few(1));
         let chunk = records.allocate(BucketId::ROOT, NIL);
         assert!(records.are_few(0b111) && !records.are_few(0b1111));
-        let position = records.add(chunk, Record::new(Tick::ZERO, 7)).unwrap();
+        let position = records.add(chunk, Record { deadline: Tick::ZERO, slot: 7 }).unwrap();
         assert_eq!([position, NIL].map(|position| records.slot(position)), [7, 0]);
     }
 }

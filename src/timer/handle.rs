@@ -9,7 +9,6 @@ use std::{
 use super::{
     Task,
     shards::{ShardRef, TimeoutKey},
-    value::SharedTimer,
 };
 use crate::wheel::{Key, TimingWheel};
 
@@ -34,17 +33,12 @@ use crate::wheel::{Key, TimingWheel};
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct TimeoutHandle {
-    shard: ShardRef<TimingWheel<Task>>,
+    pub(super) shard: ShardRef<TimingWheel<Task>>,
     /// The key in the wheel of the shard.
-    key: Key,
+    pub(super) key: Key,
 }
 
 impl TimeoutHandle {
-    #[inline]
-    pub(super) fn new(timer: &SharedTimer<TimingWheel<Task>>, key: TimeoutKey) -> Self {
-        Self { shard: timer.references[key.shard].clone(), key: key.key }
-    }
-
     #[inline]
     fn key(&self) -> TimeoutKey {
         TimeoutKey { shard: self.shard.index, key: self.key }

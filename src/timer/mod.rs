@@ -299,7 +299,8 @@ impl Timer {
 
     #[inline]
     fn handle<E>(&self, scheduled: Result<TimeoutKey, E>) -> Result<TimeoutHandle, E> {
-        scheduled.map(|key| TimeoutHandle::new(self.values.shared(), key))
+        let TimeoutKey { shard, key } = scheduled?;
+        Ok(TimeoutHandle { shard: self.values.shared().references[shard].clone(), key })
     }
 
     /// Returns the time of the timer's clock, to which deadlines are compared: the start of the

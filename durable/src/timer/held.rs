@@ -86,8 +86,8 @@ impl Size {
 #[derive(Debug, Default)]
 pub(super) struct Held {
     wheel: TimingWheel<Waiting>,
-    /// Due, and to be tried again later.
-    tries: TimingWheel<Waiting>,
+    /// Number of those in the wheel that are due, and tried again at their times there.
+    tries: usize,
     waits: FxHashMap<Reason, Due>,
     is_turn_of_window: bool,
     slots: FxHashMap<Name, usize>,
@@ -100,7 +100,8 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.wheel.len(), self.size.count - self.wheel.len())
+        let window = self.wheel.len() - self.tries;
+        (window, self.size.count - window)
     }
 
     pub(super) fn count(&self, reason: &Reason) -> usize {
@@ -113,7 +114,7 @@ impl Held {
 
     /// Returns the number of records of the window that are not due or wait for a handler.
     pub(super) fn in_window(&self) -> usize {
-        self.wheel.len() + self.in_lane(Lane::Window)
+        self.wheel.len() - self.tries + self.in_lane(Lane::Window)
     }
 
     pub(super) fn in_lanes(&self) -> usize {
@@ -130,14 +131,13 @@ impl Held {
     }
 
     pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
-        let timed = [&self.wheel, &self.tries].into_iter().flatten();
+        let timed = self.wheel.iter().map(|(_, _, waiting)| waiting);
         let due = self.waits.values().flat_map(Due::values);
-        timed.map(|(_, _, waiting)| waiting).chain(due).map(|waiting| waiting.record.token)
+        timed.chain(due).map(|waiting| waiting.record.token)
     }
 
     pub(super) fn next_expiration(&self) -> Option<WallTime> {
-        let next = [self.wheel.next_expiration(), self.tries.next_expiration()];
-        next.into_iter().flatten().min().map(time)
+        self.wheel.next_expiration().map(time)
     }
 
     /// Returns the first time from `now` on at which a record waits only for a handler.
@@ -148,17 +148,22 @@ impl Held {
     }
 
     pub(super) fn hold(&mut self, record: Record) {
-        let (until, waiting) = (record.next, Waiting::new(record));
-        self.size.add(&waiting);
-        insert(&mut self.wheel, tick(until), waiting);
+        self.insert(record.next, Waiting::new(record));
     }
 
     /// Adds a record that could not begin. The time until the next try doubles from `least` on.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
         waiting.delay = (waiting.delay * 2).clamp(least, MAX_DELAY);
+        self.tries += 1;
+        self.insert(now.saturating_add(waiting.delay), waiting);
+    }
+
+    fn insert(&mut self, until: WallTime, waiting: Waiting) {
         self.size.add(&waiting);
-        let until = now.saturating_add(waiting.delay);
-        insert(&mut self.tries, tick(until), waiting);
+        if let Err(error) = self.wheel.insert(tick(until), waiting) {
+            // The capacity of the window is far below the wheel's.
+            unreachable!("the wheel is full: {error}");
+        }
     }
 
     pub(super) fn wait(&mut self, reason: Reason, waiting: Waiting) {
@@ -170,11 +175,10 @@ impl Held {
     }
 
     pub(super) fn expire(&mut self, now: WallTime) {
-        for wheel in [&mut self.wheel, &mut self.tries] {
-            for waiting in wheel.advance(tick(now)).map(|expired| expired.value) {
-                debug_assert!(waiting.record.next <= now, "a record is early");
-                add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
-            }
+        for waiting in self.wheel.advance(tick(now)).map(|expired| expired.value) {
+            debug_assert!(waiting.record.next <= now, "a record is early");
+            self.tries -= usize::from(!waiting.delay.is_zero());
+            add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
         }
     }
 
@@ -312,9 +316,9 @@ impl Held {
     pub(super) fn take_all(&mut self) -> Vec<Record> {
         let (slots, last) = (mem::take(&mut self.slots), self.last);
         let mut all = mem::replace(self, Self { slots, last, ..Self::default() });
-        let timed = [&mut all.wheel, &mut all.tries].into_iter().flat_map(TimingWheel::drain);
+        let timed = all.wheel.drain().map(|(_, _, waiting)| waiting);
         let due = all.waits.into_values().flat_map(Due::into_values);
-        timed.map(|(_, _, waiting)| waiting).chain(due).map(|one| self.free_of(one)).collect()
+        timed.chain(due).map(|one| self.free_of(one)).collect()
     }
 
     /// Returns the record of one that was taken out, which is no delivery of its key any more.
@@ -336,13 +340,6 @@ impl Held {
 
 fn add(waits: &mut FxHashMap<Reason, Due>, reason: Reason, waiting: Waiting) {
     waits.entry(reason).or_default().insert(rank(&waiting.record), waiting);
-}
-
-fn insert(wheel: &mut TimingWheel<Waiting>, at: Tick, waiting: Waiting) {
-    if let Err(error) = wheel.insert(at, waiting) {
-        // The capacity of the window is far below the wheel's.
-        unreachable!("the wheel is full: {error}");
-    }
 }
 
 pub(super) fn rank(record: &Record) -> (Priority, WallTime, u64) {

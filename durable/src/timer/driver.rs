@@ -247,8 +247,8 @@ pub(crate) struct Driver {
     worker: Option<WorkerId>,
     pub(super) lease: Arc<Lease>,
     held: Held,
-    window: LaneState,
-    backlog: LaneState,
+    /// By the number of a [`Lane`].
+    lanes: [LaneState; 2],
     /// Claims that have ended since the last step.
     pub(super) claimed: Vec<(LaneClaim, Claimed)>,
     permit_at: WallTime,
@@ -313,7 +313,8 @@ impl Driver {
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         // Others may have locked what is due.
-        let has_due = self.backlog.at.is_some() || self.window.floor <= now;
+        let [window, backlog] = &self.lanes;
+        let has_due = backlog.at.is_some() || window.floor <= now;
         let has_due = has_due && !self.is_closing;
         let is_settling = !self.delivering.is_empty() || !self.settling.is_empty();
         let is_busy = is_settling || self.is_claiming() || self.held().1 + self.occupied() > 0;
@@ -335,13 +336,13 @@ impl Driver {
         if self.is_full {
             self.evict_at = self.evict_at.into_iter().chain([due.max(self.evict_after)]).min();
         }
-        self.window.floor = self.window.floor.min(due);
-        self.backlog.floor = self.backlog.floor.min(due);
+        self.lanes.iter_mut().for_each(|lane| lane.floor = lane.floor.min(due));
         let (boundary, lead) = (self.boundary.unwrap_or(WallTime::MIN), self.lead());
+        let [window, backlog] = &mut self.lanes;
         // This may be the earliest of many times, so the window lane looks in either case.
-        self.window.claim_at(due.max(boundary).saturating_sub(lead));
+        window.claim_at(due.max(boundary).saturating_sub(lead));
         if due < boundary {
-            self.backlog.claim_at(due);
+            backlog.claim_at(due);
         }
     }
 
@@ -454,8 +455,7 @@ impl Driver {
             self.delivering.values().for_each(|delivering| delivering.run.step_back(now));
             self.watch_all(now);
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
-            self.window.after = WallTime::MIN;
-            self.backlog.after = WallTime::MIN;
+            self.lanes.iter_mut().for_each(|lane| lane.after = WallTime::MIN);
             self.paused_until = None;
             self.claim_soon(now);
             self.renew_at = now;
@@ -466,9 +466,10 @@ impl Driver {
 
     /// Makes both lanes claim, and renews the lease, at once.
     pub(crate) fn claim_soon(&mut self, now: WallTime) {
-        (self.window.at, self.backlog.at) = (Some(now), Some(now));
+        for lane in &mut self.lanes {
+            (lane.at, lane.floor) = (Some(now), WallTime::MIN);
+        }
         self.lapse_at = None;
-        (self.window.floor, self.backlog.floor) = (WallTime::MIN, WallTime::MIN);
     }
 
     /// Calls nothing for a moment: the handler cannot be started.
@@ -728,7 +729,7 @@ impl Driver {
     }
 
     fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
-        self.lane(claim.lane).is_claiming = false;
+        self.lanes[claim.lane as usize].is_claiming = false;
         if claim.request.begins {
             self.reserved = 0;
         }
@@ -771,7 +772,7 @@ impl Driver {
 
     /// Returns when a lane claims, as far as it is known.
     fn next_claim(&self, lane: Lane) -> Option<WallTime> {
-        let state = if lane == Lane::Window { &self.window } else { &self.backlog };
+        let state = &self.lanes[lane as usize];
         let at = state.at.filter(|_| !state.is_claiming)?.max(state.after);
         match lane {
             Lane::Backlog => (self.backlog_room().0 > 0).then_some(at),
@@ -804,7 +805,7 @@ impl Driver {
             self.reserved = request.limit;
         }
         // Notices during the claim set the floor anew, and its end sets it as well.
-        let state = self.lane(lane);
+        let state = &mut self.lanes[lane as usize];
         (state.is_claiming, state.at, state.floor) = (true, None, WallTime::MAX);
         let driver = self.settings.number;
         turn.step.claims.push(LaneClaim { driver, lane, worker, request });
@@ -814,7 +815,7 @@ impl Driver {
     fn window_request(&mut self, boundary: WallTime, now: WallTime) -> ClaimRequest {
         let has_room = self.has_room();
         self.is_full &= !has_room;
-        let from = self.start_of(boundary, self.window.floor);
+        let from = self.start_of(boundary, self.lanes[Lane::Window as usize].floor);
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
         let (window, limit) = if has_room {
@@ -831,7 +832,8 @@ impl Driver {
         // At a limited rate, no more than a hundredth of a second's worth at once.
         let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
         let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
-        let from = self.start_of(WallTime::MIN, self.backlog.floor).min(boundary);
+        let floor = self.lanes[Lane::Backlog as usize].floor;
+        let from = self.start_of(WallTime::MIN, floor).min(boundary);
         ClaimRequest { from, until: boundary, limit, begins, ..self.request(now) }
     }
 
@@ -865,7 +867,7 @@ impl Driver {
             pause = pause.max(Duration::from_secs(1) * count / rate.get());
         }
         let lead = self.lead();
-        let lane = self.lane(claim.lane);
+        let lane = &mut self.lanes[claim.lane as usize];
         lane.floor = lane.floor.min(batch.next.unwrap_or(WallTime::MAX));
         lane.after = now.saturating_add(pause);
         if let Some(next) = batch.next.filter(|_| has_more || is_window) {
@@ -1186,13 +1188,6 @@ impl Driver {
         if self.settings.is_shared { floor.max(lane) } else { lane }
     }
 
-    fn lane(&mut self, lane: Lane) -> &mut LaneState {
-        match lane {
-            Lane::Window => &mut self.window,
-            Lane::Backlog => &mut self.backlog,
-        }
-    }
-
     fn must_reconcile(&self) -> bool {
         self.reconcile_at <= self.last && !self.is_closing
     }
@@ -1209,7 +1204,7 @@ impl Driver {
     }
 
     fn is_claiming(&self) -> bool {
-        self.window.is_claiming || self.backlog.is_claiming
+        self.lanes.iter().any(|lane| lane.is_claiming)
     }
 
     /// Returns whether the window lane may claim: a full window must first be half empty.
@@ -1515,9 +1510,9 @@ mod tests {
         assert_eq!(bench.driver.claimed.len(), 2);
         let step = bench.step();
         assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
-        let backlog_at = bench.driver.backlog.at.take();
+        let backlog_at = bench.driver.lanes[1].at.take();
         assert!(!bench.driver.is_idle(bench.now), "one is due that is not of the backlog");
-        bench.driver.backlog.at = backlog_at;
+        bench.driver.lanes[1].at = backlog_at;
         bench.pass(LOCKED);
         assert_eq!(bench.driver.next_step(), Some(bench.now));
         assert_eq!(bench.step().claims.len(), 2);

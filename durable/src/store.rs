@@ -411,14 +411,13 @@ impl Listeners {
         }
     }
 
-    /// Tells of the earliest time at which commands made a record due, or that a delivery under way
+    /// Tells of the earliest time at which commands made a record due, and that a delivery under way
     /// was cancelled.
     pub(crate) fn tell_of(&self, commands: &[Command], answers: &[Answer]) {
         if answers.iter().copied().any(Answer::stops) {
             self.tell_all();
-        } else {
-            news(commands).for_each(|(queue, due)| self.tell(queue, due));
         }
+        news(commands).for_each(|(queue, due)| self.tell(queue, due));
     }
 }
 
@@ -572,11 +571,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the queues, in the order of their names.
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
-    /// Asks the store to call `notice`, under no lock, when a record becomes due, also by another
-    /// process. A store may drop notices; see [`recheck`](Self::recheck).
-    fn listen(&self, notice: Notice) {
-        let _ = notice;
-    }
+    /// Asks the store to call `notice`, under no lock, when a record becomes due: by a change of
+    /// this process before its call returns, also if the outcome is unknown, and by one of another
+    /// process. A store may drop notices of the latter; see [`recheck`](Self::recheck).
+    fn listen(&self, notice: Notice);
 
     /// Returns how often a worker must look for new records without a notice; `None` if no other
     /// process can add one.

@@ -33,7 +33,7 @@ use super::{
 use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
     record::{MAX_PAYLOAD, Name, TimeoutId},
-    store::{Answer, Command, Settlement, Store, news},
+    store::{Answer, Command, Settlement, Store},
     time::WallTime,
 };
 
@@ -115,15 +115,6 @@ pub(super) enum Reply {
     Settled(u64, bool),
     /// A caller that pauses a queue or resumes it. There are no commands.
     Paused(Name, bool, Caller),
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    /// Tokens of deliveries.
-    pub(super) ended: Vec<u64>,
-    /// Earliest time at which a record became due, for each transaction, and its queue if that is
-    /// known.
-    pub(super) due: Vec<(Option<Name>, WallTime)>,
 }
 
 #[derive(Default)]
@@ -389,13 +380,13 @@ pub(super) struct Failed {
 type Part = Vec<(usize, Job)>;
 
 /// Writes a group in one transaction, or in several if a command fails because of its own record,
-/// and answers the callers.
+/// and answers the callers. Adds the tokens of deliveries that have ended.
 pub(super) fn write_group(
     store: &dyn Store,
     now: WallTime,
     group: Vec<Job>,
     counters: &Counters,
-    outcome: &mut Outcome,
+    ended: &mut Vec<u64>,
 ) -> Failed {
     // The last one is next. One without a try is set aside.
     let mut parts = vec![(group.into_iter().enumerate().collect::<Part>(), true)];
@@ -408,7 +399,7 @@ pub(super) fn write_group(
         failed.extend(late);
         let mut is_apart = true;
         if !part.is_empty() && is_tried && tries_apart < MAX_LOCKED {
-            let Err(error) = write_part(store, now, &mut part, counters, outcome) else { continue };
+            let Err(error) = write_part(store, now, &mut part, counters, ended) else { continue };
             let reason = error.reason();
             is_apart = is_of_one(&part, reason);
             is_down |= !is_apart;
@@ -420,7 +411,7 @@ pub(super) fn write_group(
                 counters.store_errors.add(1);
                 #[cfg(feature = "tracing")]
                 tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
-                let fail = |(place, job)| Some((place, fail(job, &error, outcome)?));
+                let fail = |(place, job)| Some((place, fail(job, &error, ended)?));
                 part = part.into_iter().filter_map(fail).collect();
             }
             for (_, job) in &mut part {
@@ -442,7 +433,7 @@ fn write_part(
     now: WallTime,
     part: &mut Part,
     counters: &Counters,
-    outcome: &mut Outcome,
+    ended: &mut Vec<u64>,
 ) -> StoreResult<()> {
     let counts: Vec<_> = part.iter().map(|(_, job)| job.commands.len()).collect();
     let mut commands = Vec::with_capacity(counts.iter().sum());
@@ -460,14 +451,13 @@ fn write_part(
     })?;
     counters.commits.add(1);
     counters.commands.add(commands.len());
-    outcome.due.extend(news(&commands).map(|(queue, due)| (queue.cloned(), due)));
     let (mut commands, mut answers) = (&commands[..], &answers[..]);
     for ((_, job), count) in part.drain(..).zip(counts) {
         let (asked, given);
         (asked, commands) = commands.split_at(count);
         // A store may give too few.
         (given, answers) = answers.split_at(count.min(answers.len()));
-        reply(job.reply, asked, given, outcome, counters);
+        reply(job.reply, asked, given, ended, counters);
     }
     Ok(())
 }
@@ -503,13 +493,13 @@ fn split(store: &dyn Store, part: Part, reason: StoreErrorReason) -> [(Part, boo
 
 /// Tells the caller of a job that the store returned an error. Returns the job if it is a
 /// settlement that the thread tries again.
-fn fail(mut job: Job, error: &StoreError, outcome: &mut Outcome) -> Option<Job> {
+fn fail(mut job: Job, error: &StoreError, ended: &mut Vec<u64>) -> Option<Job> {
     // Only the text of a settlement can be refused. Without it, it must not be lost.
     let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
     let is_over = is_refused || error.reason() == StoreErrorReason::Closed;
     match job.reply {
         Reply::Caller(caller) => tell(caller, Err(error.clone())),
-        Reply::Settled(token, _) if is_over => outcome.ended.push(token),
+        Reply::Settled(token, _) if is_over => ended.push(token),
         Reply::Settled(..) => return Some(job),
         Reply::Paused(..) => (),
     }
@@ -568,13 +558,13 @@ fn reply(
     reply: Reply,
     commands: &[Command],
     answers: &[Answer],
-    outcome: &mut Outcome,
+    ended: &mut Vec<u64>,
     counters: &Counters,
 ) {
     match reply {
         Reply::Caller(caller) => tell(caller, Ok(answers)),
         Reply::Settled(token, is_skipped) => {
-            outcome.ended.push(token);
+            ended.push(token);
             let [Command::Settle(_, settlement)] = commands else { return };
             let total = match settlement {
                 // One that is refused ends no delivery.

@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::{
-    commit::{CommitQueue, Failed, Job, Outcome, Reply, drop_jobs, locked, tell, write_group},
+    commit::{CommitQueue, Failed, Job, Reply, drop_jobs, locked, tell, write_group},
     delivery::{Delivery, Lease, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Returned, Step, following},
     executor::{CallThread, Handler, contain, run_contained},
@@ -177,10 +177,10 @@ impl Core {
             tell(caller, paused.map(|()| &[][..]));
             return Failed::default();
         }
-        let mut outcome = Outcome::default();
+        let mut ended = Vec::new();
         let now = self.now();
-        let failed = write_group(&*self.store, now, group, &self.counters, &mut outcome);
-        self.take_in(outcome);
+        let failed = write_group(&*self.store, now, group, &self.counters, &mut ended);
+        self.take_in(ended);
         failed
     }
 
@@ -193,22 +193,18 @@ impl Core {
         self.commits.run_aside(|group| self.write(group), locked);
     }
 
-    fn take_in(&self, outcome: Outcome) {
-        if outcome.ended.is_empty() && outcome.due.is_empty() {
-            return;
+    fn take_in(&self, ended: Vec<u64>) {
+        if !ended.is_empty() {
+            self.post.put(|inbox| inbox.ended.extend(ended));
         }
-        self.post.put(|inbox| {
-            inbox.ended.extend(outcome.ended);
-            for (queue, due) in outcome.due {
-                let is_known = due > WallTime::MIN;
-                let earliest = inbox.due.entry((queue, is_known)).or_insert(due);
-                *earliest = due.min(*earliest);
-            }
-        });
     }
 
     pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
-        self.take_in(Outcome { ended: Vec::new(), due: vec![(queue.cloned(), due)] });
+        self.post.put(|inbox| {
+            let is_known = due > WallTime::MIN;
+            let earliest = inbox.due.entry((queue.cloned(), is_known)).or_insert(due);
+            *earliest = due.min(*earliest);
+        });
     }
 
     /// Runs steps until no driver has work now. Returns when to go on. `claim` carries out claims,
@@ -433,9 +429,10 @@ impl Core {
                 // The next occurrence is not earlier, whatever the transaction knew of missed ones.
                 let next =
                     record.repeat.and_then(|rule| rule.after(record.due, record.due).ok()?);
-                let due = next.map(|next| (Some(record.queue), next));
-                let ended = vec![record.token];
-                return self.take_in(Outcome { ended, due: Vec::from_iter(due) });
+                if let Some(next) = next {
+                    self.notice(Some(&record.queue), next);
+                }
+                return self.take_in(vec![token]);
             }
             Verdict::Done => following(&record, now),
             Verdict::Dead(error) => Settlement::Dead { error },

@@ -7,7 +7,7 @@
 
 use std::{
     fmt, mem,
-    sync::{Arc, Weak, atomic::Ordering::SeqCst, mpsc},
+    sync::{Arc, Weak, atomic::Ordering::SeqCst},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -21,13 +21,12 @@ use super::{
     delivery::{Delivery, Lease, Run, Verdict},
     driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Returned, Step, following},
     executor::{CallThread, Handler, contain, run_contained},
-    held::Lane,
     stats::Counters,
 };
 use crate::{
     error::DurableError,
     record::{Claim, Name, Record, TimeoutId},
-    store::{Command, Settlement, Store},
+    store::{Calls, Command, Settlement, Store},
     time::WallTime,
 };
 
@@ -98,6 +97,8 @@ pub(super) struct Core {
     pub(super) is_virtual: bool,
     pub(super) commits: CommitQueue,
     pub(super) calls: CallThread,
+    /// For the claims of each lane.
+    claims: [CallThread; 2],
     /// Each call of [`Sharded`](crate::Sharded) under way that changes something has a clone.
     pub(crate) changes: Arc<()>,
     queues: Vec<Served>,
@@ -126,6 +127,7 @@ impl Core {
             is_virtual,
             commits: CommitQueue::default(),
             calls: CallThread::default(),
+            claims: Default::default(),
             changes: Arc::default(),
             queues,
             drivers: Mutex::new(drivers),
@@ -282,21 +284,14 @@ impl Core {
     /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
     /// the claims of each lane. Runs on a thread.
     pub(super) fn run_driver(&self) {
-        thread::scope(|scope| {
-            let lanes = [Lane::Window, Lane::Backlog].map(|_| {
-                let (sender, claims) = mpsc::channel();
-                let run = move || claims.into_iter().for_each(|claim| self.claim(claim));
-                let name = "delaywheel-claim".to_owned();
-                let thread = thread::Builder::new().name(name).spawn_scoped(scope, run);
-                thread.ok().map(|_| sender)
-            });
-            let claim = |claim: LaneClaim| match &lanes[claim.lane as usize] {
-                Some(sender) => drop(sender.send(claim)),
-                // Without a thread, the driver waits for its claims.
-                None => self.claim(claim),
-            };
-            self.run_turns(&claim);
+        self.run_turns(&|claim| {
+            // This thread has the timer.
+            if let Some(core) = self.itself.upgrade() {
+                let lane = &self.claims[claim.lane as usize];
+                self.call_on(lane, Box::pin(async move { core.claim(claim) }));
+            }
         });
+        self.claims.iter().for_each(CallThread::close);
         self.commits.close();
         for queue in &self.queues {
             let handler = queue.handler.lock().take();
@@ -339,6 +334,12 @@ impl Core {
             let _ = contain(|| self.store.leave(worker));
         }
         true
+    }
+
+    /// Makes calls on a thread, for which [`join`](Self::join) waits.
+    pub(super) fn call_on(&self, thread: &CallThread, calls: Calls) {
+        let started = thread.push(calls);
+        self.threads.lock().extend(started);
     }
 
     pub(super) fn shut_down(&self) {
@@ -511,14 +512,17 @@ impl fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::OnceLock, time::SystemTime};
+    use std::{
+        sync::{OnceLock, mpsc},
+        time::SystemTime,
+    };
 
     use pollster::FutureExt as _;
 
-    use super::*;
+    use super::{super::held::Lane, *};
     use crate::{
         Answer, Cancelled, ManualClock, NewTimeout, Repeat, SqliteStore, State, StoreError,
-        StoreErrorReason, store::Calls,
+        StoreErrorReason,
     };
 
     const SECOND: Duration = Duration::from_secs(1);

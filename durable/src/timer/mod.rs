@@ -403,10 +403,8 @@ impl DurableTimer {
         calls: impl Future<Output = Result<T, DurableError>> + Send + 'static,
     ) -> Receipt<T> {
         let (receipt, calls) = Receipt::of(calls, true);
-        if let Some(calls) = self.spawn(calls)
-            && let Some(started) = self.core.calls.push(calls)
-        {
-            self.core.threads.lock().push(started);
+        if let Some(calls) = self.spawn(calls) {
+            self.core.call_on(&self.core.calls, calls);
         }
         receipt
     }

@@ -435,29 +435,19 @@ fn write_part(
     counters: &Counters,
     ended: &mut Vec<u64>,
 ) -> StoreResult<()> {
-    let counts: Vec<_> = part.iter().map(|(_, job)| job.commands.len()).collect();
-    let mut commands = Vec::with_capacity(counts.iter().sum());
-    for (_, job) in &mut *part {
-        commands.append(&mut job.commands);
-    }
+    let commands: Vec<_> = part.iter().flat_map(|(_, job)| &job.commands).cloned().collect();
     let start = Instant::now();
     let result = contain(|| store.write(now, &commands));
     counters.store_latency.record(start.elapsed());
-    let answers = result.inspect_err(|_| {
-        let mut commands = mem::take(&mut commands).into_iter();
-        for ((_, job), count) in part.iter_mut().zip(&counts) {
-            job.commands.extend(commands.by_ref().take(*count));
-        }
-    })?;
+    let answers = result?;
+    let mut rest = &answers[..];
     counters.commits.add(1);
     counters.commands.add(commands.len());
-    let (mut commands, mut answers) = (&commands[..], &answers[..]);
-    for ((_, job), count) in part.drain(..).zip(counts) {
-        let (asked, given);
-        (asked, commands) = commands.split_at(count);
+    for (_, job) in part.drain(..) {
         // A store may give too few.
-        (given, answers) = answers.split_at(count.min(answers.len()));
-        reply(job.reply, asked, given, ended, counters);
+        let (given, others) = rest.split_at(job.commands.len().min(rest.len()));
+        reply(job, given, ended, counters);
+        rest = others;
     }
     Ok(())
 }
@@ -554,18 +544,12 @@ pub(super) fn drop_jobs(jobs: impl IntoIterator<Item = Job>) {
     jobs.into_iter().for_each(|job| run_contained(|| drop(job)));
 }
 
-fn reply(
-    reply: Reply,
-    commands: &[Command],
-    answers: &[Answer],
-    ended: &mut Vec<u64>,
-    counters: &Counters,
-) {
-    match reply {
+fn reply(job: Job, answers: &[Answer], ended: &mut Vec<u64>, counters: &Counters) {
+    match job.reply {
         Reply::Caller(caller) => tell(caller, Ok(answers)),
         Reply::Settled(token, is_skipped) => {
             ended.push(token);
-            let [Command::Settle(_, settlement)] = commands else { return };
+            let [Command::Settle(_, settlement)] = &job.commands[..] else { return };
             let total = match settlement {
                 // One that is refused ends no delivery.
                 Settlement::Release | Settlement::Leave { .. } => return,

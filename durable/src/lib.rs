@@ -129,6 +129,19 @@
     expect(dead_code, reason = "the stores of this crate use it")
 )]
 
+/// Shows some fields of a type for debugging.
+macro_rules! opaque {
+    ($kind:ident, $($name:ident: $($field:ident).+),+) => {
+        impl std::fmt::Debug for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($kind));
+                $(shown.field(stringify!($name), &self.$($field).+);)+
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 #[cfg(feature = "sqlite")]
 mod claims;
 #[cfg(feature = "sqlite")]

@@ -21,7 +21,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::{
     collections::BTreeSet,
     error::Error,
-    fmt,
     fs::{self, File, TryLockError},
     io, mem,
     num::{NonZeroU32, NonZeroUsize},
@@ -740,11 +739,7 @@ impl Store for SqliteStore {
     }
 }
 
-impl fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.shared.path).finish_non_exhaustive()
-    }
-}
+opaque!(SqliteStore, path: shared.path);
 
 /// Changes by a transaction, to take effect once it has committed.
 #[derive(Default)]

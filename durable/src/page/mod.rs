@@ -7,7 +7,6 @@ mod guard;
 mod view;
 
 use std::{
-    fmt,
     future::{Future, IntoFuture as _},
     io,
     net::{SocketAddr, TcpListener},
@@ -211,11 +210,7 @@ impl Page {
     }
 }
 
-impl fmt::Debug for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Page").field("store", &self.store).finish_non_exhaustive()
-    }
-}
+opaque!(Page, store: store);
 
 type Fields = Vec<(String, String)>;
 

@@ -9,7 +9,6 @@ mod connection;
 mod sql;
 
 use std::{
-    fmt,
     num::{NonZeroU32, NonZeroUsize},
     pin::pin,
     sync::{
@@ -922,11 +921,7 @@ impl Store for PostgresStore {
     }
 }
 
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresStore").field("schema", &self.shared.schema).finish_non_exhaustive()
-    }
-}
+opaque!(PostgresStore, schema: shared.schema);
 
 /// Returns the position after which a list continues. The empty string is before every id.
 fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, String) {

@@ -4,7 +4,7 @@
 mod model;
 mod mover;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -483,11 +483,4 @@ fn jump(id: &TimeoutId, buckets: usize) -> usize {
     bucket
 }
 
-impl fmt::Debug for Sharded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharded")
-            .field("timers", &self.timers)
-            .field("old", &self.old)
-            .finish_non_exhaustive()
-    }
-}
+opaque!(Sharded, timers: timers, old: old);

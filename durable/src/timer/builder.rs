@@ -208,11 +208,7 @@ macro_rules! queue_settings {
 queue_settings!(Queue, settings);
 queue_settings!(DurableTimerBuilder, driver.queue);
 
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
+opaque!(Queue, settings: settings);
 
 impl DurableTimerBuilder {
     pub(super) fn new(store: Box<dyn Store>) -> Self {

@@ -6,7 +6,7 @@
 //! never the other way round. No lock is held while a handler runs.
 
 use std::{
-    fmt, mem,
+    mem,
     sync::{Arc, Weak, atomic::Ordering::SeqCst},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -504,11 +504,7 @@ impl Driven for Core {
     }
 }
 
-impl fmt::Debug for Core {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
-    }
-}
+opaque!(Core, store: store);
 
 #[cfg(test)]
 mod tests {

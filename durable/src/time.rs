@@ -141,8 +141,6 @@ impl fmt::Debug for WallTime {
 pub enum When {
     /// At a time of the wall clock. A time that has passed is due at once.
     At(SystemTime),
-    /// At a time of the wall clock.
-    AtWall(WallTime),
     /// This long after the call, by the wall clock.
     In(Duration),
 }
@@ -152,7 +150,6 @@ impl When {
     pub fn resolve(self, now: WallTime) -> Result<WallTime, InputError> {
         match self {
             Self::At(time) => WallTime::try_from(time),
-            Self::AtWall(time) => Ok(time),
             Self::In(delay) => now.checked_add(delay).ok_or(InputError::AfterYear9999),
         }
     }
@@ -166,7 +163,7 @@ impl From<SystemTime> for When {
 
 impl From<WallTime> for When {
     fn from(time: WallTime) -> Self {
-        Self::AtWall(time)
+        Self::At(time.to_system_time())
     }
 }
 

@@ -185,14 +185,6 @@ pub enum Cancelled {
     NotFound,
 }
 
-impl Cancelled {
-    /// Returns whether the timeout was removed before a delivery began.
-    #[must_use]
-    pub fn is_cancelled(self) -> bool {
-        self == Self::Cancelled
-    }
-}
-
 /// Answer to [`Command::Reschedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -706,7 +706,7 @@ mod tests {
             bench.schedule(0, None);
             bench.turn();
             let delivery = bench.start_delivery();
-            bench.write(Command::Settle(delivery.claim(), Settlement::Done));
+            bench.write(Command::Settle(delivery.record().claim(), Settlement::Done));
             delivery.acknowledged_in_transaction();
             end(delivery);
             assert_eq!(bench.settled(), None);
@@ -726,7 +726,7 @@ mod tests {
         bench.turn();
         let delivery = bench.start_delivery();
         let next = bench.core.now().saturating_add(SECOND);
-        bench.write(Command::Settle(delivery.claim(), Settlement::Again(next)));
+        bench.write(Command::Settle(delivery.record().claim(), Settlement::Again(next)));
         delivery.acknowledged_in_transaction();
         drop(delivery);
         let asks = bench.core.post.inbox.lock().due.values().any(|due| *due == WallTime::MIN);

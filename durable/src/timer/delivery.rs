@@ -167,12 +167,6 @@ impl Run {
 pub struct StopToken(pub(super) Arc<Run>);
 
 impl StopToken {
-    /// Returns whether the delivery is void.
-    #[must_use]
-    pub fn is_stopped(&self) -> bool {
-        self.0.is_stopped()
-    }
-
     /// Blocks until the delivery is void, at most for a time. Returns whether it is.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
@@ -183,7 +177,7 @@ impl StopToken {
             let is_over = deadline.is_some_and(|deadline| deadline <= now);
             if waiting.is_none() || !self.0.lease.is_valid() || is_over {
                 drop(waiting);
-                return self.is_stopped();
+                return self.0.is_stopped();
             }
             // The lease may end without a notification, or be extended.
             let lapse = self.0.lease.remaining().and_then(|remaining| now.checked_add(remaining));
@@ -281,20 +275,7 @@ impl Delivery {
         self.record.attempt
     }
 
-    /// Returns the error of the attempt before.
-    #[must_use]
-    pub fn last_error(&self) -> Option<&str> {
-        self.record.error.as_deref()
-    }
-
-    /// Returns the proof that this worker holds the timeout. A store that shares transactions with
-    /// the handler checks it.
-    #[must_use]
-    pub fn claim(&self) -> Claim {
-        self.record.claim()
-    }
-
-    /// Returns the record.
+    /// Returns the record, with the error of the attempt before and the token of the claim.
     #[must_use]
     pub fn record(&self) -> &Record {
         &self.record

@@ -476,7 +476,7 @@ impl World {
     fn is_under_way(&self, id: &TimeoutId) -> bool {
         let known = &self.oracle[id];
         let latest = self.under_way.iter().find(|(delivery, is_lossy)| {
-            !is_lossy && delivery.id() == id && delivery.claim().token == known.token
+            !is_lossy && delivery.id() == id && delivery.record().token == known.token
         });
         known.deliveries == 1
             && latest
@@ -590,7 +590,7 @@ impl World {
                 _ => (),
             }
             known.deliveries += 1;
-            known.token = delivery.claim().token;
+            known.token = delivery.record().token;
             self.under_way.push((delivery, is_lossy));
         }
         for worker in &self.workers {

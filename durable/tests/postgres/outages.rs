@@ -137,12 +137,12 @@ fn an_occurrence_that_sql_schedules_is_noticed() {
     let (timer, deliveries) = held(connect(&server));
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
     let first = deliveries.recv_timeout(LONG).expect("delivery");
-    let token = first.claim().token.cast_signed();
+    let token = first.record().token.cast_signed();
     let sql = "SELECT delaywheel.acknowledge('a', $1, now() + interval '1 second')";
     let row = client(&server).query_one(sql, &[&token]).expect("acknowledge");
     assert!(row.get::<_, bool>(0));
     let second = deliveries.recv_timeout(LONG).expect("delivery");
-    assert_ne!(first.claim().token, second.claim().token);
+    assert_ne!(first.record().token, second.record().token);
 }
 
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.

@@ -95,7 +95,7 @@ fn race(store: impl Store) {
     let deliveries = Arc::new(Mutex::new(BTreeMap::<String, Vec<_>>::new()));
     let noted = Arc::clone(&deliveries);
     let handle = move |delivery: Delivery| {
-        let (id, was_dead) = (delivery.id().to_string(), delivery.last_error().is_some());
+        let (id, was_dead) = (delivery.id().to_string(), delivery.record().error.is_some());
         let is_moved = delivery.due().as_micros() % 2 == 1;
         let dies = id.starts_with("dies") && !was_dead;
         noted.lock().expect("not poisoned").entry(id).or_default().push((is_moved, was_dead));

@@ -646,11 +646,7 @@ impl Store for PostgresStore {
                 turn.limit = turn.limit.max(lease / 2);
             }
             let (id, taken) = run!(turn, transaction session => {
-                let named = if name.is_some() {
-                    session.query(sql::LOCK_NAMED, &[&name]).await?
-                } else {
-                    Vec::new()
-                };
+                let named = session.query(sql::LOCK_NAMED, &[&name]).await?;
                 let taken = store.take_from(session, &named).await?;
                 let rows = session.query(sql::ENTER, &[&until, &name]).await?;
                 Ok((rows[0].get::<_, i64>(0), taken))

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     record::{Claim, Name, Priority, Record, State, TimeoutId},
-    store::{Begun, QueueState, WorkerId, WorkerLease, interval},
+    store::{Begun, WorkerId, WorkerLease, interval},
     time::WallTime,
 };
 
@@ -25,7 +25,7 @@ const SKEW: Duration = Duration::from_secs(1);
 pub(crate) struct Claims {
     /// A change of a record removes its hold.
     pub(crate) holds: FxHashMap<TimeoutId, Hold>,
-    pub(crate) queues: Queues,
+    pub(crate) queues: BTreeMap<Name, Queue>,
     pub(crate) last_token: u64,
     /// Records are pending again, and their timers have to be told.
     pub(crate) has_voided: bool,
@@ -177,7 +177,7 @@ impl Claims {
             if self.locked.contains(&claim.id) {
                 return Begun::Locked;
             }
-            if self.queues.is_paused(&hold.queue) {
+            if self.queues.get(&hold.queue).is_some_and(|queue| queue.is_paused) {
                 return Begun::Paused;
             }
             if let (Some(limit), Some(key)) = (key_limit, &hold.key) {
@@ -205,58 +205,30 @@ pub(crate) fn view(record: Record, hold: Option<&Hold>) -> Record {
     Record { state, token: hold.token, ..record }
 }
 
-/// The queues of a store, with whether each is paused, and the time up to which its permits are
-/// given out.
-pub(crate) struct Queues(BTreeMap<Name, (bool, WallTime)>);
-
-impl Default for Queues {
-    fn default() -> Self {
-        Self(BTreeMap::from([<_>::default()]))
-    }
+/// A queue that has a row in the store.
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) is_paused: bool,
+    /// The time up to which its permits are given out.
+    given: WallTime,
 }
 
-impl Queues {
-    pub(crate) fn add(&mut self, name: &Name) {
-        if !self.is_known(name) {
-            self.0.insert(name.clone(), <_>::default());
-        }
-    }
-
-    pub(crate) fn is_known(&self, name: &Name) -> bool {
-        self.0.contains_key(name)
-    }
-
-    pub(crate) fn pause(&mut self, name: &Name, is_paused: bool) {
-        self.0.entry(name.clone()).or_default().0 = is_paused;
-    }
-
-    pub(crate) fn is_paused(&self, name: &Name) -> bool {
-        self.0.get(name).is_some_and(|&(is_paused, _)| is_paused)
-    }
-
-    pub(crate) fn list(&self) -> Vec<QueueState> {
-        let state =
-            |(name, &(is_paused, _)): (&Name, &_)| QueueState { name: name.clone(), is_paused };
-        self.0.iter().map(state).collect()
-    }
-
+impl Queue {
     pub(crate) fn permits(
         &mut self,
-        name: &Name,
         now: WallTime,
         rate: NonZeroU32,
         most: usize,
     ) -> (usize, WallTime) {
         let (interval, burst) = interval(rate);
-        let (_, given) = self.0.entry(name.clone()).or_default();
         // The clock may have stepped back. That of another worker may be a little ahead.
-        let has_stepped = *given > now.saturating_add(SKEW);
-        let start = if has_stepped { now } else { *given };
+        let has_stepped = self.given > now.saturating_add(SKEW);
+        let start = if has_stepped { now } else { self.given };
         let start = start.max(now.saturating_sub(interval * burst));
         let free = now.since(start).as_micros() / interval.as_micros();
         let count = u32::try_from(free).unwrap_or(u32::MAX);
         let count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
-        *given = start.saturating_add(interval * count);
-        (count as usize, given.saturating_add(interval))
+        self.given = start.saturating_add(interval * count);
+        (count as usize, self.given.saturating_add(interval))
     }
 }

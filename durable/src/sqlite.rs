@@ -42,7 +42,7 @@ use rusqlite::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    claims::{Claims, Hold, Queues, view},
+    claims::{Claims, Hold, Queue, view},
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId, fnv},
     repeat::Repeat,
@@ -275,7 +275,9 @@ impl SqliteStore {
         let (epoch, was_killed, cleaned) = prepare(&mut writer, is_checked)?;
         let mut held = Held { was_killed, cleaned, ..Held::default() };
         held.claims.last_token = epoch << TOKENS;
-        read_queues(&writer, &mut held.claims.queues).map_err(store_error)?;
+        for QueueState { name, is_paused } in read_queues(&writer).map_err(store_error)? {
+            held.claims.queues.entry(name).or_default().is_paused = is_paused;
+        }
         Self::with(writer, held, path, lock, Some(epoch))
     }
 
@@ -395,10 +397,8 @@ impl SqliteStore {
         let next = next.as_micros();
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
-        let mut queues = Queues::default();
-        read_queues(&reader, &mut queues)?;
         let mut records = Vec::new();
-        for queue in queues.list() {
+        for queue in read_queues(&reader)? {
             for priority in Priority::ALL {
                 let (queue, priority) = (queue.name.as_str(), priority as u8);
                 let place: [&dyn ToSql; 7] = [&dead, &queue, &priority, &next, &id, &until, &limit];
@@ -605,7 +605,8 @@ impl Store for SqliteStore {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
-        if request.paused || !held.claims.queues.is_paused(&request.queue) {
+        let is_paused = |queue: &Queue| queue.is_paused && !request.paused;
+        if !held.claims.queues.get(&request.queue).is_some_and(is_paused) {
             self.read(|reader| held.claim(&mut batch, request, reader))?;
         }
         batch.lapse = request.lapse.then(|| held.claims.lapse(worker)).flatten();
@@ -681,21 +682,23 @@ impl Store for SqliteStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        if !self.shared.held.lock().claims.queues.is_known(queue) {
+        if !self.shared.held.lock().claims.queues.contains_key(queue) {
             self.keep_lock()?;
             let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
             let writer = self.shared.writer.lock();
             writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;
         }
-        Ok(self.shared.held.lock().claims.queues.permits(queue, now, rate, most))
+        let mut held = self.shared.held.lock();
+        Ok(held.claims.queues.entry(queue.clone()).or_default().permits(now, rate, most))
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
         self.keep_lock()?;
         let writer = self.shared.writer.lock();
         set_paused(&writer, queue, is_paused).map_err(commit_error)?;
-        self.shared.held.lock().claims.queues.pause(queue, is_paused);
-        drop(writer);
+        let mut held = self.shared.held.lock();
+        held.claims.queues.entry(queue.clone()).or_default().is_paused = is_paused;
+        drop((held, writer));
         self.shared.listeners.tell(Some(queue), WallTime::MIN);
         Ok(())
     }
@@ -726,12 +729,7 @@ impl Store for SqliteStore {
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
-        let mut held = self.shared.held.lock();
-        // Another process may have added some to a file that is only read.
-        if self.shared.is_read_only() {
-            self.read(|reader| read_queues(reader, &mut held.claims.queues))?;
-        }
-        Ok(held.claims.queues.list())
+        self.read(read_queues)
     }
 
     fn listen(&self, notice: Notice) {
@@ -874,7 +872,7 @@ impl Held {
             Command::Schedule(new) => Some(&new.queue),
             _ => None,
         });
-        let queues = queues.filter(|queue| !claims.queues.is_known(queue));
+        let queues = queues.filter(|queue| !claims.queues.contains_key(*queue));
         let effects = Effects {
             holds: holds.collect(),
             token: claims.last_token,
@@ -889,7 +887,9 @@ impl Held {
     }
 
     fn take_effect(&mut self, effects: &Effects) {
-        effects.queues.iter().for_each(|queue| self.claims.queues.add(queue));
+        for queue in &effects.queues {
+            self.claims.queues.entry(queue.clone()).or_default();
+        }
         self.cleaned.clone_from(&effects.cleaned);
         for (id, spot) in &effects.changed {
             self.claims.holds.remove(id);
@@ -1270,13 +1270,14 @@ fn set_paused(writer: &Connection, queue: &Name, is_paused: bool) -> rusqlite::R
     writer.prepare_cached(sql)?.execute((queue.as_str(), is_paused)).map(drop)
 }
 
-fn read_queues(reader: &Connection, queues: &mut Queues) -> rusqlite::Result<()> {
-    let mut statement = reader.prepare("SELECT name, is_paused FROM queues")?;
-    let mut rows = statement.query(())?;
-    while let Some(row) = rows.next()? {
-        queues.pause(&Name::new(row.get_ref(0)?.as_str()?).map_err(damaged)?, row.get(1)?);
-    }
-    Ok(())
+fn read_queues(reader: &Connection) -> rusqlite::Result<Vec<QueueState>> {
+    let mut statement =
+        reader.prepare_cached("SELECT name, is_paused FROM queues ORDER BY name")?;
+    let read = |row: &Row<'_>| {
+        let name = Name::new(row.get_ref(0)?.as_str()?).map_err(damaged)?;
+        Ok(QueueState { name, is_paused: row.get(1)? })
+    };
+    statement.query_map((), read)?.collect()
 }
 
 fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> rusqlite::Result<()> {

@@ -697,37 +697,6 @@ mod tests {
         });
     }
 
-    #[test]
-    fn a_second_group_is_written_beside_the_first_if_many_commands_wait() {
-        let queue = &CommitQueue::default();
-        let (sender, groups) = mpsc::channel();
-        let run = |thread| {
-            let sender = sender.clone();
-            move || {
-                queue.run(thread, |group| {
-                    let (end, ended) = mpsc::channel::<()>();
-                    sender.send((group.len(), end)).expect("a receiver");
-                    let _ = ended.recv();
-                    Failed::default()
-                });
-            }
-        };
-        let many = MANY as u64;
-        thread::scope(|scope| {
-            scope.spawn(run(0));
-            scope.spawn(run(1));
-            queue.push(job(0, [0]));
-            let (first, end_first) = groups.recv().expect("a group");
-            queue.push(job(1, 1..many));
-            queue.push(job(2, [many]));
-            let (second, end_second) = groups.recv().expect("a group");
-            assert_eq!((first, second), (1, 2), "the second one waits for many");
-            drop((end_first, end_second));
-            queue.close();
-        });
-        assert!(queue.is_idle());
-    }
-
     /// The first may fail, and is set aside behind those that are set aside before.
     #[test]
     fn a_batch_behind_a_locked_record_waits_for_its_commands_in_the_group() {

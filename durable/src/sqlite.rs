@@ -783,10 +783,8 @@ impl Effects {
         if let (Command::Settle(_, settlement), Some(old)) = (command, &old)
             && answer == Answer::Settled(true)
             && !self.keep.is_zero()
-            && let Some(attempt) = ended(old, settlement, now)
         {
-            self.attempts += 1;
-            note(writer, &attempt, now.saturating_add(self.keep))?;
+            self.attempts += u64::from(note(writer, old, settlement, now, self.keep)?);
         }
         let record = match change {
             Change::Nothing => return Ok(answer),
@@ -1224,32 +1222,30 @@ fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
 }
 
-/// Returns the attempt that a settlement ends, for the history; `None` if no handler has run.
-fn ended(old: &Record, settlement: &Settlement, now: WallTime) -> Option<Attempt> {
+/// Adds the attempt that a settlement ends to the history, unless no handler has run. Returns
+/// whether it has.
+fn note(
+    writer: &Connection,
+    old: &Record,
+    settlement: &Settlement,
+    now: WallTime,
+    keep: Duration,
+) -> rusqlite::Result<bool> {
     let (end, error) = match settlement {
         Settlement::Done | Settlement::Again(_) => (AttemptEnd::Acknowledged, None),
-        Settlement::Retry { error, .. } => (AttemptEnd::Failed, Some(error.clone())),
-        Settlement::Dead { error } => (AttemptEnd::Dead, Some(error.clone())),
-        Settlement::Release | Settlement::Leave { .. } => return None,
+        Settlement::Retry { error, .. } => (AttemptEnd::Failed, Some(error)),
+        Settlement::Dead { error } => (AttemptEnd::Dead, Some(error)),
+        Settlement::Release | Settlement::Leave { .. } => return Ok(false),
     };
-    let (id, queue, due, attempt) = (old.id.clone(), old.queue.clone(), old.due, old.attempt);
     let is_attempt = old.state == State::Delivering || end == AttemptEnd::Dead;
-    is_attempt.then_some(Attempt { number: 0, id, queue, due, attempt, ended: now, end, error })
-}
-
-fn note(writer: &Connection, attempt: &Attempt, until: WallTime) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)";
-    writer.prepare_cached(sql)?.execute((
-        attempt.id.as_str(),
-        attempt.queue.as_str(),
-        attempt.due.as_micros(),
-        attempt.attempt,
-        attempt.ended.as_micros(),
-        attempt.end as u8,
-        &attempt.error,
-        until.as_micros(),
-    ))?;
-    Ok(())
+    if is_attempt {
+        let (id, queue, due) = (old.id.as_str(), old.queue.as_str(), old.due.as_micros());
+        let (ended, until) = (now.as_micros(), now.saturating_add(keep).as_micros());
+        let row = (id, queue, due, old.attempt, ended, end as u8, error, until);
+        let sql = "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)";
+        writer.prepare_cached(sql)?.execute(row)?;
+    }
+    Ok(is_attempt)
 }
 
 fn read_attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {

@@ -4,7 +4,7 @@
 mod model;
 mod mover;
 
-use std::{sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -378,12 +378,9 @@ impl Sharded {
     }
 
     fn set_paused(&self, queue: Result<Name, InputError>, is_paused: bool) -> Receipt<()> {
-        let queue = match queue {
-            Ok(queue) => queue,
-            Err(error) => return Receipt::failed(error.into()),
-        };
-        let pause = |timer: &DurableTimer| timer.set_paused(Ok(queue.clone()), is_paused);
-        let receipts: Vec<_> = self.timers.iter().map(pause).collect();
+        let timers = self.timers.iter().zip(iter::repeat(queue));
+        let receipts = timers.map(|(timer, queue)| timer.set_paused(queue, is_paused));
+        let receipts: Vec<_> = receipts.collect();
         self.ask(true, async move {
             let mut results = Vec::new();
             for receipt in receipts {

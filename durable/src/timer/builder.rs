@@ -389,37 +389,8 @@ impl DurableTimerBuilder {
     ///
     /// [`BuildError`] if a setting is out of range, two queues have one name, or the threads cannot
     /// be started.
-    pub fn build(self) -> Result<DurableTimer, BuildError> {
+    pub fn build(mut self) -> Result<DurableTimer, BuildError> {
         self.check()?;
-        self.start()
-    }
-
-    fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer, BuildError> {
-        queue.settings = self.driver.queue.clone();
-        self.queues.push(queue);
-        self.build()
-    }
-
-    fn check(&self) -> Result<(), BuildError> {
-        let short = Duration::from_millis(1);
-        let driver = &self.driver;
-        let capacity = (1..=1 << 24).contains(&driver.window_capacity) && driver.window_bytes > 0;
-        let mut names: Vec<_> = self.queues.iter().map(|queue| &queue.settings.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        let settings = [
-            ("window", driver.window >= short),
-            ("window_capacity", capacity),
-            ("lease", driver.lease >= 3 * short),
-            ("recheck", driver.recheck.is_none_or(|time| time >= short)),
-            ("queue", names.len() == self.queues.len()),
-        ];
-        let mut all = settings.into_iter().chain(self.queues.iter().flat_map(Queue::checks));
-        let wrong = all.find(|(_, is_right)| !is_right);
-        wrong.map_or(Ok(()), |(name, _)| Err(BuildError::Setting(name)))
-    }
-
-    fn start(mut self) -> Result<DurableTimer, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| self.store.clock());
         let is_virtual = clock.adopt(Weak::<Core>::new());
         self.driver.is_virtual = is_virtual;
@@ -466,5 +437,30 @@ impl DurableTimerBuilder {
             timer.core.threads.lock().push(thread);
         }
         Ok(timer)
+    }
+
+    fn build_queue(mut self, mut queue: Queue) -> Result<DurableTimer, BuildError> {
+        queue.settings = self.driver.queue.clone();
+        self.queues.push(queue);
+        self.build()
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        let short = Duration::from_millis(1);
+        let driver = &self.driver;
+        let capacity = (1..=1 << 24).contains(&driver.window_capacity) && driver.window_bytes > 0;
+        let mut names: Vec<_> = self.queues.iter().map(|queue| &queue.settings.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let settings = [
+            ("window", driver.window >= short),
+            ("window_capacity", capacity),
+            ("lease", driver.lease >= 3 * short),
+            ("recheck", driver.recheck.is_none_or(|time| time >= short)),
+            ("queue", names.len() == self.queues.len()),
+        ];
+        let mut all = settings.into_iter().chain(self.queues.iter().flat_map(Queue::checks));
+        let wrong = all.find(|(_, is_right)| !is_right);
+        wrong.map_or(Ok(()), |(name, _)| Err(BuildError::Setting(name)))
     }
 }

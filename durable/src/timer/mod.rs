@@ -333,11 +333,7 @@ impl DurableTimer {
 
     /// Returns a handle for a call, which does not keep the timer from its end.
     pub(crate) fn for_call(&self) -> Self {
-        Self { core: self.shared(), owner: None }
-    }
-
-    fn shared(&self) -> Arc<Core> {
-        Arc::clone(&self.core)
+        Self { core: Arc::clone(&self.core), owner: None }
     }
 
     /// Begins a change, for which [`finish`](Self::finish) waits until the mark is dropped.
@@ -420,27 +416,27 @@ impl DurableTimer {
 
     /// Returns a timeout; `None` if there is none of that id.
     pub fn get(&self, id: impl AsRef<str>) -> Receipt<Option<Record>> {
-        let (core, id) = (self.shared(), TimeoutId::new(id));
+        let (core, id) = (Arc::clone(&self.core), TimeoutId::new(id));
         self.ask(async move { Ok(core.store.get(&id?).await?) })
     }
 
     /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query. Of
     /// more than 1,024 in SQLite, one that moves meanwhile may be missing, or be there twice.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
-        let (core, query) = (self.shared(), query.clone());
+        let (core, query) = (Arc::clone(&self.core), query.clone());
         self.ask(async move { Ok(core.store.list(&query, limit).await?) })
     }
 
     /// Returns the numbers of live and of dead timeouts in the store.
     pub fn count(&self) -> Receipt<Counts> {
-        let core = self.shared();
+        let core = Arc::clone(&self.core);
         self.ask(async move { Ok(core.store.count().await?) })
     }
 
     /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
     /// that are being delivered. The store reads an entry for each of them.
     pub fn count_due(&self) -> Receipt<usize> {
-        let (core, now) = (self.shared(), self.now());
+        let (core, now) = (Arc::clone(&self.core), self.now());
         self.ask(async move { Ok(count_due(&*core.store, now).await?) })
     }
 
@@ -488,13 +484,13 @@ impl DurableTimer {
         before: Option<u64>,
         limit: usize,
     ) -> Receipt<Vec<Attempt>> {
-        let (core, now, id) = (self.shared(), self.now(), id.cloned());
+        let (core, now, id) = (Arc::clone(&self.core), self.now(), id.cloned());
         self.ask(async move { Ok(core.store.history(now, id.as_ref(), before, limit).await?) })
     }
 
     /// Returns the queues of the store: those that had a timeout or a pause.
     pub fn queues(&self) -> Receipt<Vec<QueueState>> {
-        let core = self.shared();
+        let core = Arc::clone(&self.core);
         self.ask(async move { Ok(core.store.queues().await?) })
     }
 

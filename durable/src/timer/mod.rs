@@ -166,7 +166,8 @@ impl<T> Receipt<T> {
 
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
-        ended(self.answer.recv())
+        // A task may have polled it, after which its channel does not block.
+        block_on(self)
     }
 }
 
@@ -174,14 +175,9 @@ impl<T> Future for Receipt<T> {
     type Output = Result<T, DurableError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.answer).poll(context).map(ended)
+        let answer = Pin::new(&mut self.answer).poll(context);
+        answer.map(|answer| answer.unwrap_or(Err(DurableError::ShutDown)))
     }
-}
-
-fn ended<T>(
-    answer: Result<Result<T, DurableError>, oneshot::RecvError>,
-) -> Result<T, DurableError> {
-    answer.unwrap_or(Err(DurableError::ShutDown))
 }
 
 pub(crate) fn read<T>(how: Read<T>, answers: &[Answer]) -> Result<T, DurableError> {

@@ -1,6 +1,10 @@
 //! A timer that waits does nothing and blocks nobody, and times of the crate `jiff`.
 
-use std::sync::{Mutex, OnceLock};
+use std::{
+    pin::Pin,
+    sync::{Mutex, OnceLock},
+    task::{Context, Waker},
+};
 
 use delaywheel_durable::Sharded;
 
@@ -201,6 +205,16 @@ fn a_read_that_waits_is_not_made_once_its_receipt_is_gone() {
     (0..2).for_each(|_| go.send(()).expect("the store waits"));
     first.wait().and(last.wait()).expect("count");
     assert_eq!(calls.load(SeqCst), 2);
+}
+
+#[test]
+fn a_thread_waits_for_a_receipt_that_a_task_has_polled() {
+    let (store, _, go) = slow(&SqliteStore::in_memory(), is_other);
+    let timer = DurableTimer::builder(store).build().expect("start");
+    let mut counts = timer.count();
+    assert!(Pin::new(&mut counts).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    go.send(()).expect("the store waits");
+    assert_eq!(counts.wait().expect("count"), Counts::default());
 }
 
 #[test]

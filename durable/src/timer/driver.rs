@@ -870,7 +870,9 @@ impl Driver {
         let lane = &mut self.lanes[claim.lane as usize];
         lane.floor = lane.floor.min(batch.next.unwrap_or(WallTime::MAX));
         lane.after = now.saturating_add(pause);
-        if let Some(next) = batch.next.filter(|_| has_more || is_window) {
+        // No claim brings what is due at the end of time, and another one would follow at once.
+        let next = batch.next.filter(|&next| next < WallTime::MAX && (has_more || is_window));
+        if let Some(next) = next {
             lane.claim_at(next.saturating_sub(lead));
         }
     }
@@ -1389,6 +1391,15 @@ mod tests {
         assert_eq!(ids(&begun), ["good"]);
         left.dedup();
         assert!(left.len() < 40, "left {} times in an hour", left.len());
+    }
+
+    #[test]
+    fn no_claim_waits_for_the_end_of_time() {
+        let mut bench = Bench::on(&SqliteStore::in_memory(), WallTime::MAX.before());
+        bench.schedule([new("last", bench.now), new("never", WallTime::MAX)]);
+        assert_eq!(ids(&bench.deliver(5)), ["last"]);
+        let step = bench.step();
+        assert_eq!((step.claims.len(), bench.driver.next_step()), (0, None));
     }
 
     #[test]

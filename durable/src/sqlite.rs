@@ -101,6 +101,13 @@ const COLUMNS: &str =
 
 const BY_ID: &str = "ids CROSS JOIN records USING (dead, queue, priority, next, id)";
 
+/// Returns the queues and priorities in the order of their first records after a place: so a list
+/// reads few records that others then precede.
+const PARTS: &str = "SELECT name, column1, (
+        SELECT next FROM records WHERE dead = ? AND queue = name AND priority = column1
+        AND (next, id) > (?, ?) AND next < ? ORDER BY next, id LIMIT 1
+    ) AS first FROM queues CROSS JOIN (VALUES (0), (1), (2)) ORDER BY first";
+
 /// Removes rows after an id, up to another one or the last. They are of times up to one by which no
 /// record is due, so they are stale. No row of a dead record is.
 const CLEAN: &str = "DELETE FROM ids WHERE id > ?1 AND id <= coalesce(?2, x'') AND next <= ?3
@@ -397,17 +404,21 @@ impl SqliteStore {
         let next = next.as_micros();
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
+        let mut parts = reader.prepare_cached(PARTS)?;
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let parts = parts.query_map((dead, next, id, until), read)?;
+        let parts: Vec<(String, u8, Option<u64>)> = parts.collect::<rusqlite::Result<_>>()?;
         let mut records = Vec::new();
-        for queue in read_queues(&reader)? {
-            for priority in Priority::ALL {
-                let (queue, priority) = (queue.name.as_str(), priority as u8);
-                let place: [&dyn ToSql; 7] = [&dead, &queue, &priority, &next, &id, &until, &limit];
-                records.append(&mut select("records", condition, &place)?);
-                records.sort_unstable_by(Record::by_time);
-                records.truncate(limit);
-                if let Some(last) = records.get(limit - 1) {
-                    until = last.next.as_micros() + 1;
-                }
+        for (queue, priority, first) in parts {
+            if first.is_none_or(|first| first >= until) {
+                continue;
+            }
+            let place: [&dyn ToSql; 7] = [&dead, &queue, &priority, &next, &id, &until, &limit];
+            records.append(&mut select("records", condition, &place)?);
+            records.sort_unstable_by(Record::by_time);
+            records.truncate(limit);
+            if let Some(last) = records.get(limit - 1) {
+                until = last.next.as_micros() + 1;
             }
         }
         Ok(records)

@@ -202,7 +202,8 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
 /// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
 fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
     let start = store.now();
-    let due = requeue.at.map_or(Ok(start), |time| time.resolve(start))?;
+    // What dies again is then not from before the start.
+    let due = requeue.at.map_or(Ok(start), |time| time.resolve(start))?.max(start);
     let write = |records: &mut dyn Iterator<Item = &Record>| {
         let commands = records.map(|record| Command::Requeue(record.id.clone(), due));
         let commands: Vec<_> = commands.collect();
@@ -227,7 +228,7 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
             break;
         }
         bar.inc(records.len() as u64);
-        let fits = |record: &&Record| record.next <= start && requeue.filter.fits(record);
+        let fits = |record: &&Record| record.next < start && requeue.filter.fits(record);
         requeued += write(&mut records.iter().filter(fits).take(requeue.limit - requeued))?;
         bar.set_message(requeued.to_string());
     }

@@ -92,6 +92,23 @@ fn the_program_waits_for_a_row_that_is_locked() {
     }
 }
 
+/// A worker makes it dead again before the program reads the next page.
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_requeues_once_what_dies_at_once() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    fill(&store, now);
+    let die = "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN NEW.state := 3; RETURN NEW; END';
+        CREATE TRIGGER die BEFORE UPDATE ON delaywheel.timeouts FOR EACH ROW
+            WHEN (OLD.state = 3 AND NEW.state = 0) EXECUTE FUNCTION die();";
+    client.batch_execute(die).expect("trigger");
+    for at in ["--at=-1h", "--at=0s"] {
+        let output = run(&server, &["requeue", "--all", "--json", at]);
+        assert_eq!(output.stdout, b"{\"dry_run\":false,\"requeued\":1}\n", "{output:?}");
+    }
+}
+
 #[cfg(feature = "cli")]
 #[test]
 fn the_program_migrates_and_requeues_for_workers_that_only_listen() {

@@ -1,7 +1,7 @@
 //! The arguments of the program.
 
 use clap::{Args as Group, Parser, Subcommand};
-use delaywheel_durable::{Name, TimeoutId, WallTime};
+use delaywheel_durable::{Name, TimeoutId, WallTime, When};
 use jiff::{SignedDuration, Timestamp};
 use percent_encoding::percent_decode_str;
 
@@ -153,13 +153,12 @@ impl std::str::FromStr for Time {
 
 impl Time {
     pub(crate) fn resolve(self, now: WallTime) -> Result<WallTime, Failure> {
-        match self {
+        let time = match self {
             Self::In(span) if span.is_negative() => Ok(now.saturating_sub(span.unsigned_abs())),
-            Self::In(span) => Ok(now.saturating_add(span.unsigned_abs())),
-            Self::At(time) => {
-                WallTime::try_from(time).map_err(|error| Failure::Usage(error.to_string()))
-            }
-        }
+            Self::In(span) => When::In(span.unsigned_abs()).resolve(now),
+            Self::At(time) => WallTime::try_from(time),
+        };
+        time.map_err(|error| Failure::Usage(error.to_string()))
     }
 }
 

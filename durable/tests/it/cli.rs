@@ -169,6 +169,8 @@ fn requeue_takes_one_or_those_that_fit() {
     let file = File::new();
     let requeued = |count, is_dry| json!({"requeued": count, "dry_run": is_dry});
     assert_eq!(file.json(&["requeue", "--all", "--dry-run"]), (0, requeued(253, true)));
+    let after_year_9999 = file.run(&["requeue", "--all", "--at", "99999999h"]);
+    assert_eq!(after_year_9999.status.code(), Some(2));
     assert_eq!(file.json(&["requeue", "sms/1", "--at", "2100-01-02T00:00:00Z"]).0, 0);
     assert_eq!(file.json(&["requeue", "sms/1"]), (1, requeued(0, false)));
     assert_eq!(file.json(&["show", "sms/1"]).1["next_attempt"], "2100-01-02T00:00:00Z");

@@ -68,7 +68,10 @@ fn write(store: &dyn Store, command: Command) -> Answer {
 }
 
 fn enter(store: &dyn Store) -> WorkerId {
-    store.enter(at(0), Duration::MAX, None).block_on().expect("enter")
+    let lease = Duration::MAX;
+    let worker = store.enter(at(0), lease, Some("worker")).block_on().expect("enter");
+    assert!(store.renew(worker, at(0), lease).block_on().expect("renew"));
+    worker
 }
 
 /// Claims what is due at the start.

@@ -80,7 +80,7 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Looks without notifications before the next reading of the clock.
 const DEAF_LOOKS: u32 = 60;
 
-/// A migration takes as long as it must.
+/// A migration takes as long as it must. No limit is longer: its end may be no `Instant`.
 const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
@@ -643,7 +643,7 @@ impl Store for PostgresStore {
         let enter = move |store: Self, mut turn: Turn| async move {
             if name.is_some() {
                 // There may be many records.
-                turn.limit = turn.limit.max(lease / 2);
+                turn.limit = (lease / 2).clamp(turn.limit, ENDLESS);
             }
             let (id, taken) = run!(turn, transaction session => {
                 let named = session.query(sql::LOCK_NAMED, &[&name]).await?;
@@ -676,7 +676,7 @@ impl Store for PostgresStore {
                 return Ok(true);
             }
             // The lease is renewed, and there may be many records. Others wait for this lane.
-            turn.limit = turn.limit.max(lease / 2);
+            turn.limit = (lease / 2).clamp(turn.limit, ENDLESS);
             let taken = run!(turn, transaction session => {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
                 store.take_from(session, &lapsed).await

@@ -17,7 +17,7 @@ pub enum Missed {
     #[default]
     Once,
     /// Delivers none that is older than the period or, for a cron expression, whose successor has
-    /// passed as well.
+    /// passed as well. This holds for another attempt and after a requeue too.
     Skip,
 }
 

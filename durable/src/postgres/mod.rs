@@ -348,7 +348,8 @@ impl PostgresStore {
     /// replaces the timeout of the same id. After an error, the transaction has failed.
     ///
     /// The first use of a queue adds it. Until the transaction ends, others that first use this
-    /// queue in a transaction of the caller wait.
+    /// queue in a transaction of the caller wait. If it is rolled back, lists and counts of what is
+    /// due lack what others have scheduled in the queue meanwhile, until the next timeout of it.
     pub async fn schedule_in(
         &self,
         client: &impl GenericClient,

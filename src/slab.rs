@@ -10,7 +10,7 @@
 //! segments. It frees those without values, and *packs* sparse ones if their values are large: the
 //! values move into a short list. A bit for each slot of the segment shows whether its value is in
 //! the list, so the slot keeps its number and its key. [`Slab::shrink`] sweeps all segments in one
-//! call. When the slab grows again, it first restores the vacant slots of these segments.
+//! call. A slab that grows restores the vacant slots of these segments before it adds others.
 //!
 //! A [`Key`] is the index of a slot and the generation of its value. Removing a value starts the
 //! next generation, so a key whose value was removed is dead for good. A slot that has used up its
@@ -317,7 +317,7 @@ impl<V> Slab<V> {
     #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past `END`")]
     pub(crate) fn slots(&self) -> u32 {
         let Some(last) = self.segments.last() else { return 0 };
-        // The last one is not empty, unless it is packed.
+        // The last one is not empty, unless it is packed or to be swept.
         let last = if last.is_empty() { SEGMENT } else { last.len() };
         ((self.segments.len() - 1) * SEGMENT + last) as u32
     }
@@ -349,12 +349,13 @@ impl<V> Slab<V> {
         if self.has_room() {
             return true;
         }
-        let swept = self.elsewhere.unswept.len();
-        let hole = || self.segments[swept..].iter().position(|segment| segment.is_empty());
-        let hole = if self.holes > 0 { hole().map(|hole| swept + hole) } else { None };
+        let unswept = self.elsewhere.unswept.len();
+        let hole = || self.segments[unswept..].iter().position(|segment| segment.is_empty());
+        let hole = if self.holes > 0 { hole().map(|hole| unswept + hole) } else { None };
         let number = match (hole, &*self.segments) {
             (Some(hole), _) => hole,
-            (None, [first]) if first.len() < SEGMENT => 0,
+            // One that is to be swept has a place here, but its slots are elsewhere.
+            (None, [first]) if first.len() < SEGMENT && unswept == 0 => 0,
             (None, all) => all.len(),
         };
         if number >= END as usize / SEGMENT {
@@ -634,7 +635,10 @@ mod tests {
                     let key = slab.insert(value, [value.into(); 5]).unwrap();
                     live.push((key, value));
                 }
-                random.shuffle(&mut live);
+                // In order, the last segments lose all values while the first ones keep theirs.
+                if random.bool() {
+                    random.shuffle(&mut live);
+                }
                 for _ in 0..random.usize(..=live.len()) {
                     let (key, value) = live.pop().unwrap();
                     let only = random.bool().then_some(key);
@@ -649,6 +653,8 @@ mod tests {
                     }
                     if random.u32(..4_000) == 0 {
                         slab.check_invariants();
+                    }
+                    if random.u8(..64) == 0 {
                         let key = slab.insert(0, [0; 5]).unwrap();
                         live.push((key, 0));
                     }
@@ -685,6 +691,21 @@ mod tests {
             }
             slab.check_invariants();
         }
+    }
+
+    #[cfg(feature = "std")]
+    #[test]
+    fn growth_in_a_sweep_takes_no_slots_of_a_segment_that_is_to_be_swept() {
+        let mut slab = Slab::<[u64; 5]>::new();
+        let mut keys: Vec<_> = (0..3 * 1024).map(|_| slab.insert(0, [0; 5]).unwrap()).collect();
+        keys.drain(1024..).for_each(|key| assert!(take(&mut slab, key).is_some()));
+        slab.begin_sweep();
+        assert!(slab.sweep());
+        // Frees the second segment, and needs slots beside the first one.
+        keys.extend([(); 2].map(|()| slab.insert(0, [0; 5]).unwrap()));
+        slab.check_invariants();
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+        assert!(keys.into_iter().all(|key| take(&mut slab, key).is_some()));
     }
 
     #[test]

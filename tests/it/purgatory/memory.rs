@@ -160,6 +160,23 @@ fn a_crowd_gives_back_its_memory_when_its_last_operation_has_ended() {
 }
 
 #[test]
+fn operations_that_outlive_a_crowd_stay_when_others_come() {
+    let (clock, purgatory) = purgatory();
+    let watch = |delay| {
+        let watched = purgatory.watch(Request(Box::new(0)), [1], delay);
+        watched.unwrap().key().unwrap()
+    };
+    let mut keys: Vec<_> = (0..1_000).map(|_| watch(HOUR)).collect();
+    (0..4_000).for_each(|_| _ = watch(MS));
+    clock.advance(2 * MS);
+    // Frees the memory of the crowd step by step, up to that beside the operations.
+    assert!(keys.drain(928..).rev().all(|key| purgatory.complete(key)));
+    keys.extend([(); 2].map(|()| watch(HOUR)));
+    purgatory.check_invariants();
+    assert!(keys.into_iter().all(|key| purgatory.complete(key)));
+}
+
+#[test]
 fn a_crowd_gives_back_the_counts_of_keys_as_well() {
     const KEYS: u64 = MANY / 2;
     let (_, purgatory) = purgatory_with(|one| one.max_delayed_per_key(9, Overload::Refuse));

@@ -403,8 +403,8 @@ impl Listeners {
         }
     }
 
-    /// Tells of the earliest time at which commands made a record due, and that a delivery under way
-    /// was cancelled.
+    /// Tells of the earliest time at which commands made a record due, and that a delivery under
+    /// way was cancelled.
     pub(crate) fn tell_of(&self, commands: &[Command], answers: &[Answer]) {
         if answers.iter().copied().any(Answer::stops) {
             self.tell_all();

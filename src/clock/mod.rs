@@ -36,9 +36,10 @@ pub use self::{
 /// called, and after a resume if the clock [may jump](Self::may_jump). A schedule or reset also
 /// wakes it if the clock is then past the time of that wake-up.
 ///
-/// A tick should not be shorter than the resolution of the clock. If [`now`](Self::now) stands
-/// still for longer while [`system_time`](Self::system_time) goes on, a timer takes that for a step
-/// of the wall clock, and moves all timeouts with such deadlines.
+/// A tick should not be shorter than the resolution of the clock. Otherwise
+/// [`system_time`](Self::system_time) goes on for more than a tick while [`now`](Self::now) stands
+/// still. A timer takes that for a step of the wall clock, and moves all timeouts that are due by
+/// the wall clock.
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
 /// [`ManualClock`] forwards it, or its timers get threads.

@@ -110,8 +110,8 @@ impl Limits {
     }
 
     /// Takes a permit for each of these keys. Takes none and returns `false` if a key has none left
-    /// and the limit refuses. If the limit displaces, returns `false` only for an operation that
-    /// alone exceeds it, with several conditions on one key.
+    /// and the limit refuses. A limit that displaces refuses only an operation that has more
+    /// conditions on one key than the limit allows.
     #[inline]
     pub(super) fn admit(&self, hashes: &[u64]) -> bool {
         let Some(per_key) = &self.per_key else { return true };

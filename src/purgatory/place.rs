@@ -148,7 +148,7 @@ pub(super) struct Out<O> {
 }
 
 impl<O> Out<O> {
-    /// One without an operation waits, and needs a check.
+    /// Without an operation: it is in its place, and must be checked again.
     #[inline]
     pub(super) const fn new(key: Key, operation: Option<O>) -> Self {
         let is_announced = operation.is_none();

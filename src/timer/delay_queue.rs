@@ -32,8 +32,8 @@ use super::{
 /// The receiving functions return the errors of [`std::sync::mpsc`]; *disconnected* means that the
 /// queue is shut down and no due value is left.
 ///
-/// The queue is a [`ValueTimer`] whose values are received instead of handled. For what the queue
-/// has no function of its own, such as the counts, use that [`timer`](Self::timer).
+/// The queue is a [`ValueTimer`] whose values are received instead of handled. What the queue has
+/// no function for, such as the counts, is in that [`timer`](Self::timer).
 ///
 /// # Examples
 ///

@@ -3,8 +3,8 @@
 //! To move each record to level 0 would access its slot once more. Instead the chunks leave the
 //! bucket, and the position of each record goes into the list of its tick. A list entry is a hint:
 //! its record may have died since, and the wheel removes the hint when it gets there. So a cancel
-//! costs nothing here, unless the record was in *front*. If another record has taken the position,
-//! the wheel moves that one to the bucket where it is already, or expires it if it is due.
+//! costs nothing here, unless the record was in *front*. Another record may have taken the position
+//! meanwhile. That does no harm: the wheel expires it if it is due, and else places it again.
 
 use alloc::vec::Vec;
 use core::mem;

@@ -169,8 +169,8 @@ impl<T> TimingWheel<T> {
         let Self { buckets, expired_to, .. } = self;
         let start = buckets.geometry.start(id, *expired_to);
         let (mut earliest, mut second) = ((Tick::MAX, None), None::<Tick>);
-        for position in buckets.records_of(id) {
-            let deadline = buckets.records.get(position).deadline();
+        // It has one chunk.
+        for (deadline, position) in buckets.records.deadlines(buckets.bucket(id).newest) {
             if buckets.geometry.start(id, deadline) != start {
                 return Some(position);
             }

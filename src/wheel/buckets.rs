@@ -118,7 +118,7 @@ pub(super) struct Bucket {
     /// When the bucket is due: not after any deadline in it. Meaningless while it is empty.
     pub(super) expiration: Tick,
     /// The chunk that takes new records, or `NIL`.
-    newest: u32,
+    pub(super) newest: u32,
     /// Whether it has had two chunks since it was empty.
     pub(super) is_crowded: bool,
 }

@@ -97,12 +97,12 @@ impl Lifecycle {
 /// The callback threads of a timer, and which of them wait for the end of the others.
 #[derive(Default)]
 pub(crate) struct CallbackThreads {
-    state: Mutex<LifecycleState>,
+    state: Mutex<CallbackState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct LifecycleState {
+struct CallbackState {
     /// The threads that have not ended, and whether each waits in a finish.
     threads: Vec<(ThreadId, bool)>,
     /// The thread of the reaper. It may run callbacks of other timers, which may finish this one.

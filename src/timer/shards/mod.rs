@@ -91,9 +91,9 @@ impl<S: ShardState> Shards<S> {
     /// Locks the shard at `index`.
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> ShardGuard<'_, S> {
-        let Self { all, permits, wakeup: reaper, .. } = self;
+        let Self { all, permits, wakeup, .. } = self;
         let (shard, content) = (&*all[index], Some(all[index].content.lock()));
-        ShardGuard { shard, permits, reaper, content, earlier: None, now: Tick::ZERO }
+        ShardGuard { shard, permits, wakeup, content, earlier: None, now: Tick::ZERO }
     }
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
@@ -189,9 +189,9 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
-        let Self { all, permits, wakeup: reaper, .. } = self;
+        let Self { all, permits, wakeup, .. } = self;
         let (shard, content) = (&*all[index], Some(all[index].content.try_lock()?));
-        Some(ShardGuard { shard, permits, reaper, content, earlier: None, now: Tick::ZERO })
+        Some(ShardGuard { shard, permits, wakeup, content, earlier: None, now: Tick::ZERO })
     }
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.

@@ -165,7 +165,7 @@ impl<S: ShardState> Shard<S> {
 pub(crate) struct ShardGuard<'a, S: ShardState> {
     pub(super) shard: &'a Shard<S>,
     pub(super) permits: &'a Permits,
-    pub(super) reaper: &'a Wakeup,
+    pub(super) wakeup: &'a Wakeup,
     /// `None` once the lock is released.
     pub(super) content: Option<MutexGuard<'a, Content<S>>>,
     /// The least expiration that an operation has published, if it was below the one before.
@@ -417,13 +417,13 @@ impl<S: ShardState> ShardGuard<'_, S> {
     #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
     pub(crate) fn unlock(mut self) -> S::Dropped {
         let Some(content) = self.content.take() else { return S::Dropped::default() };
-        release(content, self.permits, self.reaper, self.now, self.earlier, drop)
+        release(content, self.permits, self.wakeup, self.now, self.earlier, drop)
     }
 
     /// Unlocks as well, and hands the lock to the thread that has waited longest.
     pub(in crate::timer) fn unlock_fairly(mut self) -> S::Dropped {
         let Some(content) = self.content.take() else { return S::Dropped::default() };
-        release(content, self.permits, self.reaper, self.now, self.earlier, unlock_fair)
+        release(content, self.permits, self.wakeup, self.now, self.earlier, unlock_fair)
     }
 }
 
@@ -431,7 +431,7 @@ impl<S: ShardState> Drop for ShardGuard<'_, S> {
     #[inline]
     fn drop(&mut self) {
         if let Some(content) = self.content.take() {
-            release_in_drop(content, self.permits, self.reaper, self.now, self.earlier);
+            release_in_drop(content, self.permits, self.wakeup, self.now, self.earlier);
         }
     }
 }
@@ -441,11 +441,11 @@ impl<S: ShardState> Drop for ShardGuard<'_, S> {
 fn release_in_drop<S: ShardState>(
     content: MutexGuard<'_, Content<S>>,
     permits: &Permits,
-    reaper: &Wakeup,
+    wakeup: &Wakeup,
     now: Tick,
     earlier: Option<Tick>,
 ) {
-    drop(release(content, permits, reaper, now, earlier, drop));
+    drop(release(content, permits, wakeup, now, earlier, drop));
 }
 
 /// Ends the hold of a guard with these parts.
@@ -454,7 +454,7 @@ fn release_in_drop<S: ShardState>(
 fn release<'a, S: ShardState>(
     mut content: MutexGuard<'a, Content<S>>,
     permits: &Permits,
-    reaper: &Wakeup,
+    wakeup: &Wakeup,
     now: Tick,
     earlier: Option<Tick>,
     unlock: impl FnOnce(MutexGuard<'a, Content<S>>),
@@ -462,11 +462,11 @@ fn release<'a, S: ShardState>(
     let is_emptied = content.must_settle && settle(&mut content, permits);
     let dropped = content.state.take_dropped();
     unlock(content);
-    reaper.wake_if_needed(now, earlier);
+    wakeup.wake_if_needed(now, earlier);
     if is_emptied {
-        reaper.wake();
+        wakeup.wake();
     }
-    if reaper.is_waiting.load(Ordering::Relaxed) {
+    if wakeup.is_waiting.load(Ordering::Relaxed) {
         let_run();
     }
     dropped

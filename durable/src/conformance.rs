@@ -14,10 +14,12 @@ use std::{
     collections::BTreeMap,
     fmt,
     num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
     time::Duration,
 };
 
 use fastrand::Rng;
+use parking_lot::Mutex;
 use pollster::FutureExt as _;
 
 use crate::{
@@ -46,6 +48,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     a_late_renewal_takes_nothing(&open());
     what_moves_between_databases(&open());
     old_attempts_are_removed(&open());
+    changes_are_noticed_before_their_calls_return(&open());
     for seed in 0..3 {
         agrees_with_the_reference(&open(), seed, steps);
     }
@@ -203,6 +206,36 @@ fn old_attempts_are_removed(store: &dyn Store) {
     }
     let left = store.history(at(0), None, None, 99).block_on().expect("history");
     assert!(left.len() == 32 && left.iter().all(|left| left.id.as_str().starts_with('b')));
+}
+
+/// A timer hears of its own changes in no other way.
+fn changes_are_noticed_before_their_calls_return(store: &dyn Store) {
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&notices);
+    store.listen(Arc::new(move |_, due| told.lock().push(due)));
+    let heard = |due| notices.lock().drain(..).any(|told| told <= due);
+    let worker = enter(store);
+    for call in ["retry", "release", "cancel", "keep_only", "resume", "leave"] {
+        write(store, Command::Schedule(new("a", at(0))));
+        assert!(heard(at(0)), "no notice of a schedule");
+        let claims = claim(store, worker);
+        begin(store, &claims);
+        let settle = |how| write(store, Command::Settle(claims[0].clone(), how));
+        let mut due = WallTime::MIN;
+        heard(due);
+        match call {
+            "retry" => {
+                due = at(0);
+                settle(Settlement::Retry { at: due, error: String::new() });
+            }
+            "release" => _ = settle(Settlement::Release),
+            "cancel" => _ = write(store, Command::Cancel(id("a"))),
+            "keep_only" => _ = store.keep_only(worker, &[]).block_on().expect("keep"),
+            "resume" => store.pause(&Name::default(), false).block_on().expect("resume"),
+            _ => store.leave(worker).block_on().expect("leave"),
+        }
+        assert!(heard(due), "no notice of a {call}");
+    }
 }
 
 /// Random operations on a store and on the reference.

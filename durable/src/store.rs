@@ -563,9 +563,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the queues, in the order of their names.
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
-    /// Asks the store to call `notice`, under no lock, when a record becomes due: by a change of
-    /// this process before its call returns, also if the outcome is unknown, and by one of another
-    /// process. A store may drop notices of the latter; see [`recheck`](Self::recheck).
+    /// Asks the store to call `notice`, under no lock, after a change that makes a record due,
+    /// resumes a queue, or voids a delivery under way. A timer hears of its own changes in no other
+    /// way: a store tells of a change of this process before its call returns, also if the outcome
+    /// is unknown. It may drop notices of other processes: see [`recheck`](Self::recheck).
     fn listen(&self, notice: Notice);
 
     /// Returns how often a worker must look for new records without a notice; `None` if no other

@@ -12,8 +12,8 @@ use crate::{error::InputError, store::NewTimeout, time::WallTime, timer::Deliver
 ///
 /// Timeouts live for months, so a program meets payloads of its earlier versions, and a worker of
 /// an earlier version meets those of a later one. A handler that returns
-/// [`PayloadError::UnknownVersion`] leaves the timeout to another worker. Within another error, as
-/// that of `anyhow` or of an enum, it is a failed attempt.
+/// [`PayloadError::UnknownVersion`] leaves the timeout to another worker. Wrapped in another error,
+/// such as one of `anyhow` or an enum, it is a failed attempt.
 ///
 /// # Examples
 ///

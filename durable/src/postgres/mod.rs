@@ -80,7 +80,7 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Looks without notifications before the next reading of the clock.
 const DEAF_LOOKS: u32 = 60;
 
-/// A migration takes as long as it must. No limit is longer: its end may be no `Instant`.
+/// The limit of a migration, which takes as long as it must. `Instant` may not reach a longer one.
 const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
@@ -348,8 +348,9 @@ impl PostgresStore {
     /// replaces the timeout of the same id. After an error, the transaction has failed.
     ///
     /// The first use of a queue adds it. Until the transaction ends, others that first use this
-    /// queue in a transaction of the caller wait. If it is rolled back, lists and counts of what is
-    /// due lack what others have scheduled in the queue meanwhile, until the next timeout of it.
+    /// queue in a transaction of the caller wait. If it is rolled back, lists and counts of due
+    /// timeouts lack those that others have scheduled in the queue meanwhile, until the next one is
+    /// scheduled in it.
     pub async fn schedule_in(
         &self,
         client: &impl GenericClient,

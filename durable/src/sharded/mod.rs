@@ -36,9 +36,9 @@ const PAGE: usize = 256;
 /// If stores block, calls of several databases have a thread of their own.
 ///
 /// Each process has the same databases in the same order. Queues, pauses and payloads are those of
-/// one store. The limit of a key and the rate of a queue hold for each database on its own. The
-/// last two microseconds of the year 9999 are refused, and may not be due times of the databases.
-/// Clones are the same.
+/// one store. The limit of a key and the rate of a queue hold for each database on its own. Due
+/// times in the last two microseconds of the year 9999 are refused, and no timeout that is in the
+/// databases already may have one. Clones are the same.
 ///
 /// # Examples
 ///

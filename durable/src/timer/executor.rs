@@ -1,5 +1,5 @@
-//! Threads that run blocking handlers, and one that calls stores for tasks. Catches panics of
-//! handlers and stores.
+//! Threads that run blocking handlers, and threads that call stores. Catches panics of handlers and
+//! stores.
 
 use std::{
     future::poll_fn,

@@ -166,7 +166,7 @@ impl<T> Receipt<T> {
 
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, DurableError> {
-        // A task may have polled it, after which its channel does not block.
+        // A task may have polled it. The `recv` of its channel would then panic.
         block_on(self)
     }
 }

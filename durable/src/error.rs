@@ -50,6 +50,15 @@ pub enum BuildError {
     Thread(#[from] io::Error),
 }
 
+impl From<BuildError> for io::Error {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Setting(_) => Self::new(io::ErrorKind::InvalidInput, error),
+            BuildError::Thread(error) => error,
+        }
+    }
+}
+
 /// Reason for which a store failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -157,4 +166,21 @@ pub enum DurableError {
     /// The timer was shut down. Nothing was changed.
     #[error("timer is shut down")]
     ShutDown,
+}
+
+impl From<DurableError> for io::Error {
+    fn from(error: DurableError) -> Self {
+        let kind = match &error {
+            DurableError::Input(_) => io::ErrorKind::InvalidInput,
+            DurableError::Exists => io::ErrorKind::AlreadyExists,
+            DurableError::ShutDown => io::ErrorKind::NotConnected,
+            DurableError::Store(store) => match store.reason() {
+                StoreErrorReason::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+                StoreErrorReason::Full => io::ErrorKind::StorageFull,
+                StoreErrorReason::Corrupt => io::ErrorKind::InvalidData,
+                _ => io::ErrorKind::Other,
+            },
+        };
+        Self::new(kind, error)
+    }
 }

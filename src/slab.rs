@@ -528,7 +528,9 @@ const fn is_young(generation: NonZeroU32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use fastrand::Rng;
 
     use super::*;
 
@@ -542,7 +544,6 @@ mod tests {
         }
 
         /// Returns the number of slots that take memory.
-        #[cfg(feature = "std")]
         pub(crate) fn held(&self) -> usize {
             let Elsewhere { packed, unswept } = &self.elsewhere;
             let segments = self.segments.iter().chain(unswept).map(|segment| segment.len());
@@ -585,127 +586,100 @@ mod tests {
             assert!(slab.take().is_none(), "new slots would start at half of all generations");
             slab.shrink();
             slab.check_invariants();
-            assert_eq!(slab.slots(), 1024);
+            assert_eq!(slab.slots(), 256);
             assert!(is_young(slab.first_generation));
         }
     }
 
-    #[test]
-    fn no_key_is_given_out_twice_whatever_memory_was_freed() {
-        for seed in 0..20 {
-            let (mut slab, mut random) = (Slab::new(), fastrand::Rng::with_seed(seed));
-            let (mut live, mut seen) = (Vec::new(), BTreeSet::new());
-            for step in 0..4_000 {
-                match random.u8(..64) {
-                    0 if random.u8(..4) == 0 => live.drain(..).for_each(|key| {
-                        assert!(take(&mut slab, key).is_some());
-                    }),
-                    0 => slab.shrink(),
-                    1 => assert_eq!(slab.take().is_some(), live.is_empty()),
-                    2..40 => {
-                        let key = slab.insert(0, step).unwrap();
-                        assert!(seen.insert(key), "{key:?} was given out twice");
-                        live.push(key);
-                    }
-                    _ if live.is_empty() => {}
-                    _ => {
-                        let key = live.swap_remove(random.usize(..live.len()));
-                        assert!(take(&mut slab, key).is_some() && take(&mut slab, key).is_none());
-                    }
-                }
-                assert_eq!(slab.len(), live.len());
+    /// Takes a slot from a map: the first one, the last one, or any.
+    fn pop<V>(map: &mut BTreeMap<u32, V>, order: u8, random: &mut Rng) -> Option<(u32, V)> {
+        match order {
+            0 => map.pop_first(),
+            1 => map.pop_last(),
+            _ => {
+                let from = random.u32(..=*map.last_key_value()?.0);
+                let index = *map.range(from..).next()?.0;
+                map.remove_entry(&index)
             }
-            slab.check_invariants();
-            assert_eq!(slab.keys_from(0).collect::<BTreeSet<_>>(), live.iter().copied().collect());
-            assert!(seen.iter().all(|&key| slab.get(key).is_some() == live.contains(&key)));
         }
     }
 
-    /// Large values, of which all but some leave, and others come, many times. Sweeps need `std`.
-    #[cfg(feature = "std")]
-    #[test]
-    fn values_of_sparse_segments_keep_their_keys_and_take_little_memory() {
-        type Large = [u64; 5];
-        for seed in 0..8 {
-            let (mut slab, mut random) = (Slab::<Large>::new(), fastrand::Rng::with_seed(seed));
-            let (mut live, mut dead) = (Vec::<(Key, u32)>::new(), Vec::new());
-            for _ in 0..8 {
-                for _ in 0..random.usize(..12_000) {
-                    let value = random.u32(..);
-                    let key = slab.insert(value, [value.into(); 5]).unwrap();
-                    live.push((key, value));
+    /// Compares a slab with a map from slots to keys and tags, while crowds come, and leave in any
+    /// order.
+    fn check_against_a_map<const WORDS: usize>(seed: u64) {
+        let packs = Slab::<[u64; WORDS]>::PACKS;
+        let mut random = Rng::with_seed(seed);
+        let is_worn = random.u8(..4) == 0;
+        let first = if is_worn { u32::MAX - random.u32(..20) } else { 1 };
+        let mut slab = Slab::<[u64; WORDS]>::starting_at(NonZeroU32::new(first).unwrap());
+        let (mut live, mut used) = (BTreeMap::<u32, (Key, u32)>::new(), BTreeSet::new());
+        for phase in 0..128 {
+            if is_worn && phase == 1 {
+                // The slots so far are almost used up, others are not.
+                slab.first_generation = NonZeroU32::MIN;
+            }
+            let (order, pause, others) = (random.u8(..3), 1 << random.u8(..11), random.u8(..4));
+            let count = random.usize(..6 * SEGMENT) >> random.u8(..8);
+            while live.len() != count {
+                if (live.len() < count) ^ (random.u8(..8) < others) {
+                    let tag = random.u32(..);
+                    let key = slab.insert(tag, [tag.into(); WORDS]).unwrap();
+                    assert!(used.insert(key), "{key:?} was given out twice");
+                    assert_eq!(live.insert(key.index(), (key, tag)), None, "it is occupied");
+                } else if let Some((index, (key, tag))) = pop(&mut live, order, &mut random) {
+                    let removed = slab.remove(index, random.bool().then_some(key));
+                    assert_eq!(removed, Some((key, tag, [tag.into(); WORDS])), "it is lost");
                 }
-                // In order, the last segments lose all values while the first ones keep theirs.
-                if random.bool() {
-                    random.shuffle(&mut live);
-                }
-                for _ in 0..random.usize(..=live.len()) {
-                    let (key, value) = live.pop().unwrap();
-                    let only = random.bool().then_some(key);
-                    let (removed, tag, taken) = slab.remove(key.index(), only).unwrap();
-                    assert_eq!(
-                        (removed, tag, taken, slab.len()),
-                        (key, value, [value.into(); 5], live.len())
-                    );
-                    dead.push(key);
-                    if !slab.sweep() && live.len() % 4_096 == 0 {
-                        slab.begin_sweep();
-                    }
-                    if random.u32(..4_000) == 0 {
-                        slab.check_invariants();
-                    }
-                    if random.u8(..64) == 0 {
-                        let key = slab.insert(0, [0; 5]).unwrap();
-                        live.push((key, 0));
-                    }
-                }
-                let is_shrunk = random.bool();
-                if is_shrunk {
-                    slab.shrink();
-                } else {
-                    while slab.sweep() {}
+                if packs && random.u32(..pause) == 0 && !slab.sweep_one(QUARTERS_IN_STEPS) {
                     slab.begin_sweep();
-                    while slab.sweep() {}
                 }
-                let most = live.len() * if is_shrunk { 4 } else { 6 } / 3;
-                let slots = slab.held();
-                let mut packed = slab.elsewhere.packed.iter().flatten();
+                if random.u32(..1_000) == 0 {
+                    slab.check_invariants();
+                }
+            }
+            // Leaves a sweep as it is, or ends it and sweeps all segments.
+            let quarters = [0, QUARTERS_IN_STEPS, QUARTERS_ON_REQUEST][random.usize(..3)];
+            if quarters == QUARTERS_ON_REQUEST {
+                slab.shrink();
+            } else if quarters == QUARTERS_IN_STEPS && packs {
+                while slab.sweep_one(quarters) {}
+                slab.begin_sweep();
+                while slab.sweep_one(quarters) {}
+            }
+            slab.check_invariants();
+            if quarters > 0 && packs && !is_worn {
+                let (held, mut packed) = (slab.held(), slab.elsewhere.packed.iter().flatten());
+                let most = live.len() * 4 / quarters + SEGMENT;
+                assert!(held <= most, "{held} slots for {}", live.len());
                 let is_sparse = |packed: &Packed<_>| packed.slots.len() * 4 <= SEGMENT * 3;
                 assert!(packed.all(|packed| is_sparse(packed)), "full ones stay");
-                assert!(slots <= most + SEGMENT, "{slots} slots for {}", live.len());
-                slab.check_invariants();
-                for (key, value) in &mut live {
-                    let (index, large) = (key.index(), [u64::from(*value); 5]);
-                    assert_eq!((slab.get(*key), slab.tag(*key)), (Some(&large), Some(*value)));
-                    assert_eq!((slab.at(index), slab.tag_at(index)), (&large, *value));
-                    assert_eq!(slab.get_at(index), Some((*value, &large)));
-                    assert!(slab.is_occupied(index) && slab.key_at(index) == Some(*key));
-                    *value ^= 1;
-                    slab.set_tag(index, *value);
-                    slab.at_mut(index)[0] ^= 1;
-                    slab.get_mut(*key).unwrap()[1] ^= 1;
-                    slab.get_at_mut(index).unwrap().1[2..].fill((*value).into());
-                }
-                let mut finds = |key| slab.get_mut(key).is_some() || take(&mut slab, key).is_some();
-                assert!(!dead.iter().any(|&key| finds(key)), "a dead key lives");
             }
-            slab.check_invariants();
+            assert_eq!(slab.len(), live.len());
+            assert!(slab.keys_from(0).eq(live.values().map(|(key, _)| *key)));
+            for (&index, (key, tag)) in &mut live {
+                let value = [u64::from(*tag); WORDS];
+                assert_eq!((slab.get(*key), slab.tag(*key)), (Some(&value), Some(*tag)));
+                assert_eq!((slab.at(index), slab.tag_at(index)), (&value, *tag));
+                #[cfg(feature = "std")]
+                assert_eq!(slab.get_at(index), Some((*tag, &value)));
+                assert!(slab.is_occupied(index));
+                *tag ^= 1;
+                slab.set_tag(index, *tag);
+                slab.at_mut(index)[0] ^= 1;
+                slab.get_mut(*key).unwrap()[1..].fill((*tag).into());
+            }
+            assert!(slab.take().is_none_or(|taken| live.is_empty() && taken.is_empty()));
         }
+        let is_live = |key: &Key| live.get(&key.index()).is_some_and(|(live, _)| live == key);
+        assert!(used.iter().all(|key| slab.get_mut(*key).is_some() == is_live(key)));
     }
 
-    #[cfg(feature = "std")]
     #[test]
-    fn growth_in_a_sweep_takes_no_slots_of_a_segment_that_is_to_be_swept() {
-        let mut slab = Slab::<[u64; 5]>::new();
-        let mut keys: Vec<_> = (0..3 * 1024).map(|_| slab.insert(0, [0; 5]).unwrap()).collect();
-        keys.drain(1024..).for_each(|key| assert!(take(&mut slab, key).is_some()));
-        slab.begin_sweep();
-        assert!(slab.sweep());
-        // Frees the second segment, and needs slots beside the first one.
-        keys.extend([(); 2].map(|()| slab.insert(0, [0; 5]).unwrap()));
-        slab.check_invariants();
-        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
-        assert!(keys.into_iter().all(|key| take(&mut slab, key).is_some()));
+    fn a_slab_is_a_map_that_uses_no_key_twice_whatever_it_frees() {
+        for seed in 0..5 {
+            check_against_a_map::<1>(seed);
+            check_against_a_map::<5>(seed);
+        }
     }
 
     #[test]
@@ -717,18 +691,17 @@ mod tests {
             sizes.insert(slab.slots());
             key
         };
-        let keys: Vec<_> = (0..4 * 1024).map(insert).collect();
-        assert!(sizes.into_iter().eq([1, 4, 16, 64, 256, 1024, 2048, 3072, 4096]));
+        let keys: Vec<_> = (0..4 * 256).map(insert).collect();
+        assert!(sizes.into_iter().eq([1, 4, 16, 64, 256, 512, 768, 1024]));
         assert!(keys.iter().zip(0..).all(|(key, index)| key.index() == index));
-        for key in keys.iter().filter(|key| key.index() / 1024 % 2 == 1) {
+        for key in keys.iter().filter(|key| key.index() / 256 % 2 == 1) {
             take(&mut slab, *key);
         }
         slab.shrink();
         slab.check_invariants();
-        assert_eq!((slab.slots(), slab.segments.iter().flatten().count()), (3 * 1024, 2 * 1024));
-        let filled: Vec<_> =
-            (0..1024).map(|value| slab.insert(0, value).unwrap().index()).collect();
-        assert!(filled.into_iter().eq(1024..2048));
+        assert_eq!((slab.slots(), slab.segments.iter().flatten().count()), (3 * 256, 2 * 256));
+        let filled: Vec<_> = (0..256).map(|value| slab.insert(0, value).unwrap().index()).collect();
+        assert!(filled.into_iter().eq(256..512));
         for key in slab.keys_from(0).collect::<Vec<_>>() {
             take(&mut slab, key);
         }

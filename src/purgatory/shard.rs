@@ -53,7 +53,7 @@ pub(super) const CROWD: usize = 1024;
 /// A shard with more operations than this at once also frees memory when two thirds have ended.
 const SWEPT: usize = 4 * CROWD;
 
-/// Operations that end between two steps of a sweep, so that a hold is short.
+/// Operations that end for each step of a sweep, so that a hold is short.
 const PAUSE: usize = 32;
 
 /// Operations that a thread checks between two holds. There is almost always only one.
@@ -314,7 +314,9 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         let Some(place) = self.wheel.get(key) else { return Claim::Late };
         place.leave(&mut self.lists, completion, now);
         let operation = self.wheel.cancel(key).and_then(|place| place.operation);
-        self.free_memory_after_crowd();
+        if self.wheel.len() % PAUSE == 0 {
+            self.free_memory_after_crowd();
+        }
         if operation.is_none() {
             self.decided.insert(key, completion);
         }
@@ -473,7 +475,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             lists.free_later(memory);
             // The slots of the wheel may stay, and a sweep of them as well.
             (*most, *is_sweeping) = (0, *is_sweeping && wheel.slots() > 0);
-        } else if *most > SWEPT && wheel.len() % PAUSE == 0 {
+        } else if *most > SWEPT {
             if !mem::replace(is_sweeping, true) {
                 wheel.begin_sweep();
                 lists.keys.entries.begin_sweep();
@@ -536,7 +538,9 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K,
             expired.push(Expired { key, deadline, value });
         }
         let is_drained = due.is_drained();
-        self.free_memory_after_crowd();
+        for _ in 0..(expired.len() - before).div_ceil(PAUSE) {
+            self.free_memory_after_crowd();
+        }
         is_drained
     }
 
@@ -653,24 +657,61 @@ mod tests {
         fn complete(self, _: Completion) {}
     }
 
+    /// A purgatory of one shard, in which no operation completes by itself.
+    struct World(ManualClock, Purgatory<u64, Never>);
+
+    impl World {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let timer = Timer::builder().clock(clock.clone()).shards(1);
+            let purgatory = Purgatory::builder().timer(timer).build();
+            Self(clock, purgatory.expect("the settings are valid"))
+        }
+
+        fn shard(&self) -> ShardGuard<'_, PurgatoryShard<u64, Never>> {
+            self.1.shared.timer.shards.lock(0)
+        }
+
+        /// Makes operations wait, each on as many keys of its own.
+        fn watch(&self, count: u64, keys: u64, seconds: u64) -> Vec<OperationKey> {
+            let watch = |number| {
+                let (keys, delay) =
+                    ((0..keys).map(|key| (key << 32) + number), Duration::from_secs(seconds));
+                let watched = self.1.watch(Never([number; 4]), keys, delay);
+                watched.expect("there is no limit").key().expect("it waits")
+            };
+            (0..count).map(watch).collect()
+        }
+
+        fn cancel(&self, keys: impl IntoIterator<Item = OperationKey>) {
+            keys.into_iter().for_each(|key| assert!(self.1.cancel(key).is_some()));
+        }
+
+        /// Returns the number of slots for operations and for keys that take memory.
+        fn held(&self) -> [usize; 2] {
+            self.1.check_invariants();
+            let shard = self.shard();
+            [shard.state().wheel.held(), shard.state().lists.keys.entries.held()]
+        }
+    }
+
     #[test]
     fn crowds_of_a_shard_that_keeps_its_slots_sweep_them() {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let purgatory = Purgatory::builder().timer(timer).build().expect("the settings are valid");
-        let shard = || purgatory.shared.timer.shards.lock(0);
-        shard().state_mut().wheel = TimingWheel::worn();
-        let watch = |number| {
-            let delay = Duration::from_secs(60);
-            let watched = purgatory.watch(Never([number; 4]), [number % 7], delay);
-            watched.expect("there is no limit").key().expect("it waits")
-        };
+        let world = World::new();
+        world.shard().state_mut().wheel = TimingWheel::worn();
         for count in [100_000, 5_001, 5_001] {
-            let keys: Vec<_> = (0..count).map(watch).collect();
-            let ended = keys.into_iter().filter(|&key| purgatory.cancel(key).is_some()).count();
-            assert_eq!(ended as u64, count);
-            shard().check_invariants();
-            let held = shard().state().wheel.held();
+            world.cancel(world.watch(count, 1, 60));
+            let [held, _] = world.held();
             assert!((1024..=8192).contains(&held), "{held} slots of {count}");
         }
+    }
+
+    #[test]
+    fn a_crowd_that_expires_is_swept_as_well() {
+        let world = World::new();
+        let (_, left) = (world.watch(4_000, 1, 1), world.watch(1_001, 1, 60));
+        world.0.advance(Duration::from_secs(1));
+        let held = world.held();
+        assert!(held.iter().all(|&held| held <= 2_000), "{held:?} slots for {}", left.len());
     }
 }

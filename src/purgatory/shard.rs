@@ -111,9 +111,9 @@ pub(super) struct PurgatoryShard<K, O> {
     pub(super) decided: BTreeMap<Key, Completion>,
     /// The last number of an operation, a threshold or a pass.
     last_number: u64,
-    /// The greatest number of operations since the shard freed its memory.
+    /// The greatest number of operations since the shard freed its memory, or began to.
     most: usize,
-    /// Whether a sweep is in progress.
+    /// Whether a sweep began of which no step has seen the end. Growth and `shrink` take steps too.
     is_sweeping: bool,
 }
 
@@ -461,7 +461,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Frees memory of the shard after most operations of a crowd have ended.
     #[inline]
     fn free_memory_after_crowd(&mut self) {
-        if self.most > CROWD && 3 * self.wheel.len() <= self.most {
+        if self.is_sweeping || self.most > CROWD && 3 * self.wheel.len() <= self.most {
             self.free_memory();
         }
     }
@@ -475,17 +475,18 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             lists.free_later(memory);
             // The slots of the wheel may stay, and a sweep of them as well.
             (*most, *is_sweeping) = (0, *is_sweeping && wheel.slots() > 0);
-        } else if *most > SWEPT {
-            if !mem::replace(is_sweeping, true) {
-                wheel.begin_sweep();
-                lists.keys.entries.begin_sweep();
-                lists.chunks.begin_sweep();
-            }
+            return;
+        }
+        if !*is_sweeping && *most > SWEPT {
+            wheel.begin_sweep();
+            lists.keys.entries.begin_sweep();
+            lists.chunks.begin_sweep();
+            // Those that come from now on may be another crowd.
+            (*most, *is_sweeping) = (wheel.len(), true);
+        }
+        if *is_sweeping {
             // `|` and not `||`: each sweeps a segment.
             *is_sweeping = wheel.sweep() | lists.keys.entries.sweep() | lists.chunks.sweep();
-            if !*is_sweeping {
-                *most = wheel.len();
-            }
         }
     }
 }
@@ -702,7 +703,23 @@ mod tests {
         for count in [100_000, 5_001, 5_001] {
             world.cancel(world.watch(count, 1, 60));
             let [held, _] = world.held();
-            assert!((1024..=8192).contains(&held), "{held} slots of {count}");
+            assert!((1024..=12_000).contains(&held), "{held} slots of {count}");
+        }
+    }
+
+    #[test]
+    fn a_crowd_that_comes_in_a_sweep_is_swept_as_well() {
+        for shrinks in [false, true] {
+            let world = World::new();
+            let mut keys = world.watch(5_000, 1, 60);
+            world.cancel(keys.drain(1_600..));
+            if shrinks {
+                world.1.shrink();
+            }
+            keys.extend(world.watch(10_400, 1, 60));
+            world.cancel(keys.drain(2_000..));
+            let held = world.held();
+            assert!(held.iter().all(|&held| held <= 5_000), "{held:?} slots for 2000");
         }
     }
 

@@ -731,4 +731,11 @@ mod tests {
         let held = world.held();
         assert!(held.iter().all(|&held| held <= 2_000), "{held:?} slots for {}", left.len());
     }
+
+    #[test]
+    fn the_last_of_a_crowd_frees_all_memory_even_after_a_sweep() {
+        let world = World::new();
+        world.cancel(world.watch(4_100, 2, 60));
+        assert_eq!(world.held(), [0, 0]);
+    }
 }

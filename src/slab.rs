@@ -140,6 +140,7 @@ impl<V> Slab<V> {
         self.len as usize
     }
 
+    #[cfg(any(feature = "std", test))]
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
@@ -541,6 +542,15 @@ mod tests {
             assert!(slab.grow());
             slab.first_generation = NonZeroU32::MIN;
             slab
+        }
+
+        /// Makes a vacant slot one that has had 2^31 values.
+        pub(crate) fn wear(&mut self, index: u32) {
+            self.newest = NonZeroU32::new(u32::MAX / 2 + 1).unwrap();
+            let newest = self.newest;
+            if let Some(Slot::Vacant { generation, .. }) = self.slot_mut(index) {
+                *generation = Some(newest);
+            }
         }
 
         /// Returns the number of slots that take memory.

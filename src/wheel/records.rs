@@ -285,13 +285,13 @@ impl Records {
     /// Frees the segments without live records.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        // The first chunk is that of the root, which goes last.
+        // The first chunk is that of the root, which goes last. No key of a chunk is kept, so all
+        // start again, even those that were used very often.
         if self.chunks.len() == 1 && self.is_dead(0) {
-            self.chunks.remove(0, None);
+            *self = Self::new();
         }
         self.chunks.shrink();
-        let first = usize::from(!self.chunks.is_empty());
-        let segments = self.segments.iter_mut().zip(self.live.chunks(SEGMENT)).skip(first);
+        let segments = self.segments.iter_mut().zip(self.live.chunks(SEGMENT)).skip(1);
         for (segment, live) in segments {
             if live.iter().all(|&live| live == 0) {
                 *segment = Box::default();
@@ -336,5 +336,18 @@ mod tests {
         assert!(records.are_few(0b111) && !records.are_few(0b1111));
         let position = records.add(chunk, Record { deadline: Tick::ZERO, slot: 7 }).unwrap();
         assert_eq!([position, NIL].map(|position| records.slot(position)), [7, 0]);
+    }
+
+    #[test]
+    fn the_root_has_the_first_chunk_even_if_another_one_was_used_very_often() {
+        let mut records = Records::new();
+        for chunk in 0..1_500 {
+            assert_eq!(records.allocate(BucketId::ROOT, NIL), chunk);
+        }
+        (1..1_500).for_each(|chunk| records.free(chunk));
+        records.chunks.wear(1_400);
+        records.shrink();
+        assert_eq!((records.segments.len(), records.live.len()), (0, 0));
+        assert_eq!(records.allocate(BucketId::ROOT, NIL), 0);
     }
 }

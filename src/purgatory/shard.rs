@@ -481,8 +481,9 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             wheel.begin_sweep();
             lists.keys.entries.begin_sweep();
             lists.chunks.begin_sweep();
-            // Those that come from now on may be another crowd.
-            (*most, *is_sweeping) = (wheel.len(), true);
+            // Those that come from now on may be another crowd. The last of them frees all memory,
+            // however few a long hold has left.
+            (*most, *is_sweeping) = (wheel.len().max(CROWD + 1), true);
         }
         if *is_sweeping {
             // `|` and not `||`: each sweeps a segment.

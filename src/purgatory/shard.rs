@@ -111,9 +111,11 @@ pub(super) struct PurgatoryShard<K, O> {
     pub(super) decided: BTreeMap<Key, Completion>,
     /// The last number of an operation, a threshold or a pass.
     last_number: u64,
-    /// The greatest number of operations since the shard freed its memory, or began to.
+    /// The greatest number of operations since the shard freed its memory, or began to; then at
+    /// least `CROWD + 1`.
     most: usize,
-    /// Whether a sweep began of which no step has seen the end. Growth and `shrink` take steps too.
+    /// Whether a sweep is in progress, as far as its last step knew. Growth and `shrink` may have
+    /// ended it.
     is_sweeping: bool,
 }
 
@@ -470,19 +472,18 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     #[inline(never)]
     fn free_memory(&mut self) {
         let Self { wheel, lists, most, is_sweeping, .. } = self;
-        if wheel.is_empty() {
+        if wheel.is_empty() && *most > CROWD {
             let memory = (lists.take_memory(), wheel.take_memory());
             lists.free_later(memory);
             // The slots of the wheel may stay, and a sweep of them as well.
             (*most, *is_sweeping) = (0, *is_sweeping && wheel.slots() > 0);
-            return;
         }
         if !*is_sweeping && *most > SWEPT {
             wheel.begin_sweep();
             lists.keys.entries.begin_sweep();
             lists.chunks.begin_sweep();
-            // Those that come from now on may be another crowd. The last of them frees all memory,
-            // however few a long hold has left.
+            // Those that come from now on may be another crowd. At least `CROWD + 1`, so that the
+            // shard frees all memory when it empties, even if few operations are left now.
             (*most, *is_sweeping) = (wheel.len().max(CROWD + 1), true);
         }
         if *is_sweeping {
@@ -706,6 +707,10 @@ mod tests {
             let [held, _] = world.held();
             assert!((1024..=12_000).contains(&held), "{held} slots of {count}");
         }
+        // The crowd ended before its sweep, which goes on while operations come and go alone.
+        assert!(world.shard().state().is_sweeping);
+        (0..1_000).for_each(|_| world.cancel(world.watch(1, 1, 60)));
+        assert!(!world.shard().state().is_sweeping);
     }
 
     #[test]

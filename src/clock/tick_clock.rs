@@ -225,8 +225,8 @@ impl TickClock {
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
     }
 
-    /// Returns the tick at which a delay that begins with a reading is over. One of zero is due at
-    /// once, in the tick of the reading, which may have begun before it.
+    /// Returns the tick at which a delay that begins with a reading is over. A delay of zero is due
+    /// in the tick of the reading, although that tick may have begun before the reading.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
         if delay.is_zero() {

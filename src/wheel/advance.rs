@@ -58,8 +58,9 @@ impl<'a, T> Advance<'a, T> {
 
     /// Ends the iteration after `steps` steps, even if more timeouts are due.
     ///
-    /// A step expires one timeout, moves one to a finer level, looks through a bucket of at most
-    /// 16, or lists up to 16 of a larger bucket by tick. Each takes constant time, amortized.
+    /// A step expires or moves at most one timeout after it has looked through a bucket of at most
+    /// 16, or it lists up to 16 of a larger bucket by tick, and moves those that a reset has put
+    /// beyond its range. Each takes constant time, amortized.
     ///
     /// # Examples
     ///

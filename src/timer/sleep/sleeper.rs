@@ -376,7 +376,7 @@ impl Sleep {
     }
 
     /// Returns the stage of a sleep whose key was just placed at `due`. If that tick had passed,
-    /// the wheel may have placed it as late as the latest tick, so the stage has the later one.
+    /// the wheel may have used one as late as the latest, so the stage has the later of the two.
     #[inline]
     fn stage_in(&self, shard: u32, key: Key, due: Tick, id: WakerId) -> Stage {
         Stage::In { shard, key, due: due.max(self.clock().latest()), id }

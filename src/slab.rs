@@ -152,6 +152,12 @@ impl<V> Slab<V> {
         self.vacant != END
     }
 
+    /// Adds slots if none is vacant; returns `false` if all indices are in use. *O*(1), amortized.
+    #[inline]
+    pub(crate) fn make_room(&mut self) -> bool {
+        self.has_room() || self.grow()
+    }
+
     /// Returns the slot that the next value gets. The slab must have room.
     #[inline]
     pub(crate) const fn vacant(&self) -> u32 {
@@ -161,7 +167,7 @@ impl<V> Slab<V> {
     /// Adds a value with its tag; `None` if all indices are in use. *O*(1), amortized.
     #[inline]
     pub(crate) fn insert(&mut self, tag: u32, value: V) -> Option<Key> {
-        (self.has_room() || self.grow()).then(|| self.fill(tag, value))
+        self.make_room().then(|| self.fill(tag, value))
     }
 
     /// Adds a value with its tag. The slab must have room.
@@ -343,9 +349,9 @@ impl<V> Slab<V> {
     const PACKS: bool = size_of::<Slot<V>>() > UNPACKED;
 
     /// Adds vacant slots: more of the first segment, those of an empty one, or a segment. Returns
-    /// `false` if that would take indices from [`END`] on. *O*(1), amortized.
+    /// `false` if that would take indices from [`END`] on.
     #[cold]
-    pub(crate) fn grow(&mut self) -> bool {
+    fn grow(&mut self) -> bool {
         self.sweep_one(QUARTERS_IN_STEPS);
         if self.has_room() {
             return true;
@@ -355,7 +361,7 @@ impl<V> Slab<V> {
         let hole = if self.holes > 0 { hole().map(|hole| unswept + hole) } else { None };
         let number = match (hole, &*self.segments) {
             (Some(hole), _) => hole,
-            // One that is to be swept has a place here, but its slots are elsewhere.
+            // In a sweep, the slots of this segment may be in `unswept`, and its place here empty.
             (None, [first]) if first.len() < SEGMENT && unswept == 0 => 0,
             (None, all) => all.len(),
         };
@@ -539,7 +545,7 @@ mod tests {
         /// Makes an empty slab whose slot 0 has had almost 2^31 values, and has the next one.
         pub(crate) fn worn() -> Self {
             let mut slab = Self::starting_at(NonZeroU32::new(u32::MAX / 2).unwrap());
-            assert!(slab.grow());
+            assert!(slab.make_room());
             slab.first_generation = NonZeroU32::MIN;
             slab
         }

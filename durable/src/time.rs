@@ -34,7 +34,7 @@ impl WallTime {
     /// The start of 1970.
     pub const MIN: Self = Self(0);
 
-    /// The last microsecond of the year 9999. A timeout that is due then waits for ever.
+    /// The last microsecond of the year 9999. No timer delivers a timeout that is due then.
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
     /// Returns the time that is `micros` microseconds after the start of 1970.

@@ -225,14 +225,10 @@ impl TickClock {
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
     }
 
-    /// Returns the tick at which a delay that begins with a reading is over. A delay of zero is due
-    /// in the tick of the reading, although that tick may have begun before the reading.
+    /// Returns the tick at which a delay that begins with a reading is over.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        if delay.is_zero() {
-            return read.now;
-        }
-        self.ticks.ceil(read.elapsed.saturating_add(delay.into()))
+        self.due(read, read.elapsed.saturating_add(delay.into()))
     }
 
     /// Returns the tick within a window of delays that others share most often.

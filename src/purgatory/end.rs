@@ -162,10 +162,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 .collect();
             release(shard);
             for claim in claims {
-                decided += usize::from(!matches!(claim, Claim::Late));
-                if let Claim::Taken(operation) = claim {
-                    self.shared.calls.complete(operation, Completion::Satisfied);
-                }
+                decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
             }
         }
         decided
@@ -310,6 +307,13 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let Some(mut shard) = self.shared.lock_of(key) else { return false };
         let claim = shard.state_mut().end(key.key, completion, now);
         release(shard);
+        self.complete_claimed(claim, completion)
+    }
+
+    /// Completes an operation unless another thread does. Returns whether this thread decided its
+    /// end.
+    #[inline]
+    fn complete_claimed(&self, claim: Claim<O>, completion: Completion) -> bool {
         match claim {
             Claim::Late => return false,
             Claim::IsOut => {}

@@ -104,8 +104,7 @@ impl<K, L> Table<K, L> {
         let Some((_, next, Entry { hash, key, .. })) = self.entries.remove(index, None) else {
             unreachable!("entry {index} is vacant")
         };
-        let chain = self.chain(hash);
-        let head = &mut self.heads[chain / HEADS][chain % HEADS];
+        let head = self.head(hash);
         if *head == index {
             *head = next;
         } else {
@@ -145,9 +144,15 @@ impl<K, L> Table<K, L> {
 
     /// Makes an entry the first of its chain.
     fn prepend(&mut self, index: u32) {
-        let chain = self.chain(self.entries.at(index).hash);
-        let next = mem::replace(&mut self.heads[chain / HEADS][chain % HEADS], index);
+        let head = self.head(self.entries.at(index).hash);
+        let next = mem::replace(head, index);
         self.entries.set_tag(index, next);
+    }
+
+    #[inline]
+    fn head(&mut self, hash: u64) -> &mut u32 {
+        let chain = self.chain(hash);
+        &mut self.heads[chain / HEADS][chain % HEADS]
     }
 
     /// Returns the chain for a hash: its lower bits, one bit less if that chain has not been added.

@@ -189,7 +189,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         // The filter has the reason for this fence.
         fence(Ordering::SeqCst);
         let end = self.can_complete(new).then_some(Completion::Satisfied);
-        let mut out = Out { key, operation: new.operation.take(), end, is_announced: false };
+        let mut out = Out { end, ..Out::new(key, new.operation.take()) };
         let mut shard = shards.lock(index);
         shard.state_mut().bring_back(&mut out, read.elapsed);
         release(shard);

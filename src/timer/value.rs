@@ -581,7 +581,7 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
         let clock = &self.shards.clock;
         // Before the start, whose thread reads the clock too: a clock that panics ends no timer.
         let read = clock.read();
-        let value = if self.is_started() { value } else { self.ensure_started(value)? };
+        let value = self.ensure_started(value)?;
         // A refused timeout needs no wake-up, and its release may be slow.
         let key = self.shards.insert(read.now, deadline(clock, read), value)?;
         self.help_if_late(read);

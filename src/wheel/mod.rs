@@ -164,8 +164,8 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
-        let Self { values, buckets, expired_to, .. } = self;
-        if values.has_room() && values.len() < self.max_pending && *expired_to >= self.now {
+        if self.values.has_room() && !self.is_full() && self.expired_to >= self.now {
+            let Self { values, buckets, expired_to, .. } = self;
             let (deadline, slot) = (deadline.max(*expired_to), values.vacant());
             if let Some(position) = buckets.place_quickly(*expired_to, deadline, slot) {
                 return Ok(values.fill(position, value));
@@ -198,9 +198,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (_, position, value) = self.values.remove(key.index(), Some(key))?;
-        if self.buckets.remove(position) {
-            self.merge(position / CHUNK);
-        }
+        self.remove(position);
         Some(value)
     }
 
@@ -235,9 +233,7 @@ impl<T> TimingWheel<T> {
         let before = self.buckets.records.get(position).deadline();
         if deadline < before {
             self.place(deadline, key.index());
-            if self.buckets.remove(position) {
-                self.merge(position / CHUNK);
-            }
+            self.remove(position);
         } else if deadline > before {
             self.buckets.records.set(position, Record { deadline, slot: key.index() });
         }
@@ -467,11 +463,16 @@ impl<T> TimingWheel<T> {
         Self { values, buckets, ..*self }
     }
 
+    /// Returns whether the wheel takes no other timeout.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.values.len() >= self.max_pending
+    }
+
     /// Adds a timeout that needs memory, changes when its bucket is due, or goes into the root.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        let Self { values, max_pending, .. } = self;
-        if values.len() >= *max_pending || !(values.has_room() || values.grow()) {
+        if self.is_full() || !self.values.make_room() {
             return Err(InsertError::full(value));
         }
         self.observe(self.now);
@@ -487,7 +488,14 @@ impl<T> TimingWheel<T> {
         self.values.set_tag(slot, position);
     }
 
-    /// Moves the records of a chunk, few of which are live, to others.
+    /// Removes a record. If few live ones are left in its chunk, they move to others.
+    #[inline]
+    fn remove(&mut self, position: u32) {
+        if self.buckets.remove(position) {
+            self.merge(position / CHUNK);
+        }
+    }
+
     #[inline(never)]
     fn merge(&mut self, chunk: u32) {
         let mut few = [NIL; FEW];

@@ -91,9 +91,8 @@ impl<S: ShardState> Shards<S> {
     /// Locks the shard at `index`.
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> ShardGuard<'_, S> {
-        let Self { all, permits, wakeup, .. } = self;
-        let (shard, content) = (&*all[index], Some(all[index].content.lock()));
-        ShardGuard { shard, permits, wakeup, content, earlier: None, now: Tick::ZERO }
+        let shard = &self.all[index];
+        shard.guard(shard.content.lock(), &self.permits, &self.wakeup)
     }
 
     /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
@@ -189,9 +188,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Locks a shard for the reaper, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
-        let Self { all, permits, wakeup, .. } = self;
-        let (shard, content) = (&*all[index], Some(all[index].content.try_lock()?));
-        Some(ShardGuard { shard, permits, wakeup, content, earlier: None, now: Tick::ZERO })
+        let shard = &self.all[index];
+        Some(shard.guard(shard.content.try_lock()?, &self.permits, &self.wakeup))
     }
 
     /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.

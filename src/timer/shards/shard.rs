@@ -155,6 +155,18 @@ impl<S: ShardState> Shard<S> {
     pub(in crate::timer) fn publish(&self, expiration: Tick) {
         self.published.store(expiration.get(), Ordering::Relaxed);
     }
+
+    /// Returns a guard of the locked shard.
+    #[inline]
+    pub(super) fn guard<'a>(
+        &'a self,
+        content: MutexGuard<'a, Content<S>>,
+        permits: &'a Permits,
+        wakeup: &'a Wakeup,
+    ) -> ShardGuard<'a, S> {
+        let content = Some(content);
+        ShardGuard { shard: self, permits, wakeup, content, earlier: None, now: Tick::ZERO }
+    }
 }
 
 /// A locked shard.
@@ -163,15 +175,15 @@ impl<S: ShardState> Shard<S> {
 /// wakes the reaper if an operation has made that necessary, and drops the values that the state
 /// kept for that moment. All of this also happens in a panic.
 pub(crate) struct ShardGuard<'a, S: ShardState> {
-    pub(super) shard: &'a Shard<S>,
-    pub(super) permits: &'a Permits,
-    pub(super) wakeup: &'a Wakeup,
+    shard: &'a Shard<S>,
+    permits: &'a Permits,
+    wakeup: &'a Wakeup,
     /// `None` once the lock is released.
-    pub(super) content: Option<MutexGuard<'a, Content<S>>>,
+    content: Option<MutexGuard<'a, Content<S>>>,
     /// The least expiration that an operation has published, if it was below the one before.
-    pub(super) earlier: Option<Tick>,
+    earlier: Option<Tick>,
     /// The time of the latest operation.
-    pub(super) now: Tick,
+    now: Tick,
 }
 
 impl<S: ShardState> ShardGuard<'_, S> {

@@ -20,8 +20,8 @@ pub(super) enum Slot<V> {
 
 const _: () = assert!(size_of::<Slot<u64>>() == 16, "a slot takes one word beside its value");
 
-/// Slots of a segment: 16 KiB if a value takes 8 bytes. Fewer in tests, for which a crowd is small.
-pub(super) const SEGMENT: usize = if cfg!(test) { 1 << 8 } else { 1 << 10 };
+/// Slots of a segment: 16 KiB if a value takes 8 bytes.
+pub(super) const SEGMENT: usize = 1 << 10;
 
 pub(super) type Segments<V> = Vec<Box<[Slot<V>]>>;
 

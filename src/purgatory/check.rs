@@ -13,7 +13,7 @@ use super::{
     calls::{defer_checks, is_too_deep, run_checks},
     lists::BATCH,
     operation::{Completion, DelayedOperation},
-    place::Out,
+    pending::Out,
     shard::{NextWatcher, OutBatch, Walk, release},
 };
 use crate::{
@@ -141,8 +141,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         for out in batch.iter_mut() {
             if mem::take(&mut out.is_announced) {
                 // If another thread has taken it out since, that thread checks it.
-                let place = guard.state_mut().wheel.get_mut(out.key);
-                out.operation = place.and_then(|place| place.operation.take());
+                let pending = guard.state_mut().wheel.get_mut(out.key);
+                out.operation = pending.and_then(|pending| pending.operation.take());
                 are_any |= out.operation.is_some();
             }
         }

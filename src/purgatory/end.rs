@@ -14,7 +14,7 @@ use super::{
     Purgatory, SharedPurgatory,
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
-    place::Out,
+    pending::Out,
     shard::{Claim, NextWatcher, Walk, release},
 };
 use crate::{

@@ -25,7 +25,7 @@ mod lists;
 #[cfg(all(test, loom, feature = "future"))]
 mod models;
 mod operation;
-mod place;
+mod pending;
 mod shard;
 mod stats;
 mod watch;

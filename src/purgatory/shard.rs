@@ -5,9 +5,9 @@
 //! A waiting operation is the value of its timeout in the wheel, and its key is that of the
 //! timeout. An operation waits there, or is *out*: one thread owns it and checks it, with no lock
 //! held. So the type system rules out that it completes twice. While it is out, other threads
-//! record in its place that an event was announced. The first end that is decided wins: it takes
-//! the timeout out of the wheel, and the operation off all lists. If the operation is out, its
-//! completion waits in `decided` for the thread that brings it back.
+//! record in its [`Pending`] that an event was announced. The first end that is decided wins: it
+//! takes the timeout out of the wheel, and the operation off all lists. If the operation is out,
+//! its completion waits in `decided` for the thread that brings it back.
 //!
 //! # Locks
 //!
@@ -38,7 +38,7 @@ use super::{
     limits::{LimitOf, Limits},
     lists::{BATCH, Dropped, Lists, Spot, Threshold, Watcher},
     operation::{Completion, DelayedOperation, OperationKey},
-    place::{Out, Place},
+    pending::{Out, Pending},
 };
 use crate::{
     clock::Reading,
@@ -105,7 +105,7 @@ impl<F> Walk<F> {
 
 /// A shard of a purgatory.
 pub(super) struct PurgatoryShard<K, O> {
-    pub(super) wheel: TimingWheel<Place<O>>,
+    pub(super) wheel: TimingWheel<Pending<O>>,
     pub(super) lists: Lists<K>,
     /// The completions of the operations that are out and whose end is decided.
     pub(super) decided: BTreeMap<Key, Completion>,
@@ -138,7 +138,7 @@ fn drop_now<K>(dropped: Box<Dropped<K>>) {
 
 impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     pub(super) fn new(
-        wheel: TimingWheel<Place<O>>,
+        wheel: TimingWheel<Pending<O>>,
         filter: Filter,
         limits: Arc<Limits>,
         calls: Calls,
@@ -164,10 +164,10 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         K: Eq,
     {
         let Self { wheel, lists, last_number, most, .. } = self;
-        let place = wheel.get_mut(key).expect("the timeout was just inserted");
-        place.number = *last_number + 1;
-        *last_number = place.number + conditions.thresholds.len() as u64;
-        let (number, index) = (place.number, key.index());
+        let pending = wheel.get_mut(key).expect("the timeout was just inserted");
+        pending.number = *last_number + 1;
+        *last_number = pending.number + conditions.thresholds.len() as u64;
+        let (number, index) = (pending.number, key.index());
         if lists.limits.total.is_some() {
             lists.all.insert(number, index);
         }
@@ -175,15 +175,15 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             let key = lists.watch(threshold.hash, &mut threshold.listed);
             lists.keys.entries.at_mut(key).list.add_threshold((threshold.at, number), index);
             let watcher = Watcher::Threshold(key, threshold.at);
-            place.further.get_or_insert_default().push(watcher);
+            pending.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, key)) in conditions.events.iter_mut().enumerate() {
             let key = lists.watch(*hash, key);
             let list = &mut lists.keys.entries.at_mut(key).list;
             let spot = list.add_event(&mut lists.chunks, key, number, index);
-            match place.spots.get_mut(count) {
+            match pending.spots.get_mut(count) {
                 Some(few) => *few = spot,
-                None => place.further.get_or_insert_default().push(Watcher::Event(spot)),
+                None => pending.further.get_or_insert_default().push(Watcher::Event(spot)),
             }
         }
         *most = wheel.len().max(*most);
@@ -194,7 +194,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     fn visit(
         &mut self,
         walk: &mut Walk<impl Fn(&K) -> bool>,
-        mut visit: impl FnMut(Key, &mut Place<O>),
+        mut visit: impl FnMut(Key, &mut Pending<O>),
     ) {
         let Some(NextWatcher::Events(from, skipped)) = walk.next.take() else { return };
         let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
@@ -203,9 +203,9 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         for (first, slots) in entry.list.events(chunks, from) {
             let skipped = if first == from { skipped } else { 0 };
             for (&slot, index) in slots[skipped..].iter().zip(skipped..) {
-                let Some((key, place)) = wheel.at_mut(slot) else { continue };
+                let Some((key, pending)) = wheel.at_mut(slot) else { continue };
                 // Watchers are in the order of registration, so no further one is earlier.
-                if place.number > walk.pass {
+                if pending.number > walk.pass {
                     return;
                 }
                 if visits == BATCH {
@@ -213,7 +213,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
                     return;
                 }
                 visits += 1;
-                visit(key, place);
+                visit(key, pending);
             }
         }
     }
@@ -257,24 +257,24 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     ) {
         self.begin_pass(walk);
         let pass = walk.pass;
-        self.visit(walk, |key, place| {
-            if !place.see(pass) {
+        self.visit(walk, |key, pending| {
+            if !pending.see(pass) {
                 return;
             }
-            let mut rule = place.rule();
+            let mut rule = pending.rule();
             let effect = rule.on_event();
-            place.check = rule.check;
+            pending.check = rule.check;
             if effect != Effect::Check {
                 return;
             }
-            match place.operation.take() {
+            match pending.operation.take() {
                 Some(operation) => {
                     if batch.len() == batch.inline_size() {
                         batch.reserve_exact(BATCH);
                     }
                     batch.push(Out::new(key, Some(operation)));
                 }
-                None => place.is_announced = true,
+                None => pending.is_announced = true,
             }
         });
     }
@@ -284,14 +284,14 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     #[inline]
     pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) -> bool {
         let key = out.key;
-        let Some(place) = self.wheel.get_mut(key) else {
+        let Some(pending) = self.wheel.get_mut(key) else {
             let decided = self.decided.remove(&key);
             out.end = Some(decided.expect("it has ended if it does not wait"));
             return false;
         };
-        debug_assert!(place.operation.is_none(), "{key:?} is brought back twice");
-        place.operation = out.operation.take();
-        let is_announced = mem::take(&mut place.is_announced);
+        debug_assert!(pending.operation.is_none(), "{key:?} is brought back twice");
+        pending.operation = out.operation.take();
+        let is_announced = mem::take(&mut pending.is_announced);
         let Some(end) = out.end else {
             out.is_announced = is_announced;
             return false;
@@ -304,8 +304,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
 
     /// Reads the memory of operations that are about to end, so that their cache misses overlap.
     pub(super) fn read_ahead(&self, keys: &[OperationKey]) {
-        let places = keys.iter().filter_map(|key| self.wheel.get(key.key));
-        let spots = places.flat_map(|place| &place.spots).filter(|spot| **spot != Spot::NONE);
+        let pending = keys.iter().filter_map(|key| self.wheel.get(key.key));
+        let spots = pending.flat_map(|one| &one.spots).filter(|spot| **spot != Spot::NONE);
         black_box(spots.fold(0, |sum, spot| sum ^ spot.key(&self.lists.chunks)));
     }
 
@@ -313,9 +313,9 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// thread that has it completes it.
     #[inline]
     pub(super) fn end(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
-        let Some(place) = self.wheel.get(key) else { return Claim::Late };
-        place.leave(&mut self.lists, completion, now);
-        let operation = self.wheel.cancel(key).and_then(|place| place.operation);
+        let Some(pending) = self.wheel.get(key) else { return Claim::Late };
+        pending.leave(&mut self.lists, completion, now);
+        let operation = self.wheel.cancel(key).and_then(|pending| pending.operation);
         if self.wheel.len() % PAUSE == 0 {
             self.free_memory_after_crowd();
         }
@@ -379,7 +379,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Handles the thresholds of an operation that is out, of which those at these indices were
     /// found reached. Returns the effect.
     pub(super) fn on_found(&mut self, key: Key, indices: &[u64]) -> Effect {
-        let Some(number) = self.wheel.get(key).map(|place| place.number) else {
+        let Some(number) = self.wheel.get(key).map(|pending| pending.number) else {
             return Effect::Nothing;
         };
         for index in indices {
@@ -387,20 +387,20 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |place| place.rule().effect())
+        self.wheel.get(key).map_or(Effect::Nothing, |pending| pending.rule().effect())
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out
     /// and needs a check is marked for it.
     fn on_threshold(&mut self, key: Key, number: u64) -> Effect {
-        let Some(place) = self.wheel.get_mut(key) else { return Effect::Nothing };
-        let Some((list, at)) = place.reach(number) else { return Effect::Nothing };
-        self.lists.remove_threshold(list, (at, number), place.is_counted);
-        let mut rule = place.rule();
+        let Some(pending) = self.wheel.get_mut(key) else { return Effect::Nothing };
+        let Some((list, at)) = pending.reach(number) else { return Effect::Nothing };
+        self.lists.remove_threshold(list, (at, number), pending.is_counted);
+        let mut rule = pending.rule();
         let effect = rule.on_threshold();
-        place.missing = rule.missing;
-        if effect == Effect::Check && place.operation.is_none() {
-            place.is_announced = true;
+        pending.missing = rule.missing;
+        if effect == Effect::Check && pending.operation.is_none() {
+            pending.is_announced = true;
             return Effect::Nothing;
         }
         effect
@@ -428,10 +428,10 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// it exceeds.
     #[cold]
     pub(super) fn count(&mut self, key: Key) -> SmallVec<[LimitOf; 4]> {
-        let Some(place) = self.wheel.get_mut(key) else { return SmallVec::new() };
-        place.is_counted = true;
+        let Some(pending) = self.wheel.get_mut(key) else { return SmallVec::new() };
+        pending.is_counted = true;
         let lists = &self.lists;
-        let keys = place.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
+        let keys = pending.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
         lists.limits.begin(keys.map(|key| lists.keys.entries.at(key).hash))
     }
 
@@ -455,8 +455,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Returns the operation in a slot with its rank, unless its registration is in progress.
     fn victim(&self, at: Option<u64>, slot: u32, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let key = self.wheel.key_at(slot).filter(|key| Some(*key) != newcomer)?;
-        let place = self.wheel.get(key).filter(|place| place.is_counted)?;
-        let rank = at.map_or(place.since.get(), |at| u64::MAX - at);
+        let pending = self.wheel.get(key).filter(|pending| pending.is_counted)?;
+        let rank = at.map_or(pending.since.get(), |at| u64::MAX - at);
         Some(((at.is_some(), rank), key))
     }
 
@@ -501,17 +501,17 @@ pub(super) type Rank = (bool, u64);
 const SLOTS: u32 = 256;
 
 impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K, O> {
-    type Value = Place<O>;
+    type Value = Pending<O>;
     type Due = DueOperation<K, O>;
     type Dropped = Option<Box<Dropped<K>>>;
 
     #[inline]
-    fn wheel(&self) -> &TimingWheel<Place<O>> {
+    fn wheel(&self) -> &TimingWheel<Pending<O>> {
         &self.wheel
     }
 
     #[inline]
-    fn wheel_mut(&mut self) -> &mut TimingWheel<Place<O>> {
+    fn wheel_mut(&mut self) -> &mut TimingWheel<Pending<O>> {
         &mut self.wheel
     }
 
@@ -531,12 +531,12 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K,
             if count >= BATCH && !(is_late && watched - self.lists.watched < steps) {
                 break;
             }
-            let Some(Expired { key, deadline, value: place }) = due.next() else { break };
-            place.leave(&mut self.lists, Completion::Expired, read.elapsed);
-            if place.operation.is_none() {
+            let Some(Expired { key, deadline, value: pending }) = due.next() else { break };
+            pending.leave(&mut self.lists, Completion::Expired, read.elapsed);
+            if pending.operation.is_none() {
                 self.decided.insert(key, Completion::Expired);
             }
-            let (operation, calls) = (place.operation, self.lists.calls.clone());
+            let (operation, calls) = (pending.operation, self.lists.calls.clone());
             let value = DueOperation { operation, calls, keys: PhantomData };
             expired.push(Expired { key, deadline, value });
         }
@@ -587,15 +587,15 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     pub(super) fn check_invariants(&self, on_keys: &mut BTreeMap<u64, u64>) -> u64 {
         let lists = &self.lists;
         let (mut in_total, mut watchers, mut all) = (0, Vec::new(), Vec::new());
-        for (key, _, place) in &self.wheel {
-            let Place { operation, number, is_announced, is_counted, .. } = place;
+        for (key, _, pending) in &self.wheel {
+            let Pending { operation, number, is_announced, is_counted, .. } = pending;
             let is_idle = !(*is_announced && operation.is_some());
             assert!(is_idle, "operation {number} waits, but an event was announced for it");
             assert!(!self.decided.contains_key(&key), "the end of operation {number} is decided");
             let passes = self.last_number - number;
-            assert!(u64::from(place.seen) <= passes, "a later pass saw operation {number}");
+            assert!(u64::from(pending.seen) <= passes, "a later pass saw operation {number}");
             let mut missing = 0;
-            for (number, watcher) in place.watchers() {
+            for (number, watcher) in pending.watchers() {
                 let Some(list) = lists.key_of(watcher) else { continue };
                 let threshold = match watcher {
                     Watcher::Threshold(_, at) => Some((at, number)),
@@ -607,7 +607,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
                     *on_keys.entry(lists.keys.entries.at(list).hash).or_default() += 1;
                 }
             }
-            assert_eq!(missing, place.missing, "operation {number} misses others");
+            assert_eq!(missing, pending.missing, "operation {number} misses others");
             in_total += u64::from(*is_counted);
             all.push((*number, key.index()));
         }

@@ -14,7 +14,7 @@ use super::{
     calls::run_checks,
     conditions::{Conditions, Effect, Watches},
     operation::{Completion, DelayedOperation, OperationKey, Watched},
-    place::{Out, Place},
+    pending::{Out, Pending},
     shard::{Claim, release},
 };
 use crate::{
@@ -178,8 +178,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         // The first hold adds its timeout, and its watchers. It is out until the second hold.
         let index = shards.likely_free();
         let mut shard = shards.lock(index);
-        let place = Place::new(read.elapsed, new.conditions.rule);
-        let key = shard.insert(read.now, deadline, place).map_err(without_value)?;
+        let pending = Pending::new(read.elapsed, new.conditions.rule);
+        let key = shard.insert(read.now, deadline, pending).map_err(without_value)?;
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
         let named = OperationKey { key, shard: index as u32, purgatory: self.shared.number };
         new.place = Some(named);

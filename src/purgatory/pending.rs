@@ -1,5 +1,4 @@
-//! The place of an operation while its end is not decided, and the operation while a thread has
-//! taken it out.
+//! A pending operation, whose end is not decided yet, and an operation that a thread has taken out.
 
 use std::{boxed::Box, vec::Vec};
 
@@ -13,10 +12,10 @@ use crate::{ticks::Nanos, wheel::Key};
 /// Keys that an operation names without an allocation.
 const SPOTS: usize = 3;
 
-/// The place of an operation whose end is not decided: the value of its timeout. With its slot, one
-/// of a small operation takes 64 bytes, and the fields that an event reads are in one cache line.
+/// A pending operation, whose end is not decided yet: the value of its timeout. With its slot, a
+/// small one takes 64 bytes, and the fields that an event reads are in one cache line.
 #[repr(C)]
-pub(super) struct Place<O> {
+pub(super) struct Pending<O> {
     /// Its thresholds, and then the spots for which there is no room below.
     #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
     pub(super) further: Option<Box<Vec<Watcher>>>,
@@ -41,14 +40,14 @@ pub(super) struct Place<O> {
 }
 
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Place<&u8>>() == 56);
+const _: () = assert!(size_of::<Pending<&u8>>() == 56);
 
 /// Stands for a pass so long after the operation that its number has no room. The operation does
 /// not know whether that pass has visited it.
 const OLD: u32 = u32::MAX;
 
-impl<O> Place<O> {
-    /// Makes a place whose operation is out.
+impl<O> Pending<O> {
+    /// Makes one whose operation is out.
     #[inline]
     pub(super) fn new(since: Nanos, rule: Rule) -> Self {
         let Rule { is_all, check, missing } = rule;
@@ -148,7 +147,7 @@ pub(super) struct Out<O> {
 }
 
 impl<O> Out<O> {
-    /// Without an operation: it is in its place, and must be checked again.
+    /// Without an operation, it stands for one that waits, and must be checked again.
     #[inline]
     pub(super) const fn new(key: Key, operation: Option<O>) -> Self {
         let is_announced = operation.is_none();
@@ -163,10 +162,10 @@ mod tests {
     #[test]
     fn a_pass_skips_an_operation_that_it_or_a_later_one_has_visited_unless_that_is_not_known() {
         let rule = Rule { is_all: false, check: Check::Always, missing: 0 };
-        let mut place = Place { number: 7, ..Place::<()>::new(Nanos::ZERO, rule) };
-        assert!(place.see(9) && !place.see(9) && !place.see(8) && place.see(10));
+        let mut one = Pending { number: 7, ..Pending::<()>::new(Nanos::ZERO, rule) };
+        assert!(one.see(9) && !one.see(9) && !one.see(8) && one.see(10));
         let far = 7 + u64::from(OLD);
-        assert!(place.see(far - 1) && !place.see(far - 1));
-        assert!(place.see(far) && place.see(far) && place.see(u64::MAX) && !place.see(far - 1));
+        assert!(one.see(far - 1) && !one.see(far - 1));
+        assert!(one.see(far) && one.see(far) && one.see(u64::MAX) && !one.see(far - 1));
     }
 }

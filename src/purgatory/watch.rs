@@ -120,7 +120,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             operation: Some(operation),
             conditions: Conditions::new(),
             is_admitted: false,
-            place: None,
+            key: None,
         };
         let result = panics::catch(|| {
             collect(&mut new.conditions);
@@ -135,7 +135,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 self.shared.limits.refused.fetch_add(1, Ordering::Relaxed);
                 Err(refused.map(|()| operation))
             }
-            (Err(panic), operation) => self.give_up(operation, new.place, panic),
+            (Err(panic), operation) => self.give_up(operation, new.key, panic),
             (Ok(Err(_)), None) => unreachable!("a refused operation is handed back"),
         };
         run_checks();
@@ -182,7 +182,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let key = shard.insert(read.now, deadline, pending).map_err(without_value)?;
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
         let named = OperationKey { key, shard: index as u32, purgatory: self.shared.number };
-        new.place = Some(named);
+        new.key = Some(named);
         shard.state_mut().watch(key, &mut new.conditions);
         release(shard);
         timer.help_if_late(read);
@@ -207,13 +207,13 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Checks a new operation, and its thresholds. Returns whether it can complete.
     #[inline]
     fn can_complete(&self, new: &mut Newcomer<K, O>) -> bool {
-        let Newcomer { operation: Some(operation), conditions, place, .. } = new else {
+        let Newcomer { operation: Some(operation), conditions, key, .. } = new else {
             return false;
         };
         let effect = if conditions.thresholds.is_empty() {
             conditions.rule.effect()
         } else {
-            self.ask(operation, conditions, *place)
+            self.ask(operation, conditions, *key)
         };
         match effect {
             Effect::Nothing => false,
@@ -230,7 +230,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         &self,
         operation: &mut O,
         conditions: &mut Conditions<K>,
-        place: Option<OperationKey>,
+        key: Option<OperationKey>,
     ) -> Effect {
         let (calls, mut reached) = (&self.shared.calls, SmallVec::<[u64; 4]>::new());
         for (threshold, index) in mem::take(&mut conditions.thresholds).into_iter().zip(0..) {
@@ -238,14 +238,14 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             if is_reached {
                 reached.push(index);
             }
-            if is_reached || place.is_some() {
+            if is_reached || key.is_some() {
                 calls.catch(|| drop(threshold.key));
                 calls.catch(|| drop(threshold.listed));
             } else {
                 conditions.thresholds.push(threshold);
             }
         }
-        match place {
+        match key {
             None => conditions.rule.at_first(conditions.thresholds.len(), reached.len()),
             Some(OperationKey { shard, key, .. }) => {
                 let mut shard = self.shared.timer.shards.lock(shard as usize);
@@ -265,9 +265,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
 
     /// Ends an operation whose registration has panicked, and continues the panic.
     #[cold]
-    fn give_up(&self, operation: Option<O>, place: Option<OperationKey>, panic: Panic) -> ! {
+    fn give_up(&self, operation: Option<O>, key: Option<OperationKey>, panic: Panic) -> ! {
         let SharedPurgatory { timer, calls, .. } = &*self.shared;
-        match (operation, place) {
+        match (operation, key) {
             (Some(operation), Some(OperationKey { shard, key, .. })) => {
                 let end = Some(Completion::Cancelled);
                 let out = Out { end, ..Out::new(key, Some(operation)) };
@@ -341,7 +341,7 @@ struct Newcomer<K, O> {
     /// Whether it has permits of its keys.
     is_admitted: bool,
     /// Its key, once it is in a shard.
-    place: Option<OperationKey>,
+    key: Option<OperationKey>,
 }
 
 /// Error of a purgatory that refuses an operation. Holds the operation.

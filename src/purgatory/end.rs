@@ -15,7 +15,7 @@ use super::{
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
     pending::Out,
-    shard::{Claim, NextWatcher, Walk, release},
+    shard::{Claim, NextWatcher, Walk, unlock},
 };
 use crate::{
     panics,
@@ -62,7 +62,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                     let mut guard = self.shared.timer.shards.lock(shard);
                     let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
                     completed += state.reach(&mut walk, value, now, &mut satisfied, check);
-                    release(guard);
+                    unlock(guard);
                 }
             }
         });
@@ -160,7 +160,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 .iter()
                 .map(|key| shard.state_mut().end(key.key, Completion::Satisfied, now))
                 .collect();
-            release(shard);
+            unlock(shard);
             for claim in claims {
                 decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
             }
@@ -306,7 +306,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let now = self.shared.now();
         let Some(mut shard) = self.shared.lock_of(key) else { return false };
         let claim = shard.state_mut().end(key.key, completion, now);
-        release(shard);
+        unlock(shard);
         self.complete_claimed(claim, completion)
     }
 

@@ -172,7 +172,7 @@ impl Limits {
 
     /// Removes an operation from the count of the total limit.
     #[inline]
-    pub(super) fn release(&self) {
+    pub(super) fn leave_total(&self) {
         if let Some(Total { count, .. }) = &self.total {
             let before = count.fetch_sub(1, Ordering::Relaxed);
             debug_assert_ne!(before, 0, "an operation left the total twice");

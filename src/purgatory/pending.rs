@@ -104,7 +104,7 @@ impl<O> Pending<O> {
         if lists.limits.total.is_some() {
             lists.all.remove(&self.number);
             if self.is_counted {
-                lists.limits.release();
+                lists.limits.leave_total();
             }
         }
         lists.stats.count(how, now.saturating_sub(self.since));

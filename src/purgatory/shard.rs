@@ -119,10 +119,10 @@ pub(super) struct PurgatoryShard<K, O> {
     is_sweeping: bool,
 }
 
-/// Releases the lock of a shard, and drops what it must not drop under the lock.
+/// Unlocks a shard, and drops what it must not drop under the lock.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
-pub(super) fn release<K: Send + 'static, O: DelayedOperation<K>>(
+pub(super) fn unlock<K: Send + 'static, O: DelayedOperation<K>>(
     guard: ShardGuard<'_, PurgatoryShard<K, O>>,
 ) {
     // Most holds leave nothing to drop, and the drop of an empty box is a call.

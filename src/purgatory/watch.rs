@@ -15,7 +15,7 @@ use super::{
     conditions::{Conditions, Effect, Watches},
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     pending::{Out, Pending},
-    shard::{Claim, release},
+    shard::{Claim, unlock},
 };
 use crate::{
     panics::{self, Panic},
@@ -184,7 +184,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let named = OperationKey { key, shard: index as u32, purgatory: self.shared.number };
         new.key = Some(named);
         shard.state_mut().watch(key, &mut new.conditions);
-        release(shard);
+        unlock(shard);
         timer.help_if_late(read);
         // The filter has the reason for this fence.
         fence(Ordering::SeqCst);
@@ -192,7 +192,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let mut out = Out { end, ..Out::new(key, new.operation.take()) };
         let mut shard = shards.lock(index);
         shard.state_mut().bring_back(&mut out, read.elapsed);
-        release(shard);
+        unlock(shard);
         if let (Some(operation), Some(end)) = (out.operation.take(), out.end) {
             calls.complete(operation, end);
         } else if out.is_announced {
@@ -276,7 +276,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             (Some(operation), None) => {
                 let mut shard = timer.shards.lock(timer.shards.current());
                 shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
-                release(shard);
+                unlock(shard);
                 calls.complete(operation, Completion::Cancelled);
             }
             // It waits, unless it has ended: the clock has panicked before it displaced another.

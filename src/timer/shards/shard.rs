@@ -429,13 +429,13 @@ impl<S: ShardState> ShardGuard<'_, S> {
     #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
     pub(crate) fn unlock(mut self) -> S::Dropped {
         let Some(content) = self.content.take() else { return S::Dropped::default() };
-        release(content, self.permits, self.wakeup, self.now, self.earlier, drop)
+        end_hold(content, self.permits, self.wakeup, self.now, self.earlier, drop)
     }
 
     /// Unlocks as well, and hands the lock to the thread that has waited longest.
     pub(in crate::timer) fn unlock_fairly(mut self) -> S::Dropped {
         let Some(content) = self.content.take() else { return S::Dropped::default() };
-        release(content, self.permits, self.wakeup, self.now, self.earlier, unlock_fair)
+        end_hold(content, self.permits, self.wakeup, self.now, self.earlier, unlock_fair)
     }
 }
 
@@ -443,27 +443,27 @@ impl<S: ShardState> Drop for ShardGuard<'_, S> {
     #[inline]
     fn drop(&mut self) {
         if let Some(content) = self.content.take() {
-            release_in_drop(content, self.permits, self.wakeup, self.now, self.earlier);
+            end_hold_in_drop(content, self.permits, self.wakeup, self.now, self.earlier);
         }
     }
 }
 
 /// Not inlined, so that the parts of a guard need not be in memory for the case of a panic.
 #[inline(never)]
-fn release_in_drop<S: ShardState>(
+fn end_hold_in_drop<S: ShardState>(
     content: MutexGuard<'_, Content<S>>,
     permits: &Permits,
     wakeup: &Wakeup,
     now: Tick,
     earlier: Option<Tick>,
 ) {
-    drop(release(content, permits, wakeup, now, earlier, drop));
+    drop(end_hold(content, permits, wakeup, now, earlier, drop));
 }
 
 /// Ends the hold of a guard with these parts.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as for `unlock`")]
-fn release<'a, S: ShardState>(
+fn end_hold<'a, S: ShardState>(
     mut content: MutexGuard<'a, Content<S>>,
     permits: &Permits,
     wakeup: &Wakeup,

@@ -182,7 +182,7 @@ impl<S: ShardState> SharedTimer<S> {
         // A callback on the reaper's thread may insert. That thread does not yield. A clock that
         // panics is left to the reaper: the inserter gets its key.
         let follow = || self.handler.catch(|| self.shards.follow_wall_clock(read.now));
-        if self.is_driven() || self.callback_threads.is_reaper() || !follow() {
+        if self.is_threadless() || self.callback_threads.is_reaper() || !follow() {
             return;
         }
         let mut due = self.shards.due(read.now).peekable();
@@ -227,7 +227,7 @@ impl<S: ShardState> SharedTimer<S> {
 
     /// Returns the client that a reaper serves.
     pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
-        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
+        debug_assert!(!self.is_threadless(), "a timer that its clock runs has no reaper");
         Box::new(TimerClient::new(self))
     }
 }

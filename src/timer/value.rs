@@ -364,7 +364,7 @@ pub(crate) struct SharedTimer<S: ShardState> {
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
     /// Whether the clock or a task of the user runs the timer, so that there are no threads.
-    is_driven: AtomicBool,
+    is_threadless: AtomicBool,
     /// Whether the reaper has panicked, or that of the other half of a [`Timer`]. Only the user's
     /// clock can cause it.
     pub(crate) is_reaper_dead: AtomicBool,
@@ -401,7 +401,7 @@ impl<S: ShardState> SharedTimer<S> {
             delivery,
             starter: Mutex::new(Some(starter)),
             is_started: AtomicBool::new(false),
-            is_driven: AtomicBool::new(false),
+            is_threadless: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::default(),
             reaper_stats: Mutex::new(TimerStats::default()),
@@ -411,7 +411,7 @@ impl<S: ShardState> SharedTimer<S> {
         // If the clock drives the timer, no thread is started.
         if shared.shards.clock.source.adopt(driven) {
             // The clock may already advance on another thread.
-            shared.is_driven.store(true, Ordering::Release);
+            shared.is_threadless.store(true, Ordering::Release);
             drop(shared.take_starter());
         }
         shared
@@ -420,10 +420,10 @@ impl<S: ShardState> SharedTimer<S> {
     /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
     /// started a thread.
     pub(crate) fn leave_to_driver(&self) {
-        debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
+        debug_assert!(self.is_threadless() || !self.is_started(), "the timer has a reaper");
         self.shards.watch_jumps();
         self.shards.wakeup.leave_to_driver();
-        self.is_driven.store(true, Ordering::Release);
+        self.is_threadless.store(true, Ordering::Release);
         drop(self.take_starter());
     }
 
@@ -462,7 +462,7 @@ impl<S: ShardState> SharedTimer<S> {
         let Some(parts) = starter.as_mut().filter(|_| !self.shards.is_shut_down()) else {
             return Ok(());
         };
-        debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
+        debug_assert!(!self.is_threadless(), "a timer that its clock runs has no threads");
         while let Some(index) = parts.executors.checked_sub(1) {
             let (shared, name) = (Arc::clone(self), &self.handler.events.name);
             let run = Box::new(move || shared.run_executor());
@@ -488,7 +488,7 @@ impl<S: ShardState> SharedTimer<S> {
 
     /// Returns where expired timeouts go. A clock that drives the timer runs its callbacks.
     pub(super) fn delivery(&self) -> &Delivery<S::Due> {
-        let is_inline = self.is_driven() && !self.delivery.is_queue();
+        let is_inline = self.is_threadless() && !self.delivery.is_queue();
         if is_inline { &Delivery::Inline } else { &self.delivery }
     }
 
@@ -528,8 +528,8 @@ impl<S: ShardState> SharedTimer<S> {
         self.is_started.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_driven(&self) -> bool {
-        self.is_driven.load(Ordering::Acquire)
+    pub(crate) fn is_threadless(&self) -> bool {
+        self.is_threadless.load(Ordering::Acquire)
     }
 
     /// Returns the number of timeouts that are pending or in the backlog.
@@ -593,7 +593,7 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
     pub(super) fn finish_by(&self, deadline: Nanos) -> Vec<T> {
         let clock = &self.shards.clock;
         self.shards.begin_finish();
-        if self.is_driven() {
+        if self.is_threadless() {
             if clock.elapsed() <= deadline {
                 self.turn();
             }

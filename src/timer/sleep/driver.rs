@@ -171,7 +171,7 @@ impl Turns {
     /// sleep ends. Another thread wakes the task if it registers an earlier sleep, or if the timer
     /// ends.
     pub(crate) fn turn(&mut self, waker: &Waker) -> Option<Duration> {
-        debug_assert!(self.client.shared.is_driven(), "the timer has a reaper as well");
+        debug_assert!(self.client.shared.is_threadless(), "the timer has a reaper as well");
         if mem::take(&mut self.is_asleep) {
             self.client.wake_up(true);
         }

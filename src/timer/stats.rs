@@ -1,7 +1,7 @@
 //! What a timer tells of itself: its counts, and events for `tracing` if that feature is on.
 //!
-//! Each shard counts under its own lock, which the operation holds anyway. The reaper counts its
-//! wake-ups and the lateness in a [`TimerStats`] of its own.
+//! Each shard counts under its own lock, which the operation holds anyway. One more [`TimerStats`]
+//! has the wake-ups of the reaper, and the lateness of all timeouts.
 //!
 //! A subscriber is user code. The timer calls it without a lock and catches its panics, so that
 //! none ends a thread of the timer. Cancelling emits no events, and there are no spans. Scheduling

@@ -213,7 +213,7 @@ impl<S: ShardState> SharedTimer<S> {
             return None;
         }
         let (elapsed, mut greatest) = (Duration::from(elapsed), Duration::ZERO);
-        let mut stats = self.reaper_stats.lock();
+        let mut stats = self.shared_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
             let deadline = self.shards.clock.ticks.start(equal[0].deadline);
@@ -319,7 +319,7 @@ impl<S: ShardState> Client for TimerClient<S> {
     fn wake_up(&mut self, has_slept: bool) {
         self.shared.shards.wakeup.stay_awake();
         if has_slept {
-            self.shared.reaper_stats.lock().wakeups += 1;
+            self.shared.shared_stats.lock().wakeups += 1;
         }
         if let Some(until) = self.slept_until.filter(|_| has_slept) {
             self.lead.learn(|| self.shared.shards.clock.pause_until(until));

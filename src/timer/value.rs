@@ -369,8 +369,8 @@ pub(crate) struct SharedTimer<S: ShardState> {
     /// clock can cause it.
     pub(crate) is_reaper_dead: AtomicBool,
     pub(crate) callback_threads: CallbackThreads,
-    /// The counts of the reaper; the others are zero.
-    pub(super) reaper_stats: Mutex<TimerStats>,
+    /// The wake-ups and the lateness, which no shard counts; the others are zero.
+    pub(super) shared_stats: Mutex<TimerStats>,
     /// Called when the reaper panics: makes the other half of a [`Timer`] refuse too, and ends the
     /// operations of a purgatory.
     pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
@@ -404,7 +404,7 @@ impl<S: ShardState> SharedTimer<S> {
             is_threadless: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::default(),
-            reaper_stats: Mutex::new(TimerStats::default()),
+            shared_stats: Mutex::new(TimerStats::default()),
             on_panic: OnceLock::new(),
         });
         let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(&shared);
@@ -545,7 +545,7 @@ impl<S: ShardState> SharedTimer<S> {
     pub(crate) fn check_invariants(&self) {
         self.shards.check_invariants();
         let (counts, is_shut_down) = (self.shards.counts(), self.shards.is_shut_down());
-        let lateness = self.reaper_stats.lock().lateness.count();
+        let lateness = self.shared_stats.lock().lateness.count();
         // A sleep that was moved later has one for each wake-up before its deadline as well.
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
@@ -556,7 +556,7 @@ impl<S: ShardState> SharedTimer<S> {
 
     pub(crate) fn stats(&self) -> TimerStats {
         let mut stats = self.shards.counts();
-        stats.add(&self.reaper_stats.lock());
+        stats.add(&self.shared_stats.lock());
         stats.panicked = self.handler.events.panics.load(Ordering::Relaxed);
         stats
     }

@@ -39,10 +39,10 @@ pub(crate) struct TickClock {
     /// for its cache line.
     latest: Arc<CachePadded<AtomicU64>>,
     /// Period at which to read the clock while timeouts are pending, because it may jump. Empty
-    /// until the first [`watch`](Self::watch) has returned; `None` if the system reports jumps.
+    /// until the first [`Self::watch_jumps`] has returned; `None` if the system reports jumps.
     recheck: OnceLock<Option<Duration>>,
-    /// Number of calls of `watch` that found no period.
-    watches: AtomicU64,
+    /// Number of calls of `watch_jumps` that found no period.
+    watch_calls: AtomicU64,
 }
 
 /// Returns the present, as an instant and as [`system_nanos`].
@@ -112,7 +112,7 @@ impl TickClock {
             ticks,
             latest: Arc::default(),
             recheck: OnceLock::new(),
-            watches: AtomicU64::new(0),
+            watch_calls: AtomicU64::new(0),
         }
     }
 
@@ -128,19 +128,19 @@ impl TickClock {
     /// Notifies a listener of each jump of the clocks from now on. Only the first call has an
     /// effect. Returns `true` if the caller must wake the reaper: it has to begin to recheck,
     /// because the system reports no jumps, or another call has returned before the effect.
-    pub(crate) fn watch(&self, listener: Weak<dyn StepListener>) -> bool {
-        if self.recheck.get().is_some() || self.watches.fetch_add(1, Ordering::AcqRel) > 0 {
+    pub(crate) fn watch_jumps(&self, listener: Weak<dyn StepListener>) -> bool {
+        if self.recheck.get().is_some() || self.watch_calls.fetch_add(1, Ordering::AcqRel) > 0 {
             return false;
         }
         // Without a lock: the clock may use the timer.
         match catch(|| self.source.watch(listener)) {
             Ok(recheck) => {
                 _ = self.recheck.set(recheck);
-                recheck.is_some() || self.watches.load(Ordering::Acquire) > 1
+                recheck.is_some() || self.watch_calls.load(Ordering::Acquire) > 1
             }
             Err(panic) => {
                 // The next call tries again.
-                self.watches.store(0, Ordering::Release);
+                self.watch_calls.store(0, Ordering::Release);
                 panic.resume()
             }
         }
@@ -311,7 +311,7 @@ impl Clone for TickClock {
             origin: self.origin.clone(),
             latest: Arc::clone(&self.latest),
             recheck: OnceLock::new(),
-            watches: AtomicU64::new(0),
+            watch_calls: AtomicU64::new(0),
             ..*self
         }
     }
@@ -386,7 +386,7 @@ mod tests {
         let clock = TickClock::new(Some(clock), Duration::from_millis(1));
         let [near, far] = [400, 3_600_000].map(Tick::new);
         assert_eq!(clock.pause_until(far), Duration::from_secs(3600));
-        clock.watch(Weak::<Nobody>::new());
+        clock.watch_jumps(Weak::<Nobody>::new());
         assert_eq!(clock.pause_until(far), Duration::from_secs(1));
         assert_eq!(clock.pause_until(near), Duration::from_millis(400));
         assert_eq!(clock.pause_until(Tick::MAX), Duration::MAX, "without timeouts, it sleeps");
@@ -403,7 +403,7 @@ mod tests {
 
         fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
             let clock = self.0.lock().take().expect("the clock panics");
-            assert!(!clock.watch(listener), "it need not wake the reaper");
+            assert!(!clock.watch_jumps(listener), "it need not wake the reaper");
             None
         }
     }
@@ -413,7 +413,7 @@ mod tests {
         let source = Arc::new(Watching(Mutex::default()));
         let clock =
             Arc::new(TickClock::new(Some(Arc::clone(&source) as _), Duration::from_millis(1)));
-        let watch = || clock.watch(Weak::<Nobody>::new());
+        let watch = || clock.watch_jumps(Weak::<Nobody>::new());
         assert!(catch(watch).is_err());
         *source.0.lock() = Some(Arc::clone(&clock));
         assert!(watch(), "the reaper may have missed a jump");

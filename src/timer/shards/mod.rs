@@ -286,7 +286,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Makes the reaper read the clock after each jump, if this clock may jump.
     pub(super) fn watch_jumps(self: &Arc<Self>) {
-        if self.clock.source.may_jump() && self.clock.watch(Arc::<Self>::downgrade(self)) {
+        if self.clock.source.may_jump() && self.clock.watch_jumps(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
     }
@@ -308,7 +308,7 @@ impl<S: ShardState> Shards<S> {
         time: SystemTime,
         put: impl FnOnce(&mut ShardGuard<'_, S>, Tick, Tick) -> Result<Key, E>,
     ) -> Result<TimeoutKey, E> {
-        if self.clock.watch(Arc::<Self>::downgrade(self)) {
+        if self.clock.watch_jumps(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
         let now = self.clock.read().now;

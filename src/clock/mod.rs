@@ -6,7 +6,7 @@
 //! which the machine is suspended.
 
 mod boot;
-mod steps;
+mod jumps;
 #[cfg_attr(not(feature = "future"), expect(dead_code, reason = "for sleeps"))]
 mod tick_clock;
 
@@ -19,11 +19,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use self::steps::Listeners;
+use self::jumps::Listeners;
 pub(crate) use self::tick_clock::{Reading, TickClock};
 pub use self::{
     boot::BootClock,
-    steps::{StepListener, watch_steps},
+    jumps::{StepListener, watch_steps},
 };
 
 /// A source of time for a timer.

@@ -30,7 +30,7 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// for a time of the wall clock may use it too.
 #[must_use]
 pub fn watch_steps(listener: Weak<dyn StepListener>) -> Option<Duration> {
-    (!system::watch(listener)).then_some(RECHECK)
+    (!system::watch_jumps(listener)).then_some(RECHECK)
 }
 
 /// Weak references. No lock is held while the caller uses them.
@@ -80,7 +80,7 @@ mod system {
 
     /// Calls a listener after each jump. Returns whether a thread of this process waits for jumps;
     /// starts it if there is none.
-    pub(super) fn watch(listener: Weak<dyn StepListener>) -> bool {
+    pub(super) fn watch_jumps(listener: Weak<dyn StepListener>) -> bool {
         /// The process whose thread waits. A forked child has no thread.
         static PROCESS: Mutex<Option<u32>> = Mutex::new(None);
 
@@ -121,7 +121,7 @@ mod system {
 #[cfg(not(target_os = "linux"))]
 mod system {
     /// No other system reports both jumps.
-    pub(super) fn watch(_: std::sync::Weak<dyn super::StepListener>) -> bool {
+    pub(super) fn watch_jumps(_: std::sync::Weak<dyn super::StepListener>) -> bool {
         false
     }
 }

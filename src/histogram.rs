@@ -8,11 +8,11 @@ use std::{boxed::Box, fmt, iter, time::Duration};
 use crate::ticks::Nanos;
 
 /// Buckets per power of two. The width of a bucket is at most an eighth of its least value.
-const STEPS: usize = 8;
-const STEP_BITS: u32 = STEPS.ilog2();
+const SUB_BUCKETS: usize = 8;
+const SUB_BUCKET_BITS: u32 = SUB_BUCKETS.ilog2();
 
 /// Buckets for all 64 powers of two.
-const LEN: usize = STEPS * 64;
+const LEN: usize = SUB_BUCKETS * 64;
 
 /// A distribution of durations: the lateness of timeouts, or how long operations waited.
 ///
@@ -157,21 +157,21 @@ impl fmt::Debug for Histogram {
 /// Returns the index of the bucket for `nanos`.
 fn bucket_of(nanos: u64) -> usize {
     let power = nanos.max(1).ilog2();
-    if power < STEP_BITS {
-        return usize::try_from(nanos).expect("it is less than STEPS");
+    if power < SUB_BUCKET_BITS {
+        return usize::try_from(nanos).expect("it is less than 8");
     }
-    let power = power - STEP_BITS;
-    let within = usize::try_from((nanos >> power) % STEPS as u64).expect("it is less than STEPS");
-    (power as usize + 1) * STEPS + within
+    let power = power - SUB_BUCKET_BITS;
+    let within = usize::try_from((nanos >> power) % SUB_BUCKETS as u64).expect("it is less than 8");
+    (power as usize + 1) * SUB_BUCKETS + within
 }
 
 /// Returns the greatest number that a bucket counts.
 fn end_of(bucket: usize) -> u64 {
-    if bucket < STEPS {
+    if bucket < SUB_BUCKETS {
         return bucket as u64;
     }
-    let power = bucket / STEPS - 1;
-    let start = ((STEPS + bucket % STEPS) as u64) << power;
+    let power = bucket / SUB_BUCKETS - 1;
+    let start = ((SUB_BUCKETS + bucket % SUB_BUCKETS) as u64) << power;
     start + ((1 << power) - 1)
 }
 

@@ -219,8 +219,8 @@ impl TickClock {
         Reading { elapsed, now }
     }
 
-    /// Takes note that an instant has passed.
-    pub(crate) fn observe(&self, instant: Instant) {
+    /// Raises the latest tick to that of an instant, which has passed.
+    pub(crate) fn raise_latest(&self, instant: Instant) {
         let tick = self.ticks.floor(self.elapsed_at(instant));
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
     }

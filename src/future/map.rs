@@ -67,7 +67,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             let Some(next) = self.next_expiration() else { pending().await };
             self.sleep_until(next).await?;
             // The clock of a map without a timer may be behind that of its sleeps by a moment.
-            self.clock().observe(next);
+            self.clock().raise_latest(next);
         }
     }
 
@@ -194,7 +194,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) => {
                         sleep = None;
-                        next.inspect(|next| self.0.lock().map.clock().observe(*next));
+                        next.inspect(|next| self.0.lock().map.clock().raise_latest(*next));
                     }
                 }
             }

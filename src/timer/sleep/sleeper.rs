@@ -500,7 +500,7 @@ mod tests {
         let due = new();
         let Wakers { clock, wakeup, .. } = due.shards();
         let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
-        clock.observe(start + Duration::from_millis(5));
+        clock.raise_latest(start + Duration::from_millis(5));
         assert_eq!(are_late(), [true; 3]);
         let _other = new();
         assert_eq!(are_late(), [false, false, true]);
@@ -535,7 +535,7 @@ mod tests {
                 pending.reset(3 * second);
                 assert!(pending.poll_by(&waker).is_pending());
                 // The reaper is late with others when the task of a sleep runs.
-                pending.clock().observe(clock.now() + 4 * second);
+                pending.clock().raise_latest(clock.now() + 4 * second);
                 drop((ended, fired));
                 done.send(pending)
             });

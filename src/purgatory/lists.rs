@@ -83,7 +83,7 @@ impl<K> Lists<K> {
     /// key. The caller adds the watcher to the list. If the comparison of keys panics, it still has
     /// the key.
     #[inline]
-    pub(super) fn watch(&mut self, hash: u64, key: &mut Option<K>) -> u32
+    pub(super) fn count_watcher(&mut self, hash: u64, key: &mut Option<K>) -> u32
     where
         K: Eq,
     {

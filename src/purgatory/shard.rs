@@ -159,7 +159,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Adds an operation that is out, and that has a timeout with this key, to its lists. If the
     /// comparison of a key panics, the operation is on some of them, and the caller ends it.
     #[inline]
-    pub(super) fn watch(&mut self, key: Key, conditions: &mut Conditions<K>)
+    pub(super) fn add_to_lists(&mut self, key: Key, conditions: &mut Conditions<K>)
     where
         K: Eq,
     {
@@ -172,13 +172,13 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             lists.all.insert(number, index);
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
-            let key = lists.watch(threshold.hash, &mut threshold.listed);
+            let key = lists.count_watcher(threshold.hash, &mut threshold.listed);
             lists.keys.entries.at_mut(key).list.add_threshold((threshold.at, number), index);
             let watcher = Watcher::Threshold(key, threshold.at);
             pending.further.get_or_insert_default().push(watcher);
         }
         for (count, (hash, key)) in conditions.events.iter_mut().enumerate() {
-            let key = lists.watch(*hash, key);
+            let key = lists.count_watcher(*hash, key);
             let list = &mut lists.keys.entries.at_mut(key).list;
             let spot = list.add_event(&mut lists.chunks, key, number, index);
             match pending.spots.get_mut(count) {

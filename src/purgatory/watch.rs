@@ -183,7 +183,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
         let named = OperationKey { key, shard: index as u32, purgatory: self.shared.number };
         new.key = Some(named);
-        shard.state_mut().watch(key, &mut new.conditions);
+        shard.state_mut().add_to_lists(key, &mut new.conditions);
         unlock(shard);
         timer.help_if_late(read);
         // The filter has the reason for this fence.

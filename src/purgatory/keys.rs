@@ -236,8 +236,8 @@ impl Filters {
 
     /// Returns the shards that may have a watcher of a key. The caller has executed a fence.
     #[inline]
-    pub(super) fn shards(&self, hash: u64) -> Watching<'_> {
-        Watching { filters: self, cell: cell(hash), word: 0, left: 0 }
+    pub(super) fn shards(&self, hash: u64) -> ShardsOfKey<'_> {
+        ShardsOfKey { filters: self, cell: cell(hash), word: 0, left: 0 }
     }
 
     /// Returns whether a shard may have a watcher of a key. The caller has executed a
@@ -259,7 +259,7 @@ impl Filters {
 }
 
 /// The shards that may have a watcher of a key.
-pub(super) struct Watching<'a> {
+pub(super) struct ShardsOfKey<'a> {
     filters: &'a Filters,
     cell: usize,
     /// The number of words that were read.
@@ -268,7 +268,7 @@ pub(super) struct Watching<'a> {
     left: u64,
 }
 
-impl Iterator for Watching<'_> {
+impl Iterator for ShardsOfKey<'_> {
     type Item = usize;
 
     #[inline]

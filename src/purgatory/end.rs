@@ -231,7 +231,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                     walk.next = Some(part);
                     while walk.next.is_some() {
                         let mut guard = timer.shards.lock(shard);
-                        guard.state_mut().cancel(&mut walk, now, &mut cancelled);
+                        guard.state_mut().cancel_some(&mut walk, now, &mut cancelled);
                     }
                 }
             }

@@ -327,7 +327,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
 
     /// Continues a walk: ends up to 32 operations as cancelled. Adds those that wait to
     /// `cancelled`.
-    pub(super) fn cancel(
+    pub(super) fn cancel_some(
         &mut self,
         walk: &mut Walk<impl Fn(&K) -> bool>,
         now: Nanos,

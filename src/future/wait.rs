@@ -187,7 +187,7 @@ enum WaitState<K: Hash + Eq + Send + 'static> {
     New(New<K>),
     /// The guard cancels the operation when it is dropped. `None` if the operation has ended, or
     /// ends when the completion in progress on the thread of the first poll has returned.
-    Waiting(Arc<SharedWait>, Option<OperationGuard<K, Waiting<K>>>),
+    Registered(Arc<SharedWait>, Option<OperationGuard<K, Waiting<K>>>),
     Done,
 }
 
@@ -211,7 +211,7 @@ impl<K: Hash + Eq + Send + 'static> New<K> {
         let added = self.purgatory.register(operation, self.delay, |new| *new = self.conditions)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
         debug_assert!(!shared.has_waker(), "an end within this poll would wake the task");
-        Ok(WaitState::Waiting(shared, guard))
+        Ok(WaitState::Registered(shared, guard))
     }
 }
 
@@ -261,12 +261,12 @@ impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
             WaitState::New(new) => new.register()?,
             state => state,
         };
-        let WaitState::Waiting(shared, guard) = state else {
+        let WaitState::Registered(shared, guard) = state else {
             panic!("a wait is polled after its end");
         };
         let polled = shared.poll(cx.waker());
         if polled.is_pending() {
-            self.state = WaitState::Waiting(shared, guard);
+            self.state = WaitState::Registered(shared, guard);
         } else {
             debug_assert!(shared.has_ended(), "its operation still waits");
             guard.into_iter().for_each(OperationGuard::disarm);
@@ -277,7 +277,7 @@ impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
 
 impl<K: Hash + Eq + Send + 'static> Drop for Wait<K> {
     fn drop(&mut self) {
-        if let WaitState::Waiting(shared, _) = &self.state {
+        if let WaitState::Registered(shared, _) = &self.state {
             shared.forget_waker();
             debug_assert!(!shared.has_waker(), "the end of a dropped wait wakes its task");
         }
@@ -294,7 +294,7 @@ impl<K: Hash + Eq + Send + 'static> fmt::Debug for Wait<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.state {
             WaitState::New(_) => "Wait(new)",
-            WaitState::Waiting(..) => "Wait(waiting)",
+            WaitState::Registered(..) => "Wait(waiting)",
             WaitState::Done => "Wait(done)",
         })
     }

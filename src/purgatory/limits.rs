@@ -192,7 +192,7 @@ impl Limits {
         if *count == 0 {
             counts.remove(index);
         }
-        let is_emptied = counts.entries.is_empty() && counts.entries.slots() > KEPT;
+        let is_emptied = counts.entries.is_empty() && counts.entries.slots() > KEPT_KEYS;
         is_emptied.then(|| mem::replace(&mut *counts, Counts::new()))
     }
 
@@ -230,7 +230,7 @@ impl Limits {
 }
 
 /// Keys that a stripe keeps memory for while it is empty.
-const KEPT: u32 = 64;
+const KEPT_KEYS: u32 = 64;
 
 impl PerKey {
     fn displaces(&self) -> bool {

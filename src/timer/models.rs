@@ -107,13 +107,13 @@ fn shards_with<V: Send + 'static>(
     count: usize,
     max_pending: Option<u64>,
     clock: impl Clock,
-    reaper: &Parker,
+    parker: &Parker,
 ) -> Shards<TimingWheel<V>> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
     let clock = TickClock::new(Some(Arc::new(clock)), Duration::from_millis(1));
     let max_pending = max_pending.and_then(NonZeroU64::new);
-    Shards::new(wheels.into_iter(), clock, reaper.clone(), max_pending)
+    Shards::new(wheels.into_iter(), clock, parker.clone(), max_pending)
 }
 
 fn insert(

@@ -51,14 +51,14 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn new(
         states: impl Iterator<Item = S>,
         clock: TickClock,
-        reaper: Parker,
+        parker: Parker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
         let permits = Permits::new(max_pending);
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Box<[_]> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
-        let (wakeup, lifecycle, wall) = (Wakeup::new(reaper), Lifecycle::default(), Wall::new());
+        let (wakeup, lifecycle, wall) = (Wakeup::new(parker), Lifecycle::default(), Wall::new());
         Self { all, clock, wakeup, permits, lifecycle, wall }
     }
 
@@ -396,8 +396,8 @@ mod tests {
         max_pending: Option<NonZeroU64>,
     ) -> Shards<TimingWheel<T>> {
         let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
-        let reaper = Parker::new();
-        Shards::new(wheels.into_iter(), clock, reaper, max_pending)
+        let parker = Parker::new();
+        Shards::new(wheels.into_iter(), clock, parker, max_pending)
     }
 
     /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.

@@ -87,7 +87,7 @@ pub(crate) struct Wakeup {
     late_from: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
     pub(in crate::timer) is_waiting: AtomicBool,
-    reaper: Parker,
+    parker: Parker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     driver: OnceLock<Mutex<Option<Waker>>>,
 }
@@ -97,19 +97,19 @@ const AWAKE: u64 = 0;
 
 impl Wakeup {
     /// For a reaper that is awake, or has not been started.
-    pub(super) fn new(reaper: Parker) -> Self {
+    pub(super) fn new(parker: Parker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
             late_from: AtomicU64::new(u64::MAX),
             is_waiting: AtomicBool::new(false),
-            reaper,
+            parker,
             driver: OnceLock::new(),
         }
     }
 
     /// Makes the reaper read the clock and expire due timeouts.
     pub(crate) fn wake(&self) {
-        self.reaper.unpark();
+        self.parker.unpark();
         if let Some(driver) = self.driver.get() {
             let waker = driver.lock().take();
             wake_all(waker);

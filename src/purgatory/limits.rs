@@ -122,13 +122,13 @@ impl Limits {
             return of_keys.all(|of_key| of_key.len() as u64 <= per_key.limit.operations);
         }
         let full = hashes.iter().position(|hash| !per_key.take(*hash));
-        self.give_back(&hashes[..full.unwrap_or(0)]);
+        self.release_keys(&hashes[..full.unwrap_or(0)]);
         full.is_none()
     }
 
     /// Releases the permits of keys that an operation has, since its admission, but does not watch.
     #[inline]
-    pub(super) fn give_back(&self, hashes: &[u64]) {
+    pub(super) fn release_keys(&self, hashes: &[u64]) {
         if self.count_on_keys(false) {
             for hash in hashes {
                 drop(self.release_key(*hash));

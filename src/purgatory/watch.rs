@@ -258,7 +258,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     fn release_keys(&self, new: &mut Newcomer<K, O>) {
         let SharedPurgatory { limits, calls, .. } = &*self.shared;
         if new.is_admitted {
-            limits.give_back(&new.conditions.hashes());
+            limits.release_keys(&new.conditions.hashes());
         }
         new.conditions.clear(|key| calls.catch(|| drop(key)));
     }

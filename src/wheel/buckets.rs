@@ -530,7 +530,8 @@ impl Buckets {
             assert_eq!(self.queue.expiration(number), expiration, "level {number} in the queue");
         }
         assert_eq!(self.queue.len(), first.iter().flatten().count(), "more levels are queued");
-        let mut front = self.opened.hints().filter(|&(_, position)| self.records.is_live(position));
+        let hints = self.opened.hints();
+        let mut front = hints.filter(|&(_, position)| self.records.is_detached(position));
         let least = front.next().map(|(tick, _)| tick);
         assert_eq!(self.opened.front().map(|(tick, _)| tick), least, "another record is in front");
         let is_newest =

@@ -44,7 +44,7 @@ impl<T> TimingWheel<T> {
             buckets.opened.hints().map(|(tick, position)| (position, tick)).collect();
         for key in values.keys_from(0) {
             let position = values.tag_at(key.index());
-            if buckets.records.is_detached(position / CHUNK) {
+            if buckets.records.is_detached(position) {
                 let tick = hints.remove(&position).expect("a detached record has a hint");
                 assert!(buckets.records.get(position).deadline() >= tick, "{key:?} is late");
                 listed += 1;

@@ -3,8 +3,8 @@
 //! To move each record to level 0 would access its slot once more. Instead the chunks leave the
 //! bucket, and the position of each record goes into the list of its tick. A list entry is a hint:
 //! its record may have died since, and the wheel removes the hint when it gets there. So a cancel
-//! costs nothing here, unless the record was in *front*. Another record may have taken the position
-//! meanwhile. That does no harm: the wheel expires it if it is due, and else places it again.
+//! costs nothing here, unless the record was in *front*. A record of another bucket may have taken
+//! the position meanwhile. The hint is not for that one: its chunk is in a list.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -97,7 +97,7 @@ impl Opened {
         self.front = NIL;
         while let Some(offset) = self.occupied.first() {
             while let Some(&position) = self.hints.get(self.lists[offset] as usize) {
-                if records.is_live(position) {
+                if records.is_detached(position) {
                     self.front = position;
                     self.front_tick = self.start.saturating_add(TickSpan::new(offset as u64));
                     return;

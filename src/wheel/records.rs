@@ -139,6 +139,12 @@ impl Records {
         live.is_some_and(|live| live >> (position % CHUNK) & 1 != 0)
     }
 
+    /// Returns whether a record is live and in a chunk that has left its bucket.
+    #[inline]
+    pub(super) fn is_detached(&self, position: u32) -> bool {
+        self.is_live(position) && self.chunks.tag_at(position / CHUNK) == DETACHED
+    }
+
     /// Returns the positions of the live records of a chunk.
     #[inline]
     pub(super) fn live(&self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
@@ -258,12 +264,6 @@ impl Records {
         *self.chunks.at(chunk)
     }
 
-    /// Returns whether a chunk is in no list.
-    #[inline]
-    pub(super) fn is_detached(&self, chunk: u32) -> bool {
-        self.chunks.tag_at(chunk) == DETACHED
-    }
-
     /// Returns the bucket whose newest chunk this is.
     pub(super) fn bucket_of(&self, chunk: u32) -> Option<BucketId> {
         let owner = self.chunks.tag_at(chunk);
@@ -312,8 +312,9 @@ impl Records {
         for chunk in self.chunks.keys_from(0).map(Key::index) {
             assert!(is_kept(chunk) || !self.is_dead(chunk), "chunk {chunk} has no live record");
             let next = *self.chunks.at(chunk);
-            let is_linked =
-                self.is_detached(chunk) || next == NIL || self.chunks.tag_at(next) == chunk;
+            let is_linked = self.chunks.tag_at(chunk) == DETACHED
+                || next == NIL
+                || self.chunks.tag_at(next) == chunk;
             assert!(is_linked, "the list is broken after chunk {chunk}");
             count += self.live(chunk).count();
         }

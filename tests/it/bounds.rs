@@ -60,6 +60,27 @@ fn an_emptied_bucket_leaves_no_wake_up() {
     assert_eq!(count_steps(&mut wheel, u64::MAX), 0);
 }
 
+/// The wheel lists a crowded bucket by tick when it is due. Later timeouts take the memory of those
+/// that are cancelled after that.
+#[test]
+fn a_cancelled_timeout_of_a_bucket_that_is_due_leaves_no_wake_up_to_its_successor() {
+    let mut wheel = wheel_of(256, 0);
+    let mut insert = |at| wheel.insert(Tick::new(at), ()).unwrap();
+    // The first 16 are in the root.
+    for _ in 0..16 {
+        insert(u64::MAX);
+    }
+    let crowd: Vec<_> = (300..332).map(&mut insert).collect();
+    assert_eq!((count_steps(&mut wheel, 256), wheel.next_expiration()), (2, Some(Tick::new(300))));
+    // The first one is cancelled last.
+    for &key in crowd.iter().rev() {
+        wheel.cancel(key).unwrap();
+        wheel.insert(Tick::new(1 << 20), ()).unwrap();
+    }
+    assert_eq!(wheel.next_expiration(), Some(Tick::new(1 << 20)));
+    wheel.check_invariants();
+}
+
 #[test]
 fn a_limit_is_exact_if_every_step_expires_a_timeout() {
     let mut wheel = wheel_of(64, 0);

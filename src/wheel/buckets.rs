@@ -494,9 +494,7 @@ impl Buckets {
         self.levels.shrink_to_fit();
         self.queue.shrink();
         self.records.shrink();
-        if self.opened.front().is_none() {
-            self.opened = Opened::new();
-        }
+        self.opened.shrink(&self.records);
     }
 
     /// Returns the buckets with a chunk but the root.

@@ -108,6 +108,22 @@ impl Opened {
         }
     }
 
+    /// Frees the memory of hints for dead records.
+    pub(super) fn shrink(&mut self, records: &Records) {
+        let before = mem::replace(self, Self::new());
+        if before.front == NIL {
+            return;
+        }
+        self.begin(before.start, before.lists.len());
+        for (tick, position) in before.hints() {
+            if records.is_detached(position) {
+                self.push(tick, position);
+            }
+        }
+        self.hints.shrink_to_fit();
+        self.find_front(records);
+    }
+
     /// Returns the index of the hint before this one in its list, or `NIL`.
     fn before(&self, index: u32) -> u32 {
         if index % LINE == 1 { self.hints[index as usize - 1] } else { index - 1 }

@@ -112,6 +112,25 @@ fn shrink_gives_back_everything_when_nothing_is_pending() {
 }
 
 #[test]
+fn shrink_gives_back_the_lists_of_a_bucket_of_which_most_timeouts_were_cancelled() {
+    let keeps = |now| {
+        let mut wheel = TimingWheel::new(Tick::ZERO);
+        let used = measure(|| {
+            let insert = |value| wheel.insert(Tick::new(300 + value % 200), value).unwrap();
+            let keys: Vec<_> = (0..10_000_u64).map(insert).collect();
+            assert_eq!(wheel.advance(Tick::new(now)).count(), 0);
+            assert!(keys[..9_999].iter().all(|&key| wheel.cancel(key).is_some()));
+            wheel.shrink();
+        });
+        wheel.check_invariants();
+        assert_eq!(wheel.advance(Tick::new(511)).map(|expired| expired.value).max(), Some(9_999));
+        used.bytes_current
+    };
+    let (before, after) = (keeps(0), keeps(256));
+    assert!(after <= before + 2048, "{after} bytes once it is due, {before} before");
+}
+
+#[test]
 fn an_empty_wheel_allocates_nothing() {
     let used = measure(|| {
         let mut wheel: TimingWheel<u64> = TimingWheel::new(Tick::ZERO);

@@ -76,7 +76,8 @@ impl Opened {
     /// Adds a hint. Returns `false` if the tick is beyond the range.
     #[expect(clippy::cast_possible_truncation, reason = "a bucket has fewer records than slots")]
     pub(super) fn push(&mut self, deadline: Tick, position: u32) -> bool {
-        let offset = deadline.saturating_since(self.start).get() as usize;
+        let offset = deadline.saturating_since(self.start).get();
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let Some(last) = self.lists.get_mut(offset) else { return false };
         if last.wrapping_add(1) % LINE == 0 {
             if *last == NIL {
@@ -161,5 +162,7 @@ mod tests {
             let ends = opened.full_line().map(|line| (line[0], line[14]));
             assert_eq!(ends, (position % 15 == 14).then(|| (position - 14, position)));
         }
+        // Also where a word has 32 bits.
+        assert!([4, 1 << 32].map(Tick::new).iter().all(|&beyond| !opened.push(beyond, 40)));
     }
 }

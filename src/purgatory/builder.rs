@@ -132,7 +132,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// reached. Default: no limit.
     ///
     /// The limit costs another short lock for each key of an operation. An operation that watches a
-    /// key's events and waits for its value takes a permit for each. [`Overload::DisplaceOldest`]
+    /// key's events and waits for its value takes a permit for each. Keys with equal hashes share a
+    /// limit, so `Hash` should take in all parts of a key. [`Overload::DisplaceOldest`]
     /// displaces the operation that has watched the key's events longest. If all wait for the key's
     /// value, it displaces the one with the greatest threshold.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {

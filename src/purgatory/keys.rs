@@ -23,7 +23,7 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::{boxed::Box, mem, sync::Arc, vec::Vec};
+use std::{boxed::Box, iter, mem, sync::Arc, vec::Vec};
 
 use crate::{
     slab::{END, Slab},
@@ -67,18 +67,21 @@ impl<K, L> Table<K, L> {
         hash: u64,
         is_it: impl Fn(&K) -> bool,
     ) -> Option<(u32, &Entry<K, L>)> {
-        if self.chains == 0 {
-            return None;
-        }
+        self.of_hash(hash).find(|(_, entry)| is_it(&entry.key))
+    }
+
+    /// Returns the keys with this hash: their numbers and their entries.
+    #[inline]
+    pub(super) fn of_hash(&self, hash: u64) -> impl Iterator<Item = (u32, &Entry<K, L>)> {
         let chain = self.chain(hash);
-        let mut next = self.heads[chain / HEADS][chain % HEADS];
-        while let Some((after, entry)) = self.entries.get_at(next) {
-            if entry.hash == hash && is_it(&entry.key) {
-                return Some((next, entry));
-            }
+        let mut next = self.heads.get(chain / HEADS).map_or(END, |heads| heads[chain % HEADS]);
+        let chained = iter::from_fn(move || {
+            let index = next;
+            let (after, entry) = self.entries.get_at(index)?;
             next = after;
-        }
-        None
+            Some((index, entry))
+        });
+        chained.filter(move |(_, entry)| entry.hash == hash)
     }
 
     /// Adds a key that the table does not have, with its watchers. Returns its number.

@@ -36,7 +36,7 @@ use super::{
     conditions::{Conditions, Effect},
     keys::Filter,
     limits::{LimitOf, Limits},
-    lists::{BATCH, Dropped, Lists, Spot, Threshold, Watcher},
+    lists::{BATCH, Dropped, List, Lists, Spot, Threshold, Watcher},
     operation::{Completion, DelayedOperation, OperationKey},
     pending::{Out, Pending},
 };
@@ -443,13 +443,15 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         let Some(hash) = limit else {
             return self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer));
         };
-        let list = &self.lists.keys.find(hash, |_| true)?.1.list;
-        let mut events = list.events(&self.lists.chunks, 0).flat_map(|(_, slots)| slots);
-        let event = events.find_map(|&slot| self.victim(None, slot, newcomer));
-        event.or_else(|| {
-            let mut thresholds = list.thresholds().rev();
-            thresholds.find_map(|((at, _), slot)| self.victim(Some(at), slot, newcomer))
-        })
+        let of_key = |list: &List| {
+            let mut events = list.events(&self.lists.chunks, 0).flat_map(|(_, slots)| slots);
+            let event = events.find_map(|&slot| self.victim(None, slot, newcomer));
+            event.or_else(|| {
+                let mut thresholds = list.thresholds().rev();
+                thresholds.find_map(|((at, _), slot)| self.victim(Some(at), slot, newcomer))
+            })
+        };
+        self.lists.keys.of_hash(hash).filter_map(|(_, entry)| of_key(&entry.list)).min()
     }
 
     /// Returns the operation in a slot with its rank, unless its registration is in progress.

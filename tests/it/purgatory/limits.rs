@@ -3,6 +3,7 @@
 
 use std::{
     error::Error,
+    hash::{Hash, Hasher},
     io,
     sync::{
         Arc, Mutex, Weak,
@@ -20,7 +21,7 @@ use delaywheel::{
     WatchErrorKind, Watched,
 };
 
-use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, must_return};
+use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, all, must_return};
 use crate::timer::support::HookedClock;
 
 #[test]
@@ -135,6 +136,34 @@ fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
     }
     assert_eq!(world.purgatory.stats().refused, 4);
     world.check_empty();
+}
+
+/// A key whose hash leaves its number out.
+#[derive(PartialEq, Eq)]
+struct Vague(u32);
+
+impl Hash for Vague {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+#[test]
+fn keys_with_equal_hashes_share_a_limit() {
+    let (clock, ended) = (ManualClock::new(), Arc::new(Mutex::new(Vec::new())));
+    let timer = Timer::builder().clock(clock.clone()).shards(3);
+    let limit = Purgatory::builder().timer(timer).max_delayed_per_key(2, Overload::DisplaceOldest);
+    let purgatory = limit.build().expect("the settings are valid");
+    // Each thread has a shard of its own.
+    for names in [0..6, 6..8] {
+        let watch = |name: u32| {
+            let ended = Arc::clone(&ended);
+            let op = Op::new().end(move |end| ended.lock().unwrap().push((name, end)));
+            assert!(purgatory.watch(op, [Vague(name % 3)], HOUR).is_ok());
+            clock.advance(MS);
+            purgatory.check_invariants();
+        };
+        thread::scope(|scope| scope.spawn(|| names.for_each(watch)).join().unwrap());
+    }
+    assert_eq!(*ended.lock().unwrap(), all(0..6, Completion::Displaced));
 }
 
 #[test]

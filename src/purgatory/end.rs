@@ -147,13 +147,13 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     ///
     /// *O*(k log k + the keys that the operations watch) for k operations.
     pub fn complete_all(&self, keys: impl IntoIterator<Item = OperationKey>) -> usize {
-        let now = self.shared.now();
         let mut keys: Vec<_> = keys.into_iter().collect();
         keys.sort_by_key(|key| (key.purgatory, key.shard));
         let mut decided = 0;
         let of_shards =
             keys.chunk_by(|one, next| (one.purgatory, one.shard) == (next.purgatory, next.shard));
         for keys in of_shards.flat_map(|of_shard| of_shard.chunks(BATCH)) {
+            let now = self.shared.now();
             let Some(mut shard) = self.shared.lock_of(keys[0]) else { continue };
             shard.state().read_ahead(keys);
             let claims: SmallVec<[_; BATCH]> = keys

@@ -295,7 +295,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     }
 
     /// Returns the time up to which waits are measured. A call that ends operations reads the clock
-    /// once before each hold, without the lock: the clock is user code.
+    /// without the lock, since the clock is user code, and again after operations have run.
     #[inline]
     fn now(&self) -> Nanos {
         let clock = &self.timer.shards.clock;

@@ -189,17 +189,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         // The filter has the reason for this fence.
         fence(Ordering::SeqCst);
         let end = self.can_complete(new).then_some(Completion::Satisfied);
-        let mut out = Out { end, ..Out::new(key, new.operation.take()) };
-        let mut shard = shards.lock(index);
-        shard.state_mut().bring_back(&mut out, read.elapsed);
-        unlock(shard);
-        if let (Some(operation), Some(end)) = (out.operation.take(), out.end) {
-            calls.complete(operation, end);
-        } else if out.is_announced {
-            self.check_announced(index, &mut [out]);
+        let mut out = [Out { end, ..Out::new(key, new.operation.take()) }];
+        if self.bring_back(index, &mut out).1 {
+            self.check_announced(index, &mut out);
         }
         if limits.displace {
-            self.displace((index, key), read.elapsed);
+            self.displace((index, key));
         }
         Ok(Watched::Waiting(named))
     }
@@ -292,7 +287,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// registered before the other one, and not if the clock has stepped back since the other was.
     /// Searches again if the operation found has already ended.
     #[cold]
-    fn displace(&self, newcomer: (usize, Key), now: Nanos) {
+    fn displace(&self, newcomer: (usize, Key)) {
         let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
         let exceeded = timer.shards.lock(newcomer.0).state_mut().count(newcomer.1);
         for limit in exceeded {
@@ -301,18 +296,19 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 Some((rank, shard, key))
             };
             let except = |shard| (shard == newcomer.0).then_some(newcomer.1);
-            let present = timer.shards.clock.elapsed().get();
+            let present = timer.shards.clock.elapsed();
             // One displacement at a time: two threads that see one excess would displace twice.
             let turn = displacing.lock();
             while limits.is_exceeded(limit) {
                 let others =
                     (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
                 let Some(other @ (rank @ (is_by_threshold, at), ..)) = others.min() else { break };
-                let own = oldest(newcomer.0, None).filter(|_| !is_by_threshold && at <= present);
+                let own =
+                    oldest(newcomer.0, None).filter(|_| !is_by_threshold && at <= present.get());
                 let own = own.filter(|(own, ..)| *own < rank);
                 let (_, shard, key) = own.unwrap_or(other);
                 let mut shard = timer.shards.lock(shard);
-                let claim = shard.state_mut().end(key, Completion::Displaced, now);
+                let claim = shard.state_mut().end(key, Completion::Displaced, present);
                 // The drop of keys is user code.
                 let dropped = shard.unlock();
                 if let Claim::Late = claim {

@@ -1,6 +1,7 @@
 //! Every way in which an operation ends: each operation ends once, with the right completion.
 
 use std::{
+    iter,
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
     Condition::{Events, Threshold},
-    DelayedOperation, OperationKey, Purgatory, Reaper, Timer, Watch,
+    DelayedOperation, OperationKey, Overload, Purgatory, Reaper, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, MS, Op, SECOND, World, YEAR, wait_until};
@@ -100,6 +101,40 @@ fn a_wait_in_a_quiet_purgatory_is_measured_however_it_ends() {
         let waits = world.purgatory.stats().waits;
         assert_eq!((waits.count(), waits.max()), (1, 10 * SECOND), "{end:?}");
     }
+}
+
+#[test]
+fn a_wait_is_measured_up_to_its_end_though_other_operations_run_before_it_in_the_call() {
+    let passes = |world: &World, at: u32| {
+        let (clock, mut checks) = (world.clock.clone(), 0);
+        move || {
+            checks += 1;
+            if checks == at {
+                clock.advance(SECOND);
+            }
+            checks
+        }
+    };
+    let longest = |world: &World| world.purgatory.stats().waits.max();
+
+    // A hold of `complete_all` ends 32 operations, which complete before the next hold.
+    let world = World::new();
+    let mut pass = passes(&world, 1);
+    let first = world.wait_on(Op::new().end(move |_| _ = pass()), [1]);
+    let others: Vec<_> = (1..=32).map(|name| world.watch(name, [1])).collect();
+    assert_eq!(world.purgatory.complete_all(iter::once(first).chain(others)), 33);
+    assert_eq!(longest(&world), SECOND);
+
+    let world = World::new();
+    let mut pass = passes(&world, 2);
+    world.wait_on(Op::new().check(move || pass() == 2), [1]);
+    assert_eq!((world.purgatory.stats().satisfied, longest(&world)), (1, SECOND));
+
+    let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
+    world.watch(1, [1]);
+    let mut pass = passes(&world, 2);
+    world.wait_on(Op::new().check(move || pass() == 0), [1]);
+    assert_eq!((world.purgatory.stats().displaced, longest(&world)), (1, SECOND));
 }
 
 #[test]

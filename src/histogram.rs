@@ -36,7 +36,7 @@ const LEN: usize = SUB_BUCKETS * 64;
 /// assert_eq!(lateness.percentile(99.0), lateness.max());
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Histogram {
     /// Empty until a duration is recorded.
     counts: Box<[u64]>,
@@ -45,10 +45,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn new() -> Self {
-        Self { counts: Box::default(), count: 0, max: 0 }
-    }
-
     /// Records a duration, `times` times.
     #[inline]
     pub(crate) fn record(&mut self, duration: impl Into<Nanos>, times: u64) {
@@ -137,13 +133,6 @@ impl Histogram {
     }
 }
 
-/// An empty histogram.
-impl Default for Histogram {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl fmt::Debug for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Histogram")
@@ -193,7 +182,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_at_most_an_eighth_too_high() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         assert_eq!(histogram.percentile(99.0), Duration::ZERO);
         for micros in 1..=1000 {
             histogram.record(Duration::from_micros(micros), 1);

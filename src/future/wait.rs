@@ -112,14 +112,6 @@ impl SharedWait {
         polled.map(|completion| completion.expect("a wait is not polled after its end"))
     }
 
-    fn has_ended(&self) -> bool {
-        matches!(&*self.end.lock(), End::Ended(_))
-    }
-
-    fn has_waker(&self) -> bool {
-        matches!(&*self.end.lock(), End::Open(Some(_)))
-    }
-
     /// Removes the waker, so the end of the operation wakes no task.
     pub(super) fn forget_waker(&self) {
         let waker = match &mut *self.end.lock() {
@@ -148,7 +140,6 @@ impl<K: 'static> DelayedOperation<K> for Waiting<K> {
 impl<K> Drop for Waiting<K> {
     fn drop(&mut self) {
         drop(catch(|| self.shared.finish(Completion::ShutDown)));
-        debug_assert!(self.shared.has_ended(), "the wait would never end");
     }
 }
 
@@ -210,7 +201,6 @@ impl<K: Hash + Eq + Send + 'static> New<K> {
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = self.purgatory.register(operation, self.delay, |new| *new = self.conditions)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
-        debug_assert!(!shared.has_waker(), "an end within this poll would wake the task");
         Ok(WaitState::Registered(shared, guard))
     }
 }
@@ -268,7 +258,6 @@ impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
         if polled.is_pending() {
             self.state = WaitState::Registered(shared, guard);
         } else {
-            debug_assert!(shared.has_ended(), "its operation still waits");
             guard.into_iter().for_each(OperationGuard::disarm);
         }
         polled.map(Ok)
@@ -279,7 +268,6 @@ impl<K: Hash + Eq + Send + 'static> Drop for Wait<K> {
     fn drop(&mut self) {
         if let WaitState::Registered(shared, _) = &self.state {
             shared.forget_waker();
-            debug_assert!(!shared.has_waker(), "the end of a dropped wait wakes its task");
         }
     }
 }

@@ -77,7 +77,7 @@ impl Repeat {
     }
 
     /// Returns the first occurrence after `time`, for a timeout with an occurrence at `due`; `None`
-    /// if there is none before the year 10000.
+    /// if there is none before the year 10000, or 5000 for a cron expression.
     ///
     /// # Errors
     ///
@@ -166,11 +166,27 @@ fn cron_after(
     let (cron, zone) = cron_parts(expression, zone)?;
     let micros = i64::try_from(time.as_micros()).map_err(|_| InputError::AfterYear9999)?;
     let start = jiff::Timestamp::from_microsecond(micros).map_err(|_| InputError::AfterYear9999)?;
-    match cron.find_next_occurrence(&start.to_zoned(zone), false) {
-        Ok(next) => Ok(WallTime::try_from(next.timestamp()).ok()),
-        Err(croner::errors::CronError::TimeSearchLimitExceeded) => Ok(None),
-        Err(_) => Err(InputError::Cron),
+    let (mut start, mut is_included) = (start.to_zoned(zone), false);
+    loop {
+        match cron.find_next_occurrence(&start, is_included) {
+            Ok(next) => return Ok(WallTime::try_from(next.timestamp()).ok()),
+            Err(croner::errors::CronError::TimeSearchLimitExceeded) => (),
+            Err(_) => return Err(InputError::Cron),
+        }
+        // It also gives up at a day that the zone skipped. The search goes on behind that.
+        let Some(next) = after_gap(&start) else { return Ok(None) };
+        (start, is_included) = (next, true);
     }
+}
+
+/// Returns the end of the first gap after a time that is longer than `croner` takes for one.
+#[cfg(feature = "cron")]
+fn after_gap(start: &jiff::Zoned) -> Option<jiff::Zoned> {
+    let mut before = start.offset().seconds();
+    let mut changes = start.time_zone().following(start.timestamp());
+    let mut is_long = |after: i32| after - std::mem::replace(&mut before, after) > 7_200;
+    let change = changes.find(|change| is_long(change.offset().seconds()))?;
+    Some(change.timestamp().to_zoned(start.time_zone().clone()))
 }
 
 #[cfg(not(feature = "cron"))]

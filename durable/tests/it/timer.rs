@@ -403,6 +403,15 @@ fn cron_follows_its_time_zone() {
         .collect();
     // Summer time began on the 30th.
     assert_eq!(times, ["2025-03-30T07:00:00Z", "2025-03-31T07:00:00Z", "2025-04-01T07:00:00Z"]);
+    let after = |rule: &str, zone, time: &str| {
+        let time = time.parse::<jiff::Timestamp>().expect("time").try_into().expect("in range");
+        let next = Repeat::cron(rule, zone).expect("valid").after(time, time).expect("zone");
+        next.map(|next| next.to_string())
+    };
+    // The zone skipped the 30th.
+    let next = after("0 9 * * *", "Pacific/Apia", "2011-12-29T19:00:00Z");
+    assert_eq!(next.as_deref(), Some("2011-12-30T19:00:00Z"));
+    assert_eq!(after("0 9 30 2 *", "Pacific/Apia", "2011-12-29T19:00:00Z"), None);
     assert_eq!(Repeat::cron("nonsense", "UTC"), Err(InputError::Cron));
     assert_eq!(Repeat::cron("0 9 * * *", "Mars/Olympus"), Err(InputError::Cron));
 }

@@ -72,9 +72,8 @@ fn chain(error: &StoreError) -> String {
 type Outcome = Result<bool, Failure>;
 
 fn run(args: Args, report: Report) -> Outcome {
-    let migrations = PostgresStore::migrations(&args.schema);
     if matches!(args.action, Action::Migrate { print: true }) {
-        write!(io::stdout(), "{}", migrations.concat())?;
+        write!(io::stdout(), "{}", PostgresStore::migrations(&args.schema)?.concat())?;
         return Ok(true);
     }
     let Some(store) = args.store else {
@@ -84,7 +83,8 @@ fn run(args: Args, report: Report) -> Outcome {
     match args.action {
         Action::Migrate { .. } => {
             target.migrate()?;
-            report.print(&json!({"schema": args.schema, "version": migrations.len()}))
+            let version = PostgresStore::migrations(&args.schema)?.len();
+            report.print(&json!({"schema": args.schema, "version": version}))
         }
         Action::Stats => {
             let store = target.open(true)?;

@@ -246,13 +246,17 @@ impl PostgresStore {
 
     /// Returns the statements that lead from each version of the tables to the next.
     /// [`migrate`](Self::migrate) runs those that are missing.
-    #[must_use]
-    pub fn migrations(schema: &str) -> Vec<String> {
+    ///
+    /// # Errors
+    ///
+    /// [`Other`](StoreErrorReason::Other) for the name of the schema.
+    pub fn migrations(schema: &str) -> StoreResult<Vec<String>> {
+        check_name(schema)?;
         let all = MIGRATIONS.iter().zip(1..).map(|((compatible, sql), version)| {
             let sql = sql.replace("{schema}", schema);
             format!("{sql}INSERT INTO {schema}.version VALUES ({version}, {compatible});\n")
         });
-        all.collect()
+        Ok(all.collect())
     }
 
     /// Uses connections of a pool, for tables that [`migrate`](Self::migrate) has made.
@@ -1052,13 +1056,14 @@ async fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Erro
 }
 
 async fn migrate(turn: &Turn, schema: &str) -> StoreResult<()> {
+    let migrations = PostgresStore::migrations(schema)?;
     run!(turn, transaction session => {
         // One process at a time; the others wait until it is done.
         let lock = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;
             SELECT pg_advisory_xact_lock(7205759403792793600)";
         session.execute(lock).await?;
         let known = usize::try_from(version(session, schema).await?.0).unwrap_or(0);
-        for migration in PostgresStore::migrations(schema).iter().skip(known) {
+        for migration in migrations.iter().skip(known) {
             session.execute(migration).await?;
         }
         Ok(())

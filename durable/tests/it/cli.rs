@@ -239,10 +239,15 @@ fn cancel_and_compact_change_the_file() {
 fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
     let folder = tempfile::tempdir().expect("folder");
     let missing = folder.path().join("missing.db");
-    for arguments in [&["stats"][..], &["requeue", "--all", "--dry-run"], &["compact"]] {
+    for arguments in [
+        &["stats"][..],
+        &["requeue", "--all", "--dry-run"],
+        &["compact"],
+        &["migrate", "--print", "--schema", "a b"],
+    ] {
         let output = run(Some(&missing), arguments);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
-        assert!(!missing.exists(), "{arguments:?}");
+        assert!(!missing.exists() && output.stdout.is_empty(), "{output:?}");
     }
     for arguments in [
         &[][..],

@@ -142,7 +142,7 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     assert_eq!(error.reason(), StoreErrorReason::NotMigrated);
     assert!(error.source().is_some_and(|text| text.to_string().contains("call `migrate`")));
     let mut client = client(&server);
-    for migration in PostgresStore::migrations("delaywheel") {
+    for migration in PostgresStore::migrations("delaywheel").expect("a name") {
         client.batch_execute(&migration).expect("migrate");
     }
     let rights = "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA delaywheel TO app;

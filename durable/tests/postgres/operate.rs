@@ -124,10 +124,11 @@ fn the_program_migrates_and_requeues_for_workers_that_only_listen() {
     let mut client = client(&server);
     let schemas = "SELECT nspname::text FROM pg_namespace WHERE nspname = 'delaywheel'";
     assert!(column(&mut client, schemas).is_empty(), "only `migrate` makes tables");
-    let sql = PostgresStore::migrations("other").concat();
+    let migrations = PostgresStore::migrations("other").expect("a name");
+    let sql = migrations.concat();
     assert_eq!(run(&["migrate", "--print", "--schema", "other"]), (Some(0), sql, String::new()));
     assert_eq!(run(&["backup", "copy.db"]).0, Some(2));
-    let version = PostgresStore::migrations("other").len();
+    let version = migrations.len();
     let migrated = format!("{{\"schema\":\"delaywheel\",\"version\":{version}}}\n");
     for _ in 0..2 {
         assert_eq!(run(&["migrate", "--json"]), (Some(0), migrated.clone(), String::new()));

@@ -14,9 +14,9 @@ use std::{
 use clap::Parser;
 use delaywheel_durable::{
     Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, QueueOverview, Record, State,
-    Store, StoreError, TimeoutId, WallTime, change,
+    Store, StoreError, StoreResult, TimeoutId, WallTime, change,
 };
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pollster::FutureExt as _;
 use serde_json::json;
 
@@ -168,17 +168,31 @@ fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) 
     if let Some((time, id)) = page.after.clone() {
         query.continue_after(time, id);
     }
-    let mut found = Vec::new();
     // One more tells whether there are others.
-    while found.len() <= page.limit {
-        let records = store.list(&query, PAGE).block_on()?;
-        let Some(last) = records.last() else { break };
-        query.continue_after(last.next, last.id.clone());
-        found.extend(records.into_iter().filter(|record| page.filter.fits(record)));
-    }
+    let mut found =
+        read(store, query, &page.filter, page.limit.saturating_add(1), |record| record)?;
     let has_more = found.len() > page.limit;
     found.truncate(page.limit);
     report.records(&found, has_more)
+}
+
+/// Returns what `keep` takes of the first timeouts of a list that fit.
+fn read<T>(
+    store: &dyn Store,
+    mut query: Query,
+    filter: &Filter,
+    limit: usize,
+    keep: impl Fn(Record) -> T,
+) -> StoreResult<Vec<T>> {
+    let mut found = Vec::new();
+    while found.len() < limit {
+        let records = store.list(&query, PAGE).block_on()?;
+        let Some(last) = records.last() else { break };
+        query.continue_after(last.next, last.id.clone());
+        let fitting = records.into_iter().filter(|record| filter.fits(record));
+        found.extend(fitting.take(limit - found.len()).map(&keep));
+    }
+    Ok(found)
 }
 
 fn missing(id: &TimeoutId) -> bool {
@@ -199,40 +213,27 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     Ok(result != "not_found")
 }
 
-/// Requeues dead timeouts page by page. One that dies again meanwhile is not requeued again.
+/// Requeues dead timeouts. It reads all before, so one that dies again is not requeued again.
 fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
-    let start = store.now();
-    // What dies again is then not from before the start.
-    let due = requeue.at.map_or(Ok(start), |time| time.resolve(start))?.max(start);
-    let write = |records: &mut dyn Iterator<Item = &Record>| {
-        let commands = records.map(|record| Command::Requeue(record.id.clone(), due));
-        let commands: Vec<_> = commands.collect();
-        if requeue.dry_run {
-            return Ok(commands.len());
-        }
-        let answers = change(|| store.write(store.now(), &commands).block_on())?;
-        Ok(answers.into_iter().filter(|&answer| answer == Answer::Requeued(true)).count())
+    let now = store.now();
+    let due = requeue.at.map_or(Ok(now), |time| time.resolve(now))?.max(now);
+    let (bar, dead) = (spinner("reading the dead timeouts"), Query::Dead { after: None });
+    let ids = if let Some(id) = &requeue.id {
+        let record = store.get(id).block_on()?.filter(|record| record.state == State::Dead);
+        record.into_iter().map(|record| record.id).collect()
+    } else {
+        read(store, dead, &requeue.filter, requeue.limit, |record| record.id)?
     };
-    if let Some(id) = &requeue.id {
-        let record = store.get(id).block_on()?;
-        return write(&mut record.iter().filter(|record| record.state == State::Dead));
+    if requeue.dry_run {
+        return Ok(ids.len());
     }
-    let bar = ProgressBar::new(store.count().block_on()?.dead).with_message("0");
-    let style = "{bar:40} {pos}/{len} read, {msg} requeued, {eta} left";
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
-    let (mut after, mut requeued) = (None, 0);
-    while requeued < requeue.limit {
-        let records = store.list(&Query::Dead { after }, PAGE).block_on()?;
-        after = records.last().map(|last| (last.next, last.id.clone()));
-        if after.is_none() {
-            break;
-        }
-        bar.inc(records.len() as u64);
-        let fits = |record: &&Record| record.next < start && requeue.filter.fits(record);
-        requeued += write(&mut records.iter().filter(fits).take(requeue.limit - requeued))?;
-        bar.set_message(requeued.to_string());
+    let mut requeued = 0;
+    for ids in ids.chunks(PAGE) {
+        let commands = ids.iter().map(|id| Command::Requeue(id.clone(), due)).collect::<Vec<_>>();
+        let answers = change(|| store.write(store.now(), &commands).block_on())?;
+        requeued += answers.into_iter().filter(|answer| *answer == Answer::Requeued(true)).count();
+        bar.set_message(format!("{requeued} requeued"));
     }
-    bar.finish_and_clear();
     Ok(requeued)
 }
 

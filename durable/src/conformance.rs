@@ -100,6 +100,11 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
         assert_eq!(write(store, command), Answer::Scheduled(Scheduled::Created));
         let record = store.get(&id(name)).block_on().expect("get").expect("kept");
         assert_eq!((record.due, record.payload.len()), (due, crate::record::MAX_PAYLOAD));
+        let (from, until) = (due, due.saturating_add(Duration::from_micros(1)));
+        let listed = store.list(&Query::Times { from, until, after: None }, 9).block_on();
+        assert!(listed.expect("list") == [record], "at {due:?}");
+        let count = store.count_live(from, until, None, 9).block_on().expect("count");
+        assert_eq!(count, 1, "at {due:?}");
     }
     let empty = NewTimeout { payload: [].into(), ..new("empty", at(0)) };
     write(store, Command::Schedule(empty));

@@ -387,7 +387,7 @@ impl SqliteStore {
             let read = |row: &Row<'_>| read_row(row).map(|record| held.claims.view(record));
             statement.query_map(parameters, read)?.collect::<rusqlite::Result<Vec<_>>>()
         };
-        let (dead, from, mut until, after) = match query {
+        let (dead, from, until, after) = match query {
             Query::Prefix { prefix, after } => {
                 // The upper bound has more bytes than an id can have.
                 let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
@@ -395,9 +395,10 @@ impl SqliteStore {
                 let condition = "id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?";
                 return select(BY_ID, condition, &[prefix, &end, &after, &limit]);
             }
-            Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
-            Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
+            Query::Times { from, until, after } => (false, *from, until.end(), after),
+            Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.end(), after),
         };
+        let mut until = until.as_micros();
         let start = (from, "");
         let after = after.as_ref().map(|(next, id)| (*next, id.as_str()));
         let (next, id) = after.map_or(start, |after| after.max(start));
@@ -561,7 +562,7 @@ impl Store for SqliteStore {
             AND queue IN (SELECT name FROM queues WHERE ?1 IS NULL OR name = ?1)
             AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let range = (queue.map(Name::as_str), from.as_micros(), until.as_micros(), limit);
+        let range = (queue.map(Name::as_str), from.as_micros(), until.end().as_micros(), limit);
         // In memory, a transaction that writes refuses readers.
         let _writer = self.shared.lock.is_none().then(|| self.shared.writer.lock());
         let read = || self.connection()?.query_row(sql, range, |row| row.get(0));

@@ -315,8 +315,9 @@ pub enum Begun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Query {
-    /// Records whose next attempt lies in a range of time, the end not included, ordered by time
-    /// and id. The cursor names the last record of the page before.
+    /// Records that are not dead whose next attempt lies in a range of time, ordered by time and
+    /// id. The end is not included, unless it is [`WallTime::MAX`]. The cursor names the last
+    /// record of the page before.
     Times {
         /// Start of the range.
         from: WallTime,
@@ -452,7 +453,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn count(&self) -> StoreResult<Counts>;
 
     /// Returns the number of live records of all queues or of one whose next attempt lies in a
-    /// range of time, the end not included; `limit` if there are more. The default reads them.
+    /// range of time, as in [`Query::Times`]; `limit` if there are more. The default reads them.
     async fn count_live(
         &self,
         from: WallTime,

@@ -53,6 +53,11 @@ impl WallTime {
         Self(self.0.saturating_sub(1))
     }
 
+    /// Returns the end of a range up to this time, of which the end of time is a part.
+    pub(crate) fn end(self) -> Self {
+        Self(self.0 + u64::from(self == Self::MAX))
+    }
+
     /// Returns the present of a clock.
     pub(crate) fn now(clock: &dyn Clock) -> Self {
         Self::now_of(clock.system_time())

@@ -594,7 +594,7 @@ impl Store for PostgresStore {
             }
             Query::Times { from, until, after } => {
                 let (time, id) = list_start(*from, after.as_ref());
-                (sql::LIST_TIMES, values![time, id, until.to_system_time(), limit])
+                (sql::LIST_TIMES, values![time, id, until.end().to_system_time(), limit])
             }
             Query::Dead { after } => {
                 let (time, id) = list_start(WallTime::MIN, after.as_ref());
@@ -618,7 +618,7 @@ impl Store for PostgresStore {
         queue: Option<&Name>,
         limit: usize,
     ) -> StoreResult<usize> {
-        let (from, until) = (from.to_system_time(), until.to_system_time());
+        let (from, until) = (from.to_system_time(), until.end().to_system_time());
         let queue = queue.map(|queue| queue.as_str().to_owned());
         let values = values![from, until, most(limit), queue];
         let rows = self.shared.reader.query(sql::COUNT_LIVE, values).await?;

@@ -151,7 +151,7 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
 }
 
-/// Locks are taken in the order of these fields, and that of the field `lock` before them.
+/// Locks are taken in the order of these fields, and that of the field `lock` before `reader`.
 struct Shared {
     writer: Mutex<Connection>,
     held: Mutex<Held>,
@@ -460,6 +460,21 @@ impl SqliteStore {
         is_same.then_some(()).ok_or_else(|| StoreError::new(StoreErrorReason::InUse))
     }
 
+    /// Makes a change in a transaction. Fails if another process has opened the file, also while
+    /// the transaction waited for its begin.
+    fn transact<R>(
+        &self,
+        writer: &mut Connection,
+        change: impl FnOnce(&Connection) -> rusqlite::Result<R>,
+    ) -> StoreResult<R> {
+        let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate);
+        let transaction = transaction.map_err(store_error)?;
+        self.keep_lock()?;
+        let result = change(&transaction).map_err(store_error)?;
+        transaction.commit().map_err(commit_error)?;
+        Ok(result)
+    }
+
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
     }
@@ -485,25 +500,19 @@ impl Drop for Shared {
 #[async_trait]
 impl Store for SqliteStore {
     async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
-        self.keep_lock()?;
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
-        let mut transact = || -> StoreResult<_> {
-            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate);
-            let transaction = transaction.map_err(store_error)?;
+        let result = self.transact(&mut writer, |transaction| {
             for queue in &effects.queues {
-                set_paused(&transaction, queue, false).map_err(store_error)?;
+                set_paused(transaction, queue, false)?;
             }
-            let answers = commands.iter().map(|command| effects.apply(command, now, &transaction));
-            let answers = answers.collect::<rusqlite::Result<Vec<_>>>();
-            let answers = answers.map_err(store_error)?;
-            effects.clean(&transaction).map_err(store_error)?;
-            effects.count(&transaction).map_err(store_error)?;
-            effects.trim(now, &transaction).map_err(store_error)?;
-            transaction.commit().map_err(commit_error)?;
+            let answers = commands.iter().map(|command| effects.apply(command, now, transaction));
+            let answers = answers.collect::<rusqlite::Result<Vec<_>>>()?;
+            effects.clean(transaction)?;
+            effects.count(transaction)?;
+            effects.trim(now, transaction)?;
             Ok(answers)
-        };
-        let result = transact();
+        });
         let mut held = self.shared.held.lock();
         if result.is_ok() {
             held.take_effect(&effects);
@@ -676,13 +685,13 @@ impl Store for SqliteStore {
             state.is_wary(hold.next).then_some((&claim.id, hold.attempt))
         });
         let attempts: Vec<_> = attempts.collect();
-        if let Err(error) = count_attempts(writer, &attempts) {
+        if let Err(error) = self.transact(writer, |writer| count_attempts(writer, &attempts)) {
             for (claim, _) in begun {
                 if let Some(hold) = state.claims.holds.get_mut(&claim.id) {
                     (hold.begun, hold.attempt) = (false, hold.attempt - 1);
                 }
             }
-            return Err(commit_error(error));
+            return Err(error);
         }
         Ok(answers)
     }
@@ -695,19 +704,17 @@ impl Store for SqliteStore {
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
         if !self.shared.held.lock().claims.queues.contains_key(queue) {
-            self.keep_lock()?;
             let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
-            let writer = self.shared.writer.lock();
-            writer.execute(sql, [queue.as_str()]).map_err(commit_error)?;
+            let add = |writer: &Connection| writer.execute(sql, [queue.as_str()]);
+            self.transact(&mut self.shared.writer.lock(), add)?;
         }
         let mut held = self.shared.held.lock();
         Ok(held.claims.queues.entry(queue.clone()).or_default().permits(now, rate, most))
     }
 
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()> {
-        self.keep_lock()?;
-        let writer = self.shared.writer.lock();
-        set_paused(&writer, queue, is_paused).map_err(commit_error)?;
+        let mut writer = self.shared.writer.lock();
+        self.transact(&mut writer, |writer| set_paused(writer, queue, is_paused))?;
         let mut held = self.shared.held.lock();
         held.claims.queues.entry(queue.clone()).or_default().is_paused = is_paused;
         drop((held, writer));
@@ -1288,15 +1295,14 @@ fn read_queues(reader: &Connection) -> rusqlite::Result<Vec<QueueState>> {
     statement.query_map((), read)?.collect()
 }
 
-fn count_attempts(writer: &mut Connection, attempts: &[(&TimeoutId, u32)]) -> rusqlite::Result<()> {
-    let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+fn count_attempts(writer: &Connection, attempts: &[(&TimeoutId, u32)]) -> rusqlite::Result<()> {
     for &(id, attempt) in attempts {
-        if let Some(record) = find(&transaction, id, None)? {
+        if let Some(record) = find(writer, id, None)? {
             let counted = Record { attempt, ..record.clone() };
-            replace(&transaction, Some(&record), Some(&counted))?;
+            replace(writer, Some(&record), Some(&counted))?;
         }
     }
-    transaction.commit()
+    Ok(())
 }
 
 fn find(
@@ -1605,6 +1611,28 @@ mod tests {
         drop(store);
         remove();
         assert!(open().expect("open").shared.held.lock().was_killed);
+    }
+
+    /// The call has found its lock, and waits for another program.
+    #[cfg(unix)]
+    #[test]
+    fn a_change_that_waits_while_another_process_opens_the_file_is_refused() {
+        static MEANWHILE: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+        let (folder, store) = open();
+        let path = folder.path().join("timeouts.db");
+        let other = Connection::open(&path).expect("open");
+        other.execute_batch("BEGIN IMMEDIATE").expect("lock");
+        let (opened, another) = mpsc::channel();
+        *MEANWHILE.lock() = Some(Box::new(move || {
+            other.execute_batch("ROLLBACK").expect("unlock");
+            fs::remove_file(beside(&path, "-lock")).expect("remove");
+            opened.send(SqliteStore::open(&path).expect("open")).expect("the test waits");
+        }));
+        let meanwhile = |_| MEANWHILE.lock().take().map(|call| call()).is_some();
+        store.shared.writer.lock().busy_handler(Some(meanwhile)).expect("set");
+        let refused = store.write(at(0), &[schedule("a", 10)]).block_on().expect_err("it is late");
+        assert_eq!(refused.reason(), StoreErrorReason::InUse);
+        assert_eq!(another.recv().expect("it was opened").records(), []);
     }
 
     #[test]

@@ -323,6 +323,26 @@ fn move_all(sharded: &Sharded) {
     }
 }
 
+/// Such as those of midnight. Half of them have to move.
+#[test]
+fn timeouts_of_one_time_are_not_claimed_again_and_again() {
+    let (sharded, new, _) = two();
+    let ids = (0..400).map(|number| TimeoutId::new(format!("a{number}")).expect("valid"));
+    for id in ids {
+        write(&sharded, 0, new.due, &NewTimeout { id, ..new.clone() });
+    }
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&calls);
+    *sharded.hook.lock() = Some(Box::new(move || {
+        count.fetch_add(1, SeqCst);
+        Ok(())
+    }));
+    while !sharded.move_now(2).block_on().expect("memory") {}
+    let calls = calls.load(SeqCst);
+    assert!(calls < 100, "{calls} calls of the stores");
+    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
+}
+
 /// A mover that was slow may write a copy after the timeout has ended.
 #[test]
 fn a_copy_without_a_mark_is_no_timeout() {

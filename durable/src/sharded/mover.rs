@@ -56,8 +56,9 @@ struct Mover<'a> {
 }
 
 impl Sharded {
-    /// Looks at up to `limit` timeouts of one old database, and moves those whose database is a new
-    /// one. Returns whether all old databases have been looked at since the last time.
+    /// Looks at up to `limit` timeouts of one old database, or at all that are due at one time, and
+    /// moves those whose database is a new one. Returns whether all old databases have been looked
+    /// at since the last time.
     ///
     /// Only one process should call it, and once at a time. If that dies, any other one continues.
     ///
@@ -222,7 +223,7 @@ impl Mover<'_> {
         &self,
         queue: &Name,
         from: &mut WallTime,
-        limit: usize,
+        mut limit: usize,
     ) -> StoreResult<bool> {
         loop {
             let all = ClaimRequest::new(WallTime::MIN, PARKED);
@@ -237,11 +238,16 @@ impl Mover<'_> {
             let is_later = last > mem::replace(from, last);
             if !batch.is_empty() {
                 self.move_all(&request.queue, batch).await?;
-            } else if !is_later {
-                // The next claim goes on behind these, which all have one time.
-                continue;
             }
-            return Ok(false);
+            if is_later {
+                return Ok(false);
+            }
+            // The next claim goes on behind these, which all have one time. A later call would
+            // claim those again that do not move.
+            limit = limit.max(PAGE);
+            for which in [0, 1] {
+                self.store(which)?.renew(self.workers[which], self.now(which), LEASE).await?;
+            }
         }
     }
 

@@ -150,6 +150,13 @@ fn clocks_that_differ_or_step_back(store: &dyn Store) {
     let given: usize = (0..20).map(|_| permits(now) + permits(behind)).sum();
     assert_eq!(given, 100, "a tenth of the rate, in one moment");
     assert_eq!([back, back.saturating_add(SECOND / 10)].map(permits), [0, 100]);
+    let (queue, rate) =
+        (Name::new("fast").expect("valid"), NonZeroU32::new(7_000).expect("positive"));
+    let given = (0..=100).map(|number| {
+        let now = now.saturating_add(SECOND / 100 * number);
+        store.permits(&queue, now, rate, 10_000).block_on().expect("permits").0
+    });
+    assert!(given.sum::<usize>() <= 7_700, "of a second, and the tenth before it");
     let lease = 30 * SECOND;
     let worker = store.enter(now, lease, None).block_on().expect("enter");
     for (now, until) in [(now.saturating_sub(20 * SECOND), 50), (back, 30)] {

@@ -379,9 +379,9 @@ pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 /// Calls of a store for a task, which [`Store::spawn`] runs.
 pub type Calls = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Returns the time between permits, and how many are kept.
+/// Returns the time between permits, rounded up to keep to the rate, and how many are kept.
 pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
-    let micros = (1_000_000 / u64::from(rate.get())).max(1);
+    let micros = 1_000_000_u64.div_ceil(u64::from(rate.get()));
     (Duration::from_micros(micros), (rate.get() / 10).max(1))
 }
 

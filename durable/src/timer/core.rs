@@ -452,7 +452,9 @@ impl Core {
         | Settlement::Dead { error }
         | Settlement::Leave { error, .. } = &mut settlement
         {
-            *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
+            // No store takes NUL, and the other one is the first of `MOVED`.
+            let is_kept = |character: &char| !['\0', '\u{1}'].contains(character);
+            *error = error.chars().filter(is_kept).take(MAX_ERROR).collect();
         }
         self.settle(record.claim(), settlement, false);
     }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store};
+use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
 
 use crate::Failure;
 
@@ -42,8 +42,10 @@ impl Target {
         if is_read {
             return Ok(SqliteStore::open_read_only(path)?);
         }
-        // `open` would create the file.
-        path.metadata()?;
+        // `open` would make a store of a file that is missing or empty, such as that of the lock.
+        if path.metadata()?.len() == 0 {
+            return Err(StoreError::new(StoreErrorReason::Corrupt).into());
+        }
         Ok(SqliteStore::open(path)?)
     }
 

@@ -254,6 +254,10 @@ fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         assert!(!missing.exists() && output.stdout.is_empty(), "{output:?}");
     }
+    let empty = folder.path().join("timeouts.db-lock");
+    std::fs::write(&empty, b"").expect("write");
+    let output = run(Some(&empty), &["pause", "mail"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
     for arguments in [
         &[][..],
         &["requeue"],

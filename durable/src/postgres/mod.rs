@@ -761,17 +761,8 @@ impl Store for PostgresStore {
         if !after.get::<_, bool>(2) {
             return Ok(None);
         }
-        let (mut records, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
-        for row in &rows {
-            match read_row(row) {
-                Ok(record) => records.push(record),
-                // SQL wrote it. As a dead timeout, it does not block the others.
-                Err(_) => unreadable.push(row.get::<_, i64>(3)),
-            }
-        }
-        if !unreadable.is_empty() {
-            lane.query(sql::BURY, values![id, unreadable]).await.map_err(unknown)?;
-        }
+        let records: StoreResult<Vec<_>> = rows.iter().map(read_row).collect();
+        let mut records = records.map_err(unknown)?;
         records.sort_unstable_by(Record::by_time);
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))

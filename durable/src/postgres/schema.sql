@@ -29,7 +29,9 @@ CREATE TABLE {schema}.timeouts (
     state smallint NOT NULL DEFAULT 0,
     begun boolean NOT NULL DEFAULT false,
     previous smallint NOT NULL DEFAULT 0,
-    repeat text CHECK (repeat ~ '^(all|once|skip) (every [1-9][0-9]{3,17}|cron [^ ]+ .+)$'),
+    repeat text CHECK (CASE WHEN repeat ~ '^(all|once|skip) every [1-9][0-9]{3,17}$'
+        THEN split_part(repeat, ' ', 3)::bigint <= 253402300799999999
+        ELSE repeat ~ '^(all|once|skip) cron [^ ]+ .+$' END),
     error text,
     payload bytea NOT NULL CHECK (octet_length(payload) <= 1048576),
     queue text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(queue) <= 64),

@@ -144,13 +144,6 @@ pub(super) const CLAIM: &str = "
     FROM fitting WHERE t.ctid = fitting.spot
     RETURNING {columns}";
 
-/// Makes records dead that this worker has claimed and cannot read.
-pub(super) const BURY: &str = "
-    UPDATE {schema}.timeouts SET
-        state = 3, worker = NULL, begun = false, token = nextval('{schema}.token'), repeat = NULL,
-        error = concat('the record cannot be read, with the rule: ', repeat)
-    WHERE worker = $1 AND token = ANY($2)";
-
 pub(super) const AFTER_CLAIM: &str = "
     SELECT
         (SELECT min(t.next_at) FROM unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (

@@ -513,7 +513,8 @@ impl DurableTimer {
     /// `delaywheel_durable_`. Call it as often as they are collected. Does not ask the store.
     ///
     /// The lateness and the latency of the store are also histograms, in seconds and to two digits.
-    /// Each call adds the durations since the last one.
+    /// Each call adds the durations since the last one. Several timers of a process publish the
+    /// same names: give each a recorder that adds a label, by `metrics::with_local_recorder`.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         self.core.counters.publish();

@@ -121,6 +121,11 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
     assert_eq!(begin(store, &claims[2..]), [Begun::Busy]);
     write(store, Command::Settle(claims[0].clone(), Settlement::Done));
     assert_eq!(begin(store, &claims[2..]), [Begun::Begun]);
+    // Another attempt is not early either, though the clock has stepped back.
+    let retry = Settlement::Retry { at: WallTime::MIN, error: String::new() };
+    write(store, Command::Settle(claims[2].clone(), retry));
+    let record = store.get(&id("c")).block_on().expect("get").expect("kept");
+    assert_eq!(record.next, record.due);
 }
 
 /// A worker claims a timeout that was moved, and still holds the claim from before.

@@ -110,13 +110,17 @@ fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
     let unseen = old.attempt - u32::from(old.state == State::Delivering);
     let old = pending(old, token);
     let failed = |error: &String| Record { error: Some(error.clone()), ..old.clone() };
+    // If the clock has stepped back, `at` may be before the due time.
+    let later = |at: WallTime| at.max(old.due);
     Change::Put(match settlement {
         Settlement::Done => return Change::Remove,
-        Settlement::Retry { at, error } => Record { next: *at, ..failed(error) },
+        Settlement::Retry { at, error } => Record { next: later(*at), ..failed(error) },
         Settlement::Dead { error } => Record { state: State::Dead, ..failed(error) },
         Settlement::Again(due) => Record { due: *due, next: *due, attempt: 0, error: None, ..old },
         Settlement::Release => Record { attempt: unseen, ..old },
-        Settlement::Leave { at, error } => Record { attempt: unseen, next: *at, ..failed(error) },
+        Settlement::Leave { at, error } => {
+            Record { attempt: unseen, next: later(*at), ..failed(error) }
+        }
     })
 }
 

@@ -6,11 +6,12 @@
 //! Slots live in segments of a fixed length, so growth copies no value. Only the first segment
 //! starts small and grows by factors of four up to that length.
 //!
-//! After a burst, most slots are vacant, but nearly every segment has a value. A *sweep* visits all
-//! segments. It frees those without values, and *packs* sparse ones if their values are large: the
-//! values move into a short list. A bit for each slot of the segment shows whether its value is in
-//! the list, so the slot keeps its number and its key. [`Slab::shrink`] sweeps all segments in one
-//! call. A slab that grows restores the vacant slots of these segments before it adds others.
+//! After a burst, most slots are vacant, but nearly every segment has a value. A segment without
+//! values can be freed, and a sparse one with large values *packed*: they move into a short list. A
+//! bit for each slot of the segment shows whether its value is in the list, so the slot keeps its
+//! number and its key. [`Slab::shrink`] does this for all segments, and [`Slab::free_sparse`] for
+//! one from which a value was removed. A slab that grows restores these segments before it adds
+//! others.
 //!
 //! A [`Key`] is the index of a slot and the generation of its value. Removing a value starts the
 //! next generation, so a key whose value was removed is dead for good. A slot that has used up its
@@ -18,13 +19,13 @@
 
 mod segments;
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::{
-    fmt, mem,
+    fmt, iter, mem,
     num::{NonZeroU32, NonZeroU64},
 };
 
-use self::segments::{Elsewhere, Packed, SEGMENT, Segments, Slot, here};
+use self::segments::{LAST, SEGMENT, Segment, Slot};
 
 /// Key of one timeout in one wheel.
 ///
@@ -84,11 +85,11 @@ impl fmt::Debug for Key {
 
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
-/// The most occupied slots, in quarters of a segment, with which [`Slab::shrink`] packs it.
-const QUARTERS_ON_REQUEST: usize = 3;
+/// The most values, in quarters of the slots, with which [`Slab::shrink`] packs a segment.
+const QUARTERS: usize = 3;
 
-/// The same for a sweep in steps beside other calls.
-const QUARTERS_IN_STEPS: usize = 2;
+/// Vacant slots of a slab that [`Slab::free_sparse`] keeps.
+const SPARE: usize = 2 * SEGMENT;
 
 /// Slots of at most this many bytes are not packed: a wheel's records take as much.
 const UNPACKED: usize = 32;
@@ -102,19 +103,18 @@ pub(crate) const END: u32 = u32::MAX << 20;
 /// Values in numbered slots.
 #[derive(Debug)]
 pub(crate) struct Slab<V> {
-    /// The segments. The first may be shorter than `SEGMENT`. Freed segments are empty here, and so
-    /// are those in `elsewhere`.
-    segments: Segments<V>,
-    elsewhere: Elsewhere<V>,
-    /// Number of empty segments, which return before the slab gets another.
-    holes: usize,
-    /// First slot of the list of vacant slots, or `END`. The list has no slots of `elsewhere`.
-    vacant: u32,
+    /// The segments. Only the first may be shorter than `SEGMENT`.
+    segments: Vec<Segment<V>>,
+    /// First segment of the list of those with vacant slots, or `LAST`. A segment that is closed
+    /// stays in this list until it would be the first.
+    open: usize,
+    /// First segment of the list of other closed ones, or `LAST`.
+    closed: usize,
     len: u32,
+    /// Number of slots, without the vacant ones of closed segments.
+    room: usize,
     /// First generation of a new slot. It is above those of all dead keys in freed slots.
     first_generation: NonZeroU32,
-    /// The greatest generation that any slot has reached.
-    newest: NonZeroU32,
 }
 
 impl<V> Slab<V> {
@@ -125,12 +125,11 @@ impl<V> Slab<V> {
     const fn starting_at(generation: NonZeroU32) -> Self {
         Self {
             segments: Vec::new(),
-            elsewhere: Elsewhere { packed: Vec::new(), unswept: Vec::new() },
-            holes: 0,
-            vacant: END,
+            open: LAST,
+            closed: LAST,
             len: 0,
+            room: 0,
             first_generation: generation,
-            newest: generation,
         }
     }
 
@@ -146,22 +145,16 @@ impl<V> Slab<V> {
         self.len == 0
     }
 
-    /// Returns whether a slot is vacant.
-    #[inline]
-    pub(crate) const fn has_room(&self) -> bool {
-        self.vacant != END
-    }
-
     /// Adds slots if none is vacant; returns `false` if all indices are in use. *O*(1), amortized.
     #[inline]
     pub(crate) fn make_room(&mut self) -> bool {
-        self.has_room() || self.grow()
+        self.open != LAST || self.grow()
     }
 
-    /// Returns the slot that the next value gets. The slab must have room.
+    /// Returns the slot that the next value gets; `END` if the slab has no room.
     #[inline]
-    pub(crate) const fn vacant(&self) -> u32 {
-        self.vacant
+    pub(crate) fn vacant(&self) -> u32 {
+        self.segments.get(self.open).map_or(END, |segment| segment.vacant)
     }
 
     /// Adds a value with its tag; `None` if all indices are in use. *O*(1), amortized.
@@ -173,28 +166,30 @@ impl<V> Slab<V> {
     /// Adds a value with its tag. The slab must have room.
     #[inline]
     pub(crate) fn fill(&mut self, tag: u32, value: V) -> Key {
-        let index = self.vacant;
-        let segment = self.segments.get_mut(index as usize / SEGMENT);
-        let slot = segment.and_then(|segment| segment.get_mut(index as usize % SEGMENT));
-        let Some(&mut Slot::Vacant { generation: Some(generation), next }) = slot else {
-            unreachable!("only vacant slots are listed")
-        };
-        if let Some(slot) = slot {
-            *slot = Slot::Occupied { generation, tag, value };
-        }
-        self.vacant = next;
+        let Some(segment) = self.segments.get_mut(self.open) else { no_room() };
+        let index = segment.vacant;
+        let Some(slot) = segment.slots.get_mut(index as usize % SEGMENT) else { no_room() };
+        let &mut Slot::Vacant { generation: Some(generation), next } = slot else { no_room() };
+        *slot = Slot::Occupied { generation, tag, value };
+        segment.vacant = next;
+        segment.len += 1;
         self.len += 1;
+        if next == END {
+            self.open = segment.next;
+            self.skip_closed();
+        }
         Key::new(index, generation)
     }
 
     /// Removes the value of a slot, if it has the key `only`, or whatever its key. Returns the key,
     /// the tag and the value; `None` if there is none such.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a value that a call returns is copied once more")]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32, only: Option<Key>) -> Option<(Key, u32, V)> {
-        let Self { segments, elsewhere, vacant, .. } = self;
-        let segment = segments.get_mut(index as usize / SEGMENT)?;
-        let (slot, is_here) = match segment.get_mut(index as usize % SEGMENT) {
-            None if Self::PACKS => (elsewhere.slot_mut(index)?, false),
+        let number = index as usize / SEGMENT;
+        let segment = self.segments.get_mut(number)?;
+        let (slot, is_here) = match segment.slots.get_mut(index as usize % SEGMENT) {
+            None if Self::PACKS => (segment.packed.as_mut()?.slot_mut(index)?, false),
             slot => (slot?, true),
         };
         let &mut Slot::Occupied { generation, .. } = slot else { return None };
@@ -204,9 +199,16 @@ impl<V> Slab<V> {
             return None;
         }
         let following = NonZeroU32::new(key.generation().wrapping_add(1));
-        let is_listed = is_here && following.is_some();
-        let next = if is_listed { mem::replace(vacant, index) } else { END };
-        self.newest = self.newest.max(following.unwrap_or(generation));
+        let mut next = END;
+        if is_here && following.is_some() {
+            next = mem::replace(&mut segment.vacant, index);
+            if next == END {
+                segment.next = mem::replace(&mut self.open, number);
+            }
+        } else if !is_here {
+            self.room -= 1;
+        }
+        segment.len -= 1;
         self.len -= 1;
         match mem::replace(slot, Slot::Vacant { generation: following, next }) {
             Slot::Occupied { tag, value, .. } => Some((key, tag, value)),
@@ -324,213 +326,143 @@ impl<V> Slab<V> {
     #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past `END`")]
     pub(crate) fn slots(&self) -> u32 {
         let Some(last) = self.segments.last() else { return 0 };
-        // The last one is not empty, unless it is packed or to be swept.
-        let last = if last.is_empty() { SEGMENT } else { last.len() };
+        let last = if last.is_closed() { SEGMENT } else { last.slots.len() };
         ((self.segments.len() - 1) * SEGMENT + last) as u32
     }
 
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<V>> {
-        match self.segments.get(index as usize / SEGMENT)?.get(index as usize % SEGMENT) {
-            None if Self::PACKS => self.elsewhere.slot(index),
+        let segment = self.segments.get(index as usize / SEGMENT)?;
+        match segment.slots.get(index as usize % SEGMENT) {
+            None if Self::PACKS => segment.packed.as_ref()?.slot(index),
             slot => slot,
         }
     }
 
     #[inline]
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<V>> {
-        match self.segments.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT) {
-            None if Self::PACKS => self.elsewhere.slot_mut(index),
+        let segment = self.segments.get_mut(index as usize / SEGMENT)?;
+        match segment.slots.get_mut(index as usize % SEGMENT) {
+            None if Self::PACKS => segment.packed.as_mut()?.slot_mut(index),
             slot => slot,
         }
     }
 
-    /// Whether a sweep packs sparse segments.
+    /// Whether sparse segments are packed.
     const PACKS: bool = size_of::<Slot<V>>() > UNPACKED;
 
-    /// Adds vacant slots: more of the first segment, those of an empty one, or a segment. Returns
+    /// Moves closed segments from the front of the list of open ones to that of closed ones.
+    #[inline]
+    fn skip_closed(&mut self) {
+        while let Some(first) = self.segments.get_mut(self.open) {
+            if !first.is_closed() {
+                break;
+            }
+            let next = mem::replace(&mut first.next, self.closed);
+            self.closed = mem::replace(&mut self.open, next);
+        }
+    }
+
+    /// Adds vacant slots: those of a closed segment, more of the first one, or a segment. Returns
     /// `false` if that would take indices from [`END`] on.
     #[cold]
     fn grow(&mut self) -> bool {
-        self.sweep_one(QUARTERS_IN_STEPS);
-        if self.has_room() {
-            return true;
-        }
-        let unswept = self.elsewhere.unswept.len();
-        let hole = || self.segments[unswept..].iter().position(|segment| segment.is_empty());
-        let hole = if self.holes > 0 { hole().map(|hole| unswept + hole) } else { None };
-        let number = match (hole, &*self.segments) {
-            (Some(hole), _) => hole,
-            // In a sweep, the slots of this segment may be in `unswept`, and its place here empty.
-            (None, [first]) if first.len() < SEGMENT && unswept == 0 => 0,
-            (None, all) => all.len(),
-        };
-        if number >= END as usize / SEGMENT {
+        let (mut number, mut len) = (self.segments.len(), SEGMENT);
+        if let Some(closed) = self.segments.get(self.closed) {
+            number = mem::replace(&mut self.closed, closed.next);
+        } else if number == 1 && self.segments[0].slots.len() < SEGMENT {
+            (number, len) = (0, SEGMENT.min(self.segments[0].slots.len() * 4));
+        } else if number == END as usize / SEGMENT {
             return false;
+        } else {
+            len = if number == 0 { FIRST } else { SEGMENT };
+            self.segments.push(Segment::new());
         }
-        if number == self.segments.len() {
-            self.segments.push(Box::default());
-        }
-        let mut slots = mem::take(&mut self.segments[number]).into_vec();
-        let present = slots.len();
-        let len = match present {
-            0 if self.segments.len() == 1 && hole.is_none() => FIRST,
-            0 => SEGMENT,
-            _ => SEGMENT.min(present * 4),
-        };
-        let generation = Some(self.first_generation);
-        slots.reserve_exact(len - present);
-        slots.resize_with(len, || Slot::Vacant { generation, next: END });
-        if let Some(packed) = self.elsewhere.packed.get_mut(number).and_then(Option::take) {
-            for (offset, slot) in packed.into_slots() {
-                slots[offset] = slot;
-            }
-        }
-        self.segments[number] = slots.into();
-        self.holes -= usize::from(hole.is_some());
-        self.list(number);
+        let segment = &mut self.segments[number];
+        self.room -= segment.room();
+        segment.open(number, len, self.first_generation);
+        self.room += segment.room();
+        segment.next = mem::replace(&mut self.open, number);
         true
-    }
-
-    /// Lists the vacant slots of a segment, except retired ones.
-    #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
-    fn list(&mut self, number: usize) {
-        for (offset, slot) in self.segments[number].iter_mut().enumerate().rev() {
-            if let Slot::Vacant { generation: Some(_), next } = slot {
-                *next = mem::replace(&mut self.vacant, (number * SEGMENT + offset) as u32);
-            }
-        }
     }
 
     /// Frees the segments that hold no value, and packs the sparse ones. *O*(slots).
     ///
-    /// New slots start with the greatest generation of the freed ones, so dead keys stay dead. A
-    /// segment stays if it has used more than half of all generations.
+    /// New slots start with the greatest generation of the freed ones, so dead keys stay dead.
     pub(crate) fn shrink(&mut self) {
-        while self.sweep_one(QUARTERS_ON_REQUEST) {}
-        self.begin_sweep();
-        while self.sweep_one(QUARTERS_ON_REQUEST) {}
+        (0..self.segments.len()).for_each(|number| self.free(number, QUARTERS));
+        let last = self.segments.iter().rposition(|segment| segment.held() > 0);
+        self.segments.truncate(last.map_or(0, |last| last + 1));
         self.segments.shrink_to_fit();
-        self.elsewhere.packed.shrink_to_fit();
+        (self.open, self.closed) = (LAST, LAST);
+        for (number, segment) in self.segments.iter_mut().enumerate().rev() {
+            if segment.is_closed() {
+                segment.next = mem::replace(&mut self.closed, number);
+            } else if segment.vacant != END {
+                segment.next = mem::replace(&mut self.open, number);
+            }
+        }
     }
 
-    /// Begins a sweep from the last segment to the first, with a new list of vacant slots. Takes
-    /// time for each segment.
-    pub(crate) fn begin_sweep(&mut self) {
-        debug_assert!(self.elsewhere.unswept.is_empty(), "a sweep is in progress");
-        let mut empty = Vec::new();
-        empty.resize_with(self.segments.len(), Box::default);
-        self.elsewhere.unswept = mem::replace(&mut self.segments, empty);
-        self.vacant = END;
-    }
-
-    /// Sweeps the next segment. Returns `false` if there is none.
+    /// Frees or packs the segment of a removed value, if at most a quarter of its slots have values
+    /// and the slab has many vacant ones. *O*(1), amortized over the removals.
     #[cfg(feature = "std")]
-    pub(crate) fn sweep(&mut self) -> bool {
-        debug_assert!(Self::PACKS, "a lookup of small values skips what is not swept");
-        self.sweep_one(QUARTERS_IN_STEPS)
-    }
-
-    /// Sweeps the next segment: packs it if at most this many quarters of its slots have values.
-    /// Otherwise lists its vacant slots. Returns `false` if there is no next one.
-    fn sweep_one(&mut self, quarters: usize) -> bool {
-        let Some(segment) = self.elsewhere.unswept.pop() else { return false };
-        let number = self.elsewhere.unswept.len();
-        if number == 0 {
-            self.elsewhere.unswept = Vec::new();
-        }
-        let slots = match self.elsewhere.packed.get(number) {
-            Some(Some(packed)) => &packed.slots,
-            _ => &segment,
-        };
-        let (mut values, mut newest) = (0, NonZeroU32::MIN);
-        for slot in slots {
-            match slot {
-                Slot::Occupied { .. } => values += 1,
-                Slot::Vacant { generation, .. } => {
-                    newest = newest.max(generation.unwrap_or(NonZeroU32::MAX));
-                }
-            }
-        }
-        let is_sparse = values == 0 || Self::PACKS && values * 4 <= slots.len() * quarters;
-        if is_sparse && is_young(newest) {
-            self.first_generation = self.first_generation.max(newest);
-            self.holes += usize::from(!segment.is_empty());
-            self.pack(number, segment, values);
-        } else {
-            self.segments[number] = segment;
-            self.list(number);
-        }
-        true
-    }
-
-    /// Packs a segment, or frees it if it has no values.
-    fn pack(&mut self, number: usize, segment: Box<[Slot<V>]>, values: usize) {
-        let packed = &mut self.elsewhere.packed;
-        let before = packed.get_mut(number).and_then(Option::take);
-        if values > 0 {
-            if packed.len() <= number {
-                packed.resize_with(number + 1, || None);
-            }
-            let before = before.into_iter().flat_map(|packed| packed.into_slots());
-            let slots = segment.into_iter().enumerate().chain(before);
-            packed[number] = Some(Box::new(Packed::new(values, slots)));
-        } else if number + 1 == self.segments.len() {
-            self.segments.pop();
-            packed.truncate(number);
-            self.holes -= 1;
+    #[inline]
+    pub(crate) fn free_sparse(&mut self, index: u32) {
+        let number = index as usize / SEGMENT;
+        let is_closed = self.segments.get(number).is_some_and(Segment::is_closed);
+        if is_closed || self.room - self.len() > SPARE {
+            self.free(number, 1);
+            self.skip_closed();
         }
     }
 
-    /// Returns the slots of an empty slab, so that the caller can free them without a lock; dead
-    /// keys stay dead. *O*(1). `None` if there is a value, or if a slot has used more than half of
-    /// all generations.
-    #[cfg(any(feature = "std", test))]
-    pub(crate) fn take(&mut self) -> Option<Self> {
-        let is_free = self.is_empty() && is_young(self.newest);
-        is_free.then(|| mem::replace(self, Self::starting_at(self.newest)))
+    /// Closes a segment if at most this many quarters of its slots have values.
+    #[inline(never)]
+    fn free(&mut self, number: usize, quarters: usize) {
+        let segment = &mut self.segments[number];
+        let (held, values) = (segment.held(), usize::from(segment.len));
+        let is_sparse = values == 0 || Self::PACKS && values * 4 <= held * quarters;
+        // Without a vacant slot, it is not in the list of open ones, and nothing would be freed.
+        if is_sparse && (segment.vacant != END || segment.is_closed() && held > 0) {
+            self.room -= segment.room();
+            self.first_generation = self.first_generation.max(segment.close());
+            self.room += segment.room();
+        }
     }
 
-    /// Panics unless every slot is occupied, listed as vacant, retired, packed or to be swept.
-    /// *O*(slots).
+    /// Panics unless each segment with vacant slots is in the list of open ones, and each closed
+    /// one in one of the lists. *O*(slots).
     pub(crate) fn check_invariants(&self) {
-        let Elsewhere { packed, unswept } = &self.elsewhere;
-        let swept = &self.segments[unswept.len()..];
-        let holes = swept.iter().chain(unswept).filter(|segment| segment.is_empty()).count();
-        assert_eq!(holes, self.holes, "another number of segments is empty");
-        let (mut listed, mut index) = (0, self.vacant);
-        while let Some(slot) = self.slot(index) {
-            let Slot::Vacant { generation: Some(generation), next } = slot else {
-                panic!("slot {index} is listed as vacant")
-            };
-            assert!(*generation <= self.newest, "slot {index} is newer than {}", self.newest);
-            assert!(here(&self.segments, index).is_some(), "slot {index} is listed");
-            listed += 1;
-            index = *next;
-        }
-        assert_eq!(index, END, "the list of vacant slots leads out of the slab");
-        let vacant = |slot: &&Slot<V>| matches!(slot, Slot::Vacant { generation: Some(_), .. });
-        assert_eq!(
-            swept.iter().flatten().filter(vacant).count(),
-            listed,
-            "vacant slots are not listed"
-        );
-        assert_eq!(self.keys_from(0).count(), self.len(), "another number of slots is occupied");
-        for (number, packed) in packed.iter().enumerate() {
-            let segment = unswept.get(number).unwrap_or(&self.segments[number]);
-            assert!(packed.is_none() || segment.is_empty(), "segment {number} is packed and not");
-        }
+        let list = |first| {
+            let number = |&number: &usize| (number != LAST).then(|| self.segments[number].next);
+            iter::successors(Some(first), number).take_while(|&number| number != LAST)
+        };
+        let first = self.segments.get(self.open);
+        assert!(first.is_none_or(|first| !first.is_closed()), "a closed segment is the first");
+        let is_closed = |number: usize| self.segments[number].is_closed();
+        assert!(list(self.closed).all(is_closed), "an open segment is in the list of closed ones");
+        let mut listed: Vec<_> = list(self.open).chain(list(self.closed)).collect();
+        listed.sort_unstable();
+        let is_listed = |number: &usize| {
+            let segment = &self.segments[*number];
+            segment.check_invariants();
+            segment.is_closed() || segment.vacant != END
+        };
+        assert!((0..self.segments.len()).filter(is_listed).eq(listed), "a segment is not listed");
+        let room: usize = self.segments.iter().map(Segment::room).sum();
+        assert_eq!((self.keys_from(0).count(), room), (self.len(), self.room));
     }
+}
+
+#[cold]
+fn no_room() -> ! {
+    unreachable!("only vacant slots are listed")
 }
 
 #[cold]
 fn no_value(index: u32) -> ! {
     unreachable!("slot {index} is vacant")
-}
-
-/// Returns whether at most half of all generations are used up.
-const fn is_young(generation: NonZeroU32) -> bool {
-    generation.get() <= u32::MAX / 2
 }
 
 #[cfg(test)]
@@ -552,18 +484,14 @@ mod tests {
 
         /// Makes a vacant slot one that has had 2^31 values.
         pub(crate) fn wear(&mut self, index: u32) {
-            self.newest = NonZeroU32::new(u32::MAX / 2 + 1).unwrap();
-            let newest = self.newest;
             if let Some(Slot::Vacant { generation, .. }) = self.slot_mut(index) {
-                *generation = Some(newest);
+                *generation = NonZeroU32::new(u32::MAX / 2 + 1);
             }
         }
 
         /// Returns the number of slots that take memory.
         pub(crate) fn held(&self) -> usize {
-            let Elsewhere { packed, unswept } = &self.elsewhere;
-            let segments = self.segments.iter().chain(unswept).map(|segment| segment.len());
-            segments.chain(packed.iter().flatten().map(|packed| packed.slots.len())).sum()
+            self.segments.iter().map(Segment::held).sum()
         }
     }
 
@@ -581,7 +509,6 @@ mod tests {
         assert_ne!(next.index(), last.index());
         assert_eq!(slab.get(last), None);
         assert_eq!(take(&mut slab, next), Some((0, 2)));
-        assert!(slab.take().is_none(), "a retired slot would start again");
         slab.shrink();
         slab.check_invariants();
         assert_ne!(
@@ -599,11 +526,10 @@ mod tests {
             let crowd: Vec<_> = (0..8 * 1024).map(|value| slab.insert(0, value).unwrap()).collect();
             take(&mut slab, hot);
             assert!(crowd.into_iter().all(|key| take(&mut slab, key).is_some()));
-            assert!(slab.take().is_none(), "new slots would start at half of all generations");
             slab.shrink();
             slab.check_invariants();
             assert_eq!(slab.slots(), 1024);
-            assert!(is_young(slab.first_generation));
+            assert!(slab.first_generation.get() <= u32::MAX / 2);
         }
     }
 
@@ -635,7 +561,7 @@ mod tests {
                 slab.first_generation = NonZeroU32::MIN;
             }
             let (order, pause, others) = (random.u8(..3), 1 << random.u8(..11), random.u8(..4));
-            let count = random.usize(..6 * SEGMENT) >> random.u8(..8);
+            let count = random.usize(..16 * SEGMENT) >> random.u8(..8);
             while live.len() != count {
                 if (live.len() < count) ^ (random.u8(..8) < others) {
                     let tag = random.u32(..);
@@ -645,31 +571,23 @@ mod tests {
                 } else if let Some((index, (key, tag))) = pop(&mut live, order, &mut random) {
                     let removed = slab.remove(index, random.bool().then_some(key));
                     assert_eq!(removed, Some((key, tag, [tag.into(); WORDS])), "it is lost");
-                }
-                if packs && random.u32(..pause) == 0 && !slab.sweep_one(QUARTERS_IN_STEPS) {
-                    slab.begin_sweep();
+                    if random.u32(..pause) == 0 {
+                        slab.free_sparse(index);
+                    }
                 }
                 if random.u32(..1_000) == 0 {
                     slab.check_invariants();
                 }
             }
-            // Leaves a sweep as it is, or ends it and sweeps all segments.
-            let quarters = [0, QUARTERS_IN_STEPS, QUARTERS_ON_REQUEST][random.usize(..3)];
-            if quarters == QUARTERS_ON_REQUEST {
+            if random.bool() {
                 slab.shrink();
-            } else if quarters == QUARTERS_IN_STEPS && packs {
-                while slab.sweep_one(quarters) {}
-                slab.begin_sweep();
-                while slab.sweep_one(quarters) {}
+                let most = live.len() * 4 / QUARTERS + SEGMENT;
+                assert!(!packs || is_worn || slab.held() <= most, "{} slots", slab.held());
+            } else if packs && pause == 1 && !is_worn {
+                let most = live.len() * 4 + SPARE + SEGMENT;
+                assert!(slab.held() <= most, "{} slots for {}", slab.held(), live.len());
             }
             slab.check_invariants();
-            if quarters > 0 && packs && !is_worn {
-                let (held, mut packed) = (slab.held(), slab.elsewhere.packed.iter().flatten());
-                let most = live.len() * 4 / quarters + SEGMENT;
-                assert!(held <= most, "{held} slots for {}", live.len());
-                let is_sparse = |packed: &Packed<_>| packed.slots.len() * 4 <= SEGMENT * 3;
-                assert!(packed.all(|packed| is_sparse(packed)), "full ones stay");
-            }
             assert_eq!(slab.len(), live.len());
             assert!(slab.keys_from(0).eq(live.values().map(|(key, _)| *key)));
             for (&index, (key, tag)) in &mut live {
@@ -684,7 +602,6 @@ mod tests {
                 slab.at_mut(index)[0] ^= 1;
                 slab.get_mut(*key).unwrap()[1..].fill((*tag).into());
             }
-            assert!(slab.take().is_none_or(|taken| live.is_empty() && taken.is_empty()));
         }
         let is_live = |key: &Key| live.get(&key.index()).is_some_and(|(live, _)| live == key);
         assert!(used.iter().all(|key| slab.get_mut(*key).is_some() == is_live(key)));
@@ -715,7 +632,7 @@ mod tests {
         }
         slab.shrink();
         slab.check_invariants();
-        assert_eq!((slab.slots(), slab.segments.iter().flatten().count()), (3 * 1024, 2 * 1024));
+        assert_eq!((slab.slots(), slab.held()), (3 * 1024, 2 * 1024));
         let filled: Vec<_> =
             (0..1024).map(|value| slab.insert(0, value).unwrap().index()).collect();
         assert!(filled.into_iter().eq(1024..2048));

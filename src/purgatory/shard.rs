@@ -50,12 +50,6 @@ use crate::{
 /// Number of operations at once after which a shard frees its memory when the last of them ends.
 pub(super) const CROWD: usize = 1024;
 
-/// A shard with more operations than this at once also frees memory when two thirds have ended.
-const SWEPT: usize = 4 * CROWD;
-
-/// Operations that end for each step of a sweep, so that a hold is short.
-const PAUSE: usize = 32;
-
 /// Operations that a thread checks between two holds. There is almost always only one.
 pub(super) type OutBatch<O> = SmallVec<[Out<O>; 1]>;
 
@@ -111,12 +105,8 @@ pub(super) struct PurgatoryShard<K, O> {
     pub(super) decided: BTreeMap<Key, Completion>,
     /// The last number of an operation, a threshold or a pass.
     last_number: u64,
-    /// The greatest number of operations since the shard freed its memory, or began to; then at
-    /// least `CROWD + 1`.
+    /// The greatest number of operations since the shard freed all its memory.
     most: usize,
-    /// Whether a sweep is in progress, as far as its last step knew. Growth and `shrink` may have
-    /// ended it.
-    is_sweeping: bool,
 }
 
 /// Unlocks a shard, and drops what it must not drop under the lock.
@@ -144,7 +134,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         calls: Calls,
     ) -> Self {
         let lists = Lists::new(filter, limits, calls);
-        Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0, is_sweeping: false }
+        Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0 }
     }
 
     /// Begins the pass of a walk, unless it has begun.
@@ -316,9 +306,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         let Some(pending) = self.wheel.get(key) else { return Claim::Late };
         pending.leave(&mut self.lists, completion, now);
         let operation = self.wheel.cancel(key).and_then(|pending| pending.operation);
-        if self.wheel.len() % PAUSE == 0 {
-            self.free_memory_after_crowd();
-        }
+        self.free_memory(key);
         if operation.is_none() {
             self.decided.insert(key, completion);
         }
@@ -462,36 +450,21 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         Some(((at.is_some(), rank), key))
     }
 
-    /// Frees memory of the shard after most operations of a crowd have ended.
+    /// Frees memory beside an operation that has ended, and all after the last one of a crowd.
     #[inline]
-    fn free_memory_after_crowd(&mut self) {
-        if self.is_sweeping || self.most > CROWD && 3 * self.wheel.len() <= self.most {
-            self.free_memory();
+    fn free_memory(&mut self, ended: Key) {
+        self.wheel.free_sparse(ended);
+        if self.wheel.is_empty() && self.most > CROWD {
+            self.free_all();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn free_memory(&mut self) {
-        let Self { wheel, lists, most, is_sweeping, .. } = self;
-        if wheel.is_empty() && *most > CROWD {
-            let memory = (lists.take_memory(), wheel.take_memory());
-            lists.free_later(memory);
-            // The slots of the wheel may stay, and a sweep of them as well.
-            (*most, *is_sweeping) = (0, *is_sweeping && wheel.slots() > 0);
-        }
-        if !*is_sweeping && *most > SWEPT {
-            wheel.begin_sweep();
-            lists.keys.entries.begin_sweep();
-            lists.chunks.begin_sweep();
-            // Those that come from now on may be another crowd. At least `CROWD + 1`, so that the
-            // shard frees all memory when it empties, even if few operations are left now.
-            (*most, *is_sweeping) = (wheel.len().max(CROWD + 1), true);
-        }
-        if *is_sweeping {
-            // `|` and not `||`: each sweeps a segment.
-            *is_sweeping = wheel.sweep() | lists.keys.entries.sweep() | lists.chunks.sweep();
-        }
+    fn free_all(&mut self) {
+        let memory = (self.lists.take_memory(), self.wheel.take_memory());
+        self.lists.free_later(memory);
+        self.most = 0;
     }
 }
 
@@ -543,9 +516,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K,
             expired.push(Expired { key, deadline, value });
         }
         let is_drained = due.is_drained();
-        for _ in 0..(expired.len() - before).div_ceil(PAUSE) {
-            self.free_memory_after_crowd();
-        }
+        expired[before..].iter().for_each(|ended| self.free_memory(ended.key));
         is_drained
     }
 
@@ -651,7 +622,7 @@ mod tests {
     use super::*;
     use crate::{clock::ManualClock, purgatory::Purgatory, timer::Timer};
 
-    /// Large enough for a sweep to pack it.
+    /// Large enough to be packed.
     struct Never(#[expect(dead_code, reason = "only its size counts")] [u64; 4]);
 
     impl DelayedOperation<u64> for Never {
@@ -702,22 +673,17 @@ mod tests {
     }
 
     #[test]
-    fn crowds_of_a_shard_that_keeps_its_slots_sweep_them() {
+    fn a_crowd_frees_its_memory_but_a_slot_that_was_used_very_often() {
         let world = World::new();
         world.shard().state_mut().wheel = TimingWheel::worn();
         for count in [100_000, 5_001, 5_001] {
             world.cancel(world.watch(count, 1, 60));
-            let [held, _] = world.held();
-            assert!((1024..=8192).contains(&held), "{held} slots of {count}");
+            assert_eq!(world.held(), [1, 0]);
         }
-        // The crowd ended before its sweep, which goes on while operations come and go alone.
-        assert!(world.shard().state().is_sweeping);
-        (0..1_000).for_each(|_| world.cancel(world.watch(1, 1, 60)));
-        assert!(!world.shard().state().is_sweeping);
     }
 
     #[test]
-    fn a_crowd_that_comes_in_a_sweep_is_swept_as_well() {
+    fn a_crowd_that_comes_while_memory_is_freed_frees_its_own() {
         for shrinks in [false, true] {
             let world = World::new();
             let mut keys = world.watch(5_000, 1, 60);
@@ -733,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_that_expires_is_swept_as_well() {
+    fn a_crowd_that_expires_frees_its_memory() {
         let world = World::new();
         let (_, left) = (world.watch(16_000, 1, 1), world.watch(4_004, 1, 60));
         world.0.advance(Duration::from_secs(1));
@@ -742,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_crowd_frees_all_memory_even_after_a_sweep() {
+    fn the_last_of_a_crowd_frees_all_memory() {
         let world = World::new();
         world.cancel(world.watch(4_100, 2, 60));
         assert_eq!(world.held(), [0, 0]);

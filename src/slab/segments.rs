@@ -1,7 +1,9 @@
-//! Slots, and the segments in which they are: whole, packed, or not yet swept.
+//! The slots of a segment: whole, or packed.
 
 use alloc::{boxed::Box, vec::Vec};
-use core::num::NonZeroU32;
+use core::{iter, mem, num::NonZeroU32};
+
+use super::END;
 
 #[derive(Debug)]
 pub(super) enum Slot<V> {
@@ -10,8 +12,8 @@ pub(super) enum Slot<V> {
         tag: u32,
         value: V,
     },
-    /// `next` is the next slot in the list of vacant slots. A retired slot has no generation and is
-    /// in no list.
+    /// `next` is the next slot in the segment's list of vacant slots. A retired slot has no
+    /// generation and is not listed.
     Vacant {
         generation: Option<NonZeroU32>,
         next: u32,
@@ -23,18 +25,101 @@ const _: () = assert!(size_of::<Slot<u64>>() == 16, "a slot takes one word besid
 /// Slots of a segment: 16 KiB if a value takes 8 bytes.
 pub(super) const SEGMENT: usize = 1 << 10;
 
-pub(super) type Segments<V> = Vec<Box<[Slot<V>]>>;
+/// The end of a list of segments.
+pub(super) const LAST: usize = usize::MAX;
 
-/// Packed segments, and those that a sweep has not reached. Empty in most slabs.
+/// A segment of slots. It is *closed* when it is packed, or freed.
 #[derive(Debug)]
-pub(super) struct Elsewhere<V> {
-    /// The packed segments, by number.
-    pub(super) packed: Vec<Option<Box<Packed<V>>>>,
-    /// The segments that a sweep has not reached, from the first one on.
-    pub(super) unswept: Segments<V>,
+pub(super) struct Segment<V> {
+    /// Empty if the segment is closed.
+    pub(super) slots: Box<[Slot<V>]>,
+    /// What a closed segment keeps.
+    pub(super) packed: Option<Box<Packed<V>>>,
+    /// The next segment in a list of the slab, or `LAST`.
+    pub(super) next: usize,
+    /// First slot of the list of vacant slots, or `END`. It has no slots of a closed segment.
+    pub(super) vacant: u32,
+    /// Number of values.
+    pub(super) len: u16,
 }
 
-/// The slots of a sparse segment that had values when it was packed.
+impl<V> Segment<V> {
+    pub(super) fn new() -> Self {
+        Self { slots: Box::default(), packed: None, next: LAST, vacant: END, len: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn is_closed(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Returns the number of slots that take memory.
+    pub(super) fn held(&self) -> usize {
+        self.packed.as_ref().map_or(self.slots.len(), |packed| packed.slots.len())
+    }
+
+    /// Returns the number of slots, without the vacant ones of a closed segment.
+    pub(super) fn room(&self) -> usize {
+        if self.is_closed() { self.len.into() } else { self.slots.len() }
+    }
+
+    /// Opens the segment, or makes it longer, and lists its vacant slots. New ones have this
+    /// generation.
+    #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
+    pub(super) fn open(&mut self, number: usize, len: usize, generation: NonZeroU32) {
+        let new = || Slot::Vacant { generation: Some(generation), next: END };
+        let mut slots: Box<_> = iter::repeat_with(new).take(len).collect();
+        self.take_slots().for_each(|(offset, slot)| slots[offset] = slot);
+        for (offset, slot) in slots.iter_mut().enumerate().rev() {
+            if let Slot::Vacant { generation: Some(_), next } = slot {
+                *next = mem::replace(&mut self.vacant, (number * SEGMENT + offset) as u32);
+            }
+        }
+        self.slots = slots;
+    }
+
+    /// Closes the segment: packs it, or frees it if it has no values. Returns the greatest
+    /// generation of a freed slot. A vacant slot that has used more than half of all generations
+    /// stays, and retires.
+    pub(super) fn close(&mut self) -> NonZeroU32 {
+        let mut newest = NonZeroU32::MIN;
+        let kept = self.take_slots().filter_map(|(offset, slot)| match slot {
+            Slot::Vacant { generation: Some(young), .. } if young.get() <= u32::MAX / 2 => {
+                newest = newest.max(young);
+                None
+            }
+            Slot::Vacant { .. } => Some((offset, Slot::Vacant { generation: None, next: END })),
+            occupied @ Slot::Occupied { .. } => Some((offset, occupied)),
+        });
+        let packed = Packed::new(self.len, kept);
+        self.packed = (!packed.slots.is_empty()).then(|| Box::new(packed));
+        self.vacant = END;
+        newest
+    }
+
+    /// Takes the slots, with their offsets in order.
+    fn take_slots(&mut self) -> impl Iterator<Item = (usize, Slot<V>)> + use<V> {
+        let packed = self.packed.take().into_iter().flat_map(|packed| packed.into_slots());
+        packed.chain(mem::take(&mut self.slots).into_iter().enumerate())
+    }
+
+    /// Panics unless the vacant slots are listed, except retired ones.
+    pub(super) fn check_invariants(&self) {
+        let (mut listed, mut index) = (0, self.vacant);
+        while index != END {
+            let slot = &self.slots[index as usize % SEGMENT];
+            let Slot::Vacant { generation: Some(_), next } = slot else {
+                panic!("slot {index} is listed as vacant")
+            };
+            (listed, index) = (listed + 1, *next);
+        }
+        let vacant = |slot: &&Slot<V>| matches!(slot, Slot::Vacant { generation: Some(_), .. });
+        assert_eq!(self.slots.iter().filter(vacant).count(), listed, "vacant slots are not listed");
+        assert!(self.is_closed() || self.packed.is_none(), "a segment is packed and not");
+    }
+}
+
+/// The slots of a closed segment that had values when it was packed, or are retired.
 #[derive(Debug)]
 pub(super) struct Packed<V> {
     pub(super) slots: Box<[Slot<V>]>,
@@ -44,10 +129,10 @@ pub(super) struct Packed<V> {
 }
 
 impl<V> Packed<V> {
-    /// Packs the occupied slots among `all`, which are in the order of their offsets.
-    pub(super) fn new(values: usize, all: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
-        let (mut slots, mut words) = (Vec::with_capacity(values), [(0, 0); SEGMENT / 64]);
-        for (offset, slot) in all.filter(|(_, slot)| matches!(slot, Slot::Occupied { .. })) {
+    /// Packs slots, which are in the order of their offsets.
+    fn new(values: u16, kept: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
+        let (mut slots, mut words) = (Vec::with_capacity(values.into()), [(0, 0); SEGMENT / 64]);
+        for (offset, slot) in kept {
             words[offset / 64].0 |= 1_u64 << (offset % 64);
             slots.push(slot);
         }
@@ -61,48 +146,30 @@ impl<V> Packed<V> {
         Self { slots: slots.into(), words }
     }
 
-    /// Returns the position of a slot; `None` if it was vacant.
-    pub(super) fn position(&self, index: u32) -> Option<usize> {
+    /// Returns the position of a slot; `None` if it was not kept.
+    fn position(&self, index: u32) -> Option<usize> {
         let offset = index as usize % SEGMENT;
         let (bits, before) = self.words[offset / 64];
         let bit = 1 << (offset % 64);
         (bits & bit != 0).then(|| usize::from(before) + (bits & (bit - 1)).count_ones() as usize)
     }
 
-    /// Returns the slots, with their offsets in the segment.
-    pub(super) fn into_slots(self) -> impl Iterator<Item = (usize, Slot<V>)> {
-        let words = self.words;
-        let is_here = move |offset: &usize| words[offset / 64].0 >> (offset % 64) & 1 != 0;
-        (0..SEGMENT).filter(is_here).zip(self.slots)
-    }
-}
-
-/// Returns a slot of a segment that is not packed.
-#[inline]
-pub(super) fn here<V>(segments: &[Box<[Slot<V>]>], index: u32) -> Option<&Slot<V>> {
-    segments.get(index as usize / SEGMENT)?.get(index as usize % SEGMENT)
-}
-
-impl<V> Elsewhere<V> {
-    /// Returns a slot of a packed segment, or of an unswept one; `None` for a vacant slot of a
-    /// packed segment.
     #[cold]
     #[inline(never)]
     pub(super) fn slot(&self, index: u32) -> Option<&Slot<V>> {
-        match self.packed.get(index as usize / SEGMENT) {
-            Some(Some(packed)) => packed.position(index).map(|position| &packed.slots[position]),
-            _ => here(&self.unswept, index),
-        }
+        self.position(index).map(|position| &self.slots[position])
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<V>> {
-        match self.packed.get_mut(index as usize / SEGMENT) {
-            Some(Some(packed)) => {
-                packed.position(index).map(|position| &mut packed.slots[position])
-            }
-            _ => self.unswept.get_mut(index as usize / SEGMENT)?.get_mut(index as usize % SEGMENT),
-        }
+        self.position(index).map(|position| &mut self.slots[position])
+    }
+
+    /// Returns the slots, with their offsets in the segment.
+    fn into_slots(self) -> impl Iterator<Item = (usize, Slot<V>)> {
+        let words = self.words;
+        let is_here = move |offset: &usize| words[offset / 64].0 >> (offset % 64) & 1 != 0;
+        (0..SEGMENT).filter(is_here).zip(self.slots)
     }
 }

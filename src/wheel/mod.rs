@@ -64,7 +64,7 @@ use self::{
 pub use crate::slab::Key;
 use crate::{
     error::{BuildError, InsertError},
-    slab::Slab,
+    slab::{END, Slab},
     tick::Tick,
 };
 
@@ -164,9 +164,10 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
-        if self.values.has_room() && !self.is_full() && self.expired_to >= self.now {
+        let slot = self.values.vacant();
+        if slot != END && !self.is_full() && self.expired_to >= self.now {
             let Self { values, buckets, expired_to, .. } = self;
-            let (deadline, slot) = (deadline.max(*expired_to), values.vacant());
+            let deadline = deadline.max(*expired_to);
             if let Some(position) = buckets.place_quickly(*expired_to, deadline, slot) {
                 return Ok(values.fill(position, value));
             }
@@ -438,29 +439,21 @@ impl<T> TimingWheel<T> {
         self.buckets.shrink();
     }
 
-    /// Begins a sweep, which frees memory of removed values, but not of records.
+    /// Frees memory of values beside a removed one, but not of records, if few are left there.
     #[cfg(feature = "std")]
-    pub(crate) fn begin_sweep(&mut self) {
-        self.values.begin_sweep();
+    #[inline]
+    pub(crate) fn free_sparse(&mut self, removed: Key) {
+        self.values.free_sparse(removed.index());
     }
 
-    /// Sweeps the next segment. Returns `false` if there is none.
+    /// Frees the slots of an empty wheel, and takes its other memory, so that the caller can free
+    /// it without a lock. Dead keys stay dead. *O*(slots).
     #[cfg(feature = "std")]
-    pub(crate) fn sweep(&mut self) -> bool {
-        self.values.sweep()
-    }
-
-    /// Takes the memory of an empty wheel, so that the caller can free it without a lock. Dead keys
-    /// stay dead. *O*(1).
-    ///
-    /// Once a slot has had 2^31 timeouts, the slots stay: they keep dead keys dead.
-    #[cfg(feature = "std")]
-    pub(crate) fn take_memory(&mut self) -> Self {
+    pub(crate) fn take_memory(&mut self) -> impl Send + use<T> {
         debug_assert!(self.is_empty(), "a timeout would be lost");
-        let values = self.values.take().unwrap_or_else(Slab::new);
+        self.values.shrink();
         let empty = Buckets::new(self.buckets.geometry.clone());
-        let buckets = core::mem::replace(&mut self.buckets, empty);
-        Self { values, buckets, ..*self }
+        core::mem::replace(&mut self.buckets, empty)
     }
 
     /// Returns whether the wheel takes no other timeout.
@@ -610,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_were_used_very_often_stay_when_the_memory_is_taken() {
+    fn a_slot_that_was_used_very_often_retires_when_the_memory_is_taken() {
         type Large = [u64; 5];
         let mut wheel = TimingWheel::<Large>::worn();
         let mut dead = alloc::vec::Vec::new();
@@ -619,10 +612,8 @@ mod tests {
             let keys: alloc::vec::Vec<_> = (0..5000).map(insert).collect();
             assert!(keys.iter().all(|&key| wheel.cancel(key).is_some()));
             dead.extend(keys);
-            let slots = wheel.slots();
-            let memory = wheel.take_memory();
-            assert_eq!(memory.slots(), 0);
-            assert_eq!(wheel.slots(), slots, "to visit them all would take too long");
+            drop(wheel.take_memory());
+            assert_eq!(wheel.held(), 1);
             wheel.check_invariants();
             assert_eq!(wheel.next_expiration(), None);
         }

@@ -15,7 +15,7 @@
 //!
 //! A [`Key`] is the index of a slot and the generation of its value. Removing a value starts the
 //! next generation, so a key whose value was removed is dead for good. A slot that has used up its
-//! generations is retired.
+//! generations is retired. A closed segment remembers the greatest generation of its freed slots.
 
 mod segments;
 
@@ -113,7 +113,8 @@ pub(crate) struct Slab<V> {
     len: u32,
     /// Number of slots, without the vacant ones of closed segments.
     room: usize,
-    /// First generation of a new slot. It is above those of all dead keys in freed slots.
+    /// First generation of a new segment. It is above those of all dead keys of segments that have
+    /// gone.
     first_generation: NonZeroU32,
 }
 
@@ -368,19 +369,23 @@ impl<V> Slab<V> {
     #[cold]
     fn grow(&mut self) -> bool {
         let (mut number, mut len) = (self.segments.len(), SEGMENT);
+        // A closed one without a generation gets no other slot.
+        while self.segments.get(self.closed).is_some_and(|closed| closed.generation.is_none()) {
+            self.closed = self.segments[self.closed].next;
+        }
         if let Some(closed) = self.segments.get(self.closed) {
             number = mem::replace(&mut self.closed, closed.next);
-        } else if number == 1 && self.segments[0].slots.len() < SEGMENT {
+        } else if number == 1 && (1..SEGMENT).contains(&self.segments[0].slots.len()) {
             (number, len) = (0, SEGMENT.min(self.segments[0].slots.len() * 4));
         } else if number == END as usize / SEGMENT {
             return false;
         } else {
             len = if number == 0 { FIRST } else { SEGMENT };
-            self.segments.push(Segment::new());
+            self.segments.push(Segment::new(self.first_generation));
         }
         let segment = &mut self.segments[number];
         self.room -= segment.room();
-        segment.open(number, len, self.first_generation);
+        segment.open(number, len);
         self.room += segment.room();
         segment.next = mem::replace(&mut self.open, number);
         true
@@ -388,11 +393,17 @@ impl<V> Slab<V> {
 
     /// Frees the segments that hold no value, and packs the sparse ones. *O*(slots).
     ///
-    /// New slots start with the greatest generation of the freed ones, so dead keys stay dead.
+    /// Removes free segments from the end. New ones start with their greatest generation, so dead
+    /// keys stay dead. A free one stays if it has used more than half of all generations: the next
+    /// ones would start with few, and use these up.
     pub(crate) fn shrink(&mut self) {
         (0..self.segments.len()).for_each(|number| self.free(number, QUARTERS));
-        let last = self.segments.iter().rposition(|segment| segment.held() > 0);
-        self.segments.truncate(last.map_or(0, |last| last + 1));
+        let is_young = |&generation: &NonZeroU32| generation.get() <= u32::MAX / 2;
+        let goes = |one: &Segment<V>| one.generation.filter(is_young).filter(|_| one.held() == 0);
+        while let Some(generation) = self.segments.last().and_then(goes) {
+            self.first_generation = self.first_generation.max(generation);
+            self.segments.pop();
+        }
         self.segments.shrink_to_fit();
         (self.open, self.closed) = (LAST, LAST);
         for (number, segment) in self.segments.iter_mut().enumerate().rev() {
@@ -423,10 +434,9 @@ impl<V> Slab<V> {
         let segment = &mut self.segments[number];
         let (held, values) = (segment.held(), usize::from(segment.len));
         let is_sparse = values == 0 || Self::PACKS && values * 4 <= held * quarters;
-        // Without a vacant slot, it is not in the list of open ones, and nothing would be freed.
-        if is_sparse && (segment.vacant != END || segment.is_closed() && held > 0) {
+        if is_sparse && held > 0 {
             self.room -= segment.room();
-            self.first_generation = self.first_generation.max(segment.close());
+            segment.close();
             self.room += segment.room();
         }
     }
@@ -444,12 +454,14 @@ impl<V> Slab<V> {
         assert!(list(self.closed).all(is_closed), "an open segment is in the list of closed ones");
         let mut listed: Vec<_> = list(self.open).chain(list(self.closed)).collect();
         listed.sort_unstable();
-        let is_listed = |number: &usize| {
+        // A closed segment that gets no other slot may be listed or not.
+        let has_slots = |number: &usize| {
             let segment = &self.segments[*number];
-            segment.check_invariants();
-            segment.is_closed() || segment.vacant != END
+            segment.vacant != END || segment.is_closed() && segment.generation.is_some()
         };
-        assert!((0..self.segments.len()).filter(is_listed).eq(listed), "a segment is not listed");
+        listed.retain(has_slots);
+        assert!((0..self.segments.len()).filter(has_slots).eq(listed), "a segment is not listed");
+        self.segments.iter().for_each(Segment::check_invariants);
         let room: usize = self.segments.iter().map(Segment::room).sum();
         assert_eq!((self.keys_from(0).count(), room), (self.len(), self.room));
     }
@@ -533,6 +545,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_slab_of_which_slots_were_used_very_often_frees_the_memory_of_each_crowd() {
+        for first in [u32::MAX / 2, u32::MAX - 1] {
+            let mut slab = Slab::starting_at(NonZeroU32::new(first).unwrap());
+            for _ in 0..4 {
+                let insert = |value| slab.insert(0, value).unwrap();
+                let crowd: Vec<_> = (0..2 * 1024).map(insert).collect();
+                assert!(crowd.into_iter().all(|key| take(&mut slab, key).is_some()));
+                slab.shrink();
+                slab.check_invariants();
+                assert_eq!(slab.held(), 0);
+            }
+        }
+    }
+
     /// Takes a slot from a map: the first one, the last one, or any.
     fn pop<V>(map: &mut BTreeMap<u32, V>, order: u8, random: &mut Rng) -> Option<(u32, V)> {
         match order {
@@ -551,12 +578,12 @@ mod tests {
     fn check_against_a_map<const WORDS: usize>(seed: u64) {
         let packs = Slab::<[u64; WORDS]>::PACKS;
         let mut random = Rng::with_seed(seed);
-        let is_worn = random.u8(..4) == 0;
-        let first = if is_worn { u32::MAX - random.u32(..20) } else { 1 };
+        let first = [1, u32::MAX / 2, u32::MAX - random.u32(..20)][random.usize(..3)];
+        let (is_worn, renewed) = (first > u32::MAX / 2, random.usize(..64));
         let mut slab = Slab::<[u64; WORDS]>::starting_at(NonZeroU32::new(first).unwrap());
         let (mut live, mut used) = (BTreeMap::<u32, (Key, u32)>::new(), BTreeSet::new());
         for phase in 0..32 {
-            if is_worn && phase == 1 {
+            if is_worn && phase == renewed {
                 // The slots so far are almost used up, others are not.
                 slab.first_generation = NonZeroU32::MIN;
             }

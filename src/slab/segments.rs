@@ -39,13 +39,17 @@ pub(super) struct Segment<V> {
     pub(super) next: usize,
     /// First slot of the list of vacant slots, or `END`. It has no slots of a closed segment.
     pub(super) vacant: u32,
+    /// First generation of a slot that the segment gets: it is above those of all dead keys in its
+    /// freed slots. `None` if one of these had used up its generations: it gets no other slot.
+    pub(super) generation: Option<NonZeroU32>,
     /// Number of values.
     pub(super) len: u16,
 }
 
 impl<V> Segment<V> {
-    pub(super) fn new() -> Self {
-        Self { slots: Box::default(), packed: None, next: LAST, vacant: END, len: 0 }
+    pub(super) fn new(generation: NonZeroU32) -> Self {
+        let generation = Some(generation);
+        Self { slots: Box::default(), packed: None, next: LAST, vacant: END, generation, len: 0 }
     }
 
     #[inline]
@@ -63,11 +67,10 @@ impl<V> Segment<V> {
         if self.is_closed() { self.len.into() } else { self.slots.len() }
     }
 
-    /// Opens the segment, or makes it longer, and lists its vacant slots. New ones have this
-    /// generation.
+    /// Opens the segment, or makes it longer, and lists its vacant slots.
     #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
-    pub(super) fn open(&mut self, number: usize, len: usize, generation: NonZeroU32) {
-        let new = || Slot::Vacant { generation: Some(generation), next: END };
+    pub(super) fn open(&mut self, number: usize, len: usize) {
+        let new = || Slot::Vacant { generation: self.generation, next: END };
         let mut slots: Box<_> = iter::repeat_with(new).take(len).collect();
         self.take_slots().for_each(|(offset, slot)| slots[offset] = slot);
         for (offset, slot) in slots.iter_mut().enumerate().rev() {
@@ -78,23 +81,19 @@ impl<V> Segment<V> {
         self.slots = slots;
     }
 
-    /// Closes the segment: packs it, or frees it if it has no values. Returns the greatest
-    /// generation of a freed slot. A vacant slot that has used more than half of all generations
-    /// stays, and retires.
-    pub(super) fn close(&mut self) -> NonZeroU32 {
-        let mut newest = NonZeroU32::MIN;
-        let kept = self.take_slots().filter_map(|(offset, slot)| match slot {
-            Slot::Vacant { generation: Some(young), .. } if young.get() <= u32::MAX / 2 => {
-                newest = newest.max(young);
-                None
+    /// Closes the segment: packs it, or frees it if it has no values.
+    pub(super) fn close(&mut self) {
+        let mut newest = self.generation;
+        let values = self.take_slots().filter_map(|(offset, slot)| {
+            if let Slot::Vacant { generation, .. } = slot {
+                newest = newest.zip(generation).map(|(one, other)| one.max(other));
+                return None;
             }
-            Slot::Vacant { .. } => Some((offset, Slot::Vacant { generation: None, next: END })),
-            occupied @ Slot::Occupied { .. } => Some((offset, occupied)),
+            Some((offset, slot))
         });
-        let packed = Packed::new(self.len, kept);
-        self.packed = (!packed.slots.is_empty()).then(|| Box::new(packed));
-        self.vacant = END;
-        newest
+        let packed = Packed::new(self.len, values);
+        self.packed = (self.len > 0).then(|| Box::new(packed));
+        (self.generation, self.vacant) = (newest, END);
     }
 
     /// Takes the slots, with their offsets in order.
@@ -119,7 +118,7 @@ impl<V> Segment<V> {
     }
 }
 
-/// The slots of a closed segment that had values when it was packed, or are retired.
+/// The slots of a closed segment that had values when it was packed.
 #[derive(Debug)]
 pub(super) struct Packed<V> {
     pub(super) slots: Box<[Slot<V>]>,
@@ -130,9 +129,9 @@ pub(super) struct Packed<V> {
 
 impl<V> Packed<V> {
     /// Packs slots, which are in the order of their offsets.
-    fn new(values: u16, kept: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
-        let (mut slots, mut words) = (Vec::with_capacity(values.into()), [(0, 0); SEGMENT / 64]);
-        for (offset, slot) in kept {
+    fn new(len: u16, values: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
+        let (mut slots, mut words) = (Vec::with_capacity(len.into()), [(0, 0); SEGMENT / 64]);
+        for (offset, slot) in values {
             words[offset / 64].0 |= 1_u64 << (offset % 64);
             slots.push(slot);
         }

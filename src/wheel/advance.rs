@@ -192,9 +192,9 @@ impl<T> TimingWheel<T> {
     /// Reads the slots of some timeouts, so that their cache misses overlap. Two short loops: the
     /// processor looks only some hundred instructions ahead.
     #[inline(never)]
-    pub(super) fn read_ahead<const N: usize>(&self, positions: [u32; N]) {
-        let slots = positions.map(|position| self.buckets.records.slot(position));
-        core::hint::black_box(slots.map(|slot| self.values.is_occupied(slot)));
+    pub(super) fn read_ahead<const N: usize>(&self, mut positions: [u32; N]) {
+        positions.iter_mut().for_each(|position| *position = self.buckets.records.slot(*position));
+        positions.iter().for_each(|slot| _ = core::hint::black_box(self.values.is_occupied(*slot)));
     }
 
     /// Moves a record to the bucket of its deadline at present.

@@ -202,8 +202,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Frees the memory of operations that have ended.
     ///
     /// A shard that held more than a thousand operations frees its memory, including that of their
-    /// timeouts, when its last operation ends. Before, it frees most memory of ended ones while it
-    /// has room for more than 2048 others. This call frees more.
+    /// timeouts, when its last operation ends. Before, while it has room for more than 2048 others,
+    /// it frees most memory where at most a quarter is in use. This call frees more.
     ///
     /// # Complexity
     ///

@@ -708,9 +708,20 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_crowd_frees_all_memory() {
+    fn each_of_those_that_expire_in_one_hold_frees_memory_beside_it() {
+        let world = World::new();
+        (0..16 * 1024).for_each(|number| drop(world.watch(1, 1, 1 + number % 1024)));
+        world.0.advance(Duration::from_secs(800));
+        let [held, _] = world.held();
+        assert!(held <= 6_000, "{held} slots for {}", 224 * 16);
+    }
+
+    #[test]
+    fn the_last_of_a_crowd_frees_all_memory_and_others_keep_theirs() {
         let world = World::new();
         world.cancel(world.watch(4_100, 2, 60));
         assert_eq!(world.held(), [0, 0]);
+        world.cancel(world.watch(1, 1, 60));
+        assert_eq!(world.held(), [1, 4]);
     }
 }

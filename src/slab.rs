@@ -89,6 +89,7 @@ const _: () = assert!(size_of::<Option<Key>>() == 8);
 const QUARTERS: usize = 3;
 
 /// Vacant slots of a slab that [`Slab::free_sparse`] keeps.
+#[cfg(any(feature = "std", test))]
 const SPARE: usize = 2 * SEGMENT;
 
 /// Slots of at most this many bytes are not packed: a wheel's records take as much.
@@ -417,7 +418,7 @@ impl<V> Slab<V> {
 
     /// Frees or packs the segment of a removed value, if at most a quarter of its slots have values
     /// and the slab has many vacant ones. *O*(1), amortized over the removals.
-    #[cfg(feature = "std")]
+    #[cfg(any(feature = "std", test))]
     #[inline]
     pub(crate) fn free_sparse(&mut self, index: u32) {
         let number = index as usize / SEGMENT;

@@ -9,7 +9,7 @@
 //! After a burst, most slots are vacant, but nearly every segment has a value. A segment without
 //! values can be freed, and a sparse one with large values *packed*: they move into a short list. A
 //! bit for each slot of the segment shows whether its value is in the list, so the slot keeps its
-//! number and its key. [`Slab::shrink`] does this for all segments, and [`Slab::free_sparse`] for
+//! number and its key. [`Slab::shrink`] does this for all segments, and [`Slab::close_sparse`] for
 //! one from which a value was removed. A slab that grows restores these segments before it adds
 //! others.
 //!
@@ -88,7 +88,7 @@ const _: () = assert!(size_of::<Option<Key>>() == 8);
 /// The most values, in quarters of the slots, with which [`Slab::shrink`] packs a segment.
 const QUARTERS: usize = 3;
 
-/// Vacant slots of a slab that [`Slab::free_sparse`] keeps.
+/// Vacant slots of a slab that [`Slab::close_sparse`] keeps.
 #[cfg(any(feature = "std", test))]
 const SPARE: usize = 2 * SEGMENT;
 
@@ -353,6 +353,11 @@ impl<V> Slab<V> {
     /// Whether sparse segments are packed.
     const PACKS: bool = size_of::<Slot<V>>() > UNPACKED;
 
+    /// Returns with how many values a segment is closed, if so many may be packed.
+    const fn few(packed: usize) -> usize {
+        if Self::PACKS { packed } else { 0 }
+    }
+
     /// Moves closed segments from the front of the list of open ones to that of closed ones.
     #[inline]
     fn skip_closed(&mut self) {
@@ -398,7 +403,13 @@ impl<V> Slab<V> {
     /// keys stay dead. A free one stays if it has used more than half of all generations: the next
     /// ones would start with few, and use these up.
     pub(crate) fn shrink(&mut self) {
-        (0..self.segments.len()).for_each(|number| self.free(number, QUARTERS));
+        for number in 0..self.segments.len() {
+            let (held, values) = (self.segments[number].held(), self.segments[number].len);
+            let few = Self::few(held * QUARTERS / 4);
+            if held > 0 && usize::from(values) <= few {
+                self.close(number);
+            }
+        }
         let is_young = |&generation: &NonZeroU32| generation.get() <= u32::MAX / 2;
         let goes = |one: &Segment<V>| one.generation.filter(is_young).filter(|_| one.held() == 0);
         while let Some(generation) = self.segments.last().and_then(goes) {
@@ -416,30 +427,28 @@ impl<V> Slab<V> {
         }
     }
 
-    /// Frees or packs the segment of a removed value, if at most a quarter of its slots have values
-    /// and the slab has many vacant ones. *O*(1), amortized over the removals.
+    /// Packs or frees the segment of a removed value, if few of its slots have values and the slab
+    /// has many vacant ones. *O*(1), amortized over the removals.
     #[cfg(any(feature = "std", test))]
     #[inline]
-    pub(crate) fn free_sparse(&mut self, index: u32) {
+    pub(crate) fn close_sparse(&mut self, index: u32) {
         let number = index as usize / SEGMENT;
-        let is_closed = self.segments.get(number).is_some_and(Segment::is_closed);
-        if is_closed || self.room - self.len() > SPARE {
-            self.free(number, 1);
+        let Some(segment) = self.segments.get(number) else { return };
+        // An eighth to a quarter: not all segments are packed at once.
+        let few = Self::few(segment.held() * (64 + number % 64) / 512);
+        let is_sparse = usize::from(segment.len) <= few && segment.held() > 0;
+        if is_sparse && (segment.is_closed() || self.room - self.len() > SPARE) {
+            self.close(number);
             self.skip_closed();
         }
     }
 
-    /// Closes a segment if at most this many quarters of its slots have values.
     #[inline(never)]
-    fn free(&mut self, number: usize, quarters: usize) {
+    fn close(&mut self, number: usize) {
         let segment = &mut self.segments[number];
-        let (held, values) = (segment.held(), usize::from(segment.len));
-        let is_sparse = values == 0 || Self::PACKS && values * 4 <= held * quarters;
-        if is_sparse && held > 0 {
-            self.room -= segment.room();
-            segment.close();
-            self.room += segment.room();
-        }
+        self.room -= segment.room();
+        segment.close();
+        self.room += segment.room();
     }
 
     /// Panics unless each segment with vacant slots is in the list of open ones, and each closed
@@ -600,7 +609,7 @@ mod tests {
                     let removed = slab.remove(index, random.bool().then_some(key));
                     assert_eq!(removed, Some((key, tag, [tag.into(); WORDS])), "it is lost");
                     if random.u32(..pause) == 0 {
-                        slab.free_sparse(index);
+                        slab.close_sparse(index);
                     }
                 }
                 if random.u32(..1_000) == 0 {
@@ -612,7 +621,7 @@ mod tests {
                 let most = live.len() * 4 / QUARTERS + SEGMENT;
                 assert!(!packs || is_worn || slab.held() <= most, "{} slots", slab.held());
             } else if packs && pause == 1 && !is_worn {
-                let most = live.len() * 4 + SPARE + SEGMENT;
+                let most = live.len() * 8 + SPARE + SEGMENT;
                 assert!(slab.held() <= most, "{} slots for {}", slab.held(), live.len());
             }
             slab.check_invariants();

@@ -114,7 +114,7 @@ impl<K, L> Table<K, L> {
             let before = *head;
             self.unlink(before, index, next);
         }
-        self.entries.free_sparse(index);
+        self.entries.close_sparse(index);
         (hash, key)
     }
 

@@ -137,7 +137,7 @@ impl<K> Lists<K> {
             return;
         }
         let emptied = self.chunks.remove(number, None);
-        self.chunks.free_sparse(number);
+        self.chunks.close_sparse(number);
         let (.., Chunk { first, key, .. }) = emptied.expect("the chunk is there");
         let list = &mut self.keys.entries.at_mut(key).list;
         list.remove_chunk(number, first);

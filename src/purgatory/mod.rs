@@ -203,7 +203,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     ///
     /// A shard that held more than a thousand operations frees its memory, including that of their
     /// timeouts, when its last operation ends. Before, while it has room for more than 2048 others,
-    /// it frees most memory where at most a quarter is in use. This call frees more.
+    /// it frees most memory where at most an eighth is in use. This call frees more.
     ///
     /// # Complexity
     ///

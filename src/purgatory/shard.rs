@@ -453,7 +453,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Frees memory beside an operation that has ended, and all after the last one of a crowd.
     #[inline]
     fn free_memory(&mut self, ended: Key) {
-        self.wheel.free_sparse(ended);
+        self.wheel.close_sparse(ended);
         if self.wheel.is_empty() && self.most > CROWD {
             self.free_all();
         }
@@ -711,9 +711,9 @@ mod tests {
     fn each_of_those_that_expire_in_one_hold_frees_memory_beside_it() {
         let world = World::new();
         (0..16 * 1024).for_each(|number| drop(world.watch(1, 1, 1 + number % 1024)));
-        world.0.advance(Duration::from_secs(800));
+        world.0.advance(Duration::from_secs(900));
         let [held, _] = world.held();
-        assert!(held <= 6_000, "{held} slots for {}", 224 * 16);
+        assert!(held <= 6_000, "{held} slots for {}", 124 * 16);
     }
 
     #[test]

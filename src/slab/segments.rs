@@ -131,10 +131,10 @@ impl<V> Packed<V> {
     /// Packs slots, which are in the order of their offsets.
     fn new(len: u16, values: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
         let (mut slots, mut words) = (Vec::with_capacity(len.into()), [(0, 0); SEGMENT / 64]);
-        for (offset, slot) in values {
+        values.for_each(|(offset, slot)| {
             words[offset / 64].0 |= 1_u64 << (offset % 64);
             slots.push(slot);
-        }
+        });
         let mut before = 0;
         for (bits, sum) in &mut words {
             *sum = before;

@@ -442,8 +442,8 @@ impl<T> TimingWheel<T> {
     /// Frees memory of values beside a removed one, but not of records, if few are left there.
     #[cfg(feature = "std")]
     #[inline]
-    pub(crate) fn free_sparse(&mut self, removed: Key) {
-        self.values.free_sparse(removed.index());
+    pub(crate) fn close_sparse(&mut self, removed: Key) {
+        self.values.close_sparse(removed.index());
     }
 
     /// Frees the slots of an empty wheel, and takes its other memory, so that the caller can free

@@ -107,7 +107,7 @@ pub(crate) struct Slab<V> {
     /// The segments. Only the first may be shorter than `SEGMENT`.
     segments: Vec<Segment<V>>,
     /// First segment of the list of those with vacant slots, or `LAST`. A segment that is closed
-    /// stays in this list until it would be the first.
+    /// stays until it would be the first: the list has links in one direction.
     open: usize,
     /// First segment of the list of other closed ones, or `LAST`.
     closed: usize,

@@ -114,6 +114,8 @@ pub(crate) struct Slab<V> {
     len: u32,
     /// Number of slots, without the vacant ones of closed segments.
     room: usize,
+    /// Number of packed segments.
+    packed: usize,
     /// First generation of a new segment. It is above those of all dead keys of segments that have
     /// gone.
     first_generation: NonZeroU32,
@@ -131,6 +133,7 @@ impl<V> Slab<V> {
             closed: LAST,
             len: 0,
             room: 0,
+            packed: 0,
             first_generation: generation,
         }
     }
@@ -389,6 +392,7 @@ impl<V> Slab<V> {
         }
         let segment = &mut self.segments[number];
         self.room -= segment.room();
+        self.packed -= usize::from(segment.packed.is_some());
         segment.open(number, len);
         self.room += segment.room();
         segment.next = mem::replace(&mut self.open, number);
@@ -430,14 +434,16 @@ impl<V> Slab<V> {
     #[cfg(any(feature = "std", test))]
     #[inline]
     pub(crate) fn close_sparse(&mut self, index: u32) {
-        let number = index as usize / SEGMENT;
-        let Some(segment) = self.segments.get(number) else { return };
-        // An eighth to a quarter: not all segments are packed at once.
-        let few = Self::few(segment.held() * (64 + number % 64) / 512);
-        let is_sparse = usize::from(segment.len) <= few && segment.held() > 0;
-        if is_sparse && (segment.is_closed() || self.room - self.len() > SPARE) {
-            self.close(number);
-            self.skip_closed();
+        if self.room - self.len() > SPARE || self.packed > 0 {
+            let number = index as usize / SEGMENT;
+            let Some(segment) = self.segments.get(number) else { return };
+            // An eighth to a quarter: not all segments are packed at once.
+            let few = Self::few(segment.held() * (64 + number % 64) / 512);
+            let is_sparse = usize::from(segment.len) <= few && segment.held() > 0;
+            if is_sparse && (segment.is_closed() || self.room - self.len() > SPARE) {
+                self.close(number);
+                self.skip_closed();
+            }
         }
     }
 
@@ -445,8 +451,10 @@ impl<V> Slab<V> {
     fn close(&mut self, number: usize) {
         let segment = &mut self.segments[number];
         self.room -= segment.room();
+        self.packed -= usize::from(segment.packed.is_some());
         segment.close();
         self.room += segment.room();
+        self.packed += usize::from(segment.packed.is_some());
     }
 
     /// Panics unless each segment with vacant slots is in the list of open ones, and each closed
@@ -471,6 +479,8 @@ impl<V> Slab<V> {
         assert!((0..self.segments.len()).filter(has_slots).eq(listed), "a segment is not listed");
         self.segments.iter().for_each(Segment::check_invariants);
         let room: usize = self.segments.iter().map(Segment::room).sum();
+        let packed = self.segments.iter().filter(|segment| segment.packed.is_some()).count();
+        assert_eq!(packed, self.packed, "another number of segments is packed");
         assert_eq!((self.keys_from(0).count(), room), (self.len(), self.room));
     }
 }

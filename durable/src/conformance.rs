@@ -43,6 +43,7 @@ use crate::{
 pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_ids_payloads_and_times(&open());
     limits_of_deliveries_by_key(&open());
+    attempts_after_a_step_back_of_the_clock(&open());
     clocks_that_differ_or_step_back(&open());
     a_void_claim_beside_a_valid_one(&open());
     a_late_renewal_takes_nothing(&open());
@@ -121,11 +122,23 @@ fn limits_of_deliveries_by_key(store: &dyn Store) {
     assert_eq!(begin(store, &claims[2..]), [Begun::Busy]);
     write(store, Command::Settle(claims[0].clone(), Settlement::Done));
     assert_eq!(begin(store, &claims[2..]), [Begun::Begun]);
-    // Another attempt is not early either, though the clock has stepped back.
+}
+
+/// Another attempt is not early. If a requeue made the first one early, that time counts.
+fn attempts_after_a_step_back_of_the_clock(store: &dyn Store) {
+    let worker = enter(store);
+    let (due, requeued) = (at(0), at(0).saturating_sub(Duration::from_secs(9)));
     let retry = Settlement::Retry { at: WallTime::MIN, error: String::new() };
-    write(store, Command::Settle(claims[2].clone(), retry));
-    let record = store.get(&id("c")).block_on().expect("get").expect("kept");
-    assert_eq!(record.next, record.due);
+    let settle = |how| {
+        let [claim] = &claim(store, worker)[..] else { panic!("one is pending") };
+        write(store, Command::Settle(claim.clone(), how));
+        store.get(&id("a")).block_on().expect("get").expect("kept").next
+    };
+    write(store, Command::Schedule(new("a", due)));
+    assert_eq!(settle(retry.clone()), due);
+    settle(Settlement::Dead { error: String::new() });
+    write(store, Command::Requeue(id("a"), requeued));
+    assert_eq!(settle(retry), requeued);
 }
 
 /// A worker claims a timeout that was moved, and still holds the claim from before.

@@ -135,7 +135,7 @@ pub enum Settlement {
     Done,
     /// The attempt failed; the next one is at this time.
     Retry {
-        /// Time of the next attempt; the due time if that is later.
+        /// Time of the next attempt; if that is later, the due time or an earlier one of a requeue.
         at: WallTime,
         /// Why it failed.
         error: String,
@@ -152,7 +152,7 @@ pub enum Settlement {
     /// The worker leaves the record to others, which may claim it from this time on. This was no
     /// attempt.
     Leave {
-        /// When it can be claimed; at the due time if that is later.
+        /// When it can be claimed, as for a retry.
         at: WallTime,
         /// Why it cannot be delivered here.
         error: String,

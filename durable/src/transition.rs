@@ -110,8 +110,8 @@ fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
     let unseen = old.attempt - u32::from(old.state == State::Delivering);
     let old = pending(old, token);
     let failed = |error: &String| Record { error: Some(error.clone()), ..old.clone() };
-    // If the clock has stepped back, `at` may be before the due time.
-    let later = |at: WallTime| at.max(old.due);
+    // If the clock has stepped back, `at` may be before the due time. So may the time of a requeue.
+    let later = |at: WallTime| at.max(old.due.min(old.next));
     Change::Put(match settlement {
         Settlement::Done => return Change::Remove,
         Settlement::Retry { at, error } => Record { next: later(*at), ..failed(error) },

@@ -52,7 +52,7 @@ pub(super) const WRITE: &str = "
         UPDATE {schema}.timeouts t SET
             state = CASE new.kind WHEN 7 THEN 3 ELSE 0 END,
             worker = NULL, begun = false, token = nextval('{schema}.token'),
-            next_at = CASE WHEN new.kind IN (6, 10) THEN greatest(new.at, t.due)
+            next_at = CASE WHEN new.kind IN (6, 10) THEN greatest(new.at, least(t.due, t.next_at))
                 ELSE coalesce(new.at, t.next_at) END,
             due = CASE WHEN new.kind IN (4, 8) THEN new.at ELSE t.due END,
             attempt = CASE

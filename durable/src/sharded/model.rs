@@ -343,6 +343,14 @@ fn timeouts_of_one_time_are_not_claimed_again_and_again() {
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
 }
 
+/// Its delay was the longest one.
+#[test]
+fn an_attempt_at_the_end_of_time_is_no_move() {
+    let (sharded, new, _) = two();
+    write(&sharded, 1, WallTime::MAX, &new);
+    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
+}
+
 /// A mover that was slow may write a copy after the timeout has ended.
 #[test]
 fn a_copy_without_a_mark_is_no_timeout() {

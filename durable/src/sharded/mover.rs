@@ -101,7 +101,8 @@ impl Sharded {
             for (shard, store) in this.stores().enumerate() {
                 let query = if shard < this.old { &all } else { &copies };
                 read(store, query.clone(), PAGE, |record| {
-                    count += u64::from(shard >= this.old || this.home(&record.id) != shard);
+                    let is_old = shard < this.old && this.home(&record.id) != shard;
+                    count += u64::from(is_old || shard >= this.old && is_parked(&record));
                     true
                 })
                 .await?;

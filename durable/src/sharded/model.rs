@@ -324,13 +324,18 @@ fn move_all(sharded: &Sharded) {
 }
 
 /// Such as those of midnight. Half of them have to move.
-#[test]
-fn timeouts_of_one_time_are_not_claimed_again_and_again() {
+fn many_of_one_time() -> Sharded {
     let (sharded, new, _) = two();
     let ids = (0..400).map(|number| TimeoutId::new(format!("a{number}")).expect("valid"));
     for id in ids {
         write(&sharded, 0, new.due, &NewTimeout { id, ..new.clone() });
     }
+    sharded
+}
+
+#[test]
+fn timeouts_of_one_time_are_not_claimed_again_and_again() {
+    let sharded = many_of_one_time();
     let calls = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&calls);
     *sharded.hook.lock() = Some(Box::new(move || {
@@ -341,6 +346,14 @@ fn timeouts_of_one_time_are_not_claimed_again_and_again() {
     let calls = calls.load(SeqCst);
     assert!(calls < 100, "{calls} calls of the stores");
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
+}
+
+#[test]
+fn a_move_of_many_timeouts_stops_at_a_shutdown() {
+    let sharded = many_of_one_time();
+    sharded.timers[1].shutdown();
+    (0..2).for_each(|_| assert!(!sharded.move_now(2).block_on().expect("memory")));
+    assert!(sharded.count_unmoved().wait().expect("count") > 100);
 }
 
 /// Its delay was the longest one.

@@ -240,7 +240,8 @@ impl Mover<'_> {
             if !batch.is_empty() {
                 self.move_all(&request.queue, batch).await?;
             }
-            if is_later {
+            // A shutdown waits for no more than a batch.
+            if is_later || self.sharded.timers.iter().any(|timer| timer.change().is_err()) {
                 return Ok(false);
             }
             // The next claim goes on behind these, which all have one time. A later call would

@@ -1,6 +1,6 @@
 //! `advance`: expires due buckets in order, one bounded step at a time.
 
-use core::iter::FusedIterator;
+use core::{hint::black_box, iter::FusedIterator};
 
 use super::{Key, TimingWheel, buckets::FirstDue, records::BucketId};
 use crate::tick::Tick;
@@ -193,8 +193,12 @@ impl<T> TimingWheel<T> {
     /// processor looks only some hundred instructions ahead.
     #[inline(never)]
     pub(super) fn read_ahead<const N: usize>(&self, mut positions: [u32; N]) {
-        positions.iter_mut().for_each(|position| *position = self.buckets.records.slot(*position));
-        positions.iter().for_each(|slot| _ = core::hint::black_box(self.values.is_occupied(*slot)));
+        for position in &mut positions {
+            *position = self.buckets.records.slot(*position);
+        }
+        for slot in positions {
+            black_box(self.values.is_occupied(slot));
+        }
     }
 
     /// Moves a record to the bucket of its deadline at present.

@@ -161,16 +161,19 @@ impl Mover<'_> {
     }
 
     /// Claims also what is paused: a pause keeps deliveries from their begin, not from a move.
-    async fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Vec<Record>> {
+    /// `None` if the mover has lost its lease.
+    async fn claim(&self, which: usize, request: ClaimRequest) -> StoreResult<Option<Vec<Record>>> {
         let store = self.store(which)?;
         let request = ClaimRequest { paused: true, ..request };
-        Ok(store.claim(self.workers[which], &request).await?.unwrap_or_default().records)
+        let claimed = store.claim(self.workers[which], &request).await?;
+        Ok(claimed.map(|claimed| claimed.records))
     }
 
     /// Claims the copies of a queue that no worker holds.
     async fn claim_copies(&self, queue: &Name) -> StoreResult<Vec<Record>> {
         let all = ClaimRequest::new(WallTime::MIN, WallTime::MAX);
-        self.claim(1, ClaimRequest { from: PARKED, queue: queue.clone(), ..all }).await
+        let request = ClaimRequest { from: PARKED, queue: queue.clone(), ..all };
+        Ok(self.claim(1, request).await?.unwrap_or_default())
     }
 
     /// Ends the moves of a mover that died.
@@ -230,7 +233,7 @@ impl Mover<'_> {
             let all = ClaimRequest::new(WallTime::MIN, PARKED);
             let (queue, max_bytes) = (queue.clone(), MAX_BYTES);
             let request = ClaimRequest { from: *from, limit, max_bytes, queue, ..all };
-            let mut batch = self.claim(0, request.clone()).await?;
+            let Some(mut batch) = self.claim(0, request.clone()).await? else { return Ok(false) };
             let Some(last) = batch.last().map(|last| last.next) else { return Ok(true) };
             batch.retain(|record| {
                 let is_fresh = record.attempt == 0 && record.due == record.next;

@@ -22,7 +22,6 @@ use crate::{
     sync::{Ordering, fence},
     ticks::Nanos,
     timer::{Refused, ScheduleErrorKind},
-    wheel::Key,
 };
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
@@ -194,7 +193,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             self.check_announced(index, &mut out);
         }
         if limits.displace {
-            self.displace((index, key));
+            self.displace(named);
         }
         Ok(Watched::Waiting(named))
     }
@@ -274,9 +273,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 unlock(shard);
                 calls.complete(operation, Completion::Cancelled);
             }
-            // It waits, unless it has ended: the clock has panicked before it displaced another.
-            (None, Some(key)) => _ = self.end(key, Completion::Cancelled),
-            (None, None) => {}
+            // It has ended.
+            (None, _) => {}
         }
         run_checks();
         panic.resume()
@@ -286,17 +284,25 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// the operation of the least rank of all shards. That is the newcomer only if it was
     /// registered before the other one, and not if the clock has stepped back since the other was.
     /// Searches again if the operation found has already ended.
+    ///
+    /// If the clock panics, it cancels the newcomer and goes on, since the newcomer may have made
+    /// room for another one before. Then it continues the panic.
     #[cold]
-    fn displace(&self, newcomer: (usize, Key)) {
+    fn displace(&self, newcomer: OperationKey) {
         let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
-        let exceeded = timer.shards.lock(newcomer.0).state_mut().count(newcomer.1);
+        let (own_shard, mut broken) = (newcomer.shard as usize, None);
+        let exceeded = timer.shards.lock(own_shard).state_mut().count(newcomer.key);
         for limit in exceeded {
             let oldest = |shard, except| {
                 let (rank, key) = timer.shards.lock(shard).state().oldest(limit, except)?;
                 Some((rank, shard, key))
             };
-            let except = |shard| (shard == newcomer.0).then_some(newcomer.1);
-            let present = timer.shards.clock.elapsed();
+            let except = |shard| (shard == own_shard).then_some(newcomer.key);
+            let present = panics::catch(|| timer.shards.clock.elapsed()).unwrap_or_else(|panic| {
+                broken = Some(panic);
+                self.end(newcomer, Completion::Cancelled);
+                self.shared.now()
+            });
             // One displacement at a time: two threads that see one excess would displace twice.
             let turn = displacing.lock();
             while limits.is_exceeded(limit) {
@@ -304,7 +310,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                     (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
                 let Some(other @ (rank @ (is_by_threshold, at), ..)) = others.min() else { break };
                 let own =
-                    oldest(newcomer.0, None).filter(|_| !is_by_threshold && at <= present.get());
+                    oldest(own_shard, None).filter(|_| !is_by_threshold && at <= present.get());
                 let own = own.filter(|(own, ..)| *own < rank);
                 let (_, shard, key) = own.unwrap_or(other);
                 let mut shard = timer.shards.lock(shard);
@@ -320,6 +326,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 }
                 break;
             }
+        }
+        if let Some(panic) = broken {
+            panic.resume();
         }
     }
 }

@@ -22,7 +22,7 @@ use delaywheel::{
 };
 
 use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, all, must_return};
-use crate::timer::support::HookedClock;
+use crate::{edges::must_panic, timer::support::HookedClock};
 
 #[test]
 fn the_builder_refuses_limits_of_0() {
@@ -185,6 +185,35 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
         purgatory.check_invariants();
         assert_eq!(purgatory.stats().delayed, 1);
     });
+}
+
+#[test]
+fn a_limit_holds_though_the_clock_panics_once_a_newcomer_has_been_displaced() {
+    let clock = HookedClock::new();
+    let timer = Timer::builder().clock(clock.clone()).shards(1);
+    let builder = Purgatory::builder().timer(timer).max_delayed(1, Overload::DisplaceOldest);
+    let purgatory: Purgatory<u32, Op> = builder.build().unwrap();
+    let younger = |purgatory: &Purgatory<u32, Op>, clock: &HookedClock| {
+        clock.clock.advance(MS);
+        assert!(purgatory.watch(Op::new(), [1], HOUR).is_ok());
+    };
+    let (mut checks, hooked, again) = (0, clock.clone(), purgatory.clone());
+    let newcomer = Op::new().check(move || {
+        checks += 1;
+        if checks == 2 {
+            younger(&again, &hooked);
+            let (other, again) = (hooked.clone(), again.clone());
+            hooked.set(move || {
+                younger(&again, &other);
+                panic!("the clock panics");
+            });
+        }
+        false
+    });
+    must_panic(|| purgatory.watch(newcomer, [1], HOUR));
+    purgatory.check_invariants();
+    let stats = purgatory.stats();
+    assert_eq!((stats.displaced, stats.delayed), (2, 1));
 }
 
 /// A clock that the test sets, also back.

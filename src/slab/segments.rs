@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{iter, mem, num::NonZeroU32};
 
-use super::{END, Key};
+use super::END;
 
 #[derive(Debug)]
 pub(super) enum Slot<V> {
@@ -21,25 +21,6 @@ pub(super) enum Slot<V> {
 }
 
 const _: () = assert!(size_of::<Slot<u64>>() == 16, "a slot takes one word beside its value");
-
-impl<V> Slot<V> {
-    /// Takes the value, if it has the key `only`, or whatever its key. The slot is not listed.
-    #[expect(clippy::inline_always, reason = "a value that a call returns is copied once more")]
-    #[inline(always)]
-    pub(super) fn take(&mut self, index: u32, only: Option<Key>) -> Option<(Key, u32, V)> {
-        let &mut Self::Occupied { generation, .. } = self else { return None };
-        // The load of the slot may be a cache miss, and a key is at hand.
-        let key = only.unwrap_or_else(|| Key::new(index, generation));
-        if key.generation() != generation.get() {
-            return None;
-        }
-        let following = NonZeroU32::new(key.generation().wrapping_add(1));
-        match mem::replace(self, Self::Vacant { generation: following, next: END }) {
-            Self::Occupied { tag, value, .. } => Some((key, tag, value)),
-            Self::Vacant { .. } => unreachable!("slot {index} was seen to be occupied"),
-        }
-    }
-}
 
 /// Slots of a segment: 16 KiB if a value takes 8 bytes.
 pub(super) const SEGMENT: usize = 1 << 10;

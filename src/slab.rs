@@ -107,7 +107,7 @@ pub(crate) struct Slab<V> {
     /// The segments. Only the first may be shorter than `SEGMENT`.
     segments: Vec<Segment<V>>,
     /// First segment of the list of those with vacant slots, or `LAST`. A segment that is closed
-    /// stays until it would be the first: the list has links in one direction.
+    /// stays until the slab grows: the list has links in one direction.
     open: usize,
     /// First segment of the list of other closed ones, or `LAST`.
     closed: usize,
@@ -153,10 +153,10 @@ impl<V> Slab<V> {
     /// Adds slots if none is vacant; returns `false` if all indices are in use. *O*(1), amortized.
     #[inline]
     pub(crate) fn make_room(&mut self) -> bool {
-        self.open != LAST || self.grow()
+        self.vacant() != END || self.grow()
     }
 
-    /// Returns the slot that the next value gets; `END` if the slab has no room.
+    /// Returns the slot that the next value gets; `END` if the slab has to grow.
     #[inline]
     pub(crate) fn vacant(&self) -> u32 {
         self.segments.get(self.open).map_or(END, |segment| segment.vacant)
@@ -181,7 +181,6 @@ impl<V> Slab<V> {
         self.len += 1;
         if next == END {
             self.open = segment.next;
-            self.skip_closed();
         }
         Key::new(index, generation)
     }
@@ -363,22 +362,17 @@ impl<V> Slab<V> {
         if Self::PACKS { packed } else { 0 }
     }
 
-    /// Moves closed segments from the front of the list of open ones to that of closed ones.
-    #[inline]
-    fn skip_closed(&mut self) {
+    /// Finds a segment with vacant slots, or adds them: those of a closed segment, more of the
+    /// first one, or a segment. Returns `false` if that would take indices from [`END`] on.
+    #[cold]
+    fn grow(&mut self) -> bool {
         while let Some(first) = self.segments.get_mut(self.open) {
             if !first.is_closed() {
-                break;
+                return true;
             }
             let next = mem::replace(&mut first.next, self.closed);
             self.closed = mem::replace(&mut self.open, next);
         }
-    }
-
-    /// Adds vacant slots: those of a closed segment, more of the first one, or a segment. Returns
-    /// `false` if that would take indices from [`END`] on.
-    #[cold]
-    fn grow(&mut self) -> bool {
         let (mut number, mut len) = (self.segments.len(), SEGMENT);
         // A closed one without a generation gets no other slot.
         while self.segments.get(self.closed).is_some_and(|closed| closed.generation.is_none()) {
@@ -446,7 +440,6 @@ impl<V> Slab<V> {
             let is_sparse = usize::from(segment.len) <= few && segment.held() > 0;
             if is_sparse && (segment.is_closed() || self.room - self.len() > SPARE) {
                 self.close(number);
-                self.skip_closed();
             }
         }
     }
@@ -468,8 +461,6 @@ impl<V> Slab<V> {
             let number = |&number: &usize| (number != LAST).then(|| self.segments[number].next);
             iter::successors(Some(first), number).take_while(|&number| number != LAST)
         };
-        let first = self.segments.get(self.open);
-        assert!(first.is_none_or(|first| !first.is_closed()), "a closed segment is the first");
         let is_closed = |number: usize| self.segments[number].is_closed();
         assert!(list(self.closed).all(is_closed), "an open segment is in the list of closed ones");
         let mut listed: Vec<_> = list(self.open).chain(list(self.closed)).collect();

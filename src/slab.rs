@@ -88,6 +88,9 @@ const _: () = assert!(size_of::<Option<Key>>() == 8);
 /// The most values, in quarters of the slots, with which [`Slab::shrink`] packs a segment.
 const QUARTERS: usize = 3;
 
+/// The parts of a segment in which a share of its slots is given.
+const PARTS: usize = 512;
+
 /// Vacant slots of a slab that [`Slab::close_sparse`] keeps.
 #[cfg(any(feature = "std", test))]
 const SPARE: usize = 2 * SEGMENT;
@@ -357,11 +360,6 @@ impl<V> Slab<V> {
     /// Whether sparse segments are packed.
     const PACKS: bool = size_of::<Slot<V>>() > UNPACKED;
 
-    /// Returns with how many values a segment is closed, if so many may be packed.
-    const fn few(packed: usize) -> usize {
-        if Self::PACKS { packed } else { 0 }
-    }
-
     /// Finds a segment with vacant slots, or adds them: those of a closed segment, more of the
     /// first one, or a segment. Returns `false` if that would take indices from [`END`] on.
     #[cold]
@@ -388,12 +386,8 @@ impl<V> Slab<V> {
             len = if number == 0 { FIRST } else { SEGMENT };
             self.segments.push(Segment::new(self.first_generation));
         }
-        let segment = &mut self.segments[number];
-        self.room -= segment.room();
-        self.packed -= usize::from(segment.packed.is_some());
-        segment.open(number, len);
-        self.room += segment.room();
-        segment.next = mem::replace(&mut self.open, number);
+        self.change(number, |segment| segment.open(number, len));
+        self.segments[number].next = mem::replace(&mut self.open, number);
         true
     }
 
@@ -404,10 +398,8 @@ impl<V> Slab<V> {
     /// ones would start with few, and use these up.
     pub(crate) fn shrink(&mut self) {
         for number in 0..self.segments.len() {
-            let (held, values) = (self.segments[number].held(), self.segments[number].len);
-            let few = Self::few(held * QUARTERS / 4);
-            if held > 0 && usize::from(values) <= few {
-                self.close(number);
+            if Self::is_sparse(&self.segments[number], PARTS / 4 * QUARTERS) {
+                self.change(number, Segment::close);
             }
         }
         let is_young = |&generation: &NonZeroU32| generation.get() <= u32::MAX / 2;
@@ -432,24 +424,33 @@ impl<V> Slab<V> {
     #[cfg(any(feature = "std", test))]
     #[inline]
     pub(crate) fn close_sparse(&mut self, index: u32) {
-        if self.room - self.len() > SPARE || self.packed > 0 {
+        let has_spare = self.room - self.len() > SPARE;
+        if has_spare || self.packed > 0 {
             let number = index as usize / SEGMENT;
             let Some(segment) = self.segments.get(number) else { return };
             // An eighth to a quarter: not all segments are packed at once.
-            let few = Self::few(segment.held() * (64 + number % 64) / 512);
-            let is_sparse = usize::from(segment.len) <= few && segment.held() > 0;
-            if is_sparse && (segment.is_closed() || self.room - self.len() > SPARE) {
-                self.close(number);
+            let is_sparse = Self::is_sparse(segment, 64 + number % 64);
+            if is_sparse && (has_spare || segment.is_closed()) {
+                self.change(number, Segment::close);
             }
         }
     }
 
+    /// Returns whether a segment takes memory, and at most so many of [`PARTS`] of its slots have
+    /// values: none if values are too small to be packed.
+    #[inline]
+    fn is_sparse(segment: &Segment<V>, parts: usize) -> bool {
+        let few = if Self::PACKS { segment.held() * parts / PARTS } else { 0 };
+        usize::from(segment.len) <= few && segment.held() > 0
+    }
+
+    /// Opens or closes a segment.
     #[inline(never)]
-    fn close(&mut self, number: usize) {
+    fn change(&mut self, number: usize, change: impl FnOnce(&mut Segment<V>)) {
         let segment = &mut self.segments[number];
         self.room -= segment.room();
         self.packed -= usize::from(segment.packed.is_some());
-        segment.close();
+        change(segment);
         self.room += segment.room();
         self.packed += usize::from(segment.packed.is_some());
     }

@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "A timeout goes into the bucket of its deadline: near ones inside, far ones outside.",
     );
     film.wait(0.1);
-    film.insert(&[YEAR; 16], "inserts 16, due in a year", 0.8)?;
+    film.insert(&[YEAR; 2], "inserts 2, due in a year", 0.8)?;
     for deadlines in DEADLINES {
         let list: Vec<_> = deadlines.iter().map(u64::to_string).collect();
         film.insert(deadlines, &format!("inserts {}", list.join(" ")), 0.45)?;

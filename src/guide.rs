@@ -10,10 +10,9 @@
 //!   insert costs the same for each deadline.
 //! - A queue has the first non-empty bucket of each level. The reaper sleeps until the earliest of
 //!   them is due. It never visits empty buckets.
-//! - Up to 16 timeouts of a bucket expire from where they are. A crowded bucket is due at the start
-//!   of its range, and its timeouts *cascade* to finer levels. On level 1, the wheel lists them by
-//!   tick instead.
-//! - The *root* is one bucket for 16 timeouts with any deadlines. A few timeouts need no other.
+//! - Up to 16 timeouts of a bucket expire from where they are, even a year ahead. A crowded bucket
+//!   is due at the start of its range, and its timeouts *cascade* to finer levels. On level 1, the
+//!   wheel lists them by tick instead.
 //!
 //! In the repository, `cargo run --release --example wheel_in_motion` makes this picture, and
 //! prints its steps as text.

@@ -17,7 +17,8 @@ pub(crate) const LEVELS: usize = 3;
 pub(crate) enum Place {
     /// Not inserted yet.
     Outside,
-    Root,
+    /// In a bucket of a level that the picture does not show.
+    Above,
     /// In this bucket of this level.
     Bucket(usize, usize),
     /// Taken from a crowded bucket, and listed by its tick.
@@ -34,7 +35,8 @@ pub(crate) type Queued = (Tick, Lane, usize);
 pub(crate) enum Lane {
     Listed,
     Level(usize),
-    Root,
+    /// A level that the picture does not show.
+    Above,
 }
 
 /// One state of the wheel.
@@ -160,11 +162,12 @@ impl Film {
         let mut lanes = BTreeMap::new();
         let mut rows = vec![[0; SIZE]; LEVELS];
         for (level, index, expiration, keys) in self.wheel.buckets() {
-            let (lane, place) = match level {
-                None => (Lane::Root, Place::Root),
-                Some(level) => {
-                    rows[level as usize][index] = keys.len();
-                    (Lane::Level(level as usize), Place::Bucket(level as usize, index))
+            let level = level as usize;
+            let (lane, place) = match rows.get_mut(level) {
+                None => (Lane::Above, Place::Above),
+                Some(row) => {
+                    row[index] = keys.len();
+                    (Lane::Level(level), Place::Bucket(level, index))
                 }
             };
             // The buckets of a level come in order, so the first one stands in the queue.
@@ -215,9 +218,9 @@ fn print(now: u64, action: &str, rows: &[[usize; SIZE]], places: &[Place]) {
     let rows: Vec<_> =
         rows.iter().map(|row| row.iter().map(show).collect::<Vec<_>>().join(" ")).collect();
     println!(
-        "{now:>12}  [{}]  listed {:2}  root {:2}  {action}",
+        "{now:>12}  [{}]  listed {:2}  above {:2}  {action}",
         rows.join(" | "),
         count(|place| matches!(place, Place::Listed(_))),
-        count(|place| *place == Place::Root),
+        count(|place| *place == Place::Above),
     );
 }

@@ -11,8 +11,8 @@ use crate::film::{Frame, LEVELS, Lane, Place, SIZE};
 const RINGS: [[f64; 2]; LEVELS] = [[50.0, 98.0], [116.0, 168.0], [186.0, 254.0]];
 /// Where timeouts come from, relative to the centre of the wheel.
 const DOOR: [f64; 2] = [-262.0, -236.0];
-/// Centre of the root, relative to that of the wheel.
-const ROOT: [f64; 2] = [-230.0, 238.0];
+/// Centre of the box for coarser levels, relative to that of the wheel.
+const ABOVE: [f64; 2] = [-230.0, 238.0];
 /// Ticks until all hands are at the top again.
 pub(crate) const LAP: u64 = 8 * 8 * 8;
 /// Seconds that a timeout moves.
@@ -132,7 +132,7 @@ impl Picture<'_> {
             );
         }
         self.hands(&mut shapes);
-        root(&mut shapes);
+        above(&mut shapes);
         self.timeouts(&mut shapes);
         self.time(&mut shapes);
         shapes
@@ -256,7 +256,7 @@ impl Picture<'_> {
         shapes.push_str(
             "<text class=\"p\" y=\"92\">Queue of buckets: the earliest is on top</text>\n",
         );
-        for lane in [Lane::Listed, Lane::Level(0), Lane::Level(1), Lane::Level(2), Lane::Root] {
+        for lane in [Lane::Listed, Lane::Level(0), Lane::Level(1), Lane::Level(2), Lane::Above] {
             self.lane(&mut shapes, lane);
         }
         shapes.push_str(LEGEND);
@@ -287,7 +287,7 @@ impl Picture<'_> {
         let name = match lane {
             Lane::Listed => "listed".to_owned(),
             Lane::Level(level) => format!("level {level}"),
-            Lane::Root => "root".to_owned(),
+            Lane::Above => "coarser".to_owned(),
         };
         let _ = write!(
             shapes,
@@ -299,7 +299,7 @@ impl Picture<'_> {
             queued.map_or_else(String::new, |&(due, _, bucket)| match lane {
                 Lane::Level(_) => format!("bucket {bucket} · due {due}"),
                 Lane::Listed => format!("tick · due {due}"),
-                Lane::Root => "16 timeouts · due in a year".into(),
+                Lane::Above => "2 timeouts · due in a year".into(),
             })
         };
         self.strip(shapes, [84.0, 3.0, 230.0], "text-anchor=\"end\" x=\"220\"", &due);
@@ -376,13 +376,13 @@ impl Picture<'_> {
     }
 }
 
-/// The box of the root.
-fn root(shapes: &mut String) {
-    let [x, y] = ROOT;
+/// The box for coarser levels.
+fn above(shapes: &mut String) {
+    let [x, y] = ABOVE;
     let _ = writeln!(
         shapes,
         "<rect x=\"{}\" y=\"{}\" width=\"104\" height=\"32\" rx=\"6\" class=\"l\" style=\"fill:var(--ring)\"/>\
-         <text class=\"n\" x=\"{x}\" y=\"{}\">root: any deadline</text>",
+         <text class=\"n\" x=\"{x}\" y=\"{}\">coarser levels</text>",
         x - 52.0,
         y - 16.0,
         y - 23.0,
@@ -435,8 +435,8 @@ impl Seats {
         let (key, list) = match place {
             Place::Listed(tick) => (Place::Bucket(0, tick), seats_of(0, tick)),
             Place::Bucket(level, bucket) => (place, seats_of(level, bucket)),
-            Place::Root => {
-                let [x, y] = ROOT;
+            Place::Above => {
+                let [x, y] = ABOVE;
                 let seat =
                     |at| [x - 42.0 + f64::from(at % 8) * 12.0, y - 6.0 + f64::from(at / 8) * 12.0];
                 (place, (0..16).map(seat).collect())

@@ -2,7 +2,11 @@
 
 use core::{hint::black_box, iter::FusedIterator};
 
-use super::{Key, TimingWheel, buckets::FirstDue, records::BucketId};
+use super::{
+    Key, TimingWheel,
+    buckets::{Contents, FirstDue},
+    records::BucketId,
+};
 use crate::tick::Tick;
 
 /// An expired timeout, with its value.
@@ -112,9 +116,6 @@ impl<T> TimingWheel<T> {
             if expiration > until {
                 break;
             }
-            if matches!(due, FirstDue::Bucket(_)) && self.buckets.end_kept() {
-                continue;
-            }
             *steps = steps.checked_sub(1)?;
             debug_assert!(self.expired_to <= expiration, "{due:?} was skipped");
             self.expired_to = expiration;
@@ -130,13 +131,12 @@ impl<T> TimingWheel<T> {
                     None => continue,
                 },
             };
-            let record = self.buckets.records.get(position);
+            let record = self.buckets.record(position);
             if record.deadline() <= expiration {
                 let Some((key, _, value)) = self.values.remove(record.slot, None) else {
                     unreachable!("a live record has a timeout")
                 };
                 self.buckets.remove(position);
-                self.buckets.end_kept();
                 return Some(Expired { key, deadline: record.deadline(), value });
             }
             self.cascade(position);
@@ -148,30 +148,30 @@ impl<T> TimingWheel<T> {
     /// Returns the record of a due bucket that must leave it next. `None` if the step lists the
     /// records of a chunk, or if the earliest timeout of a sparse bucket has left.
     fn next_of_bucket(&mut self, id: BucketId) -> Option<u32> {
-        if self.buckets.geometry.level(id) == 0 {
-            return Some(self.buckets.any_of(id));
+        let Contents::Chunks { newest, is_crowded } = self.buckets.bucket(id).contents else {
+            return Some(id.link());
+        };
+        let level = self.buckets.geometry.level(id);
+        if level > 0 && !is_crowded {
+            return self.next_of_sparse(id, newest);
         }
-        if !self.buckets.bucket(id).is_crowded {
-            return self.next_of_sparse(id);
+        if !self.buckets.is_opened_when_due(level) {
+            return Some(self.buckets.records.any_of(newest));
         }
-        if !self.buckets.is_opened_when_due(id) {
-            return Some(self.buckets.any_of(id));
-        }
-        for position in self.buckets.open(id) {
+        for position in self.buckets.open(id, newest) {
             self.cascade(position);
         }
         None
     }
 
-    /// Returns the earliest record of a sparse bucket, or one that a reset has moved beyond the
-    /// bucket's range. `None` if none is due: then the bucket is due later. Otherwise, the bucket
-    /// is due at the second deadline from now on.
-    fn next_of_sparse(&mut self, id: BucketId) -> Option<u32> {
+    /// Returns the earliest record of the one chunk of a sparse bucket, or one that a reset has
+    /// moved beyond the bucket's range. `None` if none is due: then the bucket is due later.
+    /// Otherwise, the bucket is due at the second deadline from now on.
+    fn next_of_sparse(&mut self, id: BucketId, chunk: u32) -> Option<u32> {
         let Self { buckets, expired_to, .. } = self;
         let start = buckets.geometry.start(id, *expired_to);
         let (mut earliest, mut second) = ((Tick::MAX, None), None::<Tick>);
-        // It has one chunk.
-        for (deadline, position) in buckets.records.deadlines(buckets.bucket(id).newest) {
+        for (deadline, position) in buckets.records.deadlines(chunk) {
             if buckets.geometry.start(id, deadline) != start {
                 return Some(position);
             }
@@ -203,7 +203,7 @@ impl<T> TimingWheel<T> {
 
     /// Moves a record to the bucket of its deadline at present.
     pub(super) fn cascade(&mut self, position: u32) {
-        let record = self.buckets.records.get(position);
+        let record = self.buckets.record(position);
         self.place(record.deadline(), record.slot);
         self.buckets.remove(position);
     }

@@ -11,6 +11,8 @@
 //!   coarse bucket, without an earlier wake-up.
 //! - Once it is *crowded*, it is the start of its range, as in Kafka. So the wheel moves its
 //!   timeouts to finer levels before the first of them is due, and a burst is not late.
+//!
+//! A bucket holds its only record itself. So a timeout that comes and goes needs no chunk.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -21,14 +23,11 @@ use super::{
 };
 use crate::{error::BuildError, tick::Tick};
 
-/// Buckets that are allocated together: 512 bytes.
+/// Buckets that are allocated together: 768 bytes.
 const BLOCK: usize = 32;
 
 /// Largest range of a bucket whose records are listed by tick when it is due.
 const OPENED: usize = 256;
-
-/// The chunk of the root.
-const ROOT: u32 = 0;
 
 /// The widths of all levels. A level has `2^bits` buckets, 2 to 65536.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,19 +116,31 @@ impl Geometry {
 pub(super) struct Bucket {
     /// When the bucket is due: not after any deadline in it. Meaningless while it is empty.
     pub(super) expiration: Tick,
-    /// The chunk that takes new records, or `NIL`.
-    pub(super) newest: u32,
-    /// Whether it has had two chunks since it was empty.
-    pub(super) is_crowded: bool,
+    pub(super) contents: Contents,
 }
 
-const _: () = assert!(size_of::<Bucket>() == 16);
+/// The records of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Contents {
+    Empty,
+    /// One, which has had no other beside it. Its position is the bucket's link.
+    One(Record),
+    Chunks {
+        /// The chunk that takes new records. Only this one may have no live record, as long as
+        /// the bucket has others: so one that comes and goes makes no chunk.
+        newest: u32,
+        /// Whether the bucket has had two chunks since it was empty.
+        is_crowded: bool,
+    },
+}
+
+const _: () = assert!(size_of::<Bucket>() == 24);
 
 impl Bucket {
-    const EMPTY: Self = Self { expiration: Tick::ZERO, newest: NIL, is_crowded: false };
+    const EMPTY: Self = Self { expiration: Tick::ZERO, contents: Contents::Empty };
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.newest == NIL
+        matches!(self.contents, Contents::Empty)
     }
 }
 
@@ -152,18 +163,7 @@ pub(super) struct Buckets {
     /// The levels up to the last that was ever used.
     levels: Vec<Occupied>,
     queue: BucketQueue,
-    /// The bucket above all levels, whose range is all time. Its only chunk is the first one, and
-    /// a timeout that finds a free position there needs no other bucket. So few timeouts, or one
-    /// that comes and goes, make no chunk and no bucket.
-    root: Bucket,
-    /// Whether the root has no free position.
-    is_root_full: bool,
     pub(super) opened: Opened,
-    /// The chunk that emptied last, or `NIL`. It stays the newest chunk of its bucket, which keeps
-    /// its place in the queue even if this makes it *hollow*, without any live record. So a timeout
-    /// that comes and goes beside many others makes no chunk and no bucket. The next bucket that
-    /// needs a chunk takes this one, and `advance` frees it.
-    kept: u32,
 }
 
 impl Buckets {
@@ -174,15 +174,12 @@ impl Buckets {
             blocks: Vec::new(),
             levels: Vec::new(),
             queue: BucketQueue::new(),
-            root: Bucket { expiration: Tick::ZERO, newest: ROOT, is_crowded: false },
-            is_root_full: false,
             opened: Opened::new(),
-            kept: NIL,
         }
     }
 
-    /// Returns what is due first, and when; `None` if all buckets are empty. It may be the hollow
-    /// bucket. Nothing is due before `expired_to`.
+    /// Returns what is due first, and when; `None` if all buckets are empty. Nothing is due before
+    /// `expired_to`.
     #[inline]
     pub(super) fn first_due(&self, expired_to: Tick) -> Option<(FirstDue, Tick)> {
         let opened = self.opened.front();
@@ -190,13 +187,6 @@ impl Buckets {
             return Some((FirstDue::Opened(position), tick));
         }
         let bucket = self.queue.first();
-        if let Some(root) = self.root_expiration() {
-            let is_first = |other: Tick| root <= other;
-            let (opened, bucket) = (opened.map(|first| first.0), bucket.map(|first| first.1));
-            if opened.is_none_or(is_first) && bucket.is_none_or(is_first) {
-                return Some((FirstDue::Bucket(BucketId::ROOT), root));
-            }
-        }
         match opened {
             // A bucket that is being opened comes before the records that it has listed.
             Some((tick, position)) if bucket.is_none_or(|(_, expiration)| tick < expiration) => {
@@ -213,118 +203,113 @@ impl Buckets {
     /// Returns the tick at which something is due first.
     #[inline]
     pub(super) fn next_expiration(&self) -> Option<Tick> {
-        let mut bucket = self.queue.first().map(|(_, expiration)| expiration);
-        if let Some(hollow) = self.hollow() {
-            let (level, index) = self.geometry.split(hollow);
-            let first = self.levels[level as usize].first().filter(|&first| first < index);
-            let after = first.or_else(|| self.levels[level as usize].after(index));
-            let after = after.map(|next| self.bucket(self.geometry.id(level, next)).expiration);
-            bucket = self.queue.first_but(level).into_iter().chain(after).min();
-        }
+        let bucket = self.queue.first().map(|(_, expiration)| expiration);
         let opened = self.opened.front().map(|(tick, _)| tick);
-        bucket.into_iter().chain(opened).chain(self.root_expiration()).min()
+        bucket.into_iter().chain(opened).min()
     }
 
-    #[inline]
-    pub(super) fn root_expiration(&self) -> Option<Tick> {
-        self.records.bits(ROOT).filter(|&live| live != 0).map(|_| self.root.expiration)
-    }
-
-    /// Adds a record, if that changes nothing else than its bucket.
+    /// Adds a record, if that changes nothing else than its chunk.
     #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
     #[inline(always)]
-    pub(super) fn place_quickly(
-        &mut self,
-        expired_to: Tick,
-        deadline: Tick,
-        slot: u32,
-    ) -> Option<u32> {
-        if !self.is_root_full {
-            return None;
-        }
-        let id = self.geometry.bucket(expired_to, deadline);
+    pub(super) fn place_quickly(&mut self, id: BucketId, record: Record) -> Option<u32> {
         let block = self.blocks.get(id.number() / BLOCK)?.as_ref()?;
         let bucket = &block[id.number() % BLOCK];
-        let is_plain = bucket.newest != self.kept && deadline >= bucket.expiration;
-        if is_plain { self.records.add(bucket.newest, Record { deadline, slot }) } else { None }
-    }
-
-    /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
-    #[inline]
-    pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
-        let record = Record { deadline, slot };
-        if !self.is_root_full {
-            return self.place_in_root(record);
-        }
-        let id = self.geometry.bucket(expired_to, deadline);
-        let before = match self.blocks.get_mut(id.number() / BLOCK) {
-            Some(Some(block)) => block[id.number() % BLOCK],
-            _ => *make(&mut self.blocks, id),
-        };
-        let mut newest = before.newest;
-        if self.records.bits(newest).is_none_or(|live| live == u16::MAX) {
-            newest = self.add_chunk(id, newest);
-        } else if newest == self.kept {
-            self.kept = NIL;
-        }
-        // The first record of a chunk.
-        let is_new = self.records.is_dead(newest);
-        let has_older = is_new && self.records.older(newest) != NIL;
-        let is_crowded = has_older || before.is_crowded && !is_new;
-        let bucket = self.bucket_mut(id);
-        (bucket.newest, bucket.is_crowded) = (newest, is_crowded);
-        let becomes = is_crowded != before.is_crowded || is_new && !is_crowded;
-        if becomes || deadline < before.expiration {
-            if before.is_empty() {
-                self.occupy(id);
+        match bucket.contents {
+            Contents::Chunks { newest, .. } if record.deadline() >= bucket.expiration => {
+                self.records.add(newest, record)
             }
-            let start = self.geometry.start(id, deadline);
-            self.set_expiration(id, if is_crowded { start } else { deadline });
+            _ => None,
         }
-        self.records.add(newest, record).expect("the newest chunk has room")
     }
 
-    /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
-    fn add_chunk(&mut self, id: BucketId, newest: u32) -> u32 {
-        let Some((kept, chunk)) = self.take_kept() else {
-            return self.records.allocate(id, newest);
+    /// Adds a record to the bucket of its deadline. Returns its position, and the slot of the
+    /// timeout whose record has moved to the position before.
+    #[inline]
+    pub(super) fn place(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
+        let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
+            Some(Some(block)) => &mut block[id.number() % BLOCK],
+            _ => make(&mut self.blocks, id),
         };
-        let older = self.records.older(chunk);
-        self.records.give(chunk, id, newest);
-        self.set_newest(kept, older);
-        chunk
+        if !bucket.is_empty() {
+            return self.place_beside_others(id, record);
+        }
+        let expiration = record.deadline();
+        *bucket = Bucket { expiration, contents: Contents::One(record) };
+        self.occupy(id, expiration);
+        (id.link(), None)
     }
 
-    /// Adds a record to the root, which must not be full.
-    fn place_in_root(&mut self, record: Record) -> u32 {
-        if self.records.bits(ROOT).is_none() {
-            self.records.allocate(BucketId::ROOT, NIL);
+    #[inline(never)]
+    fn place_beside_others(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
+        let Some(block) = &mut self.blocks[id.number() / BLOCK] else { never_used(id) };
+        let bucket = &mut block[id.number() % BLOCK];
+        let deadline = record.deadline();
+        let (mut expiration, mut other) = (bucket.expiration.min(deadline), None);
+        let position = match bucket.contents {
+            Contents::Empty => unreachable!("{id:?} has others"),
+            Contents::One(first) => {
+                let newest = self.records.allocate(id, NIL);
+                bucket.contents = Contents::Chunks { newest, is_crowded: false };
+                self.records.add(newest, first);
+                other = Some(first.slot);
+                self.records.add(newest, record)
+            }
+            Contents::Chunks { newest, is_crowded } => {
+                self.records.add(newest, record).or_else(|| {
+                    let newest = self.records.allocate(id, newest);
+                    bucket.contents = Contents::Chunks { newest, is_crowded: true };
+                    if !is_crowded {
+                        expiration = self.geometry.start(id, deadline);
+                    }
+                    self.records.add(newest, record)
+                })
+            }
+        };
+        if expiration != bucket.expiration {
+            self.set_expiration(id, expiration);
         }
-        if record.deadline() < self.root.expiration || self.records.is_dead(ROOT) {
-            self.root.expiration = record.deadline();
+        (position.expect("the newest chunk has room"), other)
+    }
+
+    /// Returns a record.
+    #[inline]
+    pub(super) fn record(&self, position: u32) -> Record {
+        let Some(id) = BucketId::of_link(position) else { return self.records.get(position) };
+        match self.bucket(id).contents {
+            Contents::One(record) => record,
+            _ => unreachable!("{id:?} has no record of its own"),
         }
-        let position = self.records.add(ROOT, record);
-        self.is_root_full = self.records.bits(ROOT) == Some(u16::MAX);
-        position.expect("the root has room")
+    }
+
+    #[inline]
+    pub(super) fn record_mut(&mut self, position: u32) -> &mut Record {
+        let Some(id) = BucketId::of_link(position) else { return self.records.get_mut(position) };
+        match &mut self.bucket_mut(id).contents {
+            Contents::One(record) => record,
+            _ => unreachable!("{id:?} has no record of its own"),
+        }
     }
 
     /// Marks a bucket as non-empty.
-    fn occupy(&mut self, id: BucketId) {
+    #[inline]
+    fn occupy(&mut self, id: BucketId, expiration: Tick) {
         let (level, index) = self.geometry.split(id);
         if level as usize >= self.levels.len() {
             self.levels.resize_with(level as usize + 1, Occupied::new);
         }
-        self.levels[level as usize].set(index);
+        if self.levels[level as usize].set(index) {
+            self.queue.set(level, expiration);
+        }
     }
 
     /// Removes a record. Returns whether few live ones are left in its chunk.
     #[inline]
     pub(super) fn remove(&mut self, position: u32) -> bool {
-        let left = self.records.clear(position);
-        if position / CHUNK == ROOT {
-            self.leave_root(position);
+        if let Some(id) = BucketId::of_link(position) {
+            self.vacate(id);
             return false;
         }
+        let left = self.records.clear(position);
         if left == 0 {
             self.end_chunk(position / CHUNK);
         }
@@ -334,89 +319,50 @@ impl Buckets {
         left != 0 && self.records.are_few(left)
     }
 
-    /// Updates the expiration of the root after a record was removed.
-    fn leave_root(&mut self, position: u32) {
-        self.is_root_full = false;
-        if self.records.get(position).deadline() == self.root.expiration {
-            let left = self.records.deadlines(ROOT).map(|(deadline, _)| deadline);
-            self.root.expiration = left.min().unwrap_or(Tick::ZERO);
-        }
-    }
-
-    /// Keeps a chunk without live records if it is the newest of its bucket, and frees it if not.
+    /// Frees a chunk without live records, unless it may take others.
     fn end_chunk(&mut self, chunk: u32) {
-        if self.records.bucket_of(chunk).is_some() {
-            self.end_kept();
-            self.kept = chunk;
-        } else {
-            self.records.free(chunk);
+        let (newer, older) = self.records.neighbours(chunk);
+        if newer.is_none() && older != NIL {
+            return;
+        }
+        self.detach(chunk);
+        if let Some(newer) = newer.filter(|&newer| self.records.is_dead(newer)) {
+            self.end_chunk(newer);
         }
     }
 
-    /// Frees the kept chunk. Returns whether there was one.
-    #[inline]
-    pub(super) fn end_kept(&mut self) -> bool {
-        let kept = self.take_kept();
-        if let Some((id, chunk)) = kept {
-            let older = self.records.older(chunk);
-            self.records.free(chunk);
-            self.set_newest(id, older);
+    /// Takes a chunk out of its bucket, and frees it if it has no live record.
+    fn detach(&mut self, chunk: u32) {
+        match self.records.detach(chunk) {
+            Some((id, NIL)) => self.vacate(id),
+            Some((id, older)) => {
+                let contents = Contents::Chunks { newest: older, is_crowded: true };
+                self.bucket_mut(id).contents = contents;
+            }
+            None => {}
         }
-        kept.is_some()
-    }
-
-    /// Takes the kept chunk and its bucket.
-    #[inline]
-    fn take_kept(&mut self) -> Option<(BucketId, u32)> {
-        let chunk = core::mem::replace(&mut self.kept, NIL);
-        if chunk == NIL {
-            return None;
-        }
-        Some((self.records.bucket_of(chunk)?, chunk))
-    }
-
-    /// Returns the hollow bucket.
-    #[inline]
-    pub(super) fn hollow(&self) -> Option<BucketId> {
-        if self.kept == NIL {
-            return None;
-        }
-        let id = self.records.bucket_of(self.kept)?;
-        (self.records.older(self.kept) == NIL).then_some(id)
-    }
-
-    /// Makes `chunk` the newest of a bucket, because the former newest has gone.
-    fn set_newest(&mut self, id: BucketId, chunk: u32) {
-        self.bucket_mut(id).newest = chunk;
-        if chunk == NIL {
-            self.bucket_mut(id).is_crowded = false;
-            self.vacate(id);
-        }
-    }
-
-    /// Returns a live record of a non-empty bucket.
-    #[inline]
-    pub(super) fn any_of(&self, id: BucketId) -> u32 {
-        let newest = self.bucket(id).newest;
-        self.records.live(newest).next().expect("a chunk has a live record")
     }
 
     /// Returns the positions of the records of a bucket.
+    #[inline]
     pub(super) fn records_of(&self, id: BucketId) -> impl Iterator<Item = u32> {
-        let chunks = self.records.list(self.bucket(id).newest);
-        chunks.flat_map(|chunk| self.records.live(chunk))
+        let (one, newest) = match self.bucket(id).contents {
+            Contents::Empty => (None, NIL),
+            Contents::One(_) => (Some(id.link()), NIL),
+            Contents::Chunks { newest, .. } => (None, newest),
+        };
+        one.into_iter().chain(self.records.list(newest))
     }
 
     /// Returns whether the wheel lists the records of a due bucket by tick, instead of moving each
     /// to a finer level.
-    pub(super) fn is_opened_when_due(&self, id: BucketId) -> bool {
-        self.geometry.level(id) == 1 && self.geometry.size() <= OPENED
+    pub(super) fn is_opened_when_due(&self, level: u32) -> bool {
+        level == 1 && self.geometry.size() <= OPENED
     }
 
     /// Lists the records of one chunk of a due bucket. Returns those that a reset has moved beyond
     /// its range.
-    pub(super) fn open(&mut self, id: BucketId) -> impl Iterator<Item = u32> + use<> {
-        let chunk = self.bucket(id).newest;
+    pub(super) fn open(&mut self, id: BucketId, chunk: u32) -> impl Iterator<Item = u32> + use<> {
         let start = self.geometry.start(id, self.bucket(id).expiration);
         self.opened.begin(start, self.geometry.size());
         let mut beyond = [NIL; CHUNK as usize];
@@ -425,15 +371,15 @@ impl Buckets {
                 *moved = position;
             }
         }
-        if let Some((id, next)) = self.records.detach(chunk) {
-            self.set_newest(id, next);
-        }
+        self.detach(chunk);
         self.opened.find_front(&self.records);
         beyond.into_iter().filter(|&position| position != NIL)
     }
 
-    /// Marks a bucket as empty.
+    /// Makes a bucket empty.
+    #[inline]
     fn vacate(&mut self, id: BucketId) {
+        self.bucket_mut(id).contents = Contents::Empty;
         let (level, index) = self.geometry.split(id);
         let occupied = &mut self.levels[level as usize];
         if !occupied.clear(index) {
@@ -452,37 +398,36 @@ impl Buckets {
     pub(super) fn set_expiration(&mut self, id: BucketId, expiration: Tick) {
         self.bucket_mut(id).expiration = expiration;
         let (level, index) = self.geometry.split(id);
-        if id != BucketId::ROOT && self.levels[level as usize].first() == Some(index) {
+        if self.levels[level as usize].first() == Some(index) {
             self.queue.set(level, expiration);
         }
     }
 
     #[inline]
     pub(super) fn bucket(&self, id: BucketId) -> &Bucket {
-        if id == BucketId::ROOT {
-            return &self.root;
-        }
         match &self.blocks[id.number() / BLOCK] {
             Some(block) => &block[id.number() % BLOCK],
-            None => unreachable!("{id:?} was never used"),
+            None => never_used(id),
         }
     }
 
     #[inline]
     fn bucket_mut(&mut self, id: BucketId) -> &mut Bucket {
-        if id == BucketId::ROOT {
-            return &mut self.root;
-        }
         match &mut self.blocks[id.number() / BLOCK] {
             Some(block) => &mut block[id.number() % BLOCK],
-            None => unreachable!("{id:?} was never used"),
+            None => never_used(id),
         }
     }
 
     /// Frees blocks, levels and chunks without timeouts.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        self.end_kept();
+        for id in self.occupied().collect::<Vec<_>>() {
+            let Contents::Chunks { newest, .. } = self.bucket(id).contents else { continue };
+            if self.records.is_dead(newest) {
+                self.detach(newest);
+            }
+        }
         for block in &mut self.blocks {
             block.take_if(|block| block.iter().all(Bucket::is_empty));
         }
@@ -497,7 +442,7 @@ impl Buckets {
         self.opened.shrink(&self.records);
     }
 
-    /// Returns the buckets with a chunk but the root.
+    /// Returns the non-empty buckets.
     pub(super) fn occupied(&self) -> impl Iterator<Item = BucketId> {
         let blocks = (0..).step_by(BLOCK).zip(&self.blocks);
         let buckets = blocks
@@ -506,13 +451,7 @@ impl Buckets {
         occupied.map(|(number, _)| BucketId(number))
     }
 
-    /// Returns whether a chunk stays although it is without live records.
-    pub(super) const fn keeps(&self, chunk: u32) -> bool {
-        chunk == self.kept || chunk == ROOT
-    }
-
-    /// Panics unless levels and queue know the first bucket with a chunk of each level, and the
-    /// next expiration is not that of a hollow one.
+    /// Panics unless levels and queue know the first non-empty bucket of each level.
     #[inline]
     pub(super) fn check_invariants(&self) {
         let mut first = alloc::vec![None; self.levels.len()];
@@ -532,20 +471,12 @@ impl Buckets {
         let mut front = hints.filter(|&(_, position)| self.records.is_detached(position));
         let least = front.next().map(|(tick, _)| tick);
         assert_eq!(self.opened.front().map(|(tick, _)| tick), least, "another record is in front");
-        let is_newest =
-            self.records.is_dead(self.kept) && self.records.bucket_of(self.kept).is_some();
-        assert!(self.kept == NIL || is_newest, "chunk {} is kept", self.kept);
-        let is_full = self.records.bits(ROOT) == Some(u16::MAX);
-        assert_eq!(self.is_root_full, is_full, "the root has another number of records");
-        let hollow = self.hollow();
-        let others = self.occupied().filter(|&id| Some(id) != hollow);
-        let others = others.map(|id| self.bucket(id).expiration);
-        assert_eq!(
-            self.next_expiration(),
-            others.chain(least).chain(self.root_expiration()).min(),
-            "the queue and the buckets differ in the first expiration"
-        );
     }
+}
+
+#[cold]
+fn never_used(id: BucketId) -> ! {
+    unreachable!("{id:?} was never used")
 }
 
 /// Makes the block of a bucket.
@@ -566,14 +497,17 @@ mod tests {
     #[test]
     fn the_usual_insert_takes_the_short_path() {
         let mut buckets = Buckets::new(Geometry::new(64).unwrap());
-        let place = |buckets: &mut Buckets| buckets.place(Tick::ZERO, Tick::new(100), 0);
-        let first = place(&mut buckets);
-        for _ in 0..CHUNK {
-            place(&mut buckets);
+        let record = |at| {
+            let record = Record { deadline: Tick::new(at), slot: 0 };
+            (Geometry::new(64).unwrap().bucket(Tick::ZERO, record.deadline()), record)
+        };
+        for (id, record) in [100, 100].map(record) {
+            buckets.place(id, record);
         }
-        let mut is_short = |at| buckets.place_quickly(Tick::ZERO, Tick::new(at), 0).is_some();
-        assert!(is_short(100) && is_short(101) && !is_short(99));
-        buckets.remove(first);
-        assert_eq!(buckets.place_quickly(Tick::ZERO, Tick::new(100), 0), None, "the root has room");
+        let mut is_short = |at| {
+            let (id, record) = record(at);
+            buckets.place_quickly(id, record).is_some()
+        };
+        assert!(is_short(100) && is_short(101) && !is_short(99) && !is_short(200));
     }
 }

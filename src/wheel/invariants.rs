@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::{
     Key, TimingWheel,
+    buckets::Contents,
     records::{BucketId, CHUNK},
 };
 use crate::tick::Tick;
@@ -24,20 +25,23 @@ impl<T> TimingWheel<T> {
         let Self { now, expired_to, values, buckets, .. } = self;
         assert!(expired_to <= now, "timeouts have expired up to {expired_to}, but it is {now}");
         values.check_invariants();
-        let records = buckets.records.check_invariants(|chunk| buckets.keeps(chunk));
+        let is_one = |id: &BucketId| matches!(buckets.bucket(*id).contents, Contents::One(_));
+        let records = buckets.records.check_invariants();
+        let records = records + buckets.occupied().filter(is_one).count();
         assert_eq!(records, self.len(), "timeouts and records differ in number");
         for key in values.keys_from(0) {
             let position = values.tag_at(key.index());
-            assert!(buckets.records.is_live(position), "the record of {key:?} is dead");
-            let record = buckets.records.get(position);
+            let is_live =
+                BucketId::of_link(position).is_some() || buckets.records.is_live(position);
+            assert!(is_live, "the record of {key:?} is dead");
+            let record = buckets.record(position);
             assert_eq!(record.slot, key.index(), "the record of {key:?} is of another timeout");
         }
         buckets.check_invariants();
         let next = self.next_expiration();
         assert!(next.is_none_or(|next| next >= *expired_to), "{next:?} is before {expired_to}");
         let mut listed = 0;
-        let root = buckets.root_expiration().map(|_| BucketId::ROOT);
-        for id in buckets.occupied().chain(root).filter(|&id| Some(id) != buckets.hollow()) {
+        for id in buckets.occupied() {
             listed += self.check_bucket(id);
         }
         let mut hints: alloc::collections::BTreeMap<_, _> =
@@ -53,18 +57,16 @@ impl<T> TimingWheel<T> {
         assert_eq!(listed, self.len(), "a timeout is in no bucket");
     }
 
-    /// Returns each non-empty bucket, for pictures: its level, or `None` for the root; its number
-    /// there; its expiration; the keys of its timeouts. The other timeouts are listed by tick.
+    /// Returns each non-empty bucket, for pictures: its level, its number there, its expiration,
+    /// and the keys of its timeouts. The other timeouts are listed by tick.
     #[doc(hidden)]
-    pub fn buckets(&self) -> impl Iterator<Item = (Option<u32>, usize, Tick, Vec<Key>)> {
+    pub fn buckets(&self) -> impl Iterator<Item = (u32, usize, Tick, Vec<Key>)> {
         let buckets = &self.buckets;
-        let root = buckets.root_expiration().map(|_| BucketId::ROOT);
-        let ids = buckets.occupied().filter(|&id| Some(id) != buckets.hollow());
-        ids.chain(root).map(|id| {
+        buckets.occupied().map(|id| {
             let (level, index) = buckets.geometry.split(id);
-            let slots = buckets.records_of(id).map(|at| buckets.records.get(at).slot);
+            let slots = buckets.records_of(id).map(|at| buckets.record(at).slot);
             let keys = slots.filter_map(|slot| self.values.key_at(slot)).collect();
-            ((id != BucketId::ROOT).then_some(level), index, buckets.bucket(id).expiration, keys)
+            (level, index, buckets.bucket(id).expiration, keys)
         })
     }
 
@@ -74,17 +76,17 @@ impl<T> TimingWheel<T> {
         let (bucket, geometry) = (buckets.bucket(id), &buckets.geometry);
         let expiration = bucket.expiration;
         assert!(expiration >= *expired_to, "{id:?} is due before {expired_to}");
-        let is_in_lap = id == BucketId::ROOT || geometry.is_in_lap(id, expiration, *expired_to);
-        assert!(is_in_lap, "{id:?} is of another lap");
+        assert!(geometry.is_in_lap(id, expiration, *expired_to), "{id:?} is of another lap");
         let is_start = expiration == geometry.start(id, expiration);
-        assert!(!bucket.is_crowded || is_start, "the crowded {id:?} is due too late");
+        let is_crowded = matches!(bucket.contents, Contents::Chunks { is_crowded: true, .. });
+        assert!(!is_crowded || is_start, "the crowded {id:?} is due too late");
         let mut count = 0;
         for position in buckets.records_of(id) {
-            let deadline = buckets.records.get(position).deadline();
+            let deadline = buckets.record(position).deadline();
             assert!(deadline >= expiration, "{id:?} is due at {expiration}, after {deadline}");
             count += 1;
         }
-        assert!(bucket.is_crowded || count <= CHUNK as usize, "{id:?} is a crowd of {count}");
+        assert!(is_crowded || count <= CHUNK as usize, "{id:?} is a crowd of {count}");
         count
     }
 }

@@ -30,14 +30,13 @@
 //!
 //! A value lives in a slot of the slab and keeps it. Its *record*, deadline and slot, is in
 //! the bucket of the deadline. `Geometry` computes that bucket: to *place* a timeout is to write
-//! its record there. A free position in the *root*, the bucket above all levels, comes first, which
-//! spares few timeouts the work on buckets. `buckets` owns root and levels. Its `queue` holds the
-//! levels with occupied buckets, the first bucket of each standing for its level, and takes due
-//! buckets in order. There is one way out: `advance` takes the records of a due bucket one by one.
-//! A timeout that is due expires. Any other *cascades*: the wheel places it again. Only a
-//! crowded bucket of level 1 is `opened`: the wheel lists its records by tick, because each cascade
-//! would cost a cache miss. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of
-//! buckets and the overflow wheels are those of Apache Kafka.
+//! its record there. A bucket holds its only record itself, and several in chunks. `buckets` owns
+//! the levels. Its `queue` holds the levels with occupied buckets, the first bucket of each
+//! standing for its level, and takes due buckets in order. There is one way out: `advance` takes
+//! the records of a due bucket one by one. A timeout that is due expires. Any other *cascades*: the
+//! wheel places it again. Only a crowded bucket of level 1 is `opened`: the wheel lists its records
+//! by tick, because each cascade would cost a cache miss. The hierarchy is scheme 7 of Varghese and
+//! Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The slab then
 //! removes its value, and the record is *dead*. A record has a *position*, a value has a *slot*, a
@@ -59,7 +58,7 @@ pub use self::{
 };
 use self::{
     buckets::{Buckets, Geometry},
-    records::{CHUNK, FEW, NIL, Record},
+    records::{BucketId, CHUNK, FEW, NIL, Record},
 };
 pub use crate::slab::Key;
 use crate::{
@@ -165,14 +164,15 @@ impl<T> TimingWheel<T> {
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
         let slot = self.values.vacant();
-        if slot != END && !self.is_full() && self.expired_to >= self.now {
-            let Self { values, buckets, expired_to, .. } = self;
-            let deadline = deadline.max(*expired_to);
-            if let Some(position) = buckets.place_quickly(*expired_to, deadline, slot) {
-                return Ok(values.fill(position, value));
-            }
+        if slot == END || self.is_full() || self.expired_to < self.now {
+            return self.insert_slowly(deadline, value);
         }
-        self.insert_slowly(deadline, value)
+        let record = Record { deadline: deadline.max(self.expired_to), slot };
+        let id = self.buckets.geometry.bucket(self.expired_to, record.deadline());
+        match self.buckets.place_quickly(id, record) {
+            Some(position) => Ok(self.values.fill(position, value)),
+            None => Ok(self.insert_into(id, record, value)),
+        }
     }
 
     /// Cancels a timeout and returns its value, or `None` if the key is dead.
@@ -231,12 +231,13 @@ impl<T> TimingWheel<T> {
         self.observe(self.now);
         let deadline = deadline.max(self.expired_to);
         let position = self.values.tag(key)?;
-        let before = self.buckets.records.get(position).deadline();
-        if deadline < before {
-            self.place(deadline, key.index());
+        let record = self.buckets.record_mut(position);
+        let before = record.deadline();
+        if deadline >= before {
+            record.deadline = deadline;
+        } else {
             self.remove(position);
-        } else if deadline > before {
-            self.buckets.records.set(position, Record { deadline, slot: key.index() });
+            self.place(deadline, key.index());
         }
         Some(before)
     }
@@ -291,7 +292,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn deadline(&self, key: Key) -> Option<Tick> {
-        Some(self.buckets.records.get(self.values.tag(key)?).deadline())
+        Some(self.buckets.record(self.values.tag(key)?).deadline())
     }
 
     /// Advances the time to `now`, and returns an iterator that removes the due timeouts.
@@ -462,7 +463,7 @@ impl<T> TimingWheel<T> {
         self.values.len() >= self.max_pending
     }
 
-    /// Adds a timeout that needs memory, changes when its bucket is due, or goes into the root.
+    /// Adds a timeout that needs memory or changes when its bucket is due.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if self.is_full() || !self.values.make_room() {
@@ -470,15 +471,34 @@ impl<T> TimingWheel<T> {
         }
         self.observe(self.now);
         let deadline = deadline.max(self.expired_to);
-        let position = self.buckets.place(self.expired_to, deadline, self.values.vacant());
-        Ok(self.values.fill(position, value))
+        let record = Record { deadline, slot: self.values.vacant() };
+        let id = self.buckets.geometry.bucket(self.expired_to, deadline);
+        Ok(self.insert_into(id, record, value))
+    }
+
+    /// Adds a timeout with this record in this bucket.
+    #[inline(never)]
+    fn insert_into(&mut self, id: BucketId, record: Record, value: T) -> Key {
+        let position = self.add_record(id, record);
+        self.values.fill(position, value)
     }
 
     /// Puts the timeout in a slot into the bucket of its deadline.
     #[inline]
     fn place(&mut self, deadline: Tick, slot: u32) {
-        let position = self.buckets.place(self.expired_to, deadline, slot);
+        let id = self.buckets.geometry.bucket(self.expired_to, deadline);
+        let position = self.add_record(id, Record { deadline, slot });
         self.values.set_tag(slot, position);
+    }
+
+    /// Adds a record to the bucket of its deadline. Returns its position.
+    #[inline]
+    fn add_record(&mut self, id: BucketId, record: Record) -> u32 {
+        let (position, other) = self.buckets.place(id, record);
+        if let Some(other) = other {
+            self.values.set_tag(other, position - 1);
+        }
+        position
     }
 
     /// Removes a record. If few live ones are left in its chunk, they move to others.
@@ -548,7 +568,7 @@ impl WheelBuilder {
     /// Sets the number of buckets of each level, 2 to 65536. `build` rounds it up to a power of
     /// two. Default 256.
     ///
-    /// A larger wheel cascades less and takes more memory: 16 bytes a bucket, allocated by 32
+    /// A larger wheel cascades less and takes more memory: 24 bytes a bucket, allocated by 32
     /// buckets when a timeout first needs one of them.
     pub const fn size(mut self, buckets: usize) -> Self {
         self.size = buckets;
@@ -556,8 +576,8 @@ impl WheelBuilder {
     }
 
     /// Sets how many timeouts may be pending at once. Default `u32::MAX`; a wheel can address
-    /// 2^32 - 2^20. It panics if they need more than 2^28 chunks of 16 records, which take more
-    /// than 50 GB.
+    /// 2^32 - 2^20. It panics if they need more than 2^28 - 2^16 chunks of 16 records, which take
+    /// more than 50 GB.
     pub const fn max_pending(mut self, timeouts: u32) -> Self {
         self.max_pending = timeouts;
         self

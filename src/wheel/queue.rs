@@ -78,14 +78,6 @@ impl BucketQueue {
         }
     }
 
-    /// Returns the least expiration of the other levels. *O*(n).
-    pub(super) fn first_but(&self, level: u32) -> Option<Tick> {
-        let front = self.front_expiration.map(|front| (self.front, front));
-        let heap = self.heap.iter().map(|(&level, &Reverse(expiration))| (level, expiration));
-        let others = front.into_iter().chain(heap).filter(|&(other, _)| other != level);
-        others.map(|(_, expiration)| expiration).min()
-    }
-
     #[inline]
     pub(super) fn shrink(&mut self) {
         self.heap.shrink_to_fit();
@@ -140,12 +132,18 @@ impl Occupied {
         self.first
     }
 
-    pub(super) fn set(&mut self, number: usize) {
+    /// Adds a number. Returns whether it is the least.
+    #[inline]
+    pub(super) fn set(&mut self, number: usize) -> bool {
         if number / 64 >= self.words.len() {
             self.words.resize(number / 64 + 1, 0);
         }
         self.words[number / 64] |= 1 << (number % 64);
-        self.first = Some(self.first.map_or(number, |first| first.min(number)));
+        let is_first = self.first.is_none_or(|first| number <= first);
+        if is_first {
+            self.first = Some(number);
+        }
+        is_first
     }
 
     /// Removes a number. Returns whether it was the first.
@@ -160,11 +158,12 @@ impl Occupied {
 
     /// Returns the least number after this one.
     pub(super) fn after(&self, number: usize) -> Option<usize> {
-        let rest = self.words[number / 64] & (!1 << (number % 64));
-        let rest = (rest != 0).then_some((number / 64, rest)).into_iter();
-        let later = (number / 64 + 1..).zip(self.words.iter().skip(number / 64 + 1).copied());
-        let (at, word) = rest.chain(later).find(|&(_, word)| word != 0)?;
-        Some(at * 64 + word.trailing_zeros() as usize)
+        let (mut at, mut rest) = (number / 64, self.words[number / 64] & (!1 << (number % 64)));
+        while rest == 0 {
+            at += 1;
+            rest = *self.words.get(at)?;
+        }
+        Some(at * 64 + rest.trailing_zeros() as usize)
     }
 
     pub(super) fn check_invariants(&self) {

@@ -37,21 +37,19 @@ const DETACHED: u32 = NIL;
 pub(super) struct BucketId(pub(super) u32);
 
 impl BucketId {
-    /// The root, which is above all levels.
-    pub(super) const ROOT: Self = Self(1 << 18);
-
     #[inline]
     pub(super) const fn number(self) -> usize {
         self.0 as usize
     }
 
-    /// Returns the number by which the newest chunk of this bucket names it. No chunk has it.
+    /// Returns the number by which the newest chunk of this bucket names it, and the position of a
+    /// record in the bucket itself. No chunk and no other record has it.
     #[inline]
     pub(super) const fn link(self) -> u32 {
         slab::END + self.0
     }
 
-    /// Returns the bucket that a link names; `None` if the link is a chunk.
+    /// Returns the bucket that a link names; `None` if it is a chunk or the position in one.
     #[inline]
     pub(super) fn of_link(link: u32) -> Option<Self> {
         link.checked_sub(slab::END).map(Self)
@@ -124,13 +122,12 @@ impl Records {
         Some(chunk * CHUNK + offset)
     }
 
-    /// Overwrites a record.
     #[inline]
-    pub(super) fn set(&mut self, position: u32, record: Record) {
+    pub(super) fn get_mut(&mut self, position: u32) -> &mut Record {
         debug_assert!(self.is_live(position), "the record at {position} is dead");
         let position = position as usize;
         let segment = &mut self.segments[position / (SEGMENT * CHUNK as usize)];
-        segment[position % (SEGMENT * CHUNK as usize)] = record;
+        &mut segment[position % (SEGMENT * CHUNK as usize)]
     }
 
     #[inline]
@@ -185,7 +182,7 @@ impl Records {
     pub(super) fn allocate(&mut self, id: BucketId, next: u32) -> u32 {
         let key = self.chunks.insert(id.link(), next).expect("there are fewer chunks than slots");
         let chunk = key.index();
-        assert!(chunk < NIL / CHUNK, "more than 2^28 chunks of records");
+        assert!(chunk < slab::END / CHUNK, "more than 2^28 - 2^16 chunks of records");
         let room = self.segments.get(chunk as usize / SEGMENT).map_or(0, |segment| segment.len());
         if (chunk as usize % SEGMENT) * CHUNK as usize >= room {
             self.grow(chunk as usize);
@@ -194,16 +191,6 @@ impl Records {
             self.chunks.set_tag(next, chunk);
         }
         chunk
-    }
-
-    /// Moves the newest chunk of a bucket to the front of another bucket's list.
-    pub(super) fn give(&mut self, chunk: u32, id: BucketId, next: u32) {
-        self.detach(chunk);
-        self.chunks.set_tag(chunk, id.link());
-        *self.chunks.at_mut(chunk) = next;
-        if next != NIL {
-            self.chunks.set_tag(next, chunk);
-        }
     }
 
     /// Makes room for the records of a chunk. The first segment grows with the slots for chunks.
@@ -221,73 +208,66 @@ impl Records {
         self.segments[segment] = records.into();
     }
 
-    /// Frees a chunk without live records.
-    pub(super) fn free(&mut self, chunk: u32) {
-        debug_assert!(self.is_dead(chunk), "chunk {chunk} has live records");
-        self.detach(chunk);
-        self.chunks.remove(chunk, None);
+    /// Returns the next newer chunk, if there is one, and the next older one or `NIL`.
+    #[inline]
+    pub(super) fn neighbours(&self, chunk: u32) -> (Option<u32>, u32) {
+        let owner = self.chunks.tag_at(chunk);
+        (Some(owner).filter(|&owner| BucketId::of_link(owner).is_none()), *self.chunks.at(chunk))
     }
 
-    /// Takes a chunk out of its list. If it was the newest of a bucket, returns the bucket and its
-    /// next older chunk.
+    /// Takes a chunk out of its list, and frees it if it has no live record. If it was the newest
+    /// of a bucket, returns the bucket and its next older chunk.
     pub(super) fn detach(&mut self, chunk: u32) -> Option<(BucketId, u32)> {
-        let (owner, next) = (self.chunks.tag_at(chunk), *self.chunks.at(chunk));
-        if owner == DETACHED {
-            return None;
+        let owner = self.chunks.tag_at(chunk);
+        let older = mem::replace(self.chunks.at_mut(chunk), NIL);
+        if self.is_dead(chunk) {
+            self.chunks.remove(chunk, None);
+        } else {
+            self.chunks.set_tag(chunk, DETACHED);
         }
-        self.chunks.set_tag(chunk, DETACHED);
-        if next != NIL {
-            self.chunks.set_tag(next, owner);
+        if older != NIL {
+            self.chunks.set_tag(older, owner);
         }
         let id = BucketId::of_link(owner);
         if id.is_none() {
-            *self.chunks.at_mut(owner) = next;
+            *self.chunks.at_mut(owner) = older;
         }
-        Some((id?, next))
-    }
-
-    /// Returns a bit for each live record of a chunk; `None` if there never was such a chunk.
-    #[inline]
-    pub(super) fn bits(&self, chunk: u32) -> Option<u16> {
-        self.live.get(chunk as usize).copied()
+        Some((id.filter(|_| owner != DETACHED)?, older))
     }
 
     /// Returns whether a chunk has no live record.
     #[inline]
     pub(super) fn is_dead(&self, chunk: u32) -> bool {
-        self.bits(chunk) == Some(0)
-    }
-
-    /// Returns the next older chunk of a list, or `NIL`.
-    #[inline]
-    pub(super) fn older(&self, chunk: u32) -> u32 {
-        *self.chunks.at(chunk)
-    }
-
-    /// Returns the bucket whose newest chunk this is.
-    pub(super) fn bucket_of(&self, chunk: u32) -> Option<BucketId> {
-        let owner = self.chunks.tag_at(chunk);
-        BucketId::of_link(owner).filter(|_| owner != DETACHED)
+        self.live.get(chunk as usize) == Some(&0)
     }
 
     /// Returns the positions of the live records of a chunk, if its bucket has a newer one.
     pub(super) fn survivors(&self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
-        let is_older = BucketId::of_link(self.chunks.tag_at(chunk)).is_none();
-        is_older.then(|| self.live(chunk)).into_iter().flatten()
+        let (newer, _) = self.neighbours(chunk);
+        newer.map(|_| self.live(chunk)).into_iter().flatten()
     }
 
-    /// Returns the chunks from this one on, newest first.
+    /// Returns the position of a live record of a bucket with this newest chunk.
+    #[inline]
+    pub(super) fn any_of(&self, newest: u32) -> u32 {
+        let chunk = if self.is_dead(newest) { *self.chunks.at(newest) } else { newest };
+        self.live(chunk).next().expect("only the newest chunk may have no live record")
+    }
+
+    /// Returns the positions of the live records from this chunk on, newest first.
+    #[inline]
     pub(super) fn list(&self, newest: u32) -> impl Iterator<Item = u32> {
         let some = |chunk: u32| (chunk != NIL).then_some(chunk);
-        core::iter::successors(some(newest), move |&chunk| some(*self.chunks.at(chunk)))
+        let chunks =
+            core::iter::successors(some(newest), move |&chunk| some(*self.chunks.at(chunk)));
+        chunks.flat_map(|chunk| self.live(chunk))
     }
 
     /// Frees the segments without live records.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        // The first chunk is that of the root, which goes last. No key of a chunk is kept, so all
-        // start again, even those that were used very often.
-        if self.chunks.len() == 1 && self.is_dead(0) {
+        // No key of a chunk is kept, so all start again, even those that were used very often.
+        if self.chunks.is_empty() {
             *self = Self::new();
         }
         self.chunks.shrink();
@@ -304,13 +284,15 @@ impl Records {
         self.live.shrink_to_fit();
     }
 
-    /// Panics unless each chunk has a live record or is kept, and its list is linked in both
-    /// directions. Returns the number of live records.
-    pub(super) fn check_invariants(&self, is_kept: impl Fn(u32) -> bool) -> usize {
+    /// Panics unless each chunk has a live record or an older one in its list, and its list is
+    /// linked in both directions.
+    /// Returns the number of live records.
+    pub(super) fn check_invariants(&self) -> usize {
         self.chunks.check_invariants();
         let mut count = 0;
         for chunk in self.chunks.keys_from(0).map(Key::index) {
-            assert!(is_kept(chunk) || !self.is_dead(chunk), "chunk {chunk} has no live record");
+            let may_be_dead = matches!(self.neighbours(chunk), (None, older) if older != NIL);
+            assert!(may_be_dead || !self.is_dead(chunk), "chunk {chunk} has no live record");
             let next = *self.chunks.at(chunk);
             let is_linked = self.chunks.tag_at(chunk) == DETACHED
                 || next == NIL
@@ -330,25 +312,27 @@ mod tests {
     fn three_survivors_of_a_chunk_move_unless_the_wheel_is_small() {
         let mut records = Records::new();
         for _ in 0..SMALL {
-            records.allocate(BucketId::ROOT, NIL);
+            records.allocate(BucketId(0), NIL);
         }
         assert!(!records.are_few(1));
-        let chunk = records.allocate(BucketId::ROOT, NIL);
+        let chunk = records.allocate(BucketId(0), NIL);
         assert!(records.are_few(0b111) && !records.are_few(0b1111));
         let position = records.add(chunk, Record { deadline: Tick::ZERO, slot: 7 }).unwrap();
         assert_eq!([position, NIL].map(|position| records.slot(position)), [7, 0]);
     }
 
     #[test]
-    fn the_root_has_the_first_chunk_even_if_another_one_was_used_very_often() {
+    fn chunks_start_again_even_if_one_was_used_very_often() {
         let mut records = Records::new();
         for chunk in 0..1_500 {
-            assert_eq!(records.allocate(BucketId::ROOT, NIL), chunk);
+            assert_eq!(records.allocate(BucketId(0), NIL), chunk);
         }
-        (1..1_500).for_each(|chunk| records.free(chunk));
+        for chunk in (0..1_500).rev() {
+            records.detach(chunk);
+        }
         records.chunks.wear(1_400);
         records.shrink();
         assert_eq!((records.segments.len(), records.live.len()), (0, 0));
-        assert_eq!(records.allocate(BucketId::ROOT, NIL), 0);
+        assert_eq!(records.allocate(BucketId(0), NIL), 0);
     }
 }

@@ -66,10 +66,6 @@ fn an_emptied_bucket_leaves_no_wake_up() {
 fn a_cancelled_timeout_of_a_bucket_that_is_due_leaves_no_wake_up_to_its_successor() {
     let mut wheel = wheel_of(256, 0);
     let mut insert = |at| wheel.insert(Tick::new(at), ()).unwrap();
-    // The first 16 are in the root.
-    for _ in 0..16 {
-        insert(u64::MAX);
-    }
     let crowd: Vec<_> = (300..332).map(&mut insert).collect();
     assert_eq!((count_steps(&mut wheel, 256), wheel.next_expiration()), (2, Some(Tick::new(300))));
     // The first one is cancelled last.
@@ -95,7 +91,7 @@ fn a_limit_is_exact_if_every_step_expires_a_timeout() {
 #[test]
 fn a_limit_used_up_by_moves_leaves_the_advance_undrained() {
     let mut wheel = wheel_of(4, 0);
-    // A crowded bucket of level 2 is due at 16, ahead of its timeouts. The root has 16 of them.
+    // A crowded bucket of level 2 is due at 16, ahead of its timeouts.
     fill(&mut wheel, 36, 31);
     let mut due = wheel.advance(Tick::new(20)).limit(5);
     assert_eq!(due.by_ref().count(), 0);

@@ -81,7 +81,7 @@ fn a_thread_that_schedules_hands_off_timeouts_of_a_late_reaper() {
     let (handled, values) = mpsc::channel();
     let timer = settings.build_with(move |value| handled.send(value).unwrap()).unwrap();
     for value in 0..40_u32 {
-        timer.schedule(HOUR, value).unwrap();
+        timer.schedule(HOUR + value * 60 * SECOND, value).unwrap();
     }
     // The jump does not move the wall clock.
     let by_wall_clock = timer.schedule_at_time(clock.system_time() + HOUR, 97).unwrap();

@@ -147,7 +147,6 @@ impl<V> Slab<V> {
         self.len as usize
     }
 
-    #[cfg(any(feature = "std", test))]
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0

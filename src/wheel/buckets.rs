@@ -127,7 +127,7 @@ pub(super) enum Contents {
     One(Record),
     Chunks {
         /// The chunk that takes new records. Only this one may have no live record, as long as
-        /// the bucket has others: so one that comes and goes makes no chunk.
+        /// the bucket has other chunks: so a timeout that comes and goes makes no chunk.
         newest: u32,
         /// Whether the bucket has had two chunks since it was empty.
         is_crowded: bool,
@@ -222,8 +222,8 @@ impl Buckets {
         }
     }
 
-    /// Adds a record to the bucket of its deadline. Returns its position, and the slot of the
-    /// timeout whose record has moved to the position before.
+    /// Adds a record to a bucket. Returns its position, and the slot of a timeout whose record has
+    /// left the bucket for the position before that one.
     #[inline]
     pub(super) fn place(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
         let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
@@ -422,6 +422,7 @@ impl Buckets {
     /// Frees blocks, levels and chunks without timeouts.
     #[inline]
     pub(super) fn shrink(&mut self) {
+        // `Records::shrink` frees the memory of chunks without live records.
         for id in self.occupied().collect::<Vec<_>>() {
             let Contents::Chunks { newest, .. } = self.bucket(id).contents else { continue };
             if self.records.is_dead(newest) {

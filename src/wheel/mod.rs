@@ -162,7 +162,7 @@ impl<T> TimingWheel<T> {
     /// fewer than one segment of them.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        // Calls nothing but `insert_slowly`, as its last step, so the compiler saves no registers.
+        // Calls nothing before its last step, so the compiler saves few registers.
         let slot = self.values.vacant();
         if slot == END || self.is_full() || self.expired_to < self.now {
             return self.insert_slowly(deadline, value);
@@ -463,7 +463,7 @@ impl<T> TimingWheel<T> {
         self.values.len() >= self.max_pending
     }
 
-    /// Adds a timeout that needs memory or changes when its bucket is due.
+    /// Adds a timeout that needs a slot, or before which `expired_to` may move.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if self.is_full() || !self.values.make_room() {
@@ -476,7 +476,7 @@ impl<T> TimingWheel<T> {
         Ok(self.insert_into(id, record, value))
     }
 
-    /// Adds a timeout with this record in this bucket.
+    /// Adds a timeout with this record, which changes more of its bucket than the newest chunk.
     #[inline(never)]
     fn insert_into(&mut self, id: BucketId, record: Record, value: T) -> Key {
         let position = self.add_record(id, record);
@@ -484,14 +484,16 @@ impl<T> TimingWheel<T> {
     }
 
     /// Puts the timeout in a slot into the bucket of its deadline.
-    #[inline]
+    ///
+    /// A call, since a reset to a later deadline does not come here.
+    #[inline(never)]
     fn place(&mut self, deadline: Tick, slot: u32) {
         let id = self.buckets.geometry.bucket(self.expired_to, deadline);
         let position = self.add_record(id, Record { deadline, slot });
         self.values.set_tag(slot, position);
     }
 
-    /// Adds a record to the bucket of its deadline. Returns its position.
+    /// Adds a record to a bucket. Returns its position.
     #[inline]
     fn add_record(&mut self, id: BucketId, record: Record) -> u32 {
         let (position, other) = self.buckets.place(id, record);

@@ -157,7 +157,7 @@ impl Occupied {
     }
 
     /// Returns the least number after this one.
-    pub(super) fn after(&self, number: usize) -> Option<usize> {
+    fn after(&self, number: usize) -> Option<usize> {
         let (mut at, mut rest) = (number / 64, self.words[number / 64] & (!1 << (number % 64)));
         while rest == 0 {
             at += 1;

@@ -284,9 +284,8 @@ impl Records {
         self.live.shrink_to_fit();
     }
 
-    /// Panics unless each chunk has a live record or an older one in its list, and its list is
-    /// linked in both directions.
-    /// Returns the number of live records.
+    /// Panics unless each chunk has a live record, or is the newest of several, and its list is
+    /// linked in both directions. Returns the number of live records.
     pub(super) fn check_invariants(&self) -> usize {
         self.chunks.check_invariants();
         let mut count = 0;

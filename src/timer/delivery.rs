@@ -265,13 +265,18 @@ impl<T> Backlog<T> {
         tasks
     }
 
-    /// Takes all timeouts.
-    pub(crate) fn take_all(&self) -> impl Iterator<Item = Expired<T>> {
+    /// Takes the values of all timeouts.
+    pub(crate) fn take_all(&self) -> Vec<T> {
         let mut state = self.state.lock();
         debug_assert!(state.is_closed, "a timeout may come after all were taken");
         let rest = mem::take(&mut state.chunks);
         state.taken += rest.iter().map(VecDeque::len).sum::<usize>() as u64;
-        rest.into_iter().flatten()
+        drop(state);
+        let mut values = Vec::new();
+        for chunk in rest {
+            values.extend(chunk.into_iter().map(|expired| expired.value));
+        }
+        values
     }
 
     /// Returns the number of timeouts that were taken.

@@ -494,7 +494,7 @@ impl<S: ShardState> SharedTimer<S> {
 
     /// Closes the backlog: the threads that take from it end once it is empty.
     pub(super) fn close_backlog(&self) {
-        wake_all(self.delivery.backlog().map(Backlog::close).into_iter().flatten());
+        wake_all(self.delivery.backlog().map(Backlog::close).unwrap_or_default());
     }
 
     /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless
@@ -504,8 +504,7 @@ impl<S: ShardState> SharedTimer<S> {
         let pending = self.shards.shut_down();
         self.close_backlog();
         let backlog = self.delivery.backlog().filter(|_| !keeps_expired);
-        let expired = backlog.map(Backlog::take_all).into_iter().flatten();
-        let expired: Vec<_> = expired.map(|expired| expired.value).collect();
+        let expired = backlog.map(Backlog::take_all).unwrap_or_default();
         self.callback_threads.shut_down();
         // A timer that was never used emits no event.
         if is_first && self.is_started() {

@@ -1,7 +1,7 @@
 //! The slots of a segment: whole, or packed.
 
 use alloc::{boxed::Box, vec::Vec};
-use core::{iter, mem, num::NonZeroU32};
+use core::{mem, num::NonZeroU32};
 
 use super::END;
 
@@ -71,14 +71,18 @@ impl<V> Segment<V> {
     #[expect(clippy::cast_possible_truncation, reason = "all indices are below `END`")]
     pub(super) fn open(&mut self, number: usize, len: usize) {
         let new = || Slot::Vacant { generation: self.generation, next: END };
-        let mut slots: Box<_> = iter::repeat_with(new).take(len).collect();
-        self.take_slots().for_each(|(offset, slot)| slots[offset] = slot);
+        let mut slots = mem::take(&mut self.slots).into_vec();
+        slots.reserve_exact(len - slots.len());
+        slots.resize_with(len, new);
+        if let Some(packed) = self.packed.take() {
+            packed.into_slots().for_each(|(offset, slot)| slots[offset] = slot);
+        }
         for (offset, slot) in slots.iter_mut().enumerate().rev() {
             if let Slot::Vacant { generation: Some(_), next } = slot {
                 *next = mem::replace(&mut self.vacant, (number * SEGMENT + offset) as u32);
             }
         }
-        self.slots = slots;
+        self.slots = slots.into();
     }
 
     /// Closes the segment: packs it, or frees it if it has no values.

@@ -11,7 +11,7 @@ use std::{
     num::NonZeroU64,
     panic::RefUnwindSafe,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
@@ -45,6 +45,9 @@ pub(crate) struct Shards<S> {
     pub(super) permits: Permits,
     pub(super) lifecycle: Lifecycle,
     wall: Wall,
+    /// `look_at_wall_clock` once a thread has called it: only then may there be such deadlines.
+    /// Programs that never call it do not contain its code.
+    look: OnceLock<fn(&Self, Tick)>,
 }
 
 impl<S: ShardState> Shards<S> {
@@ -59,7 +62,7 @@ impl<S: ShardState> Shards<S> {
         let all: Box<[_]> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         let (wakeup, lifecycle, wall) = (Wakeup::new(parker), Lifecycle::default(), Wall::new());
-        Self { all, clock, wakeup, permits, lifecycle, wall }
+        Self { all, clock, wakeup, permits, lifecycle, wall, look: OnceLock::new() }
     }
 
     /// Returns the number of shards.
@@ -146,8 +149,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
     pub(super) fn follow_wall_clock(&self, now: Tick) {
-        if self.wall.is_used() {
-            self.look_at_wall_clock(now);
+        if let Some(look) = self.look.get() {
+            look(self, now);
         }
     }
 
@@ -312,7 +315,7 @@ impl<S: ShardState> Shards<S> {
             self.wakeup.wake();
         }
         let now = self.clock.read().now;
-        self.look_at_wall_clock(now);
+        self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
         let (deadline, mut guard) = (since_1970(time), self.lock(shard));
         let key = put(&mut guard, now, self.wall.tick_of(&self.clock, deadline))?;
         guard.follow_wall_clock(key, deadline);

@@ -267,11 +267,16 @@ impl<S: ShardState> ShardGuard<'_, S> {
         let is_pending = wheel.reset(key, deadline).is_some();
         if is_pending {
             if !self.wall_deadlines().is_empty() {
-                self.wall_deadlines().remove(&key);
+                self.leave_wall_clock(key);
             }
             self.placed(now, deadline);
         }
         is_pending
+    }
+
+    #[cold]
+    fn leave_wall_clock(&mut self, key: Key) {
+        self.wall_deadlines().remove(&key);
     }
 
     /// Makes a timeout that was inserted or reset follow the wall clock.

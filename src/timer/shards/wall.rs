@@ -80,11 +80,6 @@ impl Wall {
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
-    /// Returns whether a thread has looked: only then may there be such deadlines.
-    pub(super) fn is_used(&self) -> bool {
-        self.looks.load(Ordering::Acquire) > 0
-    }
-
     /// Looks at both clocks. Calls `move_all` if timeouts may have their places by another offset.
     pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce()) {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);

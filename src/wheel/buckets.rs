@@ -201,7 +201,6 @@ impl Buckets {
     }
 
     /// Returns the tick at which something is due first.
-    #[inline]
     pub(super) fn next_expiration(&self) -> Option<Tick> {
         let bucket = self.queue.first().map(|(_, expiration)| expiration);
         let opened = self.opened.front().map(|(tick, _)| tick);

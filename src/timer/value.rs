@@ -357,7 +357,7 @@ impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
 pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
     /// A reference for the handles of each shard.
-    pub(super) references: Box<[ShardRef<S>]>,
+    pub(super) references: Vec<ShardRef<S>>,
     pub(crate) handler: Arc<Handler<S::Due>>,
     pub(super) delivery: Delivery<S::Due>,
     /// `None` once the threads have been started, or if the timer needs none.

@@ -6,7 +6,6 @@ pub(super) mod wakeup;
 mod wall;
 
 use std::{
-    boxed::Box,
     cell::Cell,
     num::NonZeroU64,
     panic::RefUnwindSafe,
@@ -39,7 +38,7 @@ use crate::{
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
-    pub(super) all: Box<[CachePadded<Shard<S>>]>,
+    pub(super) all: Vec<CachePadded<Shard<S>>>,
     pub(crate) clock: TickClock,
     pub(crate) wakeup: Wakeup,
     pub(super) permits: Permits,
@@ -59,7 +58,7 @@ impl<S: ShardState> Shards<S> {
     ) -> Self {
         let permits = Permits::new(max_pending);
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
-        let all: Box<[_]> = states.map(shard).collect();
+        let all: Vec<_> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         let (wakeup, lifecycle, wall) = (Wakeup::new(parker), Lifecycle::default(), Wall::new());
         Self { all, clock, wakeup, permits, lifecycle, wall, look: OnceLock::new() }

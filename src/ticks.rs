@@ -119,9 +119,8 @@ impl Ticks {
     #[must_use]
     #[track_caller]
     pub fn new(origin: Duration, tick: Duration) -> Self {
-        let Some(length) = NonZeroU64::new(Nanos::from(tick).get()) else {
-            panic!("a tick of {tick:?} has no length")
-        };
+        let length = NonZeroU64::new(Nanos::from(tick).get());
+        let length = length.expect("a tick of 0ns has no length");
         Self { origin, length, reciprocal: u64::MAX / length }
     }
 

@@ -241,7 +241,7 @@ impl Reaper {
 /// left.
 pub(super) fn round(clients: &mut Clients) -> bool {
     let mut is_drained = true;
-    each(clients, |client| {
+    each(clients, &mut |client| {
         let turn = client.turn();
         is_drained &= turn != Turn::Again;
         turn != Turn::Ended
@@ -259,7 +259,7 @@ pub(super) fn sleep(parker: &Parker, clients: &mut Clients) {
 
 /// Announces to each timer that the reaper is awake.
 pub(super) fn wake_up(clients: &mut Clients, has_slept: bool) {
-    each(clients, |client| {
+    each(clients, &mut |client| {
         client.wake_up(has_slept);
         true
     });
@@ -270,13 +270,13 @@ pub(super) fn fall_asleep(clients: &mut Clients) -> Option<Duration> {
     let mut within = Duration::MAX;
     // A timer that is alone sleeps until its own expiration.
     if clients.len() > 1 {
-        each(clients, |client| {
+        each(clients, &mut |client| {
             within = within.min(client.until_next());
             true
         });
     }
     let mut pause = (!within.is_zero()).then_some(Duration::MAX);
-    each(clients, |client| {
+    each(clients, &mut |client| {
         pause = pause.and_then(|pause| Some(pause.min(client.fall_asleep(within)?)));
         true
     });
@@ -286,7 +286,7 @@ pub(super) fn fall_asleep(clients: &mut Clients) -> Option<Duration> {
 /// Runs a step of each timer, and removes those for which it returns `false` or panics.
 ///
 /// Only the user's clock panics. The other timers go on.
-fn each(clients: &mut Clients, mut step: impl FnMut(&mut dyn Client) -> bool) {
+fn each(clients: &mut Clients, step: &mut dyn FnMut(&mut dyn Client) -> bool) {
     let mut index = 0;
     while let Some(client) = clients.get_mut(index) {
         let stays = catch(|| step(&mut **client));

@@ -126,11 +126,10 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn new(start: Tick) -> Self {
-        let Ok(mut wheel) = WheelBuilder::new().build() else {
+        let Ok(wheel) = WheelBuilder::new().build() else {
             unreachable!("the default settings are valid")
         };
-        wheel.observe(start);
-        wheel
+        Self { now: start, expired_to: start, ..wheel }
     }
 
     /// Adds a timeout that expires at `deadline`.

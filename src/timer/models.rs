@@ -96,7 +96,7 @@ fn join<V>(thread: thread::JoinHandle<V>) -> V {
 fn new_shards(count: usize, max_pending: Option<u64>) -> (Arc<Shards<TimingWheel<u32>>>, Parker) {
     let parker = Parker::new();
     let shards = shards_with(count, max_pending, stopped(), &parker);
-    (Arc::new(shards), parker)
+    (shards, parker)
 }
 
 fn stopped() -> StoppedClock {
@@ -108,7 +108,7 @@ fn shards_with<V: Send + 'static>(
     max_pending: Option<u64>,
     clock: impl Clock,
     parker: &Parker,
-) -> Shards<TimingWheel<V>> {
+) -> Arc<Shards<TimingWheel<V>>> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
     let clock = TickClock::new(Some(Arc::new(clock)), Duration::from_millis(1));
@@ -217,7 +217,7 @@ fn timer_with<V: Send + 'static>(
 
 fn timer_of_shards<V: Send + 'static>(
     reaper: &Reaper,
-    shards: Shards<TimingWheel<V>>,
+    shards: Arc<Shards<TimingWheel<V>>>,
     delivery: Delivery<V>,
     handle: impl Fn(V) + Send + Sync + 'static,
 ) -> Arc<SharedTimer<TimingWheel<V>>> {

@@ -385,12 +385,11 @@ pub(crate) struct Starter {
 
 impl<S: ShardState> SharedTimer<S> {
     pub(crate) fn new(
-        shards: Shards<S>,
+        shards: Arc<Shards<S>>,
         handler: Handler<S::Due>,
         delivery: Delivery<S::Due>,
         starter: Starter,
     ) -> Arc<Self> {
-        let shards = Arc::new(shards);
         let shared = Arc::new(Self {
             references: (0..shards.count())
                 .map(|index| ShardParts { shards: Arc::clone(&shards), index })

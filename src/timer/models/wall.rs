@@ -58,7 +58,7 @@ fn schedule(shards: &Arc<Timeouts>) {
 fn scheduled() -> (Arc<Timeouts>, Arc<AtomicU64>) {
     let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
     let clock = Stepped(Instant::now(), Arc::clone(&stage));
-    let shards = Arc::new(shards_with(1, None, clock, &parker));
+    let shards = shards_with(1, None, clock, &parker);
     schedule(&shards);
     (shards, stage)
 }

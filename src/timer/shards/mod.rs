@@ -55,13 +55,13 @@ impl<S: ShardState> Shards<S> {
         clock: TickClock,
         parker: Parker,
         max_pending: Option<NonZeroU64>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let permits = Permits::new(max_pending);
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Vec<_> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         let (wakeup, lifecycle, wall) = (Wakeup::new(parker), Lifecycle::default(), Wall::new());
-        Self { all, clock, wakeup, permits, lifecycle, wall, look: OnceLock::new() }
+        Arc::new(Self { all, clock, wakeup, permits, lifecycle, wall, look: OnceLock::new() })
     }
 
     /// Returns the number of shards.
@@ -396,7 +396,7 @@ mod tests {
     fn shards_of<T: Send + 'static, const N: usize>(
         wheels: [TimingWheel<T>; N],
         max_pending: Option<NonZeroU64>,
-    ) -> Shards<TimingWheel<T>> {
+    ) -> Arc<Shards<TimingWheel<T>>> {
         let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let parker = Parker::new();
         Shards::new(wheels.into_iter(), clock, parker, max_pending)

@@ -27,8 +27,8 @@ pub(crate) struct TickClock {
     pub(crate) source: Arc<dyn Clock>,
     /// Whether the builder set no clock. Then the timer reads the system's clock directly.
     pub(crate) is_system: bool,
-    /// Start of tick 0. Set lazily with a [`ManualClock`], whose target may have no [`Instant`].
-    origin: OnceLock<Instant>,
+    /// Start of tick 0; `None` with a [`ManualClock`], whose target may have no [`Instant`].
+    origin: Option<Instant>,
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
     /// [`Instant`] is never early.
     started: Nanos,
@@ -46,13 +46,13 @@ pub(crate) struct TickClock {
 }
 
 /// Returns the present, as an instant and as [`system_nanos`].
-fn system_start() -> (OnceLock<Instant>, Nanos) {
+fn system_start() -> (Option<Instant>, Nanos) {
     let nanos = || system_nanos(ClockId::Monotonic);
     // The scheduler may interrupt this thread between two readings.
     let readings = (0..16).map(|_| (nanos(), Instant::now(), nanos()));
     let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
     let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
-    (origin.into(), started)
+    (Some(origin), started)
 }
 
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
@@ -100,8 +100,8 @@ impl TickClock {
         let manual_start = source.as_manual().map_or(Duration::ZERO, ManualClock::elapsed);
         let (origin, started) = match source.as_manual() {
             None if is_system => system_start(),
-            None => (source.now().into(), Nanos::ZERO),
-            Some(_) => (OnceLock::new(), Nanos::ZERO),
+            None => (Some(source.now()), Nanos::ZERO),
+            Some(_) => (None, Nanos::ZERO),
         };
         Self {
             source,
@@ -118,9 +118,9 @@ impl TickClock {
 
     /// Returns the start of tick 0.
     fn origin(&self) -> Instant {
-        *self.origin.get_or_init(|| {
-            let manual =
-                self.source.as_manual().expect("only a manual clock starts without an instant");
+        self.origin.unwrap_or_else(|| {
+            let manual = self.source.as_manual();
+            let manual = manual.expect("only a manual clock starts without an instant");
             manual.origin() + self.manual_start
         })
     }
@@ -308,7 +308,6 @@ impl Clone for TickClock {
     fn clone(&self) -> Self {
         Self {
             source: Arc::clone(&self.source),
-            origin: self.origin.clone(),
             latest: Arc::clone(&self.latest),
             recheck: OnceLock::new(),
             watch_calls: AtomicU64::new(0),
@@ -422,9 +421,11 @@ mod tests {
 
     #[test]
     fn a_tick_that_never_comes_needs_no_instant_of_a_manual_clock() {
-        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let mut manual = ManualClock::new();
+        Arc::get_mut(&mut manual.shared).expect("there is no clone").origin.take();
+        let clock = TickClock::new(Some(Arc::new(manual.clone())), Duration::from_millis(1));
         assert_eq!(clock.instant(Tick::MAX), None);
-        assert_eq!(clock.origin.get(), None, "this panics where there are no instants");
+        assert_eq!(manual.shared.origin.get(), None, "this panics where there are no instants");
     }
 
     #[test]

@@ -240,12 +240,12 @@ impl Buckets {
 
     #[inline(never)]
     fn place_beside_others(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
-        let Some(block) = &mut self.blocks[id.number() / BLOCK] else { never_used(id) };
+        let Some(block) = &mut self.blocks[id.number() / BLOCK] else { unexpected(id) };
         let bucket = &mut block[id.number() % BLOCK];
         let deadline = record.deadline();
         let (mut expiration, mut other) = (bucket.expiration.min(deadline), None);
         let position = match bucket.contents {
-            Contents::Empty => unreachable!("{id:?} has others"),
+            Contents::Empty => unexpected(id),
             Contents::One(first) => {
                 let newest = self.records.allocate(id, NIL);
                 bucket.contents = Contents::Chunks { newest, is_crowded: false };
@@ -276,7 +276,7 @@ impl Buckets {
         let Some(id) = BucketId::of_link(position) else { return self.records.get(position) };
         match self.bucket(id).contents {
             Contents::One(record) => record,
-            _ => unreachable!("{id:?} has no record of its own"),
+            _ => unexpected(id),
         }
     }
 
@@ -285,7 +285,7 @@ impl Buckets {
         let Some(id) = BucketId::of_link(position) else { return self.records.get_mut(position) };
         match &mut self.bucket_mut(id).contents {
             Contents::One(record) => record,
-            _ => unreachable!("{id:?} has no record of its own"),
+            _ => unexpected(id),
         }
     }
 
@@ -406,7 +406,7 @@ impl Buckets {
     pub(super) fn bucket(&self, id: BucketId) -> &Bucket {
         match &self.blocks[id.number() / BLOCK] {
             Some(block) => &block[id.number() % BLOCK],
-            None => never_used(id),
+            None => unexpected(id),
         }
     }
 
@@ -414,7 +414,7 @@ impl Buckets {
     fn bucket_mut(&mut self, id: BucketId) -> &mut Bucket {
         match &mut self.blocks[id.number() / BLOCK] {
             Some(block) => &mut block[id.number() % BLOCK],
-            None => never_used(id),
+            None => unexpected(id),
         }
     }
 
@@ -475,8 +475,8 @@ impl Buckets {
 }
 
 #[cold]
-fn never_used(id: BucketId) -> ! {
-    unreachable!("{id:?} was never used")
+fn unexpected(id: BucketId) -> ! {
+    unreachable!("bucket {} has other contents", id.0)
 }
 
 /// Makes the block of a bucket.

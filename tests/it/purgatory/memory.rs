@@ -69,7 +69,7 @@ fn churn(clock: &ManualClock, purgatory: &Requests, numbers: std::ops::Range<u64
 
 #[test]
 fn very_many_operations_on_three_keys_leave_the_memory_as_it_was() {
-    let (clock, purgatory) = purgatory();
+    let (clock, purgatory) = purgatory_with(|one| one.max_delayed_per_key(99, Overload::Refuse));
     churn(&clock, &purgatory, 0..10_000);
     // A level of the wheel grows up to the bucket that a timeout needs. So time passes once round
     // all levels that an hour needs: 49 days and more.
@@ -157,41 +157,6 @@ fn a_crowd_gives_back_its_memory_when_its_last_operation_has_ended() {
         clock.advance(HOUR);
         assert_eq!(purgatory.stats().delayed, 0);
     });
-}
-
-#[test]
-fn operations_that_outlive_a_crowd_stay_when_others_come() {
-    let (clock, purgatory) = purgatory();
-    let watch = |delay| {
-        let watched = purgatory.watch(Request(Box::new(0)), [1], delay);
-        watched.unwrap().key().unwrap()
-    };
-    let mut keys: Vec<_> = (0..1_000).map(|_| watch(HOUR)).collect();
-    (0..4_000).for_each(|_| _ = watch(MS));
-    clock.advance(2 * MS);
-    // Frees the memory of the crowd step by step, up to that beside the operations.
-    assert!(keys.drain(928..).rev().all(|key| purgatory.complete(key)));
-    keys.extend([(); 2].map(|()| watch(HOUR)));
-    purgatory.check_invariants();
-    assert!(keys.into_iter().all(|key| purgatory.complete(key)));
-}
-
-#[test]
-fn a_crowd_gives_back_the_counts_of_keys_as_well() {
-    const KEYS: u64 = MANY / 2;
-    let (_, purgatory) = purgatory_with(|one| one.max_delayed_per_key(9, Overload::Refuse));
-    churn(&ManualClock::new(), &purgatory, 0..16);
-    let used = measure(|| {
-        for key in 0..KEYS {
-            let request = Request(Box::new(0));
-            assert!(purgatory.watch(request, [key], HOUR).is_ok());
-        }
-        for key in 0..KEYS {
-            assert_eq!(purgatory.cancel_for_key(&key).len(), 1);
-        }
-    });
-    assert!(used.bytes_max > 16 * KEYS, "{} bytes at the peak", used.bytes_max);
-    assert!(used.bytes_current <= 0, "{} bytes are kept", used.bytes_current);
 }
 
 /// A call adds a segment of slots to each of three tables at most.

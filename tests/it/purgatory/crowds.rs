@@ -11,10 +11,10 @@ use std::{
 
 use delaywheel::{
     Completion::{Cancelled, Expired, Satisfied},
-    OperationKey, Overload, Purgatory,
+    OperationKey, Purgatory,
 };
 
-use super::support::{Cancel as _, HOUR, MS, Op, Shared, World, all, must_return};
+use super::support::{Cancel as _, HOUR, MS, Op, Shared, World, must_return};
 
 /// More operations than one hold of the lock takes.
 const CROWD: u32 = 100;
@@ -72,26 +72,4 @@ fn an_ended_operation_completes_while_events_continue_for_its_key() {
     assert_eq!(checks.load(Ordering::Relaxed), EVENTS + 1, "no event is missed");
     assert_eq!((world.ended(), world.purgatory.stats().panicked), (vec![(1, Satisfied)], 0));
     assert!(world.purgatory.is_waiting(key));
-}
-
-#[test]
-fn ended_operations_release_their_permits_before_the_first_completion() {
-    for overload in [Overload::Refuse, Overload::DisplaceOldest] {
-        let world = World::with(|builder| builder.max_delayed(4, overload));
-        for name in 0..4 {
-            let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
-            let op = world.op(name).end(move |end| {
-                state.lock().unwrap().ended.push((name, end));
-                let before = purgatory.stats().delayed;
-                let watched = purgatory.watch(Op::new(), [9], HOUR);
-                assert!(watched.expect("a permit is free").key().is_some());
-                assert_eq!((before, purgatory.stats().delayed), (name.into(), u64::from(name) + 1));
-            });
-            world.waits(world.purgatory.watch(op, [1], HOUR));
-        }
-        (0..4).for_each(|name| world.make_ready(name));
-        assert_eq!(world.purgatory.check_and_complete(&1), 4);
-        assert_eq!(world.ended(), all(0..4, Satisfied));
-        drop(world.purgatory.shutdown());
-    }
 }

@@ -1,8 +1,7 @@
-//! User code that calls the purgatory or drops it: checks, completions, and drops of operations and
-//! reasons.
+//! User code that calls the purgatory or drops it: checks and completions.
 
 use std::sync::{
-    Arc, Mutex, OnceLock,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -10,12 +9,10 @@ use delaywheel::{
     Completion,
     Completion::{Cancelled, Expired, Satisfied},
     Condition::{Events, Threshold},
-    ManualClock, OperationKey, Purgatory, Timer, Watch,
+    OperationKey, Watch,
 };
 
-use super::support::{
-    Cancel as _, HOUR, Log, OnDrop, Op, SECOND, Shared, World, YEAR, all, must_return,
-};
+use super::support::{Cancel as _, HOUR, Op, SECOND, Shared, World, YEAR, all, must_return};
 
 #[test]
 fn a_completion_can_watch_check_advance_and_cancel() {
@@ -249,42 +246,4 @@ fn a_completion_can_drop_the_last_handle() {
         // They have the same deadline, so they all expire before the first of them completes.
         assert_eq!(ended, all(1..10, Expired));
     });
-}
-
-/// Makes an operation whose drop uses the purgatory.
-fn meddler(what: &'static str, used: &Arc<OnceLock<Shared>>, log: &Log<&'static str>) -> Op {
-    let (used, log) = (Arc::clone(used), log.clone());
-    let meddler = OnDrop::new(move || {
-        log.push(what);
-        let Some(purgatory) = used.get() else { return };
-        purgatory.check_and_complete(&1);
-        purgatory.advance(&1, 5);
-        assert_eq!(purgatory.stats().panicked, 0);
-        if let Ok(watched) = purgatory.watch(Op::new(), [1], SECOND) {
-            assert!(purgatory.cancel_one(watched.key().unwrap()));
-        }
-    });
-    Op::new().end(move |_| drop(meddler))
-}
-
-#[test]
-fn the_drop_of_an_operation_can_use_the_purgatory() {
-    let dropped = must_return(|| {
-        let (clock, log) = (ManualClock::new(), Log::new());
-        let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let purgatory = Purgatory::builder().timer(timer).build().unwrap();
-        let slot = Arc::new(OnceLock::new());
-        slot.set(purgatory.clone()).ok().unwrap();
-        let meddler = |what| meddler(what, &slot, &log);
-        let watch = |what| purgatory.watch(meddler(what), [2], SECOND).unwrap().key().unwrap();
-        drop(purgatory.cancel(watch("cancelled")));
-        assert!(purgatory.complete(watch("completed")));
-        watch("expired");
-        clock.advance(SECOND);
-        watch("closed");
-        assert_eq!(purgatory.shutdown().len(), 1);
-        assert!(purgatory.watch(meddler("refused"), [2], SECOND).is_err());
-        log.take()
-    });
-    assert_eq!(dropped, ["cancelled", "completed", "expired", "closed", "refused"]);
 }

@@ -47,25 +47,6 @@ fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
 }
 
 #[test]
-fn a_timer_that_ended_before_its_first_sleep_refuses_it() {
-    let ends: [fn(&Timer); 3] =
-        [|_| (), |timer| drop(timer.shutdown()), |timer| drop(timer.finish(Duration::ZERO))];
-    for (end, is_dropped) in ends.into_iter().zip([true, false, false]) {
-        let (timer, _clock) = timer();
-        let (woken, waker) = Wakes::new();
-        let (mut sleep, mut polled) = (timer.sleep(SECOND), timer.sleep(SECOND));
-        assert!(poll_with(&mut polled, &waker).is_pending());
-        end(&timer);
-        let _kept = (!is_dropped).then_some(timer);
-        assert_eq!(woken.count(), 1);
-        for sleep in [&mut sleep, &mut polled] {
-            let Poll::Ready(Err(error)) = poll(sleep) else { panic!("it has ended") };
-            assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
-        }
-    }
-}
-
-#[test]
 fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
     let (timer, _clock) = timer();
     let (woken, waker) = Wakes::new();

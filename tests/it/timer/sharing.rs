@@ -10,7 +10,6 @@ use std::{
 use delaywheel::{Completion, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer};
 
 use super::{
-    reaper::{kill, mortal},
     support::{GENEROUS, MS, SECOND, YEAR, must_return, wait_until},
     threads::threads,
 };
@@ -63,20 +62,6 @@ fn a_finish_waits_for_its_own_timeouts_and_not_for_those_of_others() {
     timer.schedule(5 * MS, || ()).unwrap();
     assert!(must_return(move || timer.finish(YEAR)).is_empty());
     assert_eq!(other.shutdown().len(), 1);
-}
-
-#[test]
-fn a_clock_that_panics_ends_its_timer_and_no_other_on_the_reaper() {
-    let (clock, builder) = mortal();
-    let reaper = Reaper::new("mortal");
-    let mortal = builder.reaper(&reaper).build().unwrap();
-    let other = served(&reaper).build().unwrap();
-    await_callback(&other);
-    mortal.schedule(YEAR, || ()).unwrap();
-    kill(&clock, |delay| mortal.schedule(delay, || ()).is_ok());
-    assert!(mortal.is_reaper_dead() && !other.is_reaper_dead());
-    await_callback(&other);
-    assert!(!mortal.shutdown().is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use delaywheel::{ManualClock, ScheduleErrorKind, TimeoutKey, Timer, TimerBuilder, ValueTimer};
 
-use super::support::{Log, OnDrop, SECOND, must_return};
+use super::support::{Log, OnDrop, SECOND, manual, must_return};
 
 type Meddled = ValueTimer<Option<OnDrop>>;
 
@@ -66,41 +66,22 @@ fn the_drop_of_a_value_may_use_the_timer_wherever_it_happens() {
     });
 }
 
-/// Uses handles of its dropped timer when it is dropped.
-struct Mourner(delaywheel::TimeoutHandle);
-
-impl Drop for Mourner {
-    fn drop(&mut self) {
-        assert!(!self.0.reset(SECOND) && !self.0.is_pending() && !self.0.cancel());
-    }
-}
-
 #[test]
-fn the_drop_of_a_value_pending_at_the_drop_of_the_timer_may_use_handles() {
-    must_return(|| {
-        let (_clock, timer) = super::support::manual();
-        let mourner = Mourner(timer.schedule(SECOND, || ()).unwrap());
-        let timeout = timer.schedule(SECOND, move || drop(mourner)).unwrap();
+fn each_value_pending_at_the_drop_of_a_timer_is_dropped_and_may_use_handles_or_panic() {
+    let mut dropped = must_return(|| {
+        let (log, (_clock, timer)) = (Log::new(), manual());
+        for index in 0..10 {
+            let (log, handle) = (log.clone(), timer.schedule(SECOND, || ()).unwrap());
+            let value = OnDrop::new(move || {
+                let is_dead = !handle.reset(SECOND) && !handle.is_pending() && !handle.cancel();
+                log.push((index, is_dead));
+                assert!(index % 4 != 1, "drops 1, 5 and 9 panic");
+            });
+            timer.schedule(SECOND, move || drop(value)).unwrap();
+        }
         drop(timer);
-        assert!(!timeout.is_pending());
+        log.take()
     });
-}
-
-#[test]
-fn drops_that_panic_at_the_end_of_a_timer_do_not_stop_the_other_drops() {
-    let log = Log::new();
-    let timer = Timer::builder().clock(ManualClock::new()).build_with(drop::<Option<OnDrop>>);
-    let timer = timer.unwrap();
-    for index in 0..10 {
-        let log = log.clone();
-        let value = OnDrop::new(move || {
-            log.push(index);
-            assert!(index % 4 != 1, "drops 1, 5 and 9 panic");
-        });
-        timer.schedule(SECOND, Some(value)).unwrap();
-    }
-    drop(timer);
-    let mut dropped = log.take();
     dropped.sort_unstable();
-    assert!(dropped.into_iter().eq(0..10));
+    assert!(dropped.into_iter().eq((0..10).map(|index| (index, true))));
 }

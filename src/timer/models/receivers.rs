@@ -1,14 +1,14 @@
 //! Tasks and threads that take from a backlog, against puts, drops and the end.
 
 use std::{
-    sync::{Arc, mpsc::TryRecvError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     vec::Vec,
 };
 
 use loom::thread;
 
-use super::{beside, check, expired, join, waker};
+use super::{check, expired, join, waker};
 use crate::{
     sync::Parker,
     timer::delivery::{Backlog, Receiver},
@@ -104,10 +104,10 @@ fn the_end_wakes_every_task() {
 }
 
 /// A task that polls once, and drops its receiver.
-fn impatient(backlog: &Arc<Backlog<u32>>, drop_receiver: fn(Receiver<u32>)) -> Option<u32> {
+fn impatient(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
     let mut receiver = Receiver::new(Arc::clone(backlog));
     let polled = receiver.poll(&mut Context::from_waker(Waker::noop()));
-    drop_receiver(receiver);
+    drop(receiver);
     match polled {
         Poll::Ready(value) => value.ok(),
         Poll::Pending => None,
@@ -115,49 +115,19 @@ fn impatient(backlog: &Arc<Backlog<u32>>, drop_receiver: fn(Receiver<u32>)) -> O
 }
 
 /// The value goes to the patient task, if the other has not taken it.
-fn a_drop_against_a_put(drop_receiver: fn(Receiver<u32>)) {
-    check(move || {
+#[test]
+fn a_woken_task_that_drops_its_receiver_wakes_the_next() {
+    check(|| {
         let backlog = Arc::new(Backlog::new(true));
-        let same = Arc::clone(&backlog);
-        let first = thread::spawn(move || impatient(&same, drop_receiver));
-        let other = Arc::clone(&backlog);
-        let second = thread::spawn(move || receive(&other));
+        let threads = [impatient, receive].map(|take| {
+            let backlog = Arc::clone(&backlog);
+            thread::spawn(move || take(&backlog))
+        });
         put(&backlog, 1);
+        let [first, second] = threads;
         if join(first).is_some() {
             put(&backlog, 1);
         }
         assert_eq!(join(second), Some(1));
-    });
-}
-
-#[test]
-fn a_woken_task_that_drops_its_receiver_wakes_the_next() {
-    a_drop_against_a_put(drop);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_woken_task_that_drops_its_receiver_silently_leaves_the_next_asleep() {
-    a_drop_against_a_put(|mut receiver| {
-        let mut ticket = receiver.ticket.take();
-        drop(receiver.backlog.state.lock().receivers.remove(&mut ticket));
-    });
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_that_looks_and_registers_in_two_holds_misses_a_value() {
-    check(|| {
-        let backlog = Arc::new(Backlog::new(true));
-        let task = beside(&backlog, |backlog: &Backlog<u32>| {
-            let parker = Parker::new();
-            let mut ticket = None;
-            while let Err(TryRecvError::Empty) = backlog.try_take() {
-                *backlog.state.lock().receivers.slot(&mut ticket) = Some(waker(&parker));
-                parker.park();
-            }
-        });
-        put(&backlog, 1);
-        join(task);
     });
 }

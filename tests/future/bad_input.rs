@@ -4,7 +4,7 @@ use std::{
     future::pending,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -12,11 +12,14 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, Driven, ManualClock, MissedTicks, ScheduleErrorKind, Timer,
+    Clock, ManualClock, MissedTicks, ScheduleErrorKind, Timer,
     future::{Sleep, SleepError, TimeoutError},
 };
 
-use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
+use crate::{
+    clock::HookedClock,
+    support::{SECOND, Wakes, poll, poll_with, timer},
+};
 
 fn kind(poll: Poll<Result<(), SleepError>>) -> Option<ScheduleErrorKind> {
     match poll {
@@ -77,39 +80,24 @@ fn a_clock_that_goes_back_within_a_tick_panics_nowhere() {
     }
 }
 
-/// A clock that panics once, after a number of reads.
-#[derive(Debug, Clone)]
-struct Faulty(Set, Arc<AtomicU64>);
-
-impl Clock for Faulty {
-    fn now(&self) -> Instant {
-        assert!(self.1.fetch_sub(1, Ordering::Relaxed) > 0, "the clock panics");
-        self.0.now()
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.0.adopt(timer)
-    }
-}
-
 #[test]
 fn a_reset_out_of_which_the_clock_panics_has_no_effect() {
     let resets: [fn(&mut Sleep, Instant); 2] =
         [|sleep, _| sleep.reset(SECOND), |sleep, start| sleep.reset_at(start + SECOND)];
     for (reset, most) in resets.into_iter().zip([2, 1]) {
         for reads in 0..most {
-            let clock = Faulty(Set::new(), Arc::new(AtomicU64::new(u64::MAX)));
+            let clock = HookedClock::new();
             let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-            let (start, (woken, waker)) = (clock.now(), Wakes::new());
+            let (start, (woken, waker)) = (clock.clock.now(), Wakes::new());
             let mut sleep = timer.sleep_until(start + 2 * SECOND);
             assert!(poll_with(&mut sleep, &waker).is_pending());
-            clock.1.store(reads, Ordering::Relaxed);
+            clock.panic_after(reads);
             let call = AssertUnwindSafe(|| reset(&mut sleep, start));
             assert!(catch_unwind(call).is_err(), "the clock is read {reads} times");
             assert_eq!(sleep.deadline(), Some(start + 2 * SECOND));
-            clock.0.pass(SECOND);
+            clock.clock.advance(SECOND);
             assert!(poll_with(&mut sleep, &waker).is_pending());
-            clock.0.pass(SECOND);
+            clock.clock.advance(SECOND);
             assert_eq!(woken.count(), 1);
             assert!(poll_with(&mut sleep, &waker).is_ready());
         }
@@ -119,11 +107,11 @@ fn a_reset_out_of_which_the_clock_panics_has_no_effect() {
 #[test]
 fn a_tick_is_not_lost_if_the_clock_panics_out_of_its_poll() {
     for reads in 0.. {
-        let clock = Faulty(Set::new(), Arc::new(AtomicU64::new(u64::MAX)));
+        let clock = HookedClock::new();
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let mut context = Context::from_waker(Waker::noop());
         let mut interval = timer.interval(Duration::MAX, MissedTicks::Skip);
-        clock.1.store(reads, Ordering::Relaxed);
+        clock.panic_after(reads);
         let call = AssertUnwindSafe(|| interval.poll_tick(&mut context).is_ready());
         if catch_unwind(call).is_ok() {
             assert!(reads > 0, "the clock is not read");

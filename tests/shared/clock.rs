@@ -1,6 +1,7 @@
-//! A clock that the test sets, and one that panics.
+//! A clock that the test sets, one that panics, and one that calls a hook.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -9,7 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, Driven, StepListener};
+use delaywheel::{Clock, Driven, ManualClock, StepListener};
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -140,5 +141,56 @@ impl Clock for Deadly {
         let is_victim = thread::current().name() == Some(self.0);
         assert!(!(is_victim && self.1.load(Ordering::SeqCst)), "the clock panics");
         Instant::now()
+    }
+}
+
+/// A manual clock that calls a hook each time a timer reads it, before it returns the time.
+#[derive(Clone)]
+pub(crate) struct HookedClock {
+    pub(crate) clock: ManualClock,
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+type Hook = Box<dyn FnMut() + Send>;
+
+impl HookedClock {
+    pub(crate) fn new() -> Self {
+        Self { clock: ManualClock::new(), hook: Arc::default() }
+    }
+
+    /// Sets the hook. The hook may read the clock, which does not call it again, and advance the
+    /// clock, which does not change the returned time.
+    pub(crate) fn set(&self, hook: impl FnMut() + Send + 'static) {
+        *self.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    /// Panics once, after a number of reads.
+    pub(crate) fn panic_after(&self, mut reads: u32) {
+        self.set(move || {
+            assert!(reads > 0, "the clock panics");
+            reads -= 1;
+        });
+    }
+}
+
+impl Clock for HookedClock {
+    fn now(&self) -> Instant {
+        let now = self.clock.now();
+        let hook = self.hook.lock().unwrap().take();
+        if let Some(mut hook) = hook {
+            hook();
+            self.hook.lock().unwrap().get_or_insert(hook);
+        }
+        now
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        self.clock.adopt(timer)
+    }
+}
+
+impl fmt::Debug for HookedClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookedClock").field("clock", &self.clock).finish_non_exhaustive()
     }
 }

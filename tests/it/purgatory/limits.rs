@@ -5,24 +5,24 @@ use std::{
     error::Error,
     hash::{Hash, Hasher},
     io,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use delaywheel::{
-    Clock, Completion,
+    Completion,
     Completion::Satisfied,
     Condition::{Events, Threshold},
-    DelayedOperation, Driven, ManualClock, Overload, Purgatory, Timer, TimerBuildError, Watch,
+    DelayedOperation, ManualClock, Overload, Purgatory, Timer, TimerBuildError, Watch,
     WatchErrorKind, Watched,
 };
 
 use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, all, must_return};
-use crate::{edges::must_panic, timer::support::HookedClock};
+use crate::{
+    edges::must_panic,
+    timer::support::{HookedClock, Set},
+};
 
 #[test]
 fn the_builder_refuses_limits_of_0() {
@@ -216,30 +216,16 @@ fn a_limit_holds_though_the_clock_panics_once_a_newcomer_has_been_displaced() {
     assert_eq!((stats.displaced, stats.delayed), (2, 1));
 }
 
-/// A clock that the test sets, also back.
-#[derive(Debug, Clone)]
-struct Set(Instant, Arc<AtomicU64>);
-
-impl Clock for Set {
-    fn now(&self) -> Instant {
-        self.0 + Duration::from_micros(self.1.load(Ordering::Relaxed))
-    }
-
-    fn adopt(&self, _: Weak<dyn Driven>) -> bool {
-        true
-    }
-}
-
 #[test]
 fn a_new_operation_is_not_displaced_because_the_clock_steps_back() {
-    let clock = Set(Instant::now(), Arc::default());
+    let clock = Set::new();
     let timer = Timer::builder().clock(clock.clone()).shards(2);
     let builder = Purgatory::builder().timer(timer).max_delayed(1, Overload::DisplaceOldest);
     let purgatory: Purgatory<u32, Op> = builder.build().unwrap();
     let watch = || purgatory.watch(Op::new(), [1], HOUR).ok().and_then(Watched::key).unwrap();
     // Threads are spread over the shards. Both times are in one tick.
     for micros in [10_900, 10_000] {
-        clock.1.store(micros, Ordering::Relaxed);
+        clock.show(Duration::from_micros(micros));
         let key = thread::scope(|scope| scope.spawn(watch).join().unwrap());
         assert!(purgatory.is_waiting(key), "at {micros} us");
     }

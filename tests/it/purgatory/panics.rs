@@ -1,28 +1,27 @@
 //! Panics in user code: the purgatory counts them, and they affect no other operation.
 
 use std::{
-    fmt,
     hash::{Hash, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Instant,
 };
 
 use delaywheel::{
-    Clock, Completion,
+    Completion,
     Completion::Cancelled,
     Completion::Satisfied,
     Completion::ShutDown,
     Condition::{Events, Threshold},
-    DelayedOperation, Driven, ManualClock,
+    DelayedOperation, ManualClock,
     Overload::{DisplaceOldest, Refuse},
     Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
 use super::support::{Cancel as _, HOUR, Key, Log, OnKeys, Op, World, all, must_return};
+use crate::timer::support::HookedClock;
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -164,26 +163,6 @@ fn burn(fuse: &Fuse, this: Use) {
 #[derive(Clone)]
 struct Fused(u32, Arc<Fuse>);
 
-/// A clock that stands still, and drives its timers.
-struct FusedClock(Instant, Arc<Fuse>);
-
-impl fmt::Debug for FusedClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FusedClock")
-    }
-}
-
-impl Clock for FusedClock {
-    fn now(&self) -> Instant {
-        burn(&self.1, Use::Clock);
-        self.0
-    }
-
-    fn adopt(&self, _: Weak<dyn Driven>) -> bool {
-        true
-    }
-}
-
 impl PartialEq for Fused {
     fn eq(&self, other: &Self) -> bool {
         burn(&self.1, Use::Comparison);
@@ -242,7 +221,8 @@ type Limit = fn(PurgatoryBuilder<Fused, Noting>) -> PurgatoryBuilder<Fused, Noti
 impl Trial {
     fn new(limit: Limit) -> Self {
         let (fuse, is_ready) = (Arc::<Fuse>::default(), Arc::default());
-        let clock = FusedClock(Instant::now(), Arc::clone(&fuse));
+        let (clock, own) = (HookedClock::new(), Arc::clone(&fuse));
+        clock.set(move || burn(&own, Use::Clock));
         let timer = Timer::builder().clock(clock).shards(1);
         let purgatory = limit(Purgatory::builder().timer(timer)).build().unwrap();
         let (names, refused) = (AtomicU32::new(0), AtomicU32::new(0));

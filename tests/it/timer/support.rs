@@ -1,15 +1,15 @@
 //! Helpers of the timer tests: timers in virtual time, a log, and waits with a limit.
 
 use std::{
-    fmt, panic,
-    sync::{Arc, Mutex, Weak, mpsc},
+    panic,
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Driven, ManualClock, Timer, TimerBuilder};
+use delaywheel::{ManualClock, Timer, TimerBuilder};
 
-pub(crate) use crate::clock::{Set, YEAR};
+pub(crate) use crate::clock::{HookedClock, Set, YEAR};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -37,49 +37,6 @@ pub(crate) fn manual_with(
     let clock = ManualClock::new();
     let timer = change(Timer::builder().clock(clock.clone())).build();
     (clock, timer.expect("the settings are in range"))
-}
-
-/// A manual clock that calls a hook each time a timer reads it, before it returns the time.
-#[derive(Clone)]
-pub(crate) struct HookedClock {
-    pub(crate) clock: ManualClock,
-    hook: Arc<Mutex<Option<Hook>>>,
-}
-
-type Hook = Box<dyn FnMut() + Send>;
-
-impl HookedClock {
-    pub(crate) fn new() -> Self {
-        Self { clock: ManualClock::new(), hook: Arc::default() }
-    }
-
-    /// Sets the hook. The hook may read the clock, which does not call it again, and advance the
-    /// clock, which does not change the returned time.
-    pub(crate) fn set(&self, hook: impl FnMut() + Send + 'static) {
-        *self.hook.lock().unwrap() = Some(Box::new(hook));
-    }
-}
-
-impl Clock for HookedClock {
-    fn now(&self) -> Instant {
-        let now = self.clock.now();
-        let hook = self.hook.lock().unwrap().take();
-        if let Some(mut hook) = hook {
-            hook();
-            self.hook.lock().unwrap().get_or_insert(hook);
-        }
-        now
-    }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.clock.adopt(timer)
-    }
-}
-
-impl fmt::Debug for HookedClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HookedClock").field("clock", &self.clock).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Clone)]

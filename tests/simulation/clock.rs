@@ -30,7 +30,7 @@ pub(crate) struct WorldClock {
 
 impl WorldClock {
     pub(crate) fn new(drive: Drive, grain: Nanos) -> Self {
-        let faulty = FaultyClock { shared: Arc::default(), is_driving: true };
+        let faulty = FaultyClock::default();
         let manual = (drive == Drive::Manual).then(ManualClock::new);
         let grain = if manual.is_some() { 1 } else { u128::from(grain) };
         let clock = Self { manual, faulty, grain };
@@ -38,14 +38,13 @@ impl WorldClock {
         clock
     }
 
-    /// Returns the builder of a timer on this clock. If `is_driven`, the clock drives the timer.
-    pub(crate) fn builder(&self, setup: &Setup, is_driven: bool) -> TimerBuilder {
+    /// Returns the builder of a timer on this clock, which drives the timer.
+    pub(crate) fn builder(&self, setup: &Setup) -> TimerBuilder {
         let tick = Duration::from_nanos(setup.tick);
         let builder = Timer::builder().tick(tick).wheel_size(setup.wheel_size).shards(setup.shards);
         match &self.manual {
-            Some(manual) if is_driven => builder.clock(manual.clone()),
-            Some(manual) => builder.clock(View(manual.clone())),
-            None => builder.clock(FaultyClock { is_driving: is_driven, ..self.faulty.clone() }),
+            Some(manual) => builder.clock(manual.clone()),
+            None => builder.clock(self.faulty.clone()),
         }
     }
 
@@ -73,7 +72,7 @@ impl WorldClock {
         let wall = if by < 0 { wall - span } else { wall + span };
         match &self.manual {
             Some(manual) => manual.set_system_time(wall),
-            None => *self.faulty.shared.wall_origin.lock().unwrap() = wall - self.faulty.since(),
+            None => *self.faulty.0.wall_origin.lock().unwrap() = wall - self.faulty.since(),
         }
     }
 
@@ -86,7 +85,7 @@ impl WorldClock {
         }
         let wall = self.wall();
         self.show_after(span);
-        *self.faulty.shared.wall_origin.lock().unwrap() = wall - self.faulty.since();
+        *self.faulty.0.wall_origin.lock().unwrap() = wall - self.faulty.since();
         self.set_wall(by);
         self.stand_still();
     }
@@ -143,25 +142,9 @@ impl WorldClock {
     }
 }
 
-/// The time of a [`ManualClock`], which does not drive the timers of this clock.
-#[derive(Debug)]
-struct View(ManualClock);
-
-impl Clock for View {
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-
-    fn system_time(&self) -> SystemTime {
-        self.0.system_time()
-    }
-}
-
-#[derive(Debug, Clone)]
-struct FaultyClock {
-    shared: Arc<Shared>,
-    is_driving: bool,
-}
+/// A clock that makes its timers take turns. Clones are the same clock.
+#[derive(Debug, Clone, Default)]
+struct FaultyClock(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -181,7 +164,7 @@ impl Default for Shared {
 
 impl FaultyClock {
     fn shown(&self) -> Time {
-        *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn since(&self) -> Duration {
@@ -189,11 +172,11 @@ impl FaultyClock {
     }
 
     fn show(&self, time: Time) {
-        *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner) = time;
+        *self.0.shown.lock().unwrap_or_else(PoisonError::into_inner) = time;
     }
 
     fn timers(&self) -> Vec<Arc<dyn Driven>> {
-        let mut timers = self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut timers = self.0.timers.lock().unwrap_or_else(PoisonError::into_inner);
         timers.retain(|timer| timer.strong_count() > 0);
         timers.iter().filter_map(Weak::upgrade).collect()
     }
@@ -204,23 +187,21 @@ impl FaultyClock {
 
     fn next_turn(&self) -> Option<Time> {
         let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min()?;
-        Some(next.saturating_duration_since(self.shared.origin).as_nanos())
+        Some(next.saturating_duration_since(self.0.origin).as_nanos())
     }
 }
 
 impl Clock for FaultyClock {
     fn now(&self) -> Instant {
-        self.shared.origin + self.since()
+        self.0.origin + self.since()
     }
 
     fn system_time(&self) -> SystemTime {
-        *self.shared.wall_origin.lock().unwrap() + self.since()
+        *self.0.wall_origin.lock().unwrap() + self.since()
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        if self.is_driving {
-            self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner).push(timer);
-        }
-        self.is_driving
+        self.0.timers.lock().unwrap_or_else(PoisonError::into_inner).push(timer);
+        true
     }
 }

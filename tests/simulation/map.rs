@@ -34,7 +34,7 @@ struct Entry {
 
 impl Map {
     pub(crate) fn new(setup: &Setup, clock: &WorldClock) -> Self {
-        let timer = clock.builder(setup, true).build().expect("the settings are in range");
+        let timer = clock.builder(setup).build().expect("the settings are in range");
         let (map, books) = (DelayMap::on(&timer), Books::new(clock, setup.tick, None, 1));
         Self(Mutex::new(State { map, model: BTreeMap::new(), books, calls: 0 }))
     }

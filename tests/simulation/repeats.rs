@@ -38,7 +38,7 @@ struct Plan {
 
 impl Repeats {
     pub(crate) fn new(setup: &Setup, clock: &WorldClock) -> Self {
-        let timer = clock.builder(setup, true).build().expect("the settings are in range");
+        let timer = clock.builder(setup).build().expect("the settings are in range");
         let books = Mutex::new(Books::new(clock, setup.tick, None, 1));
         Self { timer, books, latest: Mutex::default(), all: Mutex::default() }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Waits {
 impl Waits {
     pub(crate) fn new(world: &World) -> Arc<Self> {
         let setup = &world.setup;
-        let timer = world.clock.builder(setup, true);
+        let timer = world.clock.builder(setup);
         let mut builder = Purgatory::builder().timer(timer);
         if let Some((max, overload)) = setup.max_delayed {
             builder = builder.max_delayed(max, overload);

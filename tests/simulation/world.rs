@@ -134,7 +134,7 @@ impl World {
     }
 
     fn front_for(&self, place: Place) -> Arc<Front> {
-        let mut builder = self.clock.builder(&self.setup, true);
+        let mut builder = self.clock.builder(&self.setup);
         if let Some(max) = self.setup.max_pending {
             builder = builder.max_pending(max);
         }

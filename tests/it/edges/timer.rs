@@ -103,17 +103,19 @@ fn refuse_all(values: &ValueTimer<u32>) {
 
 #[test]
 fn keys_of_other_timers_find_nothing() {
-    let (_clock, large) = of_values(65_536);
-    let (_clock, small) = of_values(1);
-    let schedule = || (0..200).map(|_| large.schedule(SECOND, 1).unwrap()).collect::<Vec<_>>();
-    let keys: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(schedule)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    for &key in &keys {
-        assert!(!use_key(&small, key));
+    for shards in [1, 65_536] {
+        let (_clock, large) = of_values(shards);
+        let (_clock, small) = of_values(1);
+        let schedule = || (0..200).map(|_| large.schedule(SECOND, 1).unwrap()).collect::<Vec<_>>();
+        let keys: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(schedule)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        for &key in &keys {
+            assert!(!use_key(&small, key));
+        }
+        assert!(keys.into_iter().all(|key| small.cancel(key).is_none()));
     }
-    assert!(keys.into_iter().all(|key| small.cancel(key).is_none()));
 }
 
 #[test]

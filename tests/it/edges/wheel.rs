@@ -1,9 +1,6 @@
 //! The wheel and its vocabulary.
 
-use delaywheel::{
-    BuildError, InsertError, Tick, TickSpan,
-    wheel::{TimingWheel, WheelBuilder},
-};
+use delaywheel::{BuildError, InsertError, Tick, TickSpan, wheel::WheelBuilder};
 
 use super::NUMBERS;
 
@@ -40,21 +37,4 @@ fn settings_out_of_range_are_refused_and_a_wheel_with_a_limit_of_0_refuses_every
         let mut wheel = WheelBuilder::new().max_pending(limit).build().unwrap();
         assert!(wheel.insert(Tick::MAX, 'a').is_ok());
     }
-}
-
-#[test]
-fn dead_keys_and_keys_of_other_wheels_find_nothing() {
-    let mut wheel = TimingWheel::new(Tick::MAX);
-    let mut other = TimingWheel::new(Tick::ZERO);
-    let foreign: Vec<_> = (0..5000).map(|_| other.insert(Tick::MAX, 'b').unwrap()).collect();
-    let own = wheel.insert(Tick::ZERO, 'a').unwrap();
-    for key in foreign.into_iter().skip(1) {
-        assert!(wheel.get(key).is_none() && wheel.get_mut(key).is_none());
-        assert!(wheel.reset(key, Tick::MAX).is_none() && wheel.cancel(key).is_none());
-    }
-    assert_eq!(wheel.cancel(own), Some('a'));
-    assert_eq!((wheel.cancel(own), wheel.reset(own, Tick::ZERO)), (None, None));
-    assert_eq!((wheel.drain().count(), other.drain().count()), (0, 5000));
-    other.shrink();
-    assert!(other.advance(Tick::MAX).next().is_none() && wheel.iter().next().is_none());
 }

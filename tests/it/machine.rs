@@ -205,6 +205,7 @@ impl Machine {
 
     fn drain(&mut self, count: u8) {
         let mut drain = self.wheel.drain();
+        assert_eq!(drain.len(), self.live.len());
         let taken: Vec<_> = drain.by_ref().take(count.into()).collect();
         mem::forget(drain);
         for (key, deadline, value) in taken {

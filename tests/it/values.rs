@@ -54,28 +54,6 @@ fn a_dropped_wheel_drops_every_value_even_if_one_drop_panics() {
     assert_each_dropped_once(&drops);
 }
 
-#[test]
-fn values_are_dropped_by_the_caller_and_never_by_the_wheel() {
-    let drops = Rc::default();
-    let mut wheel = wheel_of(4, 0);
-    let mut insert = |i: u64| wheel.insert(Tick::new(i * 7), Fragile::new(0, 0, &drops)).unwrap();
-    let keys: Vec<_> = (1..=200).map(&mut insert).collect();
-    for &key in keys.iter().step_by(2) {
-        wheel.reset(key, Tick::new(3)).unwrap();
-    }
-    let cancelled: Vec<_> = keys[..60].iter().filter_map(|&key| wheel.cancel(key)).collect();
-    let expired = drain_at(&mut wheel, 900);
-    let left = wheel.len();
-    let drained = wheel.drain();
-    assert_eq!(drained.len(), left);
-    let drained: Vec<_> = drained.collect();
-    wheel.shrink();
-    assert_eq!((cancelled.len(), drops.borrow().len()), (60, 0));
-    assert_eq!(cancelled.len() + expired.len() + drained.len(), 200);
-    drop((cancelled, expired, drained, wheel));
-    assert_eq!(drops.borrow().len(), 200);
-}
-
 /// The wheel and its iterators are `Send` and `Sync` if their values are.
 const _: () = {
     is_send_and_sync::<TimingWheel<u64>>();

@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Debounce, DelayQueue, ManualClock, SystemClock, Throttle, Timer};
+use delaywheel::{
+    Clock, Debounce, DelayQueue, ManualClock, MissedTicks, Repeating, SystemClock, Throttle, Timer,
+};
 
 use crate::timer::support::{MS, YEAR, manual, manual_with, must_return};
 
@@ -115,12 +117,16 @@ fn a_queue_that_has_ended_refuses_values_and_receivers_get_an_error() {
 }
 
 #[test]
-fn debounce_and_throttle_accept_every_period() {
+fn repetitions_debounce_and_throttle_accept_every_period() {
     for period in DELAYS {
         let (clock, timer) = manual_with(|builder| builder.tick(Duration::from_micros(1)));
         let debounce = Debounce::new(&timer, period, || ());
         let throttle = Throttle::new(&timer, period, || ());
         assert!(!debounce.cancel() && !throttle.cancel());
+        let run = move |_: &Repeating| assert!(period < YEAR, "it is too far ahead");
+        let repeat = || timer.repeat(period);
+        let at_rate = repeat().at_fixed_rate(MissedTicks::Burst, run).unwrap();
+        let delayed = repeat().with_fixed_delay(run).unwrap();
         for _ in 0..3 {
             debounce.call().unwrap();
             throttle.call().unwrap();
@@ -128,6 +134,7 @@ fn debounce_and_throttle_accept_every_period() {
         }
         debounce.cancel();
         throttle.cancel();
+        assert!(at_rate.stop() && delayed.stop());
         assert_eq!((timer.stats().pending, timer.stats().panicked), (0, 0));
         timer.shutdown();
         assert!(debounce.call().is_err() && throttle.call().is_err());

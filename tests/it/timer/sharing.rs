@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Completion, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer};
+use delaywheel::{Completion, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer};
 
 use super::{
-    support::{GENEROUS, MS, SECOND, YEAR, must_return, wait_until},
+    support::{GENEROUS, MS, YEAR, must_return, wait_until},
     threads::threads,
 };
 use crate::purgatory::support::{Op, Shared};
@@ -74,18 +74,6 @@ fn a_callback_on_the_reaper_that_finishes_another_timer_does_not_wait_for_the_re
     let (finished, left) = mpsc::channel();
     timer.schedule(Duration::ZERO, move || finished.send(other.finish(YEAR)).unwrap()).unwrap();
     assert_eq!(left.recv_timeout(GENEROUS), Ok(vec![1]));
-}
-
-#[test]
-fn a_timer_in_virtual_time_does_not_start_its_reaper() {
-    let reaper = Reaper::new("virtual");
-    let clock = ManualClock::new();
-    let timer = served(&reaper).clock(clock.clone()).build().unwrap();
-    let (ran, runs) = mpsc::channel();
-    timer.schedule(SECOND, move || ran.send(()).unwrap()).unwrap();
-    assert_eq!(threads("virtual"), 0);
-    clock.advance(SECOND);
-    assert_eq!(runs.try_recv(), Ok(()));
 }
 
 struct Explosive;

@@ -227,19 +227,6 @@ fn join<V>(thread: thread::JoinHandle<V>) -> V {
 }
 
 #[test]
-fn events_on_two_keys_complete_an_operation_once() {
-    check(|| {
-        let world = World::new();
-        world.watch(&[0, 1]);
-        let event = world.spawn(|world| world.satisfy(0));
-        let completed = world.satisfy(1);
-        assert_eq!(completed + join(event), 1);
-        assert_eq!(world.ends(), [Satisfied]);
-        world.check_empty();
-    });
-}
-
-#[test]
 fn no_event_is_missed_while_an_operation_begins_to_wait() {
     check(|| {
         let world = World::new();

@@ -1,7 +1,7 @@
 //! Operations that expire while other threads end them, or while they begin to wait.
 
 use super::{
-    Completion::{Expired, Satisfied, ShutDown},
+    Completion::{Expired, Satisfied},
     World, check, join,
 };
 
@@ -32,19 +32,6 @@ fn an_operation_that_expires_while_it_begins_to_wait_ends_once() {
         assert_eq!([stats.delayed, stats.watched], [u64::from(is_waiting); 2]);
         assert_eq!(world.satisfy(0), usize::from(is_waiting));
         assert_eq!(world.ends(), [if is_waiting { Satisfied } else { Expired }]);
-        world.check_empty();
-    });
-}
-
-#[test]
-fn either_the_delay_or_a_shutdown_ends_an_operation() {
-    check(|| {
-        let world = World::new();
-        world.watch_for_delay(&[0]);
-        let reaper = world.spawn(World::expire);
-        world.purgatory.shared.shut_down_now();
-        join(reaper);
-        assert!(matches!(world.ends()[..], [ShutDown | Expired]), "lost");
         world.check_empty();
     });
 }

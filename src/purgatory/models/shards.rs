@@ -44,20 +44,6 @@ fn an_event_in_two_shards_completes_an_operation_that_begins_to_wait_in_one_of_t
 }
 
 #[test]
-fn two_events_in_two_shards_complete_each_operation_once() {
-    check(|| {
-        let world = two_shards();
-        world.watch(&[0]);
-        world.watch_in_second_shard(&[0]);
-        let event = world.spawn(|world| world.satisfy(0));
-        let completed = world.satisfy(0);
-        assert_eq!(completed + join(event), 2);
-        assert_eq!(world.ends(), [Satisfied, Satisfied]);
-        world.check_empty();
-    });
-}
-
-#[test]
 fn a_cancellation_by_key_leaves_or_cancels_an_operation_that_takes_a_free_shard() {
     check(|| {
         let world = two_shards();

@@ -65,32 +65,24 @@ fn the_same_key_twice_takes_one_permit() {
 
 #[test]
 fn a_refused_operation_displaces_no_other() {
-    let clock = ManualClock::new();
-    let ended = Arc::new(Mutex::new(Vec::new()));
-    let op = || {
-        let ended = Arc::clone(&ended);
-        Op::new().end(move |end: Completion| ended.lock().unwrap().push(end))
-    };
-    let timer = Timer::builder().clock(clock.clone()).max_pending(2);
-    let purgatory = Purgatory::<u32, _>::builder()
-        .timer(timer)
-        .max_delayed(2, Overload::DisplaceOldest)
-        .max_delayed_per_key(1, Overload::DisplaceOldest)
-        .build()
-        .expect("the settings are valid");
+    let timer = Timer::builder().clock(ManualClock::new()).max_pending(2);
+    let world = World::with(|builder| {
+        let builder = builder.timer(timer).max_delayed(2, Overload::DisplaceOldest);
+        builder.max_delayed_per_key(1, Overload::DisplaceOldest)
+    });
     for key in [1, 2] {
-        assert!(purgatory.watch(op(), [key], HOUR).is_ok());
+        world.watch(key, [key]);
     }
     // The timer refuses the operation, and not a limit of the purgatory.
-    let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
+    let refused = world.purgatory.watch(world.op(3), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("the timer is full").kind(), WatchErrorKind::Full);
-    assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (2, 2));
-    assert_eq!(*ended.lock().unwrap(), []);
-    let operations = purgatory.shutdown();
-    let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
+    assert_eq!((world.purgatory.stats().watched, world.ended()), (2, vec![]));
+    world.check_books();
+    let operations = world.purgatory.shutdown();
+    let refused = world.purgatory.watch(world.op(3), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("it is shut down").kind(), WatchErrorKind::ShutDown);
-    assert_eq!((operations.len(), purgatory.stats().displaced), (2, 0));
-    assert_eq!(*ended.lock().unwrap(), []);
+    assert_eq!((operations.len(), world.purgatory.stats().displaced), (2, 0));
+    assert_eq!(world.ended(), []);
 }
 
 #[test]

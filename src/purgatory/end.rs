@@ -227,12 +227,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             for shard in filters.shards(hash) {
                 let is_key = |other: &K| other.borrow() == key;
                 let mut walk = Walk::new(hash, is_key, NextWatcher::EVENTS);
-                for part in [NextWatcher::EVENTS, NextWatcher::THRESHOLDS] {
-                    walk.next = Some(part);
-                    while walk.next.is_some() {
-                        let mut guard = timer.shards.lock(shard);
-                        guard.state_mut().cancel_some(&mut walk, now, &mut cancelled);
-                    }
+                while walk.next.is_some() {
+                    let mut guard = timer.shards.lock(shard);
+                    guard.state_mut().cancel_some(&mut walk, now, &mut cancelled);
                 }
             }
         });

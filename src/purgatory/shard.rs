@@ -313,8 +313,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         operation.map_or(Claim::IsOut, Claim::Taken)
     }
 
-    /// Continues a walk: ends up to 32 operations as cancelled. Adds those that wait to
-    /// `cancelled`.
+    /// Continues a walk along watchers of events, and then along thresholds: ends up to 32
+    /// operations as cancelled. Adds those that wait to `cancelled`.
     pub(super) fn cancel_some(
         &mut self,
         walk: &mut Walk<impl Fn(&K) -> bool>,
@@ -325,6 +325,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         self.begin_pass(walk);
         if let Some(NextWatcher::Events(..)) = walk.next {
             self.visit(walk, |key, _| found.push(key));
+            walk.next.get_or_insert(NextWatcher::THRESHOLDS);
         } else {
             let slots = self.thresholds(walk, u64::MAX);
             found.extend(slots.iter().filter_map(|&(_, slot)| self.wheel.key_at(slot)));

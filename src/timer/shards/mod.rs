@@ -22,7 +22,7 @@ use crossbeam::utils::CachePadded;
 use self::{
     shard::{Permits, Shard, ShardGuard, ShardState},
     wakeup::Wakeup,
-    wall::{Wall, since_1970},
+    wall::{Look, Wall, since_1970},
 };
 use super::{
     error::ScheduleError,
@@ -46,7 +46,7 @@ pub(crate) struct Shards<S> {
     wall: Wall,
     /// `look_at_wall_clock` once a thread has called it: only then may there be such deadlines.
     /// Programs that never call it do not contain its code.
-    look: OnceLock<fn(&Self, Tick)>,
+    look: OnceLock<fn(&Self, Tick) -> Look>,
 }
 
 impl<S: ShardState> Shards<S> {
@@ -153,11 +153,11 @@ impl<S: ShardState> Shards<S> {
         }
     }
 
-    fn look_at_wall_clock(&self, now: Tick) {
-        let tick_of = |deadline| self.wall.tick_of(&self.clock, deadline);
-        self.wall.look(&self.clock, || {
+    fn look_at_wall_clock(&self, now: Tick) -> Look {
+        self.wall.look(&self.clock, |look| {
+            let tick_of = |deadline| self.wall.tick_of(&self.clock, look, deadline);
             self.lock_each().for_each(|mut shard| shard.move_by_wall_clock(now, tick_of));
-        });
+        })
     }
 
     /// Moves a timeout to `delay` after a reading, unless it is later. Returns whether it was
@@ -314,9 +314,12 @@ impl<S: ShardState> Shards<S> {
             self.wakeup.wake();
         }
         let now = self.clock.read().now;
-        self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
+        let look = self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
         let (deadline, mut guard) = (since_1970(time), self.lock(shard));
-        let key = put(&mut guard, now, self.wall.tick_of(&self.clock, deadline))?;
+        let tick = self.wall.tick_of(&self.clock, &look, deadline);
+        // The offset in use may be less than that of the look.
+        let tick = if deadline <= look.wall { tick.min(look.before.now) } else { tick };
+        let key = put(&mut guard, now, tick)?;
         guard.follow_wall_clock(key, deadline);
         Ok(TimeoutKey { shard, key })
     }

@@ -12,7 +12,8 @@
 //! `least`, so the timeout is late by the duration of a look at most. A turn reads `now`, and then
 //! looks. If the offset in use is above `most`, the turn moves the timeouts. It expires those with
 //! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
-//! `now + most`. Since `now <= before`, the wall clock has shown the deadlines.
+//! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A deadline up to
+//! `before + most` is due at once, also within a tick.
 //!
 //! # Why no step is missed
 //!
@@ -38,7 +39,7 @@ use std::{
 use foldhash::quality::FixedState;
 
 use crate::{
-    clock::TickClock,
+    clock::{Reading, TickClock},
     sync::{AtomicU64, Mutex, Ordering},
     tick::Tick,
     ticks::Nanos,
@@ -67,11 +68,13 @@ struct WallState {
     moved: u64,
 }
 
-/// Bounds of the offset, from one look at both clocks.
-struct Look {
+/// One look at both clocks.
+pub(super) struct Look {
     number: u64,
-    least: i128,
-    most: i128,
+    pub(super) before: Reading,
+    /// In nanoseconds since 1970.
+    pub(super) wall: i128,
+    after: Nanos,
 }
 
 impl Wall {
@@ -81,34 +84,36 @@ impl Wall {
     }
 
     /// Looks at both clocks. Calls `move_all` if timeouts may have their places by another offset.
-    pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce()) {
+    pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce(&Look)) -> Look {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
         let mut state = self.state.lock();
         state.follow(&look, clock.ticks.tick());
         let (changed, is_stale) = (state.changed, state.changed > state.moved);
         drop(state);
         if is_stale {
-            move_all();
+            move_all(&look);
             let mut state = self.state.lock();
             state.moved = state.moved.max(changed);
         }
+        look
     }
 
-    /// Returns the first tick at which the wall clock shows a deadline. The shard of the timeout is
-    /// locked.
-    pub(super) fn tick_of(&self, clock: &TickClock, deadline: i128) -> Tick {
+    /// Returns the first tick at which the wall clock shows a deadline; that of the look if the
+    /// deadline had passed. The shard of the timeout is locked.
+    pub(super) fn tick_of(&self, clock: &TickClock, look: &Look, deadline: i128) -> Tick {
         let since_start = (deadline - self.state.lock().offset).max(0);
-        clock.ticks.ceil(Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX)))
+        clock.due(look.before, Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX)))
     }
 }
 
 impl WallState {
-    /// Adopts the offset of a look if the wall clock went back, or ahead by more than a tick.
+    /// Adopts the offset of a look if the wall clock went back, or ahead by a tick or more.
     fn follow(&mut self, look: &Look, tick: Duration) {
         if look.number > self.seen {
             self.seen = look.number;
-            if self.offset > look.most || self.offset + nanos(tick) < look.least {
-                (self.offset, self.changed) = (look.least, look.number);
+            let [most, least] = [look.before.elapsed, look.after].map(|at| look.offset(at));
+            if self.offset > most || self.offset + nanos(tick) <= least {
+                (self.offset, self.changed) = (least, look.number);
             }
         }
     }
@@ -118,13 +123,18 @@ impl Look {
     /// Reads both clocks. Repeats a look of a tick or longer, which the scheduler has interrupted.
     fn at(clock: &TickClock, number: u64) -> Self {
         let look = || {
-            let before = clock.elapsed();
+            let before = clock.read();
             let wall = since_1970(clock.source.system_time());
-            let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
-            Self { number, least, most }
+            Self { number, before, wall, after: clock.elapsed() }
         };
-        let is_short = |look: &Self| look.most - look.least < nanos(clock.ticks.tick());
+        let tick = clock.ticks.tick().into();
+        let is_short = |look: &Self| look.after.saturating_sub(look.before.elapsed) < tick;
         (0..3).map(|_| look()).find(is_short).unwrap_or_else(look)
+    }
+
+    /// Returns the offset if the wall clock showed its time `at` this time after the start.
+    fn offset(&self, at: Nanos) -> i128 {
+        self.wall - i128::from(at.get())
     }
 }
 
@@ -148,13 +158,14 @@ mod tests {
     };
 
     #[test]
-    fn a_newer_look_counts_if_the_wall_clock_went_back_or_ahead_by_more_than_a_tick() {
+    fn a_newer_look_counts_if_the_wall_clock_went_back_or_ahead_by_a_tick() {
         let tick = 1_000_000;
         for (number, step, is_followed) in
-            [(6, 0, false), (6, tick, false), (6, tick + 1, true), (6, -1, true), (5, -1, false)]
+            [(6, 0, false), (6, tick - 1, false), (6, tick, true), (6, -1, true), (5, -1, false)]
         {
             let mut state = WallState { offset: 9, seen: 5, changed: 4, moved: 4 };
-            let look = Look { number, least: 9 + step, most: 9 + step };
+            let before = Reading { elapsed: Nanos::ZERO, now: Tick::ZERO };
+            let look = Look { number, before, wall: 9 + step, after: Nanos::ZERO };
             state.follow(&look, Duration::from_millis(1));
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
             assert_eq!((state.offset, state.changed), expected, "{number}, {step}");
@@ -188,7 +199,7 @@ mod tests {
         let (wall, mut steps) = (Wall::new(), 0);
         for _ in 0..10_000 {
             source.1.fetch_add(3_703, Ordering::Relaxed);
-            wall.look(&clock, || steps += 1);
+            wall.look(&clock, |_| steps += 1);
         }
         assert!((1..100).contains(&steps), "{steps} steps");
     }

@@ -112,8 +112,11 @@ fn a_delay_of_zero_and_a_passed_instant_are_due_at_once_within_a_tick() {
     let operations: Shared = Purgatory::builder().timer(builder()).build().unwrap();
     let (ends, end) = (log.clone(), Duration::ZERO);
     operations.watch(Op::new().end(move |_| ends.push(10)), [1], end).unwrap();
+    let shown = clock.system_time();
+    timer.schedule_at_time(shown, log.note(11)).unwrap();
+    timer.schedule_at_time(shown - SECOND / 4, log.note(12)).unwrap();
     clock.advance(Duration::from_nanos(1));
     let mut ended = log.take();
     ended.sort_unstable();
-    assert_eq!(ended, [0, 1, 2, 3, 4, 5, 6, 7, 10]);
+    assert_eq!(ended, [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12]);
 }

@@ -64,6 +64,18 @@ fn a_timeout_that_was_moved_off_the_wall_clock_does_not_follow_it() {
 }
 
 #[test]
+fn a_step_to_a_time_makes_it_run_by_one_tick_and_within_a_tick() {
+    for (begun, ahead) in [(0, 1), (1, 1), (1, 2)] {
+        let (clock, timer) = manual();
+        clock.advance(begun * MS / 2);
+        let (log, noon) = (Log::new(), clock.system_time() + ahead * MS);
+        timer.schedule_at_time(noon, log.note("noon")).unwrap();
+        clock.set_system_time(noon);
+        assert_eq!(log.take(), ["noon"], "{begun}, {ahead}");
+    }
+}
+
+#[test]
 fn times_that_no_clock_shows_are_due_at_once_or_never() {
     let (clock, timer) = manual();
     let log = Log::new();

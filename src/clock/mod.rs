@@ -42,7 +42,8 @@ pub use self::{
 /// the wall clock.
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
-/// [`ManualClock`] forwards it, or its timers get threads.
+/// [`ManualClock`] forwards it, or its timers get threads. It must not be behind the
+/// [`ManualClock`], whose [`advance`](ManualClock::advance) would wait for it.
 ///
 /// # Examples
 ///
@@ -214,7 +215,8 @@ impl Clock for SystemClock {
 ///
 /// A callback may advance the clock. Timeouts that become due then expire inside that call, before
 /// the other timeouts of the tick. The clock never goes back. If two threads advance it at once,
-/// callbacks run on both.
+/// callbacks run on both. A timeout that another thread schedules meanwhile may run with the next
+/// [`advance`](Self::advance), even if it is due. A sleep ends.
 ///
 /// It also drives timers on `wasm32-unknown-unknown`, where the system has no clock. There,
 /// timeouts, sleeps, maps and purgatories work with delays. Calls that take or return an
@@ -339,8 +341,8 @@ impl ManualClock {
     }
 
     /// Sets the wall clock forward or back. Timeouts that become due by it run. Those that their
-    /// callbacks schedule run with the next [`advance`](Self::advance), even if they are due. The
-    /// time of [`now`](Clock::now) stays the same. [`advance`](Self::advance) moves both clocks.
+    /// callbacks schedule may run with the next [`advance`](Self::advance), even if they are due.
+    /// The time of [`now`](Clock::now) stays the same. [`advance`](Self::advance) moves both clocks.
     ///
     /// # Examples
     ///

@@ -267,6 +267,9 @@ impl<S: ShardState> TimerClient<S> {
 
 impl<S: ShardState> Driven for SharedTimer<S> {
     fn turn(&self) {
+        // A poll of a sleep sees this time, or this turn sees the sleep.
+        self.shards.clock.read();
+        self.shards.lock_each().for_each(drop);
         let mut batch = Batch::new();
         while !self.shards.is_shut_down() && !self.expire_some(&mut batch) {}
     }

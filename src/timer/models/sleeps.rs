@@ -1,10 +1,12 @@
 //! The protocol of sleeps: polls, resets and drops against an expiration.
 
 use std::{
+    future::Future,
     mem::ManuallyDrop,
+    pin::Pin,
     sync::{Arc, Weak},
-    task::{Poll, Waker},
-    time::{Duration, Instant},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
     vec::Vec,
 };
 
@@ -12,7 +14,7 @@ use loom::thread;
 
 use super::{check, expire_due, join, shards_with, timer_of_shards, waker};
 use crate::{
-    clock::{Clock, Driven},
+    clock::{Clock, Driven, StepListener},
     sync::{AtomicBool, AtomicU64, Ordering, Parker},
     tick::Tick,
     timer::{
@@ -21,6 +23,7 @@ use crate::{
         shards::Shards,
         sleep::{
             sleeper::{Parts, Sleep, SleepHandle},
+            until_time::TimeSleep,
             wake_each,
         },
         value::SharedTimer,
@@ -44,6 +47,14 @@ impl Set {
 impl Clock for Set {
     fn now(&self) -> Instant {
         self.0 + Duration::from_millis(self.1.load(Ordering::SeqCst))
+    }
+
+    fn system_time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.1.load(Ordering::SeqCst))
+    }
+
+    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+        None
     }
 
     /// The model takes the place of the reaper.
@@ -170,6 +181,36 @@ fn against_the_reaper(
 #[test]
 fn a_first_poll_that_is_pending_is_woken() {
     against_the_reaper(First::None, 1, &[1], |task| task.run(1));
+}
+
+/// Polls a sleep of one tick until it ends, beside the last turn of a clock that drives the timer.
+fn beside_the_last_turn<F: Future + Unpin>(
+    make: impl Fn(SleepHandle) -> F + Sync + Send + 'static,
+) {
+    check(move || {
+        let (world, parker) = (World::new(), Parker::new());
+        let mut sleep = ManuallyDrop::new(make(SleepHandle::Counted(Parts::new(&world.timer))));
+        let clock = thread::spawn(move || {
+            world.clock.show(1);
+            Driven::turn(&*world.timer);
+        });
+        let waker = waker(&parker);
+        while Pin::new(&mut *sleep).poll(&mut Context::from_waker(&waker)).is_pending() {
+            parker.park();
+        }
+        join(clock);
+        drop(ManuallyDrop::into_inner(sleep));
+    });
+}
+
+#[test]
+fn a_first_poll_beside_the_last_turn_is_ready_or_woken() {
+    beside_the_last_turn(|handle| Sleep::after(handle, TICK));
+}
+
+#[test]
+fn a_poll_until_a_time_beside_the_last_turn_is_ready_or_woken() {
+    beside_the_last_turn(|handle| TimeSleep::new(handle, UNIX_EPOCH + TICK));
 }
 
 #[test]

@@ -39,6 +39,10 @@
 //! before that poll, the sleep ends with an error: only the task knows the later deadline, and a
 //! finish does not wait for tasks.
 //!
+//! After the last turn of a clock that drives the timer, no thread wakes a task. Such a turn stores
+//! the latest tick, and then locks each shard once. A poll that inserts a waker loads the latest
+//! tick after its hold. So the turn finds the waker, or the poll finds that the deadline is over.
+//!
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
 use std::{
@@ -318,7 +322,7 @@ impl Sleep {
                 #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16")]
                 let shard = shard as u32;
                 self.stage = self.stage_in(shard, key, due, id);
-                Poll::Pending
+                if self.clock().latest() >= due { self.end(Ok(())) } else { Poll::Pending }
             }
             Err(_) if self.is_elapsed() => self.end(Ok(())),
             Err(refused) => self.end(Err(refused.map(drop))),

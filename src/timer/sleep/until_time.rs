@@ -65,6 +65,10 @@ impl TimeSleep {
         Self { handle, time, key: None }
     }
 
+    fn is_over(&self) -> bool {
+        self.handle.shared().shards.clock.source.system_time() >= self.time
+    }
+
     fn cancel(&mut self) {
         if let Some(key) = self.key.take() {
             drop(self.handle.shared().shards.cancel(key));
@@ -78,7 +82,7 @@ impl Future for TimeSleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let wakers = self.handle.shared();
         let shards = &wakers.shards;
-        if shards.clock.source.system_time() >= self.time {
+        if self.is_over() {
             self.cancel();
             return Poll::Ready(Ok(()));
         }
@@ -98,7 +102,12 @@ impl Future for TimeSleep {
         let is_shut_down = shards.is_shut_down();
         self.key = put.as_ref().ok().copied();
         match put {
-            Ok(_) => Poll::Pending,
+            Ok(_) if !self.is_over() => Poll::Pending,
+            // A clock that drives the timer may take no further turn.
+            Ok(_) => {
+                self.cancel();
+                Poll::Ready(Ok(()))
+            }
             Err(Some(refused)) => Poll::Ready(Err(refused.map(drop))),
             // A shutdown has removed the waker, or a turn.
             Err(None) if is_shut_down => {

@@ -3,8 +3,8 @@
 //! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* thread sleeps
 //! until the earliest expiration of all shards, removes the due timeouts, and hands them off to the
 //! executor. Only a timeout with an earlier deadline wakes it before that time. A cancel wakes no
-//! thread, and without pending timeouts the reaper does not wake. One [`Reaper`] may serve many
-//! timers.
+//! thread. Without pending timeouts the reaper wakes at most once, for those that were cancelled.
+//! One [`Reaper`] may serve many timers.
 //!
 //! # Locks
 //!

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use delaywheel::PurgatoryStats;
 use delaywheel_broker::broker::{Counts, GroupStats, Stats};
 
 /// Prints what the clients of a load have seen.
@@ -30,7 +31,7 @@ pub(crate) fn print(end: &Stats, after: &Stats, answered: u64) {
         let GroupStats { rounds, requests, .. } = groups;
         [("fetches", fetches), ("produce", produces), ("rounds", rounds), ("members", requests)]
     };
-    for (name, (stats, _)) in purgatories(end) {
+    for (name, stats) in purgatories(end) {
         println!(
             "  {name:<8}{:>9}{:>11}{:>11}{:>11.1?}{:>11.1?}{:>11.1?}",
             stats.at_once,
@@ -42,7 +43,7 @@ pub(crate) fn print(end: &Stats, after: &Stats, answered: u64) {
         );
     }
     println!("\ntimeouts  scheduled  cancelled    expired  late 99 %    latest   wake-ups");
-    let timers = purgatories(end).map(|(name, (_, timer))| (name, timer));
+    let timers = purgatories(end).map(|(name, stats)| (name, stats.timer));
     let Stats { follower, incoming, groups, .. } = end.clone();
     let others = [("follower", follower), ("sessions", groups.sessions), ("incoming", incoming)];
     for (name, stats) in timers.into_iter().chain(others) {
@@ -56,8 +57,7 @@ pub(crate) fn print(end: &Stats, after: &Stats, answered: u64) {
             stats.wakeups
         );
     }
-    let waiting = purgatories(after)
-        .iter()
-        .fold(0, |sum, (_, (stats, timer))| sum + stats.delayed + stats.watched + timer.pending);
+    let waiting = |stats: PurgatoryStats| stats.delayed + stats.watched + stats.timer.pending;
+    let waiting: u64 = purgatories(after).map(|(_, stats)| waiting(stats)).iter().sum();
     println!("\nshutdown   {answered} waiting requests answered; left: {waiting}");
 }

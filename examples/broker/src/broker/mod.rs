@@ -58,10 +58,10 @@ use crate::prelude::*;
 pub struct Stats {
     /// Counts of events.
     pub counts: Counts,
-    /// The fetches that wait, and their timer.
-    pub fetches: (PurgatoryStats, TimerStats),
-    /// The produce requests that wait, and their timer.
-    pub produces: (PurgatoryStats, TimerStats),
+    /// The fetches that wait.
+    pub fetches: PurgatoryStats,
+    /// The produce requests that wait.
+    pub produces: PurgatoryStats,
     /// The timer of the follower.
     pub follower: TimerStats,
     /// Bytes of requests that are coming in.
@@ -156,11 +156,10 @@ impl Broker {
     /// Returns the statistics so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let Waiters { fetches, produces } = &self.waiters;
         Stats {
             counts: self.counts.read(),
-            fetches: (fetches.stats(), fetches.stats().timer),
-            produces: (produces.stats(), produces.stats().timer),
+            fetches: self.waiters.fetches.stats(),
+            produces: self.waiters.produces.stats(),
             follower: self.timer.stats(),
             incoming_bytes: self.incoming.used(),
             incoming: self.incoming_timer.stats(),

@@ -58,7 +58,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// The number of requests that wait, of all kinds.
 pub(crate) fn waiting(server: &Server) -> u64 {
     let Stats { fetches, produces, groups, .. } = server.broker().stats();
-    fetches.0.delayed + produces.0.delayed + groups.requests.0.delayed
+    fetches.delayed + produces.delayed + groups.requests.delayed
 }
 
 /// Connects, and sends a request. Returns when one more request waits than before.

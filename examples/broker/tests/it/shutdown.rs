@@ -27,8 +27,8 @@ async fn a_shutdown_answers_all_requests_and_closes() {
     for mut client in consumers.into_iter().chain([producer, idle, member]) {
         assert!(client.receive_rest().await.is_empty());
     }
-    for (stats, timer) in [broker.stats().fetches, broker.stats().produces] {
-        assert_eq!((stats.delayed, stats.watched, timer.pending), (0, 0, 0));
+    for stats in [broker.stats().fetches, broker.stats().produces] {
+        assert_eq!((stats.delayed, stats.watched, stats.timer.pending), (0, 0, 0));
     }
     assert_eq!(broker.stats().counts.connections, 0);
 }

@@ -51,10 +51,10 @@ const MAX_GROUPS: usize = 1_000;
 pub struct GroupStats {
     /// Number of groups.
     pub groups: u64,
-    /// Rounds of joins that wait for members, and their timer.
-    pub rounds: (PurgatoryStats, TimerStats),
-    /// Joins and syncs that wait, and their timer.
-    pub requests: (PurgatoryStats, TimerStats),
+    /// Rounds of joins that wait for members.
+    pub rounds: PurgatoryStats,
+    /// Joins and syncs that wait.
+    pub requests: PurgatoryStats,
     /// The timer of the sessions.
     pub sessions: TimerStats,
 }
@@ -127,8 +127,8 @@ impl Coordinator {
     pub(crate) fn stats(&self) -> GroupStats {
         GroupStats {
             groups: self.groups().len() as u64,
-            rounds: (self.rebalances.stats(), self.rebalances.stats().timer),
-            requests: (self.requests.stats(), self.requests.stats().timer),
+            rounds: self.rebalances.stats(),
+            requests: self.requests.stats(),
             sessions: self.sessions.stats(),
         }
     }

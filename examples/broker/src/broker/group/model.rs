@@ -156,7 +156,7 @@ impl World {
             who: process.who.clone(),
             deadline,
             generation: self.generation,
-            rounds: self.coordinator.stats().rounds.0.expired,
+            rounds: self.coordinator.stats().rounds.expired,
             was_synced: matches!(state, State::Member) && process.who.generation == self.generation,
         };
         drop(state);
@@ -334,7 +334,7 @@ impl World {
             }
         }
         let (generation, members) = self.group();
-        let rounds = || self.coordinator.stats().rounds.0.expired;
+        let rounds = || self.coordinator.stats().rounds.expired;
         self.ghosts.retain(|ghost| {
             let is_member = members.contains(&ghost.who.member);
             let is_over = now >= ghost.deadline;
@@ -410,7 +410,7 @@ fn every_promise_holds_for_all_actions_of_members() {
         assert!(run.is_ok(), "seed {seed} at {:?}", world.now());
         let stats = world.coordinator.stats();
         rebalances += world.coordinator.counts.read().rebalances;
-        assert_eq!((stats.rounds.0.panicked, stats.requests.0.panicked), (0, 0));
+        assert_eq!((stats.rounds.panicked, stats.requests.panicked), (0, 0));
     }
     assert!(rebalances > 5_000, "{rebalances} rebalances are hardly a test");
 }

@@ -109,12 +109,17 @@ impl Room {
         Self(MAX_ANSWER_BYTES)
     }
 
-    /// Takes the bytes of an item. Returns whether there was enough.
-    pub(super) fn take(&mut self, item: &impl Encodable, version: i16) -> bool {
-        let bytes = item.compute_size(version).unwrap_or(usize::MAX);
-        let left = self.0.checked_sub(bytes);
-        self.0 = left.unwrap_or(self.0);
-        left.is_some()
+    /// Makes an item, or refuses it and all later ones, if there is not enough.
+    pub(super) fn fit<T: Encodable>(
+        &mut self,
+        version: i16,
+        item: impl FnOnce() -> T,
+        refused: impl FnOnce() -> T,
+    ) -> T {
+        let item = (self.0 > 0).then(item);
+        let bytes = item.as_ref().and_then(|item| item.compute_size(version).ok());
+        self.0 = bytes.map_or(0, |bytes| self.0.saturating_sub(bytes));
+        item.filter(|_| self.0 > 0).unwrap_or_else(refused)
     }
 }
 

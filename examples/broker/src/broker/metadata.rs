@@ -148,9 +148,8 @@ pub(super) fn describe(
         Some(some) if version > 0 || !some.is_empty() => {
             let names = some.iter().map(|topic| topic.name.as_deref().map_or("", |name| name));
             let described = names.map(|name| {
-                let described = describe_topic(topics, name, creates);
                 let refused = || failed(name, ResponseError::PolicyViolation);
-                if room.take(&described, version) { described } else { refused() }
+                room.fit(version, || describe_topic(topics, name, creates), refused)
             });
             described.collect()
         }

@@ -217,7 +217,7 @@ impl Broker {
             Kind::Heartbeat(asked) => encode(header, &members::heartbeat(groups, &asked)),
             Kind::LeaveGroup(asked) => encode(header, &members::leave(groups, version, &asked)),
             Kind::OffsetCommit(asked) => encode(header, &commits::commit(groups, topics, &asked)),
-            Kind::OffsetFetch(asked) => encode(header, &commits::fetch(groups, &asked)),
+            Kind::OffsetFetch(asked) => encode(header, &commits::fetch(groups, version, &asked)),
             Kind::FindCoordinator(asked) => {
                 encode(header, &group_admin::find_coordinator(version, &asked, host))
             }

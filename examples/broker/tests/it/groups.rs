@@ -5,12 +5,15 @@ use std::time::Duration;
 use crate::prelude::*;
 
 fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitRequest {
-    let partition = OffsetCommitRequestPartition::default()
-        .with_partition_index(1)
-        .with_committed_offset(offset)
-        .with_committed_metadata(Some(text("note")));
+    let partition = |index| {
+        OffsetCommitRequestPartition::default()
+            .with_partition_index(index)
+            .with_committed_offset(offset)
+            .with_committed_metadata(Some(text(&"x".repeat(1_000))))
+    };
+    let partitions = (0..4).map(partition).collect();
     let topic =
-        OffsetCommitRequestTopic::default().with_name(name(TOPIC)).with_partitions(vec![partition]);
+        OffsetCommitRequestTopic::default().with_name(name(TOPIC)).with_partitions(partitions);
     OffsetCommitRequest::default()
         .with_group_id(group())
         .with_generation_id_or_member_epoch(generation)
@@ -87,8 +90,14 @@ async fn requests_about_groups_are_answered_in_every_version() {
     let offset = |version: i16| commit(&StrBytes::default(), -1, version.into());
     in_every_version(client, offset, None).await;
     for version in 1..=8 {
-        assert_eq!(committed(client, version, vec![1, 2]).await, [9, -1], "version {version}");
+        assert_eq!(committed(client, version, vec![1, 4]).await, [9, -1], "version {version}");
     }
+    let all = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
+    let request = OffsetFetchRequest::default().with_groups(vec![all; 7_900]);
+    let found = client.call_in(8, &request).await.groups;
+    let answered = found.iter().filter(|group| !group.topics.is_empty()).count();
+    assert!(answered * 4_000 < 16 << 20, "an answer repeats {answered} groups");
+    assert_eq!(found[answered].error_code, ResponseError::PolicyViolation.code());
     let groups = vec![group(), GroupId(text("other"))];
     let describe = DescribeGroupsRequest::default().with_groups(groups);
     in_every_version(client, |_| describe.clone(), None).await;

@@ -62,9 +62,8 @@ pub(crate) fn describe(
             // As Kafka before version 6 of this request.
             return empty().with_group_state(StrBytes::from_static_str("Dead"));
         };
-        let described = describe_group(name, &entry.group);
         let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
-        if room.take(&described, version) { described } else { refused() }
+        room.fit(version, || describe_group(name, &entry.group), refused)
     });
     DescribeGroupsResponse::default().with_groups(described.collect())
 }

@@ -6,7 +6,10 @@ use super::{
     requests::identity,
 };
 use crate::{
-    broker::metadata::{self, Topics},
+    broker::{
+        frame::Room,
+        metadata::{self, Topics},
+    },
     prelude::*,
 };
 
@@ -61,7 +64,11 @@ fn committed(asked: &OffsetCommitRequestPartition) -> OffsetFetchResponsePartiti
 }
 
 /// Returns the committed offsets of some topics, or of all; since version 8 of several groups.
-pub(crate) fn fetch(groups: &Coordinator, asked: &OffsetFetchRequest) -> OffsetFetchResponse {
+pub(crate) fn fetch(
+    groups: &Coordinator,
+    version: i16,
+    asked: &OffsetFetchRequest,
+) -> OffsetFetchResponse {
     let (groups, none) = (groups.groups(), Commits::new());
     let commits = |group: &GroupId| groups.get(&**group).map_or(&none, |entry| &entry.commits);
     let topics = asked.topics.as_ref().map(|topics| {
@@ -70,17 +77,21 @@ pub(crate) fn fetch(groups: &Coordinator, asked: &OffsetFetchRequest) -> OffsetF
     let topics = find(commits(&asked.group_id), topics).into_iter().map(|(name, partitions)| {
         OffsetFetchResponseTopic::default().with_name(name).with_partitions(partitions)
     });
+    let (mut room, code) = (Room::new(), ResponseError::PolicyViolation.code());
     let groups = asked.groups.iter().map(|group| {
+        let empty =
+            || OffsetFetchResponseGroup::default().with_group_id(GroupId(own(&group.group_id)));
         let topics = group.topics.as_ref().map(|topics| {
             topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..])).collect()
         });
-        let topics = find(commits(&group.group_id), topics).into_iter().map(|(name, found)| {
-            let partitions = found.into_iter().map(of_group).collect();
-            OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions)
-        });
-        OffsetFetchResponseGroup::default()
-            .with_group_id(GroupId(own(&group.group_id)))
-            .with_topics(topics.collect())
+        let found = || {
+            let topics = find(commits(&group.group_id), topics).into_iter().map(|(name, found)| {
+                let partitions = found.into_iter().map(of_group).collect();
+                OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions)
+            });
+            empty().with_topics(topics.collect())
+        };
+        room.fit(version, found, || empty().with_error_code(code))
     });
     OffsetFetchResponse::default().with_groups(groups.collect()).with_topics(topics.collect())
 }

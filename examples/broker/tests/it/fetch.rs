@@ -3,17 +3,6 @@
 use crate::prelude::*;
 
 #[tokio::test]
-async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
-    let (server, clock) = virtual_broker().await;
-    let mut client = waiting_client(&server, &fetch(&[0], 1, 500)).await;
-    clock.advance(499 * MS);
-    assert_eq!(waiting(&server), 1);
-    clock.advance(MS);
-    assert_eq!(waiting(&server), 0);
-    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
-}
-
-#[tokio::test]
 async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     let server = system_broker().await;
     let one = batch(1).len();

@@ -20,12 +20,14 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_all_partitions
 }
 
 #[tokio::test]
-async fn a_request_for_all_acks_times_out_if_the_follower_is_slow() {
+async fn a_request_for_all_acks_and_an_empty_fetch_end_at_their_time_to_the_millisecond() {
     let (server, clock) = slow_broker().await;
     let mut client = waiting_client(&server, &produce(0, -1, 1)).await;
+    let mut consumer = waiting_client(&server, &fetch(&[0], 1, 1_000)).await;
     clock.advance(999 * MS);
-    assert_eq!(waiting(&server), 1);
+    assert_eq!(waiting(&server), 2);
     clock.advance(MS);
+    assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [0]);
     let timed_out = ResponseError::RequestTimedOut.code();
     assert_eq!(outcome(&client.receive::<ProduceRequest>().await).error_code, timed_out);
 
@@ -47,17 +49,6 @@ async fn a_request_for_no_ack_gets_no_answer_and_one_that_fails_closes_the_conne
     assert_eq!((offset(&mut client, -2).await, offset(&mut client, -1).await), (0, 4));
     client.send(&produce(9, 0, 1)).await;
     assert!(client.receive_rest().await.is_empty());
-}
-
-#[tokio::test]
-async fn by_default_an_answered_record_can_be_read() {
-    let topics = vec![(TOPIC.to_owned(), 1)];
-    let server = start(Config { topics, ..Config::default() }).await;
-    let client = &mut Client::connect(server.address()).await;
-    for end in 1..50 {
-        assert_eq!(client.produce(0, 1, 1).await, 0);
-        assert_eq!(offset(client, -1).await, end);
-    }
 }
 
 /// The offset of partition 0 for a time.

@@ -179,6 +179,7 @@ pub fn produce_records(acks: i16, records: Bytes) -> ProduceRequest {
     request
 }
 
+/// A batch of this many records. The record at index i has timestamp i.
 pub fn batch(count: i64) -> Bytes {
     record_batch(-1, 0..i32::try_from(count).unwrap(), b"value")
 }

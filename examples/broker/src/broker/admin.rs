@@ -98,17 +98,13 @@ fn check_settings(config: &Config, asked: &[CreatableTopicConfig]) -> Result<(),
 
 fn reason(error: ResponseError) -> Refused {
     let reason = match error {
-        ResponseError::InvalidPartitions => {
-            "a topic has at least one partition, and never fewer than before"
-        }
+        ResponseError::InvalidPartitions => "a topic has a partition, and never loses one",
         ResponseError::InvalidReplicationFactor | ResponseError::InvalidReplicaAssignment => {
             "the cluster has one broker, with id 1"
         }
         ResponseError::TopicAlreadyExists => "the topic exists",
         ResponseError::UnknownTopicOrPartition => "the topic does not exist",
-        ResponseError::InvalidTopicException => {
-            "a name has 1 to 249 letters, digits, dots, underscores and hyphens"
-        }
+        ResponseError::InvalidTopicException => "a name has 1 to 249 of a-z, A-Z, 0-9, ._-",
         _ => "the limit of topics or partitions is reached",
     };
     (error, reason.to_owned())

@@ -115,14 +115,9 @@ fn varint(from: &mut &[u8]) -> Option<i64> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::client::record_batch;
-
-    /// A batch of this many records. The record at index i has timestamp i.
-    pub(in crate::broker) fn batch(count: i32) -> Bytes {
-        record_batch(-1, 0..count, b"value")
-    }
+    use crate::client::batch;
 
     #[test]
     fn anything_but_one_batch_in_full_is_refused() {

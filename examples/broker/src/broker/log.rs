@@ -238,10 +238,11 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::batch::tests::batch, *};
+    use super::*;
+    use crate::client::batch;
 
     /// A log of batches of this many records.
-    fn log(counts: &[i32]) -> Log {
+    fn log(counts: &[i64]) -> Log {
         let mut log = Log::default();
         let storage = Storage::new(1 << 20);
         for &count in counts {

@@ -57,10 +57,6 @@ impl Topics {
         table.by_name.values().flat_map(|partitions| partitions.iter().cloned()).collect()
     }
 
-    fn names(&self) -> Vec<String> {
-        self.lock().by_name.keys().cloned().collect()
-    }
-
     /// Returns the partitions of a topic, which is created if it does not exist.
     fn find_or_create(&self, name: &str) -> Result<Partitions> {
         match self.create(name, self.partitions, false) {
@@ -153,7 +149,10 @@ pub(super) fn describe(
             });
             described.collect()
         }
-        _ => topics.names().iter().map(|name| describe_topic(topics, name, false)).collect(),
+        _ => {
+            let names: Vec<_> = topics.lock().by_name.keys().cloned().collect();
+            names.iter().map(|name| describe_topic(topics, name, false)).collect()
+        }
     };
     // The client can reach the broker again at the address of this connection.
     let node = MetadataResponseBroker::default()
@@ -213,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_and_partitions_are_limited_and_a_removed_topic_makes_room() {
+    fn names_and_numbers_are_limited_and_a_removed_topic_makes_room() {
         let topics = Topics::new(2, 5, 2);
         let first = topics.find_or_create("a").unwrap();
         assert_eq!(topics.find_or_create("a").unwrap()[1], first[1], "it exists");
@@ -231,15 +230,7 @@ mod tests {
         let others = topics.find_or_create("c").unwrap();
         assert!(first.iter().all(|partition| !others.contains(partition)));
         assert_eq!(topics.find_or_create("d").unwrap_err(), ResponseError::PolicyViolation);
-    }
-
-    #[test]
-    fn names_are_those_that_kafka_allows() {
-        for name in ["a", "A.b_c-9", "...", &"x".repeat(249)] {
-            assert!(is_valid(name), "{name}");
-        }
-        for name in ["", ".", "..", "a/b", "ä", "a b", &"x".repeat(250)] {
-            assert!(!is_valid(name), "{name}");
-        }
+        assert!(["A.b_c-9", "...", &"x".repeat(249)].into_iter().all(is_valid));
+        assert!(!["", ".", "..", "a/b", "ä", "a b", &"x".repeat(250)].into_iter().any(is_valid));
     }
 }

@@ -70,7 +70,7 @@ impl Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::batch::{Batch, tests::batch};
+    use crate::{broker::batch::Batch, client::batch};
 
     #[test]
     fn the_oldest_batches_are_dropped_wherever_they_are() {

@@ -44,16 +44,12 @@ fn peak(request: &FetchRequest) -> u64 {
     measured.bytes_max
 }
 
-fn fetch_all(max_wait_ms: i32) -> FetchRequest {
-    let mut request = fetch(&[0], 1, max_wait_ms).with_max_bytes(i32::MAX);
-    request.topics[0].partitions[0].partition_max_bytes = i32::MAX;
-    request
-}
-
 #[test]
 fn pipelined_fetches_cost_two_answers_whether_they_wait_or_not() {
     for max_wait_ms in [0, HOUR_MS] {
-        let peak = peak(&fetch_all(max_wait_ms));
+        let mut request = fetch(&[0], 1, max_wait_ms).with_max_bytes(i32::MAX);
+        request.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+        let peak = peak(&request);
         // The records of one answer, its frame, and what 64 requests take.
         assert!(peak > STORED as u64, "answers are made: {peak}");
         assert!(peak < 2 * STORED as u64 + MIB, "{peak} bytes for fetches that wait {max_wait_ms}");

@@ -18,7 +18,7 @@ use super::{refusal::Refusal, request::Malformed};
 /// topics and partitions of a broker.
 pub(super) const MAX_ELEMENTS: usize = 8_000;
 
-const MAX_STRING_BYTES: usize = 1_000;
+pub(super) const MAX_STRING_BYTES: usize = 1_000;
 
 pub(super) enum Part {
     /// This many bytes.

@@ -38,10 +38,11 @@ async fn committed(client: &mut Client, version: i16, partitions: Vec<i32>) -> V
     found[0].partitions.iter().map(|partition| partition.committed_offset).collect()
 }
 
-/// A request to join without an id, with this many bytes of metadata.
+/// A request to join without an id, with this many bytes of a protocol, 1,000 of them its name.
 fn join_with(bytes: usize) -> JoinGroupRequest {
     let mut request = join(&StrBytes::default());
-    request.protocols[0].metadata = vec![0; bytes].into();
+    request.protocols[0].name = text(&"x".repeat(1_000));
+    request.protocols[0].metadata = vec![0; bytes - 1_000].into();
     request
 }
 
@@ -111,6 +112,17 @@ async fn requests_about_groups_are_answered_in_every_version() {
     assert_eq!(client.call_in(0, &delete).await.results[0].error_code, 0);
     in_every_version(client, |_| delete.clone(), Some(ResponseError::GroupIdNotFound)).await;
     assert_eq!(committed(client, 5, vec![1]).await, [-1]);
+    let commit = |group: usize, member: &str| {
+        commit(&text(member), -1, 7).with_group_id(GroupId(text(&format!("group{group}"))))
+    };
+    client.call(&offset(7)).await;
+    for group in 1..1_000 {
+        client.call(&commit(group, "")).await;
+    }
+    for (member, left) in [("nobody", 7), ("", -1)] {
+        client.call(&commit(1_000, member)).await;
+        assert_eq!(committed(client, 5, vec![1]).await, [left], "of the group unused for longest");
+    }
 }
 
 #[tokio::test]
@@ -122,7 +134,7 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
         members.push(waiting_client(&server, &join_with(BYTES)).await);
     }
     let client = &mut Client::connect(server.address()).await;
-    let refused = client.call(&join_with(1)).await;
+    let refused = client.call(&join_with(1_000)).await;
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
     let refused = client.call(&join_with(BYTES + 1)).await;
     assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
@@ -135,6 +147,6 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     let is_refused = |group: &&DescribedGroup| {
         bytes(group) == 0 && group.error_code == ResponseError::PolicyViolation.code()
     };
-    assert_eq!(bytes(&described[0]), 16 * BYTES, "one group fits");
-    assert_eq!(described.iter().filter(is_refused).count(), 4_000 - 3);
+    assert_eq!(bytes(&described[0]), 16 * (BYTES - 1_000), "one group fits");
+    assert_eq!(described.iter().filter(is_refused).count(), 4_000 - 4);
 }

@@ -18,12 +18,14 @@ use std::{
     ops::RangeInclusive,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
+        atomic::{AtomicI32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use delaywheel::{Completion, DelayedOperation, Purgatory, PurgatoryStats, TimerStats, ValueTimer};
+use delaywheel::{
+    Completion, DelayedOperation, Purgatory, PurgatoryStats, TimerStats, ValueTimer, WatchErrorKind,
+};
 use tokio::sync::oneshot;
 
 use super::{
@@ -92,7 +94,6 @@ pub(crate) struct Coordinator {
     /// The latest generation of any group that was dropped. A group of the same name continues from
     /// there, so that its generations do not decrease.
     dropped_generation: AtomicI32,
-    is_closed: AtomicBool,
     pub(super) counts: Arc<Shared>,
 }
 
@@ -113,12 +114,15 @@ impl Coordinator {
                 max_wait: config.max_wait,
                 groups: Mutex::default(),
                 rebalances: purgatory(config, "rebalances"),
-                requests: purgatory(config, "requests"),
+                // A round, and not the longest wait, ends a join.
+                requests: purgatory(
+                    &Config { max_wait: Duration::MAX, ..config.clone() },
+                    "requests",
+                ),
                 sessions: sessions.expect("the settings are valid"),
                 run: fastrand::u32(..),
                 numbers: AtomicU64::new(1),
                 dropped_generation: AtomicI32::new(0),
-                is_closed: AtomicBool::new(false),
                 counts,
             }
         })
@@ -135,8 +139,6 @@ impl Coordinator {
 
     /// Answers all joins and syncs that wait, and refuses later ones. Returns how many waited.
     pub(crate) fn close(&self) -> u64 {
-        self.is_closed.store(true, Ordering::Release);
-        self.sessions.shutdown();
         answer_all(&self.rebalances);
         answer_all(&self.requests)
     }
@@ -151,7 +153,9 @@ impl Coordinator {
         if !SESSION_TIMEOUTS.contains(&join.session_timeout) {
             return Err(ResponseError::InvalidSessionTimeout);
         }
-        join.rebalance_timeout = join.rebalance_timeout.min(self.max_wait);
+        // Shorter rounds that await static members would follow each other without a pause.
+        let least = *SESSION_TIMEOUTS.start();
+        join.rebalance_timeout = join.rebalance_timeout.max(least).min(self.max_wait);
         join.is_new = join.member.is_empty();
         if join.is_new {
             join.member = self.member_id(&join.client_id);
@@ -246,11 +250,9 @@ impl Coordinator {
         if name.is_empty() {
             return Err(ResponseError::InvalidGroupId);
         }
-        if groups.len() >= MAX_GROUPS {
-            let unused = groups.iter().filter(|(_, entry)| entry.group.phase() == Phase::Empty);
-            let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
-            let oldest = oldest.map(|(name, _)| name.clone());
-            self.remove(groups, &oldest.ok_or(ResponseError::PolicyViolation)?);
+        let is_unused = |entry: &Entry| entry.group.phase() == Phase::Empty;
+        if groups.len() >= MAX_GROUPS && !groups.values().any(is_unused) {
+            return Err(ResponseError::PolicyViolation);
         }
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
@@ -274,11 +276,7 @@ impl Coordinator {
         creates: bool,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Result<T> {
-        let is_closed = self.is_closed.load(Ordering::Acquire);
         let mut groups = self.groups();
-        if creates && is_closed {
-            return Err(ResponseError::CoordinatorNotAvailable);
-        }
         if creates && !groups.contains_key(name) {
             self.create(&mut groups, name)?;
         }
@@ -292,9 +290,7 @@ impl Coordinator {
         for member in &effects.started {
             self.start_session(name, &mut entry.group, member);
         }
-        if !self.is_closed.load(Ordering::Acquire) {
-            entry.group.check_invariants();
-        }
+        entry.group.check_invariants();
         if entry.group.phase() == Phase::Syncing && entry.group.generation() != generation {
             self.counts.update(|counts| counts.rebalances += 1);
         }
@@ -303,6 +299,12 @@ impl Coordinator {
             if entry.commits.is_empty() {
                 self.remove(&mut groups, name);
             }
+        }
+        // Not before: a refused request displaces no group.
+        if groups.len() > MAX_GROUPS {
+            let unused = groups.iter().filter(|(_, entry)| entry.group.phase() == Phase::Empty);
+            let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
+            oldest.map(|(name, _)| name.clone()).inspect(|name| self.remove(&mut groups, name));
         }
         drop(groups);
         if let Some(round) = effects.round {
@@ -319,7 +321,7 @@ impl Coordinator {
         let Some(timeout) = group.session_timeout(member) else { return };
         let number = self.next_number();
         let end = SessionEnd { group: own(name), member: member.clone(), number };
-        // A timer that is shut down ends no sessions.
+        // Without a thread, no session ends.
         let Ok(key) = self.sessions.schedule(timeout, end) else { return };
         if let Some(before) = group.keep_session(member, Session { key, number }) {
             self.sessions.cancel(before.key);
@@ -342,7 +344,9 @@ impl Coordinator {
         let (coordinator, key) = (Weak::clone(&self.this), group.clone());
         let rebalance = Rebalance { coordinator, group, round, left: left.saturating_sub(delay) };
         if let Err(refused) = self.rebalances.watch(rebalance, [key], delay) {
-            refused.into_value().complete(Completion::Displaced);
+            let is_shut_down = refused.kind() == WatchErrorKind::ShutDown;
+            let end = if is_shut_down { Completion::ShutDown } else { Completion::Displaced };
+            refused.into_value().complete(end);
         }
     }
 
@@ -357,8 +361,9 @@ impl Coordinator {
         let _ = self.transition(&group, false, |entry| entry.group.end_round(round));
     }
 
-    /// Returns an id that no member has or had.
+    /// Returns an id that no member has or had, and that a request may name.
     fn member_id(&self, client: &str) -> Name {
+        let client: String = client.chars().take(200).collect();
         format!("{client}-{:08x}-{:08}", self.run, self.next_number()).into()
     }
 

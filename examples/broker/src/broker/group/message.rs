@@ -48,8 +48,9 @@ pub(crate) struct Join {
 }
 
 impl Join {
+    /// Returns the bytes of its protocols.
     pub(crate) fn bytes(&self) -> usize {
-        self.protocols.iter().map(|(_, metadata)| metadata.len()).sum()
+        self.protocols.iter().map(|(name, metadata)| name.len() + metadata.len()).sum()
     }
 }
 
@@ -102,4 +103,4 @@ pub(crate) struct Session {
 }
 
 /// The committed offsets of a group, by topic and partition.
-pub(crate) type Commits = HashMap<TopicName, BTreeMap<i32, OffsetFetchResponsePartition>>;
+pub(crate) type Commits = HashMap<TopicName, BTreeMap<i32, OffsetFetchResponsePartitions>>;

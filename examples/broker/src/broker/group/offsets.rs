@@ -55,8 +55,8 @@ pub(crate) fn commit(
     OffsetCommitResponse::default().with_topics(answers)
 }
 
-fn committed(asked: &OffsetCommitRequestPartition) -> OffsetFetchResponsePartition {
-    OffsetFetchResponsePartition::default()
+fn committed(asked: &OffsetCommitRequestPartition) -> OffsetFetchResponsePartitions {
+    OffsetFetchResponsePartitions::default()
         .with_partition_index(asked.partition_index)
         .with_committed_offset(asked.committed_offset)
         .with_committed_leader_epoch(asked.committed_leader_epoch)
@@ -74,8 +74,9 @@ pub(crate) fn fetch(
     let topics = asked.topics.as_ref().map(|topics| {
         topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..])).collect()
     });
-    let topics = find(commits(&asked.group_id), topics).into_iter().map(|(name, partitions)| {
-        OffsetFetchResponseTopic::default().with_name(name).with_partitions(partitions)
+    let topics = find(commits(&asked.group_id), topics).into_iter().map(|found| {
+        let partitions = found.partitions.into_iter().map(of_one_group).collect();
+        OffsetFetchResponseTopic::default().with_name(found.name).with_partitions(partitions)
     });
     let (mut room, code) = (Room::new(), ResponseError::PolicyViolation.code());
     let groups = asked.groups.iter().map(|group| {
@@ -84,13 +85,7 @@ pub(crate) fn fetch(
         let topics = group.topics.as_ref().map(|topics| {
             topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..])).collect()
         });
-        let found = || {
-            let topics = find(commits(&group.group_id), topics).into_iter().map(|(name, found)| {
-                let partitions = found.into_iter().map(of_group).collect();
-                OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions)
-            });
-            empty().with_topics(topics.collect())
-        };
+        let found = || empty().with_topics(find(commits(&group.group_id), topics));
         room.fit(version, found, || empty().with_error_code(code))
     });
     OffsetFetchResponse::default().with_groups(groups.collect()).with_topics(topics.collect())
@@ -100,33 +95,35 @@ pub(crate) fn fetch(
 fn find(
     commits: &Commits,
     topics: Option<Vec<(&TopicName, &[i32])>>,
-) -> Vec<(TopicName, Vec<OffsetFetchResponsePartition>)> {
+) -> Vec<OffsetFetchResponseTopics> {
+    let topic = OffsetFetchResponseTopics::default();
+    let topic = |name, partitions| topic.clone().with_name(name).with_partitions(partitions);
     let Some(topics) = topics else {
         let all = commits.iter();
         return all
-            .map(|(name, found)| (name.clone(), found.values().cloned().collect()))
+            .map(|(name, all)| topic(name.clone(), all.values().cloned().collect()))
             .collect();
     };
     let found = topics.into_iter().map(|(name, indexes)| {
         let found = commits.get(name);
         let find = |index| found.and_then(|commits| commits.get(index)).cloned();
         let find = |index| find(index).unwrap_or_else(|| uncommitted(*index));
-        (metadata::own(name), indexes.iter().map(find).collect())
+        topic(metadata::own(name), indexes.iter().map(find).collect())
     });
     found.collect()
 }
 
-/// The same answer in the form of later versions.
-fn of_group(found: OffsetFetchResponsePartition) -> OffsetFetchResponsePartitions {
-    OffsetFetchResponsePartitions::default()
+/// The same answer in the form of earlier versions.
+fn of_one_group(found: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition {
+    OffsetFetchResponsePartition::default()
         .with_partition_index(found.partition_index)
         .with_committed_offset(found.committed_offset)
         .with_committed_leader_epoch(found.committed_leader_epoch)
         .with_metadata(found.metadata)
 }
 
-fn uncommitted(partition: i32) -> OffsetFetchResponsePartition {
-    OffsetFetchResponsePartition::default()
+fn uncommitted(partition: i32) -> OffsetFetchResponsePartitions {
+    OffsetFetchResponsePartitions::default()
         .with_partition_index(partition)
         .with_committed_offset(NONE)
 }

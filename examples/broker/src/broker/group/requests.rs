@@ -10,8 +10,8 @@ use super::{
 use crate::broker::{Handled, Reply, frame, request::Header};
 use crate::prelude::*;
 
-/// Bytes of metadata that a member may have.
-const MAX_METADATA_BYTES: usize = 256 << 10;
+/// Bytes that the protocols of a member may have.
+const MAX_MEMBER_BYTES: usize = 256 << 10;
 
 /// The first version with a rebalance timeout; before that it is the session's.
 const TELLS_REBALANCE_TIMEOUT: i16 = 1;
@@ -31,7 +31,9 @@ pub(crate) fn join(
     let member = own(&asked.member_id);
     let has_own = header.version >= TELLS_REBALANCE_TIMEOUT && asked.rebalance_timeout_ms >= 0;
     let rebalance = if has_own { asked.rebalance_timeout_ms } else { asked.session_timeout_ms };
+    // Copies do not keep the request that they came in.
     let protocols = asked.protocols.iter();
+    let protocols = protocols.map(|one| (own(&one.name), Bytes::copy_from_slice(&one.metadata)));
     let join = Join {
         member: member.clone(),
         instance: asked.group_instance_id.as_ref().map(|name| own(name)),
@@ -40,10 +42,10 @@ pub(crate) fn join(
         session_timeout: millis(asked.session_timeout_ms),
         rebalance_timeout: millis(rebalance),
         protocol_type: own(&asked.protocol_type),
-        protocols: protocols.map(|known| (own(&known.name), own_bytes(&known.metadata))).collect(),
+        protocols: protocols.collect(),
         ..Join::default()
     };
-    let is_short = check_length(join.bytes(), MAX_METADATA_BYTES);
+    let is_short = check_length(join.bytes(), MAX_MEMBER_BYTES);
     let joining = is_short.and_then(|()| groups.join(&asked.group_id, join));
     let protocol = (header.version < PROTOCOL_MAY_BE_NONE).then(StrBytes::default);
     let refused = JoinGroupResponse::default()
@@ -55,9 +57,9 @@ pub(crate) fn join(
 
 pub(crate) fn sync(groups: &Coordinator, header: Header, asked: &SyncGroupRequest) -> Handled {
     let who = identity(&asked.member_id, asked.group_instance_id.as_ref(), asked.generation_id);
-    let assigned = asked.assignments.iter();
-    let assigned = assigned.map(|each| (own(&each.member_id), own_bytes(&each.assignment)));
-    let assignments = assigned.collect::<Assignments>();
+    let assigned = asked.assignments.iter().map(|each| (own(&each.member_id), &each.assignment));
+    let copied = assigned.map(|(id, bytes)| (id, Bytes::copy_from_slice(bytes)));
+    let assignments = copied.collect::<Assignments>();
     let bytes: usize = assignments.iter().map(|(_, assignment)| assignment.len()).sum();
     let is_short = check_length(bytes, MAX_GROUP_BYTES);
     let syncing = is_short.and_then(|()| groups.sync(&asked.group_id, who, assignments));
@@ -123,9 +125,4 @@ fn millis(millis: i32) -> Duration {
 
 pub(super) fn code(outcome: Result<()>) -> i16 {
     outcome.map_or_else(|error| error.code(), |()| 0)
-}
-
-/// Returns a copy that does not keep the request that it came in.
-fn own_bytes(bytes: &Bytes) -> Bytes {
-    Bytes::copy_from_slice(bytes)
 }

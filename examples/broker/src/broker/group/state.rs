@@ -27,8 +27,8 @@ use super::message::{
 };
 use crate::prelude::*;
 
-/// Limit of the metadata of all members of a group in bytes, and of all assignments. The leader
-/// gets all metadata in one answer.
+/// Limit of the protocols of all members of a group in bytes, names included, and of all
+/// assignments. The leader gets all metadata in one answer.
 pub(crate) const MAX_GROUP_BYTES: usize = 4 << 20;
 
 const MAX_MEMBERS: usize = 1_000;
@@ -226,17 +226,15 @@ impl Group {
 
     /// Lets a member wait for the end of the round, which begins if there is none.
     fn wait_for_round(&mut self, id: &Name, answer: &Answer) {
-        self.interrupt(id);
         self.begin_round();
-        if let Some(member) = self.members.get_mut(id) {
-            member.waiting = Some(Arc::clone(answer));
-        }
+        self.wait(id, answer);
     }
 
-    /// Ends the wait or the session of a member, because another request of it has come.
-    fn interrupt(&mut self, id: &Name) {
+    /// Lets a member wait. Ends its session, or its wait for the answer to another request.
+    fn wait(&mut self, id: &Name, answer: &Answer) {
         if let Some(member) = self.members.get_mut(id) {
             member.interrupt(ResponseError::RebalanceInProgress, &mut self.effects);
+            member.waiting = Some(Arc::clone(answer));
         }
     }
 
@@ -380,10 +378,7 @@ impl Group {
                 set(answer, Ok(Granted::Synced(self.synced(&who.member))));
             }
             Phase::Syncing => {
-                self.interrupt(&who.member);
-                if let Some(member) = self.members.get_mut(&who.member) {
-                    member.waiting = Some(Arc::clone(answer));
-                }
+                self.wait(&who.member, answer);
                 if self.leader == who.member {
                     self.assign(all);
                 }
@@ -477,10 +472,8 @@ impl Group {
 
     /// Removes a member; the others have to share its partitions.
     fn remove(&mut self, id: &Name) {
-        self.interrupt(id);
-        if self.members.remove(id).is_none() {
-            return;
-        }
+        let Some(mut member) = self.members.remove(id) else { return };
+        member.interrupt(ResponseError::RebalanceInProgress, &mut self.effects);
         self.effects.is_changed = true;
         if self.members.is_empty() {
             self.become_empty();

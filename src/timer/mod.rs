@@ -255,7 +255,7 @@ impl Timer {
     }
 
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
-    /// share if they can, so that the reaper wakes up rarely.
+    /// often share, so that the reaper wakes up rarely.
     ///
     /// It is never early, and not after the window by more than [`schedule`](Self::schedule) is
     /// late. The instant is the one in the window whose number of ticks is a multiple of the

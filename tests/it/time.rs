@@ -164,6 +164,8 @@ fn timeouts_with_a_window_share_wake_ups_and_stay_within_it() {
     for (scheduled, ran) in &taken {
         let after = ran.saturating_sub(*scheduled);
         assert!((delay..=delay + slack).contains(&after), "{scheduled:?} {ran:?}");
+        // The window has more than 1024 ticks.
+        assert_eq!(ran.as_micros() % (1024 * tick).as_micros(), 0);
     }
 }
 

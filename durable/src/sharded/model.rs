@@ -451,6 +451,29 @@ fn a_reschedule_does_not_turn_the_copy_of_a_cancelled_timeout_into_a_timeout() {
     assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
 }
 
+/// Another worker takes its claims before any of its calls.
+#[test]
+fn a_mover_that_loses_its_lease_moves_each_timeout_once() {
+    for (shard, number) in (0..32).map(|number| (number % 2, number as u32 / 2)) {
+        let (sharded, new, _) = two();
+        write(&sharded, 0, new.due, &new);
+        let timer = sharded.timers[shard].clone();
+        before(&sharded, number, move || {
+            let (store, late) = (timer.store(), timer.now().saturating_add(60 * SECOND));
+            let other = store.enter(late, 300 * SECOND, None).block_on().expect("enter");
+            assert!(store.renew(other, late, 300 * SECOND).block_on().expect("renew"));
+        });
+        let sweep = || while !sharded.move_now(8).block_on().expect("memory") {};
+        sweep();
+        if shard == 1 {
+            // The next sweep ends the moves of copies that the mover lost.
+            sweep();
+        }
+        assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1], "{number}");
+        assert_eq!(sharded.get(&new.id).wait().expect("get").map(|new| new.due), Some(new.due));
+    }
+}
+
 /// A lock has delayed a write of a mover, and the next one could not take its claim: a mark in the
 /// old database, or the end of a copy in the new one.
 #[test]

@@ -691,6 +691,8 @@ impl Store for PostgresStore {
             if store.end(taken).is_ok_and(|taken| taken > 0) {
                 store.shared.listeners.tell_all();
             }
+            // The next call does what this leaves.
+            let _ = turn.query(sql::TIDY, &[&now]).await;
             Ok(true)
         };
         self.task(&self.shared.keeper, renew).await

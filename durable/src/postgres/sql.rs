@@ -300,6 +300,20 @@ pub(super) const TAKE: &str = "
         FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING t.id";
 
+/// Removes attempts that were kept until `$1`, and adds up counts, as the triggers do not do in a
+/// transaction of a stricter isolation: those of the user may all have one.
+pub(super) const TIDY: &str = "
+    WITH expired AS (
+        DELETE FROM {schema}.history WHERE number = ANY (ARRAY(
+            SELECT number FROM {schema}.history WHERE until <= $1
+            ORDER BY until LIMIT 10000 FOR UPDATE SKIP LOCKED))
+    ), old AS (
+        DELETE FROM {schema}.counts WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM {schema}.counts LIMIT 10000 FOR UPDATE SKIP LOCKED))
+        RETURNING live, dead
+    )
+    INSERT INTO {schema}.counts SELECT sum(live), sum(dead) FROM old HAVING count(*) > 0";
+
 /// Removes these workers. One with a locked record stays until a later look.
 pub(super) const REMOVE: &str = "
     DELETE FROM {schema}.workers w WHERE id = ANY($1)

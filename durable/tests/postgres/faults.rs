@@ -258,6 +258,26 @@ fn kept_counts_read_few_rows_while_an_old_transaction_is_open() {
     assert!(blocks < 5_000, "{blocks} blocks for 2,000 changes");
 }
 
+/// Triggers remove attempts and add up counts, and not in such a transaction.
+#[test]
+fn transactions_of_a_stricter_isolation_leave_few_rows() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
+    let ends = "BEGIN ISOLATION LEVEL SERIALIZABLE;
+        SELECT delaywheel.schedule(number::text, now(), '') FROM generate_series(1, 99) number;
+        UPDATE delaywheel.timeouts SET state = 1;
+        SELECT delaywheel.acknowledge(id, token, NULL, now()) FROM delaywheel.timeouts LIMIT 98;
+        COMMIT";
+    client.batch_execute(ends).expect("transaction");
+    assert!(store.renew(worker, now.saturating_add(SECOND), LONG).block_on().expect("renew"));
+    let rows = |table| {
+        let sql = format!("SELECT count(*) FROM delaywheel.{table}");
+        client.query_one(&sql, &[]).expect("rows").get::<_, i64>(0)
+    };
+    assert_eq!(["counts", "history"].map(rows), [1, 0]);
+    assert_eq!(store.count().block_on().expect("count").live, 1);
+}
+
 /// The server ends the statement after the claim, or this waits too long for a lock.
 #[test]
 fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {

@@ -131,6 +131,28 @@ fn shrink_gives_back_the_lists_of_a_bucket_of_which_most_timeouts_were_cancelled
 }
 
 #[test]
+fn shrink_gives_back_an_empty_chunk_of_a_bucket_which_then_takes_others() {
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    let insert = |wheel: &mut TimingWheel<_>| wheel.insert(Tick::new(1000), ()).unwrap();
+    // They fill the first segment of chunks.
+    for _ in 0..1024 {
+        insert(&mut wheel);
+    }
+    wheel.shrink();
+    let kept = measure(|| {
+        let only_one_of_its_chunk = insert(&mut wheel);
+        wheel.cancel(only_one_of_its_chunk).unwrap();
+        wheel.shrink();
+    });
+    // A segment takes 12 KiB. The table of chunks has grown.
+    assert!(kept.bytes_current < 4 << 10 && kept.count_current == 0, "{kept:?}");
+    wheel.check_invariants();
+    insert(&mut wheel);
+    wheel.check_invariants();
+    assert_eq!(wheel.advance(Tick::new(1000)).count(), 1025);
+}
+
+#[test]
 fn an_empty_wheel_allocates_nothing() {
     let used = measure(|| {
         let mut wheel: TimingWheel<u64> = TimingWheel::new(Tick::ZERO);

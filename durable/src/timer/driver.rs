@@ -57,6 +57,10 @@ use crate::{
 /// Most deliveries that begin in one call of the store.
 const BATCH: usize = 1_024;
 
+/// The same if there is a limit for each key. PostgreSQL locks these keys, and has a limited number
+/// of locks for all its users.
+const KEYED: usize = 128;
+
 /// Most records of a claim of the backlog lane, which keep the processor from other deliveries.
 const BACKLOG: usize = 256;
 
@@ -952,8 +956,8 @@ impl Driver {
         if self.free() > 0 {
             self.held.resume_last(turn.now);
         }
-        let mut count = self.free().min(BATCH);
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
+        let mut count = self.free().min(key_limit.map_or(BATCH, |_| KEYED));
         if let Some(rate) = rate {
             count = count.min(self.held.in_lanes());
             let kept = if turn.now < self.permits.1 { self.permits.0 } else { 0 };
@@ -1368,6 +1372,17 @@ mod tests {
 
     fn ids(records: &[Record]) -> Vec<&str> {
         records.iter().map(|record| record.id.as_str()).collect()
+    }
+
+    #[test]
+    fn few_deliveries_begin_at_once_if_there_is_a_limit_for_each_key() {
+        let mut bench = Bench::new(0);
+        let settings = &mut bench.driver.settings.queue;
+        (settings.max_deliveries, settings.key_limit) = (1_024, NonZeroUsize::new(1));
+        let ids = (0..300).map(|number| number.to_string());
+        bench.schedule(ids.map(|id| new(&id, bench.now).key(&id).expect("valid")));
+        let begun: Vec<_> = (0..9).map(|_| bench.steps(1).len()).collect();
+        assert_eq!((begun.iter().sum(), begun.into_iter().max()), (300, Some(KEYED)));
     }
 
     /// Its zone has a typing error, so no worker knows it.

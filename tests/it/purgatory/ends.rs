@@ -162,8 +162,14 @@ fn each_wait_of_very_many_is_measured() {
 #[test]
 fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
     let reaper = Reaper::new("ends");
-    let timer = || Timer::builder().reaper(&reaper);
-    let purgatory = Purgatory::<u32, Op>::builder().timer(timer()).build().unwrap();
+    let (timer, clock) = (|| Timer::builder().reaper(&reaper), Set::quiet());
+    let builder = Purgatory::<u32, Op>::builder().timer(timer().clock(clock.clone()));
+    let purgatory = builder.build().unwrap();
+    // After each has begun to wait. One that expires before runs on the thread of this test.
+    let expire = || {
+        clock.pass(HOUR);
+        purgatory.wake();
+    };
     let (release, released) = mpsc::channel::<()>();
     let (send, ends) = mpsc::channel();
     let told = send.clone();
@@ -171,13 +177,15 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
         told.send(end).unwrap();
         released.recv_timeout(GENEROUS).expect("the test releases it");
     });
-    assert!(purgatory.watch(slow, [1], Duration::ZERO).is_ok());
+    assert!(purgatory.watch(slow, [1], HOUR).is_ok());
+    expire();
     assert_eq!(ends.recv_timeout(GENEROUS), Ok(Expired));
     for _ in 0..9 {
         let told = send.clone();
         let op = Op::new().end(move |end| told.send(end).unwrap());
-        assert!(purgatory.watch(op, [1], MS).is_ok());
+        assert!(purgatory.watch(op, [1], HOUR).is_ok());
     }
+    expire();
     wait_until("all have expired", || purgatory.stats().expired == 10);
     // The reaper runs this after it has handed all of them off.
     let (other, (ran, runs)) = (timer().inline().build().unwrap(), mpsc::channel());

@@ -342,7 +342,7 @@ impl ManualClock {
 
     /// Sets the wall clock forward or back. Timeouts that become due by it run. Those that their
     /// callbacks schedule may run with the next [`advance`](Self::advance), even if they are due.
-    /// The time of [`now`](Clock::now) stays the same. [`advance`](Self::advance) moves both clocks.
+    /// The time of [`now`](Clock::now) stays the same; `advance` moves both clocks.
     ///
     /// # Examples
     ///

@@ -484,6 +484,11 @@ mod tests {
     /// Meanwhile, a timeout of the wall clock would become due, but that clock is set back.
     #[test]
     fn a_turn_that_waits_for_a_lock_is_late_by_the_wait_and_expires_nothing_early() {
+        // On a busy machine, that time may be over before the turn waits.
+        while !waits_in_time() {}
+    }
+
+    fn waits_in_time() -> bool {
         let hour = Duration::from_secs(3600);
         let wall = WallRuns(std::time::Instant::now(), Arc::new(crate::sync::Mutex::new(hour)));
         let mut clock = TickClock::new(None, Duration::from_millis(1));
@@ -503,17 +508,21 @@ mod tests {
             while !shards.wakeup.is_waiting.load(Ordering::Relaxed) {
                 thread::yield_now();
             }
+            let is_in_time = wall.system_time() < time;
             *wall.1.lock() = Duration::ZERO;
             let end = shards.clock.elapsed_after(Duration::from_millis(20));
             while shards.clock.elapsed() < end {
                 thread::yield_now();
             }
             drop(shard);
-            assert!(!turn.join().expect("a turn does not panic"), "it looks again");
-        });
-        let stats = timer.stats();
-        assert_eq!((stats.expired, stats.pending), (1, 1));
-        assert!(stats.lateness.max() >= Duration::from_millis(20));
+            let is_drained = turn.join().expect("a turn does not panic");
+            if is_in_time {
+                let stats = timer.stats();
+                assert_eq!((is_drained, stats.expired, stats.pending), (false, 1, 1));
+                assert!(stats.lateness.max() >= Duration::from_millis(20));
+            }
+            is_in_time
+        })
     }
 
     #[test]

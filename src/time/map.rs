@@ -199,7 +199,10 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         let is_it =
             |entry: &Key| entries.get(*entry).is_some_and(|(_, other, _)| other.borrow() == key);
         let (entry, _) = table.find_entry(seed.hash_one(key), is_it).ok()?.remove();
-        Some(entries.cancel(entry)?.2)
+        let (_, key, value) = entries.cancel(entry)?;
+        // A panic at the end of a function leaks what that returns.
+        drop(key);
+        Some(value)
     }
 
     /// Moves the deadline of an entry to a delay from now, earlier or later. Returns whether the
@@ -285,7 +288,9 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             Entry::Occupied(entry) => {
                 entries.reset(*entry.get(), deadline);
                 let old = entries.get_mut(*entry.get());
-                Ok(old.map(|(.., old)| std::mem::replace(old, value)))
+                let old = old.map(|(.., old)| std::mem::replace(old, value));
+                drop(key);
+                Ok(old)
             }
             Entry::Vacant(vacancy) => match entries.insert(deadline, (hash, key, value)) {
                 Ok(entry) => {

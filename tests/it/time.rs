@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     hash::{Hash, Hasher},
+    mem::ManuallyDrop,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
     sync::{Arc, Mutex},
@@ -71,6 +72,27 @@ fn a_hash_that_panics_leaves_the_map_as_it_is() {
     clock.advance(HOUR * 100);
     let rest: Vec<_> = std::iter::from_fn(|| map.pop_expired()).map(|(_, value)| value).collect();
     assert_eq!(rest, (1..100).collect::<Vec<_>>());
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Brittle;
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        panic!("by the drop");
+    }
+}
+
+#[test]
+fn a_call_drops_its_result_if_the_drop_of_a_key_panics() {
+    let (mut map, value) = (DelayMap::new(), Rc::new(()));
+    let insert = |map: &mut DelayMap<_, _>| drop(map.insert(Brittle, Rc::clone(&value), HOUR));
+    insert(&mut map);
+    assert!(catch_unwind(AssertUnwindSafe(|| insert(&mut map))).is_err());
+    assert_eq!((map.len(), Rc::strong_count(&value)), (1, 2), "it has replaced the value");
+    let key = ManuallyDrop::new(Brittle);
+    assert!(catch_unwind(AssertUnwindSafe(|| map.remove(&*key))).is_err());
+    assert_eq!((map.len(), Rc::strong_count(&value)), (0, 1));
 }
 
 #[cfg(feature = "future")]

@@ -162,6 +162,9 @@ struct Shared {
     queues: Mutex<FxHashSet<Name>>,
     /// How long the history has attempts.
     keep: Mutex<Duration>,
+    /// Until when those were kept that were looked for. A search from the oldest one on would pass
+    /// all that were removed during an old transaction.
+    tidied: Mutex<SystemTime>,
 }
 
 impl PostgresStore {
@@ -342,6 +345,7 @@ impl PostgresStore {
             sender: AtomicU64::new(new_sender()),
             queues: Mutex::default(),
             keep: Mutex::default(),
+            tidied: Mutex::new(SystemTime::UNIX_EPOCH),
             schema: schema.to_owned(),
             connections: Arc::clone(connections),
         };
@@ -469,6 +473,17 @@ impl PostgresStore {
         session.query(sql::REMOVE, &[&ids]).await?;
         session.query(sql::NOTIFY, &[&self.notice(None, WallTime::MIN)]).await?;
         Ok(taken as u64)
+    }
+
+    /// Removes old rows that triggers have left. A failure leaves them to a later process.
+    async fn tidy(&self, turn: &Turn, now: SystemTime) {
+        let from = *self.shared.tidied.lock();
+        let tidied = run!(turn, transaction session => {
+            session.execute("SET LOCAL statement_timeout = 1000").await?;
+            session.query(sql::TIDY, &[&from, &now]).await
+        });
+        let last = tidied.ok().and_then(|rows| rows[0].get(0));
+        *self.shared.tidied.lock() = last.unwrap_or(now);
     }
 
     /// Ends a change. If its outcome is unknown, has the timers look: the server may carry it out
@@ -691,8 +706,7 @@ impl Store for PostgresStore {
             if store.end(taken).is_ok_and(|taken| taken > 0) {
                 store.shared.listeners.tell_all();
             }
-            // The next call does what this leaves.
-            let _ = turn.query(sql::TIDY, &[&now]).await;
+            store.tidy(&turn, now).await;
             Ok(true)
         };
         self.task(&self.shared.keeper, renew).await

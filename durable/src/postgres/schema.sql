@@ -82,13 +82,14 @@ CREATE TABLE {schema}.history (
 CREATE INDEX history_id ON {schema}.history (id, number);
 CREATE INDEX history_until ON {schema}.history (until);
 
--- Of eight attempts that end, one removes sixteen whose time is over.
+-- Of eight attempts that end, one removes sixteen whose time is over since a second. Workers remove others: a
+-- search from the oldest one on would pass all that were removed during an old transaction.
 -- Runs with the rights of the owner, so that a role needs none to remove attempts.
 CREATE FUNCTION {schema}.trim_history() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM {schema}.history WHERE number = ANY (ARRAY(
-        SELECT number FROM {schema}.history WHERE until <= NEW.ended
+        SELECT number FROM {schema}.history WHERE until <= NEW.ended AND until > NEW.ended - interval '1 second'
         ORDER BY until LIMIT 16 FOR UPDATE SKIP LOCKED));
     RETURN NULL;
 END

@@ -300,19 +300,28 @@ pub(super) const TAKE: &str = "
         FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING t.id";
 
-/// Removes attempts that were kept until `$1`, and adds up counts, as the triggers do not do in a
-/// transaction of a stricter isolation: those of the user may all have one.
+/// Removes attempts that were kept until a time from `$1` to `$2`, and adds up counts, as triggers
+/// do, but not in a transaction of a stricter isolation: those of the user may all have one.
+/// Returns the latest of these times.
 pub(super) const TIDY: &str = "
     WITH expired AS (
         DELETE FROM {schema}.history WHERE number = ANY (ARRAY(
-            SELECT number FROM {schema}.history WHERE until <= $1
+            SELECT number FROM {schema}.history WHERE until >= $1 AND until <= $2
             ORDER BY until LIMIT 10000 FOR UPDATE SKIP LOCKED))
+        RETURNING until
+    ), start AS (
+        SELECT random() * greatest(0, pg_relation_size('{schema}.counts') / 8192 - 1024) AS block
     ), old AS (
         DELETE FROM {schema}.counts WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM {schema}.counts LIMIT 10000 FOR UPDATE SKIP LOCKED))
+            SELECT ctid FROM {schema}.counts
+            WHERE ctid >= (SELECT format('(%s,0)', block::bigint)::tid FROM start)
+                AND ctid < (SELECT format('(%s,0)', block::bigint + 1024)::tid FROM start)
+            FOR UPDATE SKIP LOCKED))
         RETURNING live, dead
+    ), added AS (
+        INSERT INTO {schema}.counts SELECT sum(live), sum(dead) FROM old HAVING count(*) > 0
     )
-    INSERT INTO {schema}.counts SELECT sum(live), sum(dead) FROM old HAVING count(*) > 0";
+    SELECT max(until) FROM expired";
 
 /// Removes these workers. One with a locked record stays until a later look.
 pub(super) const REMOVE: &str = "

@@ -188,14 +188,17 @@ pub(super) const BEGIN: &str = "
         FROM held JOIN {schema}.timeouts t ON t.id = held.id AND t.token = held.token
         WHERE NOT held.is_paused AND NOT t.begun AND held.id <> ALL ($5::text[])
         FOR NO KEY UPDATE OF t SKIP LOCKED
+    ), running AS MATERIALIZED (
+        SELECT queue, key, (
+            SELECT count(*) FROM {schema}.timeouts t
+            WHERE t.queue = keys.queue AND t.key = keys.key AND t.worker IS NOT NULL AND t.begun) AS count
+        FROM (SELECT DISTINCT queue, key FROM valid WHERE key IS NOT NULL AND $4::bigint IS NOT NULL) keys
     ), free AS MATERIALIZED (
         SELECT id, spot FROM (
             SELECT id, spot, queue, key, row_number() OVER (PARTITION BY queue, key ORDER BY place) AS place
             FROM valid
-        ) line
-        WHERE key IS NULL OR $4::bigint IS NULL OR $4 >= place + (
-            SELECT count(*) FROM {schema}.timeouts t
-            WHERE t.queue = line.queue AND t.key = line.key AND t.worker IS NOT NULL AND t.begun)
+        ) line LEFT JOIN running USING (queue, key)
+        WHERE key IS NULL OR $4 IS NULL OR $4 >= place + count
     ), began AS (
         UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
         FROM free WHERE t.ctid = free.spot RETURNING t.id, t.token

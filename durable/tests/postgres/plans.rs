@@ -1,6 +1,8 @@
 //! The plans of the server: every statement finds its rows by an index, and reads no more of them
 //! than it needs. The module `auto_explain` of the server logs the plan of each statement.
 
+use std::num::NonZeroUsize;
+
 use delaywheel_durable::{Overview, QueueOverview, Settlement};
 
 use super::*;
@@ -75,6 +77,19 @@ fn use_store(store: &PostgresStore, now: WallTime) {
         assert!(store.renew(worker, now, Duration::from_secs(60)).block_on().expect("renew"));
     }
     store.keep_only(worker, &[]).block_on().expect("keep");
+    // Half of them begin beside the other half.
+    let keyed = |number| {
+        let new = NewTimeout::new(format!("keyed {number}"), now, b"").expect("valid");
+        Command::Schedule(new.queue("keyed").and_then(|new| new.key("key")).expect("valid"))
+    };
+    store.write(now, &(0..LIMIT).map(keyed).collect::<Vec<_>>()).block_on().expect("write");
+    let request = ClaimRequest { queue: Name::new("keyed").expect("valid"), ..request(now) };
+    let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
+    let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
+    for half in claims.chunks(LIMIT / 2) {
+        let begun = store.begin(now, half, NonZeroUsize::new(LIMIT)).block_on().expect("begin");
+        assert_eq!(begun, [Begun::Begun; LIMIT / 2]);
+    }
     store.leave(worker).block_on().expect("leave");
 }
 
@@ -112,7 +127,7 @@ fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
         let log = server.log();
         let plans = plans(&log, start);
         let claims: Vec<_> = plans.iter().filter(|plan| plan.contains("WITH picked")).collect();
-        assert_eq!(claims.len(), 8, "{log}");
+        assert_eq!(claims.len(), 9, "{log}");
         for plan in claims {
             let read = entries(plan, "timeouts_pending");
             assert!((1..=LIMIT + 1).contains(&read), "{read} entries for {LIMIT} records: {plan}");

@@ -259,10 +259,11 @@ impl<T> Backlog<T> {
     pub(crate) fn close(&self) -> Vec<Waker> {
         let mut state = self.state.lock();
         state.is_closed = true;
-        let tasks = state.receivers.pop_up_to(usize::MAX);
+        // Any number of tasks may wait, so they are listed without the lock.
+        let mut receivers = mem::take(&mut state.receivers);
         drop(state);
         self.arrived.notify_all();
-        tasks
+        receivers.pop_up_to(usize::MAX)
     }
 
     /// Takes the values of all timeouts.

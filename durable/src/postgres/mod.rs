@@ -475,15 +475,21 @@ impl PostgresStore {
         Ok(taken as u64)
     }
 
-    /// Removes old rows that triggers have left. A failure leaves them to a later process.
-    async fn tidy(&self, turn: &Turn, now: SystemTime) {
-        let from = *self.shared.tidied.lock();
-        let tidied = run!(turn, transaction session => {
-            session.execute("SET LOCAL statement_timeout = 1000").await?;
-            session.query(sql::TIDY, &[&from, &now]).await
+    /// Removes old rows that triggers have left. No timer waits for that. A failure leaves them to
+    /// a later process.
+    fn tidy(&self, now: SystemTime) {
+        let (store, from) = (self.clone(), *self.shared.tidied.lock());
+        let tidy = move |turn: Turn| async move {
+            run!(turn, transaction session => {
+                session.execute("SET LOCAL statement_timeout = 1000").await?;
+                session.query(sql::TIDY, &[&from, &now]).await
+            })
+        };
+        self.shared.connections.runtime.spawn(async move {
+            let rows = store.shared.reader.call(tidy).await;
+            let last = rows.ok().and_then(|rows| rows[0].get(0));
+            *store.shared.tidied.lock() = last.unwrap_or(now);
         });
-        let last = tidied.ok().and_then(|rows| rows[0].get(0));
-        *self.shared.tidied.lock() = last.unwrap_or(now);
     }
 
     /// Ends a change. If its outcome is unknown, has the timers look: the server may carry it out
@@ -706,7 +712,7 @@ impl Store for PostgresStore {
             if store.end(taken).is_ok_and(|taken| taken > 0) {
                 store.shared.listeners.tell_all();
             }
-            store.tidy(&turn, now).await;
+            store.tidy(now);
             Ok(true)
         };
         self.task(&self.shared.keeper, renew).await

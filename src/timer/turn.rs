@@ -267,9 +267,11 @@ impl<S: ShardState> TimerClient<S> {
 
 impl<S: ShardState> Driven for SharedTimer<S> {
     fn turn(&self) {
-        // A poll of a sleep sees this time, or this turn sees the sleep.
-        self.shards.clock.read();
-        self.shards.lock_each().for_each(drop);
+        // A poll of a sleep sees this time, or this turn sees the sleep. Wakers run inline.
+        if matches!(self.delivery, Delivery::Inline) {
+            self.shards.clock.read();
+            self.shards.lock_each().for_each(drop);
+        }
         let mut batch = Batch::new();
         while !self.shards.is_shut_down() && !self.expire_some(&mut batch) {}
     }

@@ -366,8 +366,8 @@ impl DurableTimerBuilder {
     /// [`DurableTimer::history`]. Default: zero, which keeps none.
     ///
     /// All timers of a store should have the same. An attempt costs one more row. Errors have at
-    /// most 1,000 characters. Commits that add attempts remove old ones, and so do workers that renew
-    /// a lease of PostgreSQL.
+    /// most 1,000 characters. Commits that add attempts remove old ones, and so do workers of
+    /// PostgreSQL that renew a lease.
     #[must_use]
     pub fn history(mut self, keep: Duration) -> Self {
         self.history = keep;

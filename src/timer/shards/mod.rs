@@ -316,10 +316,7 @@ impl<S: ShardState> Shards<S> {
         let now = self.clock.read().now;
         let look = self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
         let (deadline, mut guard) = (since_1970(time), self.lock(shard));
-        let tick = self.wall.tick_of(&self.clock, &look, deadline);
-        // The offset in use may be less than that of the look.
-        let tick = if deadline <= look.wall { tick.min(look.before.now) } else { tick };
-        let key = put(&mut guard, now, tick)?;
+        let key = put(&mut guard, now, self.wall.tick_of(&self.clock, &look, deadline))?;
         guard.follow_wall_clock(key, deadline);
         Ok(TimeoutKey { shard, key })
     }

@@ -13,7 +13,8 @@
 //! looks. If the offset in use is above `most`, the turn moves the timeouts. It expires those with
 //! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
 //! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A deadline up to
-//! `before + most` is due at once, also within a tick.
+//! `before + most` is due at once, also within a tick. If a look that begins later has an earlier
+//! `before`, all timeouts move.
 //!
 //! # Why no step is missed
 //!
@@ -62,6 +63,9 @@ struct WallState {
     offset: i128,
     /// The number of the latest look.
     seen: u64,
+    /// The greatest time at which a look began, and the number of looks that had begun when that
+    /// look ended. A clock may step back within a tick, and the wall clock with it.
+    begun: (Nanos, u64),
     /// The number of the look that gave the offset.
     changed: u64,
     /// Every timeout is placed by the offset of the look with this number, or of a later one.
@@ -71,15 +75,16 @@ struct WallState {
 /// One look at both clocks.
 pub(super) struct Look {
     number: u64,
-    pub(super) before: Reading,
+    before: Reading,
     /// In nanoseconds since 1970.
-    pub(super) wall: i128,
+    wall: i128,
     after: Nanos,
 }
 
 impl Wall {
     pub(super) fn new() -> Self {
-        let state = WallState { offset: i128::MAX, seen: 0, changed: 0, moved: 0 };
+        let state =
+            WallState { offset: i128::MAX, seen: 0, begun: (Nanos::ZERO, 0), changed: 0, moved: 0 };
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
@@ -87,7 +92,7 @@ impl Wall {
     pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce(&Look)) -> Look {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
         let mut state = self.state.lock();
-        state.follow(&look, clock.ticks.tick());
+        state.follow(&look, clock.ticks.tick(), self.looks.load(Ordering::Acquire));
         let (changed, is_stale) = (state.changed, state.changed > state.moved);
         drop(state);
         if is_stale {
@@ -107,12 +112,18 @@ impl Wall {
 }
 
 impl WallState {
-    /// Adopts the offset of a look if the wall clock went back, or ahead by a tick or more.
-    fn follow(&mut self, look: &Look, tick: Duration) {
+    /// Adopts the offset of a look if a clock went back, or the wall clock ahead by a tick or more.
+    fn follow(&mut self, look: &Look, tick: Duration, looks: u64) {
         if look.number > self.seen {
             self.seen = look.number;
+            let begun = look.before.elapsed;
+            // Of two looks at the same time, either one may read the clock first.
+            let was_earlier = begun < self.begun.0 && look.number > self.begun.1;
+            if was_earlier || begun >= self.begun.0 {
+                self.begun = (begun, looks);
+            }
             let [most, least] = [look.before.elapsed, look.after].map(|at| look.offset(at));
-            if self.offset > most || self.offset + nanos(tick) <= least {
+            if was_earlier || self.offset > most || self.offset + nanos(tick) <= least {
                 (self.offset, self.changed) = (least, look.number);
             }
         }
@@ -158,17 +169,24 @@ mod tests {
     };
 
     #[test]
-    fn a_newer_look_counts_if_the_wall_clock_went_back_or_ahead_by_a_tick() {
-        let tick = 1_000_000;
-        for (number, step, is_followed) in
-            [(6, 0, false), (6, tick - 1, false), (6, tick, true), (6, -1, true), (5, -1, false)]
-        {
-            let mut state = WallState { offset: 9, seen: 5, changed: 4, moved: 4 };
+    fn a_newer_look_counts_if_a_clock_went_back_or_the_wall_clock_ahead_by_a_tick() {
+        let (tick, first) = (1_000_000, (Nanos::ZERO, 5));
+        let [later, beside] = [5, 6].map(|looks| (Nanos::new(1), looks));
+        for (number, step, begun, is_followed) in [
+            (6, 0, first, false),
+            (6, tick - 1, first, false),
+            (6, tick, first, true),
+            (6, -1, first, true),
+            (5, -1, first, false),
+            (6, 0, later, true),
+            (6, 0, beside, false),
+        ] {
+            let mut state = WallState { offset: 9, seen: 5, begun, changed: 4, moved: 4 };
             let before = Reading { elapsed: Nanos::ZERO, now: Tick::ZERO };
             let look = Look { number, before, wall: 9 + step, after: Nanos::ZERO };
-            state.follow(&look, Duration::from_millis(1));
+            state.follow(&look, Duration::from_millis(1), number);
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
-            assert_eq!((state.offset, state.changed), expected, "{number}, {step}");
+            assert_eq!((state.offset, state.changed), expected, "{number}, {step}, {begun:?}");
         }
     }
 

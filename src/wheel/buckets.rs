@@ -240,8 +240,7 @@ impl Buckets {
 
     #[inline(never)]
     fn place_beside_others(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
-        let Some(block) = &mut self.blocks[id.number() / BLOCK] else { unexpected(id) };
-        let bucket = &mut block[id.number() % BLOCK];
+        let bucket = bucket_of(&mut self.blocks, id);
         let deadline = record.deadline();
         let (mut expiration, mut other) = (bucket.expiration.min(deadline), None);
         let position = match bucket.contents {
@@ -412,10 +411,7 @@ impl Buckets {
 
     #[inline]
     fn bucket_mut(&mut self, id: BucketId) -> &mut Bucket {
-        match &mut self.blocks[id.number() / BLOCK] {
-            Some(block) => &mut block[id.number() % BLOCK],
-            None => unexpected(id),
-        }
+        bucket_of(&mut self.blocks, id)
     }
 
     /// Frees blocks, levels and chunks without timeouts.
@@ -471,6 +467,15 @@ impl Buckets {
         let mut front = hints.filter(|&(_, position)| self.records.is_detached(position));
         let least = front.next().map(|(tick, _)| tick);
         assert_eq!(self.opened.front().map(|(tick, _)| tick), least, "another record is in front");
+    }
+}
+
+/// Returns a bucket. Borrows nothing else, so the caller can add records meanwhile.
+#[inline]
+fn bucket_of(blocks: &mut [Option<Box<[Bucket; BLOCK]>>], id: BucketId) -> &mut Bucket {
+    match &mut blocks[id.number() / BLOCK] {
+        Some(block) => &mut block[id.number() % BLOCK],
+        None => unexpected(id),
     }
 }
 

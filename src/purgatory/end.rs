@@ -50,15 +50,18 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         if shards.peek().is_none() {
             return 0;
         }
-        let now = self.shared.now();
-        // No code of the user runs before all thresholds have been visited. After a panic of a key,
-        // the call ends with those that it has reached.
+        // No operation runs before all thresholds have been visited. After a panic of a key, the
+        // call ends with those that it has reached.
         let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
         let walked = panics::catch(|| {
             for shard in shards {
                 let is_key = |other: &K| other.borrow() == key;
                 let mut walk = Walk::new(hash, is_key, NextWatcher::THRESHOLDS);
                 while walk.next.is_some() {
+                    let now = self.shared.now();
+                    // A vector that grew under the lock would copy any number of operations there.
+                    satisfied.reserve(BATCH);
+                    unchecked.reserve(BATCH);
                     let mut guard = self.shared.timer.shards.lock(shard);
                     let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
                     completed += state.reach(&mut walk, value, now, &mut satisfied, check);
@@ -222,12 +225,15 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let SharedPurgatory { hasher, filters, timer, calls, .. } = &*self.shared;
         let hash = hasher.hash_one(key);
         fence(Ordering::SeqCst);
-        let (now, mut cancelled) = (self.shared.now(), Vec::new());
+        let mut cancelled = Vec::new();
         let walked = panics::catch(|| {
             for shard in filters.shards(hash) {
                 let is_key = |other: &K| other.borrow() == key;
                 let mut walk = Walk::new(hash, is_key, NextWatcher::EVENTS);
                 while walk.next.is_some() {
+                    let now = self.shared.now();
+                    // As in `advance`.
+                    cancelled.reserve(BATCH);
                     let mut guard = timer.shards.lock(shard);
                     guard.state_mut().cancel_some(&mut walk, now, &mut cancelled);
                 }

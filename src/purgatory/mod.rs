@@ -295,7 +295,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     }
 
     /// Returns the time up to which waits are measured. A call that ends operations reads the clock
-    /// without the lock, since the clock is user code, and again after operations have run.
+    /// before each hold, without the lock, since the clock is user code.
     #[inline]
     fn now(&self) -> Nanos {
         let clock = &self.timer.shards.clock;
@@ -307,11 +307,12 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     /// left the timer and the limits. Also decides the end of the operations that are out, and
     /// takes back those that have expired and whose completion has not begun.
     fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
-        let (now, mut ended) = (self.now(), Vec::new());
+        let mut ended = Vec::new();
         self.timer.shards.lock_each().for_each(|mut shard| shard.close());
         for shard in 0..self.timer.shards.count() {
             let mut slot = Some(0);
             while let Some(start) = slot {
+                let now = self.now();
                 slot = self.timer.shards.lock(shard).state_mut().shut_down(start, now, &mut ended);
                 take(&mut ended);
             }

@@ -321,6 +321,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         now: Nanos,
         cancelled: &mut Vec<O>,
     ) {
+        debug_assert!(cancelled.spare_capacity_mut().len() >= BATCH, "it grows under the lock");
         let mut found = SmallVec::<[Key; BATCH]>::new();
         self.begin_pass(walk);
         if let Some(NextWatcher::Events(..)) = walk.next {
@@ -349,6 +350,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         satisfied: &mut Vec<(u64, O)>,
         mut check: impl FnMut(Key),
     ) -> usize {
+        debug_assert!(satisfied.spare_capacity_mut().len() >= BATCH, "it grows under the lock");
         let mut ended_elsewhere = 0;
         self.begin_pass(walk);
         for &((at, number), slot) in &self.thresholds(walk, value) {

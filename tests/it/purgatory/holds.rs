@@ -17,7 +17,7 @@ use delaywheel::{
 };
 
 use super::support::{Cancel as _, HOUR, Key, OnKeys, Op, SECOND, Shared, must_return};
-use crate::timer::support::Set;
+use crate::timer::support::{HookedClock, Set};
 
 const OPERATIONS: u32 = 1000;
 
@@ -107,6 +107,28 @@ fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
     };
     ends_in_short_holds(threshold, cancel);
     ends_in_short_holds(|key, _| Events(key), cancel);
+}
+
+#[test]
+fn each_wait_ends_with_the_hold_that_ends_it() {
+    let calls: [fn(&Shared) -> usize; 3] = [
+        |purgatory| purgatory.advance(&1, 1),
+        |purgatory| purgatory.cancel_on(&1),
+        |purgatory| purgatory.shutdown().len(),
+    ];
+    for call in calls {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).shards(1);
+        let purgatory: Shared = Purgatory::builder().timer(timer).build().unwrap();
+        for _ in 0..128 {
+            assert!(purgatory.watch(Op::new(), Watch::any([Threshold(1, 1)]), HOUR).is_ok());
+        }
+        let passes = clock.clock.clone();
+        clock.set(move || passes.advance(SECOND));
+        assert_eq!(call(&purgatory), 128, "in four holds");
+        let waits = purgatory.stats().waits;
+        assert!(waits.max() >= 3 * SECOND, "the last one waited {:?}", waits.max());
+    }
 }
 
 /// The turn completes the operations of a hold after it. Returns how many ended in each.

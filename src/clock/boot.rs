@@ -20,9 +20,9 @@ use super::Clock;
 /// | Windows | that of [`Instant`], which counts suspensions |
 /// | others | that of [`Instant`], which may not count them |
 ///
-/// Its instants equal those of [`Instant::now`] until the first suspension. After that, they are
-/// later by the time of all suspensions. So do not pass instants of another clock to a timer on
-/// this one: use [`Timer::now`](crate::Timer::now).
+/// Until the first suspension, its instants are those of [`Instant::now`], or earlier by the time
+/// between two readings. After that, they are later by the time of all suspensions. So do not pass
+/// instants of another clock to a timer on this one: use [`Timer::now`](crate::Timer::now).
 ///
 /// # Examples
 ///
@@ -56,16 +56,19 @@ fn now() -> Instant {
 
     use rustix::time::{ClockId, clock_gettime};
 
+    use super::tick_clock::present;
+    use crate::ticks::Nanos;
+
     #[cfg(target_os = "linux")]
     const CLOCK: ClockId = ClockId::Boottime;
     #[cfg(target_vendor = "apple")]
     const CLOCK: ClockId = ClockId::Monotonic;
     /// One moment, as an instant and as a time since the start of the machine.
-    static ORIGIN: OnceLock<(Instant, Duration)> = OnceLock::new();
+    static ORIGIN: OnceLock<(Instant, Nanos)> = OnceLock::new();
 
-    let since_start = || Duration::try_from(clock_gettime(CLOCK)).unwrap_or_default();
-    let (origin, started) = ORIGIN.get_or_init(|| (Instant::now(), since_start()));
-    *origin + since_start().saturating_sub(*started)
+    let since_start = || Nanos::from(Duration::try_from(clock_gettime(CLOCK)).unwrap_or_default());
+    let (origin, started) = ORIGIN.get_or_init(|| present(since_start));
+    *origin + Duration::from(since_start().saturating_sub(*started))
 }
 
 #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]

@@ -45,14 +45,13 @@ pub(crate) struct TickClock {
     watch_calls: AtomicU64,
 }
 
-/// Returns the present, as an instant and as [`system_nanos`].
-fn system_start() -> (Option<Instant>, Nanos) {
-    let nanos = || system_nanos(ClockId::Monotonic);
+/// Returns the present, as an instant and by another clock; by that one perhaps later by a moment.
+pub(super) fn present(nanos: impl Fn() -> Nanos) -> (Instant, Nanos) {
     // The scheduler may interrupt this thread between two readings.
     let readings = (0..16).map(|_| (nanos(), Instant::now(), nanos()));
     let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
-    let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
-    (Some(origin), started)
+    let Some((_, instant, after)) = closest else { unreachable!("the range is not empty") };
+    (instant, after)
 }
 
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
@@ -99,7 +98,10 @@ impl TickClock {
         let source = source.unwrap_or_else(|| Arc::new(SystemClock));
         let manual_start = source.as_manual().map_or(Duration::ZERO, ManualClock::elapsed);
         let (origin, started) = match source.as_manual() {
-            None if is_system => system_start(),
+            None if is_system => {
+                let (origin, started) = present(|| system_nanos(ClockId::Monotonic));
+                (Some(origin), started)
+            }
             None => (Some(source.now()), Nanos::ZERO),
             Some(_) => (None, Nanos::ZERO),
         };

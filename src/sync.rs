@@ -1,6 +1,8 @@
 //! Locks, atomics and parking: the real ones, or those of the model checker under `cfg(loom)`.
 //!
-//! The protocols of the layers above use these types only, so the checker sees every step of them.
+//! The protocols of the layers above use these types, so the checker sees every step of them. It
+//! sees none of what is set once, of a [`ManualClock`](crate::ManualClock), and of the notices of
+//! jumps.
 
 use std::{boxed::Box, io, string::String, sync::Arc, time::Duration};
 

@@ -43,7 +43,7 @@ pub use self::{
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
 /// [`ManualClock`] forwards it, or its timers get threads. It must not be behind the
-/// [`ManualClock`], whose [`advance`](ManualClock::advance) would wait for it.
+/// [`ManualClock`], whose [`advance`](ManualClock::advance) would never return.
 ///
 /// # Examples
 ///

@@ -197,7 +197,8 @@ impl<K> Lists<K> {
     }
 }
 
-/// A watcher of an operation. The one at index `i` has the number of the operation plus `i` + 1.
+/// A watcher of an operation. A threshold at index `i` has the number of the operation, plus `i`,
+/// plus 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Watcher {
     Event(Spot),

@@ -18,7 +18,7 @@
 //! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
-//! 5. *Bounded.* A step expires or moves one timeout, or looks at a bounded number of them. No step
+//! 5. *Bounded.* A step expires a timeout, or moves or looks at a bounded number of them. No step
 //!    is proportional to the time skipped or to the size of a bucket.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` has a step to take.
 //!    It is never later than the least deadline, and `None` if and only if the wheel is empty. An
@@ -193,8 +193,8 @@ impl<T> TimingWheel<T> {
     ///
     /// Takes *O*(1) time, amortized: one call in 13 moves up to three records to free memory. If
     /// the timeout was the first of a bucket that is expiring, the wheel searches for the next one,
-    /// past cancelled timeouts. It passes each of these once. Allocates at most one segment of
-    /// records.
+    /// past cancelled timeouts. It passes each of these once. A call that moves records allocates
+    /// memory for their buckets if these have none.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (_, position, value) = self.values.remove(key.index(), Some(key))?;

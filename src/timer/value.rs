@@ -149,9 +149,10 @@ impl<T: Send + 'static> ValueTimer<T> {
         time: impl Into<SystemTime>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let value = self.shared().ensure_started(value)?;
         let shards = &self.shared().shards;
+        // Before the start, as in `SharedTimer::insert`.
         let read = shards.clock.read();
+        let value = self.shared().ensure_started(value)?;
         let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, value);
         let inserted = shards.put_at_time(shards.current(), time.into(), insert);
         self.shared().help_if_late(read);

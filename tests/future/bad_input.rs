@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use delaywheel::{
@@ -17,7 +17,7 @@ use delaywheel::{
 };
 
 use crate::{
-    clock::HookedClock,
+    clock::{HookedClock, Set},
     support::{SECOND, Wakes, poll, poll_with, timer},
 };
 
@@ -102,6 +102,19 @@ fn a_reset_out_of_which_the_clock_panics_has_no_effect() {
             assert!(poll_with(&mut sleep, &waker).is_ready());
         }
     }
+}
+
+#[test]
+fn a_first_poll_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() {
+    let clock = Set::reporting(true, None);
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let mut sleep = Box::pin(timer.sleep_until_time(SystemTime::now()));
+    clock.panic(true);
+    assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut sleep))).is_err());
+    assert_eq!(clock.listeners(), 0, "it has started a reaper");
+    clock.panic(false);
+    assert!(poll(&mut sleep).is_pending());
+    assert!(clock.listeners() > 0, "it has started none");
 }
 
 #[test]

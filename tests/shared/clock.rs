@@ -28,6 +28,7 @@ pub(crate) struct Set {
 
 #[derive(Debug)]
 struct Shared {
+    panics: AtomicBool,
     origin: Instant,
     since: Mutex<Duration>,
     wall: Mutex<SystemTime>,
@@ -48,6 +49,7 @@ impl Set {
     /// A clock whose timers have a reaper. It reports jumps and steps, or has a period for them.
     pub(crate) fn reporting(may_jump: bool, recheck: Option<Duration>) -> Self {
         let shared = Shared {
+            panics: AtomicBool::new(false),
             origin: Instant::now(),
             // It can step back by a year.
             since: Mutex::new(YEAR),
@@ -91,6 +93,12 @@ impl Set {
         }
     }
 
+    /// Sets whether each read panics.
+    pub(crate) fn panic(&self, panics: bool) {
+        self.shared.panics.store(panics, Ordering::SeqCst);
+    }
+
+    /// A timer adds a listener when it starts its threads, if the clock may jump.
     pub(crate) fn listeners(&self) -> usize {
         self.shared.listeners.lock().unwrap().len()
     }
@@ -98,6 +106,7 @@ impl Set {
 
 impl Clock for Set {
     fn now(&self) -> Instant {
+        assert!(!self.shared.panics.load(Ordering::SeqCst), "the clock panics");
         self.shared.origin + *self.shared.since.lock().unwrap()
     }
 

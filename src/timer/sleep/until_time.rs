@@ -86,6 +86,8 @@ impl Future for TimeSleep {
             self.cancel();
             return Poll::Ready(Ok(()));
         }
+        // Before the start: a clock that panics in this call ends no timer.
+        shards.clock.read();
         wakers.ensure_started(())?;
         // Cloning and dropping wakers is user code, so both happen without a lock.
         let mut waker = cx.waker().clone();

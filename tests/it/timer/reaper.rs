@@ -225,18 +225,21 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
 }
 
 #[test]
-fn a_first_call_out_of_which_the_clock_panics_ends_no_timer() {
-    let calls: [fn(&Timer) -> bool; 2] = [
+fn a_first_call_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() {
+    let calls: [fn(&Timer) -> bool; 3] = [
         |timer| timer.schedule(YEAR, || ()).is_ok(),
+        |timer| timer.schedule_at_time(SystemTime::now() + YEAR, || ()).is_ok(),
         |timer| Debounce::new(timer, YEAR, || ()).call().is_ok(),
     ];
-    for call in calls {
-        let clock = HookedClock::new();
+    for (number, call) in calls.into_iter().enumerate() {
+        let clock = Set::reporting(true, None);
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        clock.set(|| panic!("the clock panics"));
+        clock.panic(true);
         assert!(catch_unwind(AssertUnwindSafe(|| call(&timer))).is_err());
-        clock.set(|| ());
+        assert_eq!(clock.listeners(), 0, "call {number} has started a reaper");
+        clock.panic(false);
         assert!(call(&timer));
+        assert!(clock.listeners() > 0, "call {number} has started none");
     }
 }
 

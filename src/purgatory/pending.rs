@@ -23,7 +23,7 @@ pub(super) struct Pending<O> {
     pub(super) since: Nanos,
     /// Where it watches events.
     pub(super) spots: [Spot; SPOTS],
-    /// The number of the last pass that visited it, minus `number`; [`OLD`] if that does not fit.
+    /// The last pass that visited it, as a distance from `number`; [`OLD`] if that is too large.
     pub(super) seen: u32,
     /// The parts of its rule.
     pub(super) missing: u32,

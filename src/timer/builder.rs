@@ -73,9 +73,9 @@ impl TimerBuilder {
     /// with [`TimerBuildError::TickOutOfRange`].
     ///
     /// Deadlines are rounded up to a tick. With a longer tick, the reaper wakes less often. With
-    /// ticks of at most 20 us, it asks to wake up to 100 us early, by as much as the system was
-    /// late before. So one in nine of its wake-ups, at most every second one, comes too early and
-    /// costs one more sleep.
+    /// ticks of at most 20 us, it learns how late the system wakes it, and asks to wake earlier by
+    /// that, by up to 100 us. About one wake-up in nine is then too early, and at most every second
+    /// one. It costs one more sleep.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self

@@ -527,8 +527,8 @@ impl fmt::Debug for Timer {
 /// A callback that a timer handed back; from [`Timer::shutdown`](crate::Timer::shutdown) or an
 /// error.
 pub struct Task(
-    /// A future that is ready at the first poll. It has a stable way to store a value of any type
-    /// without a box, which functions lack.
+    /// The callback, as a future that is ready at the first poll. A future of any type can be
+    /// stored without a box and without `unsafe`. There is no such crate for functions.
     StackFuture<'static, (), STORED>,
 );
 

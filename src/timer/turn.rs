@@ -23,8 +23,8 @@ use crate::{
     wheel::Expired,
 };
 
-/// Steps of one hold of a shard's lock if the reaper is on time. So many take less time than the
-/// sleep and the wake-up of a thread that waits for the lock.
+/// Steps of one hold of a shard's lock if the reaper is on time. They take less time than to park
+/// and wake a thread that waits for the lock.
 const LEAST_STEPS: u64 = 64;
 
 /// How often a hold doubles at most, to 4096 steps, however late the reaper is. It bounds the wait

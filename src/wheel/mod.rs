@@ -161,7 +161,7 @@ impl<T> TimingWheel<T> {
     /// fewer than one segment of them.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        // Calls nothing before its last step, so the compiler saves few registers.
+        // All calls are the last step of their branch, so the compiler saves few registers.
         let slot = self.values.vacant();
         if slot == END || self.is_full() || self.expired_to < self.now {
             return self.insert_slowly(deadline, value);

@@ -122,8 +122,8 @@ pub(super) struct Content<S> {
     state: S,
     /// Whether the shard refuses new timeouts.
     is_closed: bool,
-    /// Whether a release of the lock counts the timeouts that have left the wheel: they hold
-    /// permits, or the shard is closed.
+    /// Whether [`settle`] must run when the lock is released: there is a limit, or the shard is
+    /// closed.
     must_settle: bool,
     /// Number of timeouts whose permits are not released: those in the wheel, and under the lock
     /// those that have left it.

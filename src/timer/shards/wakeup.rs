@@ -172,8 +172,9 @@ impl Wakeup {
     /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
     /// published expirations again.
     pub(super) fn announce(&self, until: Tick) {
-        // A swap, so that the reaper sees what an inserter has published that found it asleep
-        // before, and has swapped in `AWAKE` since. A later swap of that inserter wakes the reaper.
+        // A swap, for an inserter that found the reaper asleep before and is about to swap in
+        // `AWAKE`. If it was first, the reaper reads here what it has published. If it comes later,
+        // it wakes the reaper.
         self.expect_at(until);
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");

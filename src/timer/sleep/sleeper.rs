@@ -161,12 +161,12 @@ pub(crate) enum Stage {
     /// Not polled. The deadline was ahead when the delay began, so the first poll does not read the
     /// clock.
     Ahead,
-    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. The tick at which
-    /// the wheel expired the sleep does not tell enough: the deadline may lie later within it.
+    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. A wake-up is no
+    /// proof: the deadline may lie later within the tick at which the wheel expired the sleep.
     Out,
     /// The wheel of a shard holds the waker with this identity, unless the key has expired. It
-    /// expires the key at the tick `due`, which is not after that of the deadline, or not after the
-    /// latest tick.
+    /// expires the key at `due`: at most the tick of the deadline, or the latest tick if that is
+    /// greater.
     In { shard: u32, key: Key, due: Tick, id: WakerId },
 }
 

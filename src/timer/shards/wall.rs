@@ -13,8 +13,8 @@
 //! looks. If the offset in use is above `most`, the turn moves the timeouts. It expires those with
 //! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
 //! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A deadline up to
-//! `before + most` is due at once, also within a tick. If a look that begins later has an earlier
-//! `before`, all timeouts move.
+//! `wall`, which is `before + most`, is due at once, also within a tick, if it has passed by the
+//! offset in use too. If a look that begins later has an earlier `before`, all timeouts move.
 //!
 //! # Why no step is missed
 //!
@@ -107,7 +107,10 @@ impl Wall {
     /// deadline had passed. The shard of the timeout is locked.
     pub(super) fn tick_of(&self, clock: &TickClock, look: &Look, deadline: i128) -> Tick {
         let since_start = (deadline - self.state.lock().offset).max(0);
-        clock.due(look.before, Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX)))
+        let time = Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX));
+        // The offset may be that of another look, by which the deadline only seems to have passed.
+        let has_passed = deadline <= look.wall;
+        if has_passed { clock.due(look.before, time) } else { clock.ticks.ceil(time) }
     }
 }
 

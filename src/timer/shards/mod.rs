@@ -46,7 +46,7 @@ pub(crate) struct Shards<S> {
     wall: Wall,
     /// `look_at_wall_clock` once a thread has called it: only then may there be such deadlines.
     /// Programs that never call it do not contain its code.
-    look: OnceLock<fn(&Self, Tick) -> Look>,
+    look: OnceLock<fn(&Self, Tick, i128) -> Look>,
 }
 
 impl<S: ShardState> Shards<S> {
@@ -149,12 +149,12 @@ impl<S: ShardState> Shards<S> {
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
     pub(super) fn follow_wall_clock(&self, now: Tick) {
         if let Some(look) = self.look.get() {
-            look(self, now);
+            look(self, now, i128::MAX);
         }
     }
 
-    fn look_at_wall_clock(&self, now: Tick) -> Look {
-        self.wall.look(&self.clock, |look| {
+    fn look_at_wall_clock(&self, now: Tick, deadline: i128) -> Look {
+        self.wall.look(&self.clock, deadline, |look| {
             let tick_of = |deadline| self.wall.tick_of(&self.clock, look, deadline);
             self.lock_each().for_each(|mut shard| shard.move_by_wall_clock(now, tick_of));
         })
@@ -314,8 +314,9 @@ impl<S: ShardState> Shards<S> {
             self.wakeup.wake();
         }
         let now = self.clock.read().now;
-        let look = self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
-        let (deadline, mut guard) = (since_1970(time), self.lock(shard));
+        let deadline = since_1970(time);
+        let look = self.look.get_or_init(|| Self::look_at_wall_clock)(self, now, deadline);
+        let mut guard = self.lock(shard);
         let key = put(&mut guard, now, self.wall.tick_of(&self.clock, &look, deadline))?;
         guard.follow_wall_clock(key, deadline);
         Ok(TimeoutKey { shard, key })

@@ -14,7 +14,9 @@
 //! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
 //! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A deadline up to
 //! `wall`, which is `before + most`, is due at once, also within a tick, if it has passed by the
-//! offset in use too. If a look that begins later has an earlier `before`, all timeouts move.
+//! offset in use too. If it has not, the wall clock has stepped by less than a tick. This otherwise
+//! has no effect, but now all timeouts move. They also move if a look that begins later has an
+//! earlier `before`.
 //!
 //! # Why no step is missed
 //!
@@ -88,11 +90,17 @@ impl Wall {
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
-    /// Looks at both clocks. Calls `move_all` if timeouts may have their places by another offset.
-    pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce(&Look)) -> Look {
+    /// Looks at both clocks, for a deadline. Calls `move_all` if timeouts may have their places by
+    /// another offset.
+    pub(super) fn look(
+        &self,
+        clock: &TickClock,
+        deadline: i128,
+        move_all: impl FnOnce(&Look),
+    ) -> Look {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
         let mut state = self.state.lock();
-        state.follow(&look, clock.ticks.tick(), self.looks.load(Ordering::Acquire));
+        state.follow(&look, deadline, clock.ticks.tick(), self.looks.load(Ordering::Acquire));
         let (changed, is_stale) = (state.changed, state.changed > state.moved);
         drop(state);
         if is_stale {
@@ -115,8 +123,9 @@ impl Wall {
 }
 
 impl WallState {
-    /// Adopts the offset of a look if a clock went back, or the wall clock ahead by a tick or more.
-    fn follow(&mut self, look: &Look, tick: Duration, looks: u64) {
+    /// Adopts the offset of a look if a clock went back, or the wall clock ahead by a tick or more,
+    /// or past a deadline that is ahead by the present offset.
+    fn follow(&mut self, look: &Look, deadline: i128, tick: Duration, looks: u64) {
         if look.number > self.seen {
             self.seen = look.number;
             let begun = look.before.elapsed;
@@ -126,7 +135,10 @@ impl WallState {
                 self.begun = (begun, looks);
             }
             let [most, least] = [look.before.elapsed, look.after].map(|at| look.offset(at));
-            if was_earlier || self.offset > most || self.offset + nanos(tick) <= least {
+            let passes_by = deadline - i128::from(begun.get());
+            let went_past = passes_by <= most && self.offset < passes_by.min(least);
+            let went_back = was_earlier || self.offset > most;
+            if went_back || went_past || self.offset + nanos(tick) <= least {
                 (self.offset, self.changed) = (least, look.number);
             }
         }
@@ -175,19 +187,23 @@ mod tests {
     fn a_newer_look_counts_if_a_clock_went_back_or_the_wall_clock_ahead_by_a_tick() {
         let (tick, first) = (1_000_000, (Nanos::ZERO, 5));
         let [later, beside] = [5, 6].map(|looks| (Nanos::new(1), looks));
-        for (number, step, begun, is_followed) in [
-            (6, 0, first, false),
-            (6, tick - 1, first, false),
-            (6, tick, first, true),
-            (6, -1, first, true),
-            (5, -1, first, false),
-            (6, 0, later, true),
-            (6, 0, beside, false),
+        for (number, step, deadline, begun, is_followed) in [
+            (6, 0, i128::MAX, first, false),
+            (6, 0, 9, first, false),
+            (6, tick - 1, i128::MAX, first, false),
+            (6, tick - 1, 9, first, false),
+            (6, tick - 1, 10, first, true),
+            (6, tick - 1, 9 + tick, first, false),
+            (6, tick, i128::MAX, first, true),
+            (6, -1, i128::MAX, first, true),
+            (5, -1, i128::MAX, first, false),
+            (6, 0, i128::MAX, later, true),
+            (6, 0, i128::MAX, beside, false),
         ] {
             let mut state = WallState { offset: 9, seen: 5, begun, changed: 4, moved: 4 };
             let before = Reading { elapsed: Nanos::ZERO, now: Tick::ZERO };
             let look = Look { number, before, wall: 9 + step, after: Nanos::ZERO };
-            state.follow(&look, Duration::from_millis(1), number);
+            state.follow(&look, deadline, Duration::from_millis(1), number);
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
             assert_eq!((state.offset, state.changed), expected, "{number}, {step}, {begun:?}");
         }
@@ -220,7 +236,7 @@ mod tests {
         let (wall, mut steps) = (Wall::new(), 0);
         for _ in 0..10_000 {
             source.1.fetch_add(3_703, Ordering::Relaxed);
-            wall.look(&clock, |_| steps += 1);
+            wall.look(&clock, i128::MAX, |_| steps += 1);
         }
         assert!((1..100).contains(&steps), "{steps} steps");
     }

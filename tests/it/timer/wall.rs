@@ -76,6 +76,24 @@ fn a_step_to_a_time_makes_it_run_by_one_tick_and_within_a_tick() {
 }
 
 #[test]
+fn a_time_that_passed_by_a_step_within_a_tick_is_due_at_once_unless_the_clock_steps_back() {
+    for steps_back in [false, true] {
+        let (clock, timer) = manual();
+        let (log, start) = (Log::new(), clock.system_time());
+        timer.schedule_at_time(start + HOUR, log.note("later")).unwrap();
+        clock.set_system_time(start + MS / 2);
+        timer.schedule_at_time(start + MS / 4, log.note("passed")).unwrap();
+        if steps_back {
+            clock.set_system_time(start);
+            assert_eq!(log.take(), [""; 0], "the time is ahead again");
+            clock.advance(MS);
+        }
+        clock.advance(Duration::ZERO);
+        assert_eq!(log.take(), ["passed"], "{steps_back}");
+    }
+}
+
+#[test]
 fn times_that_no_clock_shows_are_due_at_once_or_never() {
     let (clock, timer) = manual();
     let log = Log::new();

@@ -14,6 +14,11 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| drop(catch(|| waker.wake())));
 }
 
+/// Drops a holder of wakers, where a panic would lose the value that the poll returns.
+pub(crate) fn discard(holder: impl Sized) {
+    drop(catch(|| drop(holder)));
+}
+
 /// Takes a value out of a state, or stores the waker in its slot, in one hold of the lock.
 ///
 /// `take` returns the value, or the slot for the waker if there is no value. It runs again if the
@@ -29,6 +34,7 @@ pub(crate) fn poll_or_store<S, R>(
         match take(&mut guard) {
             Ok(value) => {
                 drop(guard);
+                discard(clone);
                 return Poll::Ready(value);
             }
             Err(Some(held)) if held.will_wake(waker) => return Poll::Pending,

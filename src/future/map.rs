@@ -18,7 +18,7 @@ use crate::{
     sync::{Mutex, MutexGuard},
     time::{DelayMap, Source},
     timer::Timer,
-    waker::{poll_or_store, wake_all},
+    waker::{discard, poll_or_store, wake_all},
 };
 
 /// A future, with the feature `future`.
@@ -182,6 +182,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                     Err(waker)
                 });
                 if let Poll::Ready(expired) = entry {
+                    discard(sleep.take());
                     return Poll::Ready(Ok(expired));
                 }
                 if sleep.as_ref().map(|(until, _)| *until) != next {
@@ -253,7 +254,7 @@ impl<K, V> Drop for Waiter<'_, K, V> {
     fn drop(&mut self) {
         // The drop of a waker is user code, so the lock is released first.
         let waiting = self.shared.lock().waiting.remove(&self.number);
-        drop(waiting);
+        discard(waiting);
     }
 }
 

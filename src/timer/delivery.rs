@@ -48,7 +48,7 @@ use super::stats::Events;
 use crate::{
     panics::catch,
     sync::{Condvar, Mutex},
-    waker::poll_or_store,
+    waker::{discard, poll_or_store},
     wheel::Expired,
 };
 
@@ -348,7 +348,10 @@ impl<T> Receiver<T> {
             taken => Ok((taken, state.receivers.remove(ticket))),
         });
         debug_assert!(polled.is_pending() || self.ticket.is_none(), "a ready task keeps its turn");
-        polled.map(|(taken, _removed)| taken.map(|expired| expired.value).map_err(|_| RecvError))
+        polled.map(|(taken, removed)| {
+            discard(removed);
+            taken.map(|expired| expired.value).map_err(|_| RecvError)
+        })
     }
 }
 

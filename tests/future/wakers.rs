@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::Timer;
+use delaywheel::{Timer, future::SharedDelayMap};
 use futures_core::Stream;
 use pollster::block_on;
 
@@ -162,6 +162,43 @@ fn a_value_is_not_left_to_a_task_whose_waker_panics() {
     drop(second);
     assert_eq!(woken.count(), 2, "the drop has woken no other");
     assert_eq!(poll(&mut last), Poll::Ready(Ok(1)));
+}
+
+/// The waker of a task that panics when its last clone is dropped.
+struct Bad;
+
+impl Wake for Bad {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        panic_any("a waker panics");
+    }
+}
+
+#[test]
+fn a_value_is_not_lost_if_the_drop_of_a_waker_panics() {
+    let (queue, clock) = queue();
+    let (mut early, mut late) = (queue.recv_async(), queue.recv_async());
+    assert!(poll(&mut early).is_pending());
+    assert!(poll_with(&mut late, &Waker::from(Arc::new(Bad))).is_pending());
+    queue.insert(SECOND, 1).expect("the queue is open");
+    clock.advance(SECOND);
+    assert_eq!(poll(&mut late), Poll::Ready(Ok(1)));
+
+    let (timer, clock) = timer();
+    for delay in [SECOND, 2 * SECOND] {
+        let map = SharedDelayMap::on(&timer);
+        let mut next = Box::pin(map.next());
+        map.lock().insert('a', 1, delay).expect("the map has room");
+        assert!(poll_with(&mut next, &Waker::from(Arc::new(Bad))).is_pending());
+        // The sleep of the task has ended, or is pending.
+        map.lock().insert('b', 2, SECOND).expect("the map has room");
+        clock.advance(SECOND);
+        let first = if delay == SECOND { ('a', 1) } else { ('b', 2) };
+        assert_eq!(poll(&mut next).map(Result::ok), Poll::Ready(Some(first)));
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@ use std::{
 
 use parking_lot::Mutex;
 
+#[cfg(target_os = "linux")]
+use crate::panics::catch;
+
 /// A timer that must read its clocks again after a jump: see [`Clock::watch`](super::Clock::watch).
 pub trait StepListener: Send + Sync {
     /// Reads the clocks again, or wakes a thread that does. Must not panic.
@@ -58,6 +61,16 @@ impl<T: ?Sized> Listeners<T> {
         let mut all = self.0.lock();
         all.retain(|listener| listener.strong_count() > 0);
         all.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Listeners<dyn StepListener> {
+    /// Calls all. A panic of one, or of its drop, must not end the only thread that does.
+    fn notify(&self) {
+        for listener in self.live() {
+            drop(catch(move || listener.clock_has_stepped()));
+        }
     }
 }
 
@@ -111,7 +124,7 @@ mod system {
                 if read(&alarm, &mut [0; 8]) != Err(Errno::CANCELED) {
                     thread::sleep(RECHECK);
                 }
-                LISTENERS.live().iter().for_each(|listener| listener.clock_has_stepped());
+                LISTENERS.notify();
             }
         });
         thread::Builder::new().name(String::from("clock-steps")).spawn(run).is_ok()
@@ -123,5 +136,34 @@ mod system {
     /// No other system reports both jumps.
     pub(super) fn watch_jumps(_: std::sync::Weak<dyn super::StepListener>) -> bool {
         false
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom)))]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Panics if nobody receives.
+    struct Sender(mpsc::Sender<()>);
+
+    impl StepListener for Sender {
+        fn clock_has_stepped(&self) {
+            self.0.send(()).expect("the test receives");
+        }
+    }
+
+    #[test]
+    fn a_listener_that_panics_stops_no_other() {
+        let (all, (sent, received)) = (Listeners::new(), mpsc::channel());
+        let senders = [mpsc::channel().0, sent];
+        let senders = senders.map(|sender| Arc::new(Sender(sender)) as Arc<dyn StepListener>);
+        for sender in &senders {
+            all.add(Arc::downgrade(sender));
+        }
+        all.notify();
+        all.notify();
+        assert_eq!(received.try_iter().count(), 2);
     }
 }

@@ -314,6 +314,10 @@ impl<S: ShardState> Shards<S> {
             self.wakeup.wake();
         }
         let now = self.clock.read().now;
+        if self.look.get().is_none() {
+            // If the wall clock panics, it does so before each turn reads it too.
+            self.clock.source.system_time();
+        }
         let deadline = since_1970(time);
         let look = self.look.get_or_init(|| Self::look_at_wall_clock)(self, now, deadline);
         let mut guard = self.lock(shard);

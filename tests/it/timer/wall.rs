@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeSet,
+    panic::catch_unwind,
     sync::mpsc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use delaywheel::{Clock, Timer};
@@ -91,6 +92,31 @@ fn a_time_that_passed_by_a_step_within_a_tick_is_due_at_once_unless_the_clock_st
         clock.advance(Duration::ZERO);
         assert_eq!(log.take(), ["passed"], "{steps_back}");
     }
+}
+
+/// A clock whose wall clock panics.
+#[derive(Debug)]
+struct WithoutWall;
+
+impl Clock for WithoutWall {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        panic!("the clock panics")
+    }
+}
+
+#[test]
+fn a_wall_clock_that_panics_in_a_call_ends_no_timer() {
+    let (timer, (ran, runs)) =
+        (Timer::builder().clock(WithoutWall).build().unwrap(), mpsc::channel());
+    let later = timer.schedule(50 * MS, move || ran.send(()).unwrap()).unwrap();
+    assert!(catch_unwind(|| timer.schedule_at_time(SystemTime::now(), || ()).is_ok()).is_err());
+    assert!(catch_unwind(|| later.reset_at_time(SystemTime::now() + HOUR)).is_err());
+    assert_eq!(runs.recv_timeout(GENEROUS), Ok(()));
+    assert!(!timer.is_reaper_dead());
 }
 
 #[test]

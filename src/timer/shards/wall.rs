@@ -126,15 +126,15 @@ impl WallState {
     /// Adopts the offset of a look if a clock went back, or the wall clock ahead by a tick or more,
     /// or past a deadline that is ahead by the present offset.
     fn follow(&mut self, look: &Look, deadline: i128, tick: Duration, looks: u64) {
+        let begun = look.before.elapsed;
+        // Of two looks at the same time, either one may read the clock first.
+        let was_earlier = begun < self.begun.0 && look.number > self.begun.1;
+        if was_earlier || begun >= self.begun.0 {
+            self.begun = (begun, looks);
+        }
         if look.number > self.seen {
             self.seen = look.number;
-            let begun = look.before.elapsed;
-            // Of two looks at the same time, either one may read the clock first.
-            let was_earlier = begun < self.begun.0 && look.number > self.begun.1;
-            if was_earlier || begun >= self.begun.0 {
-                self.begun = (begun, looks);
-            }
-            let [most, least] = [look.before.elapsed, look.after].map(|at| look.offset(at));
+            let [most, least] = [begun, look.after].map(|at| look.offset(at));
             let passes_by = deadline - i128::from(begun.get());
             let went_past = passes_by <= most && self.offset < passes_by.min(least);
             let went_back = was_earlier || self.offset > most;
@@ -207,6 +207,19 @@ mod tests {
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
             assert_eq!((state.offset, state.changed), expected, "{number}, {step}, {begun:?}");
         }
+    }
+
+    #[test]
+    fn a_clock_went_back_also_if_a_later_look_ended_before_that_which_saw_it_ahead() {
+        let mut state =
+            WallState { offset: 9, seen: 0, begun: (Nanos::ZERO, 0), changed: 0, moved: 0 };
+        for (number, begun, looks) in [(2, 0, 2), (1, 5, 2), (3, 3, 3)] {
+            let before = Reading { elapsed: Nanos::new(begun), now: Tick::ZERO };
+            let wall = 9 + i128::from(begun);
+            let look = Look { number, before, wall, after: before.elapsed };
+            state.follow(&look, i128::MAX, Duration::from_millis(1), looks);
+        }
+        assert_eq!(state.changed, 3);
     }
 
     /// A clock with a resolution of 10 ms, and an exact wall clock.

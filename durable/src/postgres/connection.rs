@@ -113,7 +113,7 @@ pub(super) struct Connections {
     limits: Mutex<(Duration, Duration)>,
     /// Keeps the connection that listens.
     listening: Mutex<Option<oneshot::Sender<()>>>,
-    schema: String,
+    pub(super) schema: String,
     /// Statements with the names of this schema.
     statements: Mutex<FxHashMap<String, Arc<str>>>,
     /// Types of the parameters of statements that are not prepared.
@@ -440,6 +440,18 @@ impl Connections {
         Err(StoreError::with_source(reason, error))
     }
 
+    /// Returns a statement with the names of this schema.
+    pub(super) fn own(&self, sql: &str) -> Arc<str> {
+        let mut statements = self.statements.lock();
+        if let Some(own) = statements.get(sql) {
+            return Arc::clone(own);
+        }
+        let own = super::sql::named(sql, &self.schema);
+        let own: Arc<str> = own.replace("{columns}", super::sql::COLUMNS).into();
+        statements.insert(sql.to_owned(), Arc::clone(&own));
+        own
+    }
+
     /// Closes connections of the store's own that were not used for a time, but for one.
     fn close_idle(&self) {
         if self.own.is_some() {
@@ -689,7 +701,7 @@ impl Session {
 
     /// Through another pool, the end of the statement must reach its session, within a transaction.
     async fn prepare(&self, sql: &str) -> Result<Statement, Error> {
-        let (client, sql) = (self.client(), self.own(sql));
+        let (client, sql) = (self.client(), self.connections.own(sql));
         if self.commits_alone() {
             client.prepare_cached(&sql).await
         } else {
@@ -709,18 +721,7 @@ impl Session {
             types
         };
         let parameters: Vec<_> = parameters.iter().copied().zip(types).collect();
-        self.client().query_typed(&self.own(sql), &parameters).await
-    }
-
-    fn own(&self, sql: &str) -> Arc<str> {
-        let mut statements = self.connections.statements.lock();
-        if let Some(own) = statements.get(sql) {
-            return Arc::clone(own);
-        }
-        let own = sql.replace("{schema}", &self.connections.schema);
-        let own: Arc<str> = own.replace("{columns}", super::sql::COLUMNS).into();
-        statements.insert(sql.to_owned(), Arc::clone(&own));
-        own
+        self.client().query_typed(&self.connections.own(sql), &parameters).await
     }
 }
 

@@ -141,7 +141,6 @@ pub struct PostgresStore {
 
 struct Shared {
     connections: Arc<Connections>,
-    schema: String,
     /// Writes two groups at once.
     writers: Lane,
     /// Writes single commands, which the timer tries again if their record is locked.
@@ -169,7 +168,8 @@ struct Shared {
 
 impl PostgresStore {
     /// Connects to a schema whose tables [`migrate`](Self::migrate) has made. Its name consists of
-    /// lower-case letters, digits and underscores, at most 48. The usual one is `delaywheel`.
+    /// lower-case letters, digits and underscores, at most 48, and does not begin with `pg_`. The
+    /// usual one is `delaywheel`.
     ///
     /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`.
     ///
@@ -214,7 +214,7 @@ impl PostgresStore {
     /// [`NotMigrated`](StoreErrorReason::NotMigrated) or
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) for the version of the tables.
     pub async fn connect(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<Self> {
-        Self::of(&open(parameters, schema, connect_by(tls))?, schema).await
+        Self::of(&open(parameters, schema, connect_by(tls))?).await
     }
 
     /// The same as [`connect`](Self::connect) for a thread, which waits.
@@ -233,11 +233,10 @@ impl PostgresStore {
     /// [`Other`](StoreErrorReason::Other) if the role may not create tables.
     pub async fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
         let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, 1);
-        let schema = schema.to_owned();
-        let migrate = move |mut turn: Turn| async move {
-            let version = check(&turn, &schema).await?;
+        let migrate = |mut turn: Turn| async move {
+            let version = check(&turn).await?;
             turn.limit = ENDLESS;
-            if version < NEWEST { migrate(&turn, &schema).await } else { Ok(()) }
+            if version < NEWEST { migrate(&turn).await } else { Ok(()) }
         };
         lane.call(migrate).await
     }
@@ -256,8 +255,8 @@ impl PostgresStore {
     pub fn migrations(schema: &str) -> StoreResult<Vec<String>> {
         check_name(schema)?;
         let all = MIGRATIONS.iter().zip(1..).map(|((compatible, sql), version)| {
-            let sql = sql.replace("{schema}", schema);
-            format!("{sql}INSERT INTO {schema}.version VALUES ({version}, {compatible});\n")
+            let noted = format!("INSERT INTO {{schema}}.version VALUES ({version}, {compatible});");
+            sql::named(&format!("{sql}{noted}\n"), schema)
         });
         Ok(all.collect())
     }
@@ -305,7 +304,7 @@ impl PostgresStore {
             let message = "the runtime of the pool has one worker only";
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
-        Self::of(&Connections::start(pool, Some(runtime), None, schema)?, schema).await
+        Self::of(&Connections::start(pool, Some(runtime), None, schema)?).await
     }
 
     /// Sets how long calls wait for each answer of the server, for tests.
@@ -314,12 +313,13 @@ impl PostgresStore {
         self.shared.connections.set_limit(limit);
     }
 
-    async fn of(connections: &Arc<Connections>, schema: &str) -> StoreResult<Self> {
+    async fn of(connections: &Arc<Connections>) -> StoreResult<Self> {
         let lane = || Lane::new(connections, 1);
-        let (writers, name) = (Lane::new(connections, 2), schema.to_owned());
-        let begin = move |turn: Turn| async move {
-            let version = check(&turn, &name).await?;
+        let writers = Lane::new(connections, 2);
+        let begin = |turn: Turn| async move {
+            let version = check(&turn).await?;
             if version < NEWEST {
+                let name = &turn.connections.schema;
                 let message = format!(
                     "the tables of the schema {name} have version {version} and need {NEWEST}: \
                      call `migrate`"
@@ -346,7 +346,6 @@ impl PostgresStore {
             queues: Mutex::default(),
             keep: Mutex::default(),
             tidied: Mutex::new(SystemTime::UNIX_EPOCH),
-            schema: schema.to_owned(),
             connections: Arc::clone(connections),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -421,8 +420,8 @@ impl PostgresStore {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> StoreResult<Row> {
-        let sql = sql.replace("{schema}", &self.shared.schema);
-        client.query_one(&sql, parameters).await.map_err(|error| store_error(error, false))
+        let sql = self.shared.connections.own(sql);
+        client.query_one(&*sql, parameters).await.map_err(|error| store_error(error, false))
     }
 
     fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
@@ -936,7 +935,7 @@ impl Store for PostgresStore {
     }
 }
 
-opaque!(PostgresStore, schema: shared.schema);
+opaque!(PostgresStore, schema: shared.connections.schema);
 
 /// Returns the position after which a list continues. The empty string is before every id.
 fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, String) {
@@ -979,10 +978,10 @@ async fn listen(shared: Weak<Shared>) {
             drop(store);
         } else {
             let (sender, notices) = mpsc::unbounded_channel();
-            let (opened, schema) = (store.connections.listen(sender).await, store.schema.clone());
+            let opened = store.connections.listen(sender).await;
             drop(store);
             if let Some(client) = opened {
-                pass_on(&client, notices, &shared, &schema).await;
+                pass_on(&client, notices, &shared).await;
             }
         }
         sleep(LISTEN_AGAIN).await;
@@ -994,10 +993,10 @@ async fn pass_on(
     client: &Client,
     mut notices: UnboundedReceiver<Notification>,
     shared: &Weak<Shared>,
-    schema: &str,
 ) -> Option<()> {
     let limit = || Some(shared.upgrade()?.connections.limit(true));
-    timeout(limit()?, client.batch_execute(&format!("LISTEN {schema}"))).await.ok()?.ok()?;
+    let listen = format!("LISTEN \"{}\"", shared.upgrade()?.connections.schema);
+    timeout(limit()?, client.batch_execute(&listen)).await.ok()?.ok()?;
     // Earlier notifications do not arrive.
     shared.upgrade()?.listeners.tell_all();
     let mut looked = Instant::now();
@@ -1031,7 +1030,7 @@ fn open(parameters: &str, schema: &str, connect: Connect) -> StoreResult<Arc<Con
 fn check_name(schema: &str) -> StoreResult<()> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
-    if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
+    if !is_name || schema.starts_with("pg_") || schema.len() > 48 || !schema.bytes().all(is_plain) {
         let message = format!("{schema:?} is not a plain name of a schema");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
@@ -1039,7 +1038,7 @@ fn check_name(schema: &str) -> StoreResult<()> {
 }
 
 /// Checks the database, and that its tables are not newer. Returns their version.
-async fn check(turn: &Turn, schema: &str) -> StoreResult<i32> {
+async fn check(turn: &Turn) -> StoreResult<i32> {
     turn.connections.probe().await?;
     let encoding = "SELECT current_setting('server_encoding')";
     let rows = turn.query(encoding, &[]).await?;
@@ -1048,6 +1047,7 @@ async fn check(turn: &Turn, schema: &str) -> StoreResult<i32> {
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
+    let schema = &turn.connections.schema;
     let (version, compatible) = run!(turn, session => version(session, schema).await)?;
     if compatible > NEWEST {
         return Err(StoreError::new(StoreErrorReason::NewerVersion));
@@ -1068,7 +1068,8 @@ async fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Erro
     Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
-async fn migrate(turn: &Turn, schema: &str) -> StoreResult<()> {
+async fn migrate(turn: &Turn) -> StoreResult<()> {
+    let schema = &turn.connections.schema;
     let migrations = PostgresStore::migrations(schema)?;
     run!(turn, transaction session => {
         // One process at a time; the others wait until it is done.

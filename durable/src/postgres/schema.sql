@@ -1,5 +1,5 @@
 -- Every name is in the schema that replaces {schema}.
-CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE SCHEMA IF NOT EXISTS "{schema}";
 
 -- compatible: the least version whose programs also work with these tables.
 CREATE TABLE {schema}.version (version integer NOT NULL, compatible integer NOT NULL);

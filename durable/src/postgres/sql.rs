@@ -8,6 +8,11 @@
 //! index of one state for that. Statistics from a time when no record had this state would make it
 //! read all records of the state for each id.
 
+/// Puts the name of the schema into a statement, where it may be a word of SQL.
+pub(super) fn named(sql: &str, schema: &str) -> String {
+    sql.replace("{schema}.", &format!("\"{schema}\".")).replace("{schema}", schema)
+}
+
 /// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that
 /// a delivery under way has become void. The history has the attempts until `$13`, if it is not
 /// null; `$14` is the present, and `$15` how long to wait for a lock. Kinds: -1 replace if it

@@ -212,11 +212,21 @@ fn postgres_refuses_odd_names_and_a_server_that_is_gone() {
     let Some(server) = Server::start() else { return };
     let parameters = server.parameters();
     let refused = |name| reason(PostgresStore::connect_blocking(&parameters, name, NoTls));
-    for name in ["", "Caps", "a-b", "1a", "a\"b"] {
+    for name in ["", "Caps", "a-b", "1a", "a\"b", "pg_a"] {
         assert_eq!(refused(name), StoreErrorReason::Other);
     }
     drop(server);
     assert_eq!(refused("delaywheel"), StoreErrorReason::Unavailable);
+}
+
+#[test]
+fn the_name_of_a_schema_may_be_a_word_of_sql() {
+    let Some(server) = Server::start() else { return };
+    let store = || open(&server.parameters(), "user");
+    let (timer, seen) = telling(DurableTimer::builder(store()).recheck(None));
+    deliver(&timer, &seen, "a");
+    put(&store(), "b", timer.now());
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("b"));
 }
 
 #[tokio::test]

@@ -547,8 +547,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Pauses a queue, or resumes it. While it is paused, no delivery of it begins.
     async fn pause(&self, queue: &Name, is_paused: bool) -> StoreResult<()>;
 
-    /// Keeps attempts that end from now on for a time; zero keeps none. Each transaction that adds
-    /// attempts removes old ones: at most 16, and twice as many as it adds.
+    /// Keeps attempts that end from now on for a time; zero keeps none. Transactions that add
+    /// attempts remove old ones, and no more than 16 or twice as many as they add.
     fn keep_history(&self, keep: Duration);
 
     /// Returns at most `limit` attempts of one or all timeouts with a number less than `before`,

@@ -162,7 +162,8 @@ struct Shared {
     /// How long the history has attempts.
     keep: Mutex<Duration>,
     /// Until when those were kept that were looked for. A search from the oldest one on would pass
-    /// all that were removed during an old transaction.
+    /// all that were removed during an old transaction. One of 64 does, for those that were locked
+    /// or that a failure has left.
     tidied: Mutex<SystemTime>,
 }
 
@@ -474,10 +475,11 @@ impl PostgresStore {
         Ok(taken as u64)
     }
 
-    /// Removes old rows that triggers have left. No timer waits for that. A failure leaves them to
-    /// a later process.
+    /// Removes old rows that triggers have left. No timer waits for that. A later call removes what
+    /// a failure leaves.
     fn tidy(&self, now: SystemTime) {
-        let (store, from) = (self.clone(), *self.shared.tidied.lock());
+        let (store, last) = (self.clone(), *self.shared.tidied.lock());
+        let from = if fastrand::u8(..64) == 0 { SystemTime::UNIX_EPOCH } else { last };
         let tidy = move |turn: Turn| async move {
             run!(turn, transaction session => {
                 session.execute("SET LOCAL statement_timeout = 1000").await?;

@@ -294,6 +294,32 @@ fn transactions_of_a_stricter_isolation_leave_few_rows() {
     assert_eq!(store.count().block_on().expect("count").live, 1);
 }
 
+/// A user's transaction has locked an old attempt, as one that removes others does until it is
+/// rolled back. Meanwhile a worker passes it over.
+#[test]
+fn an_old_attempt_that_a_worker_has_passed_over_is_removed_later() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
+    let attempts = "
+        INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
+        SELECT 'a', '', now(), 1, now(), 0, now() - ago * interval '1 minute'
+        FROM generate_series(1, 2) ago";
+    client.batch_execute(attempts).expect("attempts");
+    let mut other = self::client(&server);
+    let mut other = other.transaction().expect("begin");
+    other.batch_execute("DELETE FROM delaywheel.history WHERE number = 2").expect("lock");
+    let mut renew = |left: i64| {
+        until(|| {
+            assert!(store.renew(worker, store.now(), LONG).block_on().expect("renew"));
+            let count = "SELECT count(*) FROM delaywheel.history";
+            client.query_one(count, &[]).expect("count").get::<_, i64>(0) == left
+        });
+    };
+    renew(1);
+    other.rollback().expect("rollback");
+    renew(0);
+}
+
 /// The server ends the statement after the claim, or this waits too long for a lock.
 #[test]
 fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {

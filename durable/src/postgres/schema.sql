@@ -110,22 +110,22 @@ ALTER TABLE {schema}.counts REPLICA IDENTITY FULL;
 CREATE FUNCTION {schema}.count_changes() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    sign integer := CASE TG_OP WHEN 'DELETE' THEN -1 ELSE 1 END;
     more_live bigint;
     more_dead bigint;
     first bigint;
 BEGIN
-    IF TG_OP = 'UPDATE' THEN
+    IF TG_OP = 'TRUNCATE' THEN
+        TRUNCATE {schema}.counts;
+        RETURN NULL;
+    ELSIF TG_OP = 'UPDATE' THEN
         more_dead := CASE NEW.state WHEN 3 THEN 1 ELSE -1 END;
         more_live := -more_dead;
     ELSE
-        SELECT count(*) FILTER (WHERE state < 3), count(*) FILTER (WHERE state = 3)
+        SELECT sign * count(*) FILTER (WHERE state < 3), sign * count(*) FILTER (WHERE state = 3)
         INTO more_live, more_dead FROM changed;
         IF more_live = 0 AND more_dead = 0 THEN
             RETURN NULL;
-        END IF;
-        IF TG_OP = 'DELETE' THEN
-            more_live := -more_live;
-            more_dead := -more_dead;
         END IF;
     END IF;
     -- In a stricter isolation, rows that others have added up meanwhile would be an error.
@@ -148,6 +148,8 @@ $$;
 CREATE TRIGGER count_new AFTER INSERT ON {schema}.timeouts REFERENCING NEW TABLE AS changed
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.count_changes();
 CREATE TRIGGER count_old AFTER DELETE ON {schema}.timeouts REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.count_changes();
+CREATE TRIGGER count_none AFTER TRUNCATE ON {schema}.timeouts
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.count_changes();
 CREATE TRIGGER count_moved AFTER UPDATE OF state ON {schema}.timeouts FOR EACH ROW
     WHEN ((OLD.state = 3) <> (NEW.state = 3)) EXECUTE FUNCTION {schema}.count_changes();

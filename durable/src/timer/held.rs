@@ -19,7 +19,7 @@ use crate::{
 /// Most due records that go back to the store if a full window must take another one.
 const EVICTED: usize = 64;
 
-/// Most of the doubled times until the next try.
+/// Most of the times until the next try.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// How long a last attempt runs before another one begins beside it.
@@ -151,9 +151,11 @@ impl Held {
         self.insert(record.next, Waiting::new(record));
     }
 
-    /// Adds a record that could not begin. The time until the next try doubles from `least` on.
+    /// Adds a record that could not begin. The time until the next try about doubles from `least`
+    /// on. A part of it is random, or the tries could keep step with deliveries of others.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
-        waiting.delay = (waiting.delay * 2).clamp(least, MAX_DELAY);
+        let part = 1.0 - fastrand::f64() / 4.0;
+        waiting.delay = waiting.delay.mul_f64(2.0 * part).clamp(least, MAX_DELAY.mul_f64(part));
         self.tries += 1;
         self.insert(now.saturating_add(waiting.delay), waiting);
     }
@@ -359,6 +361,28 @@ pub(super) fn time(tick: Tick) -> WallTime {
 mod tests {
     use super::*;
     use crate::{store::NewTimeout, transition::pending_record};
+
+    /// Others may deliver its key at each of the same moments, such as the start of each second.
+    #[test]
+    fn tries_do_not_keep_step_with_a_period() {
+        let (mut held, mut now) = (Held::default(), WallTime::MIN);
+        let new = NewTimeout::new("a", now, b"").expect("valid");
+        let mut waiting = Waiting::new(pending_record(&new, 1));
+        let mut tries = Vec::new();
+        while tries.len() < 20 {
+            held.retry(waiting, Duration::from_millis(100), now);
+            waiting = loop {
+                now = held.next_expiration().expect("it is tried again");
+                held.expire(now);
+                if let Some(waiting) = held.pop() {
+                    break waiting;
+                }
+            };
+            tries.push(now.as_micros());
+        }
+        assert!(tries.iter().any(|time| time % 100_000 != 0), "{tries:?}");
+        assert!(tries[19] <= 19 * 2_000_000, "{tries:?}");
+    }
 
     #[test]
     fn the_next_record_of_a_key_leaves_none_behind_that_no_delivery_resumes() {

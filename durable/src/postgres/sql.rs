@@ -169,7 +169,8 @@ pub(super) const AFTER_CLAIM: &str = "
 /// deliveries meanwhile. Returns the ids whose key another begin has locked.
 pub(super) const LOCK_KEYS: &str = "
     SELECT id FROM (
-        SELECT t.id, pg_try_advisory_xact_lock(hashtextextended(t.queue || ' ' || t.key, 0)) AS is_locked
+        SELECT t.id, pg_try_advisory_xact_lock(
+            hashtextextended('{schema} ' || t.queue || ' ' || t.key, 0)) AS is_locked
         FROM unnest($1::text[]) AS old (id) JOIN {schema}.timeouts t ON t.id = old.id
         WHERE t.key IS NOT NULL
     ) keys WHERE NOT is_locked";

@@ -1,7 +1,7 @@
 //! `cancel`, `reschedule` and `requeue` race with deliveries on real threads. A model knows which
 //! answers, deliveries and last state fit together.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{collections::BTreeMap, num::NonZeroUsize, sync::Mutex};
 
 use delaywheel_durable::{Rescheduled, SqliteStore};
 use fastrand::Rng;
@@ -189,6 +189,22 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     let record = store.get(&a).block_on().expect("get").expect("a record");
     assert_eq!((record.state, record.next), (State::Pending, later));
     assert_eq!(call(), [Begun::Void]);
+}
+
+/// Two schemas of one database have the same queue and key.
+#[test]
+fn a_begin_makes_no_key_of_another_schema_busy() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    let [first, second] = [store, open(&server.parameters(), "other")].map(|store| {
+        let new = NewTimeout::new("a", now, b"").and_then(|new| new.key("k")).expect("valid");
+        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
+        let worker = store.enter(now, LONG, None).block_on().expect("enter");
+        let claims = claim(&store, worker, now);
+        move || store.begin(now, &claims, NonZeroUsize::new(1)).block_on().expect("begin")
+    });
+    client.batch_execute(STALL).expect("stall");
+    let begun = during(&mut client, first, |_| assert_eq!(second(), [Begun::Begun]));
+    assert_eq!(begun, [Begun::Begun]);
 }
 
 /// The server runs the statement that begins a delivery when SQL of the user changes its payload.

@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use delaywheel::{
-    Tick, TickSpan,
+    Tick,
     wheel::{Expired, Key, TimingWheel},
 };
 
@@ -26,7 +26,7 @@ const SECONDS: u64 = 10;
 
 const IN_FLIGHT: u32 = 100_000;
 const ANSWERS_PER_TICK: usize = 1_000;
-const REQUEST_TIMEOUT: TickSpan = TickSpan::new(2 * SECOND);
+const REQUEST_TIMEOUT: u64 = 2 * SECOND;
 const REMINDERS: u32 = 1_000;
 
 /// One request in this many gets no answer.
@@ -110,7 +110,7 @@ impl Server {
             self.ledger.answered += 1;
             self.requests[number as usize] = self.make(number, is_lost);
         }
-        self.now = self.now.saturating_add(TickSpan::new(1));
+        self.now = self.now.saturating_add(1);
         if self.wheel.next_expiration().is_some_and(|next| next <= self.now) {
             self.wake();
         }

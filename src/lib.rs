@@ -130,7 +130,7 @@ pub use self::{
 #[doc(inline)]
 pub use self::{
     error::{BuildError, InsertError},
-    tick::{Tick, TickSpan},
+    tick::Tick,
     ticks::Ticks,
 };
 

@@ -1,7 +1,7 @@
-//! Time as the wheel counts it: points ([`Tick`]) and distances ([`TickSpan`]), in whole ticks.
+//! Time as the wheel counts it: a [`Tick`] is a point, and a `u64` a distance, in whole ticks.
 //!
-//! The owner of the clock decides how long a tick is. Points and distances have separate types, so
-//! the compiler rejects the sum of two deadlines.
+//! The owner of the clock decides how long a tick is. Points have a type of their own, so the
+//! compiler rejects the sum of two deadlines.
 
 use core::fmt;
 
@@ -9,17 +9,18 @@ use core::fmt;
 ///
 /// Every `u64` is a valid tick: as a start, as a deadline and as *now*.
 ///
-/// There are no operators such as `+`: past the horizon, `saturating_` functions return the
-/// horizon.
+/// A distance is a number of ticks. There are no operators such as `+`: past the horizon,
+/// `saturating_add` returns the horizon.
 ///
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, TickSpan};
+/// use delaywheel::Tick;
 ///
-/// let deadline = Tick::new(40).saturating_add(TickSpan::new(2));
+/// let deadline = Tick::new(40).saturating_add(2);
 /// assert_eq!(deadline, Tick::new(42));
-/// assert_eq!(Tick::new(40).saturating_add(TickSpan::MAX), Tick::MAX);
+/// assert_eq!(Tick::new(40).saturating_add(u64::MAX), Tick::MAX);
+/// assert_eq!(deadline.saturating_since(Tick::new(40)), 2);
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(u64);
@@ -45,19 +46,18 @@ impl Tick {
         self.0
     }
 
-    /// Returns the tick that lies `span` later, or [`Tick::MAX`] if that is past the horizon.
+    /// Returns the tick that lies `ticks` later, or [`Tick::MAX`] if that is past the horizon.
     #[must_use]
     #[inline]
-    pub const fn saturating_add(self, span: TickSpan) -> Self {
-        Self(self.0.saturating_add(span.0))
+    pub const fn saturating_add(self, ticks: u64) -> Self {
+        Self(self.0.saturating_add(ticks))
     }
 
-    /// Returns the distance from `earlier` to this tick, or [`TickSpan::ZERO`] if `earlier` is the
-    /// later.
+    /// Returns the number of ticks from `earlier` to this tick, or 0 if `earlier` is the later.
     #[must_use]
     #[inline]
-    pub const fn saturating_since(self, earlier: Self) -> TickSpan {
-        TickSpan(self.0.saturating_sub(earlier.0))
+    pub const fn saturating_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 
@@ -68,52 +68,6 @@ impl fmt::Debug for Tick {
 }
 
 impl fmt::Display for Tick {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-/// A distance in time, in whole ticks.
-///
-/// # Examples
-///
-/// ```
-/// use delaywheel::{Tick, TickSpan};
-///
-/// assert_eq!(Tick::new(7).saturating_since(Tick::new(5)), TickSpan::new(2));
-/// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TickSpan(u64);
-
-impl TickSpan {
-    /// The empty span, 0 ticks.
-    pub const ZERO: Self = Self(0);
-
-    /// The longest distance, `u64::MAX` ticks.
-    pub const MAX: Self = Self(u64::MAX);
-
-    /// Makes a span of `count` ticks.
-    #[must_use]
-    #[inline]
-    pub const fn new(count: u64) -> Self {
-        Self(count)
-    }
-
-    /// Returns the number of ticks.
-    #[must_use]
-    #[inline]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Debug for TickSpan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TickSpan({})", self.0)
-    }
-}
-
-impl fmt::Display for TickSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }

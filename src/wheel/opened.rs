@@ -13,7 +13,7 @@ use super::{
     queue::Occupied,
     records::{NIL, Records},
 };
-use crate::tick::{Tick, TickSpan};
+use crate::tick::Tick;
 
 /// Positions of records by tick.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Opened {
     /// Adds a hint. Returns `false` if the tick is beyond the range.
     #[expect(clippy::cast_possible_truncation, reason = "a bucket has fewer records than slots")]
     pub(super) fn push(&mut self, deadline: Tick, position: u32) -> bool {
-        let offset = deadline.saturating_since(self.start).get();
+        let offset = deadline.saturating_since(self.start);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let Some(last) = self.lists.get_mut(offset) else { return false };
         if last.wrapping_add(1) % LINE == 0 {
@@ -100,7 +100,7 @@ impl Opened {
             while let Some(&position) = self.hints.get(self.lists[offset] as usize) {
                 if records.is_detached(position) {
                     self.front = position;
-                    self.front_tick = self.start.saturating_add(TickSpan::new(offset as u64));
+                    self.front_tick = self.start.saturating_add(offset as u64);
                     return;
                 }
                 self.lists[offset] = self.before(self.lists[offset]);
@@ -140,7 +140,7 @@ impl Opened {
 
     /// Returns all hints: tick and position.
     pub(super) fn hints(&self) -> impl Iterator<Item = (Tick, u32)> {
-        let ticks = (0..).map(|offset| self.start.saturating_add(TickSpan::new(offset)));
+        let ticks = (0..).map(|offset| self.start.saturating_add(offset));
         let some = |index: u32| (index != NIL).then_some(index);
         ticks.zip(&self.lists).flat_map(move |(tick, &last)| {
             let list = core::iter::successors(some(last), move |&index| some(self.before(index)));

@@ -226,103 +226,49 @@ impl<V> Slab<V> {
 
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&V> {
-        match self.slot(key.index())? {
-            Slot::Occupied { value, generation, .. } if generation.get() == key.generation() => {
-                Some(value)
-            }
-            _ => None,
-        }
+        self.live(key.index()).filter(|live| live.0.get() == key.generation()).map(|live| live.2)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut V> {
-        match self.slot_mut(key.index())? {
-            Slot::Occupied { value, generation, .. } if generation.get() == key.generation() => {
-                Some(value)
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns the key and the value of a slot; `None` if the slot is vacant.
-    #[cfg(feature = "std")]
-    #[inline]
-    pub(crate) fn get_at_mut(&mut self, index: u32) -> Option<(Key, &mut V)> {
-        match self.slot_mut(index)? {
-            Slot::Occupied { value, generation, .. } => Some((Key::new(index, *generation), value)),
-            Slot::Vacant { .. } => None,
-        }
-    }
-
-    /// Returns the tag and the value of a slot; `None` if the slot is vacant or does not exist.
-    #[cfg(feature = "std")]
-    #[inline]
-    pub(crate) fn get_at(&self, index: u32) -> Option<(u32, &V)> {
-        match self.slot(index)? {
-            Slot::Occupied { tag, value, .. } => Some((*tag, value)),
-            Slot::Vacant { .. } => None,
-        }
+        self.live_mut(key.index())
+            .filter(|live| live.0.get() == key.generation())
+            .map(|live| live.2)
     }
 
     /// Returns the value of a slot, which must be occupied.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &V {
-        match self.slot(index) {
-            Some(Slot::Occupied { value, .. }) => value,
-            _ => no_value(index),
-        }
+        self.live(index).unwrap_or_else(|| no_value(index)).2
     }
 
     /// Returns the value of a slot, which must be occupied.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut V {
-        match self.slot_mut(index) {
-            Some(Slot::Occupied { value, .. }) => value,
-            _ => no_value(index),
-        }
+        self.live_mut(index).unwrap_or_else(|| no_value(index)).2
     }
 
     /// Returns the tag of the value of a key; `None` if the key is dead.
     #[inline]
     pub(crate) fn tag(&self, key: Key) -> Option<u32> {
-        match *self.slot(key.index())? {
-            Slot::Occupied { tag, generation, .. } if generation.get() == key.generation() => {
-                Some(tag)
-            }
-            _ => None,
-        }
+        self.live(key.index()).filter(|live| live.0.get() == key.generation()).map(|live| live.1)
     }
 
     /// Returns the tag of the value in a slot, which must be occupied.
     #[inline]
     pub(crate) fn tag_at(&self, index: u32) -> u32 {
-        match self.slot(index) {
-            Some(&Slot::Occupied { tag, .. }) => tag,
-            _ => no_value(index),
-        }
+        self.live(index).unwrap_or_else(|| no_value(index)).1
     }
 
     /// Sets the tag of the value in a slot, which must be occupied.
     #[inline]
     pub(crate) fn set_tag(&mut self, index: u32, new: u32) {
-        match self.slot_mut(index) {
-            Some(Slot::Occupied { tag, .. }) => *tag = new,
-            _ => no_value(index),
-        }
+        *self.live_mut(index).unwrap_or_else(|| no_value(index)).1 = new;
     }
 
     /// Returns the key of the value in a slot; `None` if the slot is vacant.
     pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
-        match self.slot(index)? {
-            Slot::Occupied { generation, .. } => Some(Key::new(index, *generation)),
-            Slot::Vacant { .. } => None,
-        }
-    }
-
-    /// Returns whether a slot has a value.
-    #[inline]
-    pub(crate) fn is_occupied(&self, index: u32) -> bool {
-        matches!(self.slot(index), Some(Slot::Occupied { .. }))
+        self.live(index).map(|live| Key::new(index, live.0))
     }
 
     /// Returns the keys of all values from this slot on, in the order of slots.
@@ -338,21 +284,31 @@ impl<V> Slab<V> {
         ((self.segments.len() - 1) * SEGMENT + last) as u32
     }
 
+    /// Returns the generation, the tag and the value of a slot; `None` if the slot is vacant or
+    /// does not exist.
     #[inline]
-    fn slot(&self, index: u32) -> Option<&Slot<V>> {
+    pub(crate) fn live(&self, index: u32) -> Option<(NonZeroU32, u32, &V)> {
         let segment = self.segments.get(index as usize / SEGMENT)?;
-        match segment.slots.get(index as usize % SEGMENT) {
+        let slot = match segment.slots.get(index as usize % SEGMENT) {
             None if Self::PACKS => segment.packed.as_ref()?.slot(index),
             slot => slot,
+        };
+        match slot? {
+            Slot::Occupied { generation, tag, value } => Some((*generation, *tag, value)),
+            Slot::Vacant { .. } => None,
         }
     }
 
     #[inline]
-    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<V>> {
+    pub(crate) fn live_mut(&mut self, index: u32) -> Option<(NonZeroU32, &mut u32, &mut V)> {
         let segment = self.segments.get_mut(index as usize / SEGMENT)?;
-        match segment.slots.get_mut(index as usize % SEGMENT) {
+        let slot = match segment.slots.get_mut(index as usize % SEGMENT) {
             None if Self::PACKS => segment.packed.as_mut()?.slot_mut(index),
             slot => slot,
+        };
+        match slot? {
+            Slot::Occupied { generation, tag, value } => Some((*generation, tag, value)),
+            Slot::Vacant { .. } => None,
         }
     }
 
@@ -509,7 +465,10 @@ mod tests {
 
         /// Makes a vacant slot one that has had 2^31 values.
         pub(crate) fn wear(&mut self, index: u32) {
-            if let Some(Slot::Vacant { generation, .. }) = self.slot_mut(index) {
+            let Some(segment) = self.segments.get_mut(index as usize / SEGMENT) else { return };
+            let slot = segment.slots.get_mut(index as usize % SEGMENT);
+            let slot = slot.or_else(|| segment.packed.as_mut()?.slot_mut(index));
+            if let Some(Slot::Vacant { generation, .. }) = slot {
                 *generation = NonZeroU32::new(u32::MAX / 2 + 1);
             }
         }
@@ -634,9 +593,7 @@ mod tests {
                 let value = [u64::from(*tag); WORDS];
                 assert_eq!((slab.get(*key), slab.tag(*key)), (Some(&value), Some(*tag)));
                 assert_eq!((slab.at(index), slab.tag_at(index)), (&value, *tag));
-                #[cfg(feature = "std")]
-                assert_eq!(slab.get_at(index), Some((*tag, &value)));
-                assert!(slab.is_occupied(index));
+                assert_eq!(slab.key_at(index), Some(*key));
                 *tag ^= 1;
                 slab.set_tag(index, *tag);
                 slab.at_mut(index)[0] ^= 1;

@@ -77,7 +77,7 @@ impl<K, L> Table<K, L> {
         let mut next = self.heads.get(chain / HEADS).map_or(END, |heads| heads[chain % HEADS]);
         let chained = iter::from_fn(move || {
             let index = next;
-            let (after, entry) = self.entries.get_at(index)?;
+            let (_, after, entry) = self.entries.live(index)?;
             next = after;
             Some((index, entry))
         });

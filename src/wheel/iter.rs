@@ -49,7 +49,7 @@ impl<T> TimingWheel<T> {
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: u32) -> Option<(Key, &mut T)> {
-        self.values.get_at_mut(slot)
+        self.values.live_mut(slot).map(|(generation, _, value)| (Key::new(slot, generation), value))
     }
 }
 

@@ -165,9 +165,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
         let read = shards.clock.read();
         let deadline = shards.clock.deadline(read, delay.min(*max_delay));
-        if !timer.is_started() {
-            timer.ensure_started(()).map_err(without_value)?;
-        }
+        timer.ensure_started(()).map_err(without_value)?;
         if limits.per_key.is_some() {
             new.is_admitted = limits.admit(&new.conditions.hashes());
             if !new.is_admitted {

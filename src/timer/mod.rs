@@ -206,9 +206,9 @@ impl Timer {
     /// once.
     ///
     /// The wall clock is that of [`Clock::system_time`](crate::Clock::system_time). If it is set
-    /// forward past `time`, the callback runs at once. If it is set back, the callback runs later.
-    /// It runs once, even if the clock is set back after the run. The timer notices that the clock
-    /// was set as it notices a resume: see [`BootClock`](crate::BootClock).
+    /// forward past `time`, the callback runs within a tick. If it is set back, the callback runs
+    /// later. It runs once, even if the clock is set back after the run. The timer notices that the
+    /// clock was set as it notices a resume: see [`BootClock`](crate::BootClock).
     ///
     /// `time` may also be a `jiff::Timestamp` or `jiff::Zoned`, a `chrono::DateTime`, and so on:
     /// these convert into a [`SystemTime`]. A callback reads the wall clock of the timer's clock,

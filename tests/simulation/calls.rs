@@ -54,7 +54,12 @@ impl Front {
         match when {
             When::After(delay) => Due::Tick(books.after(now, delay)),
             When::At(delay) => Due::Tick(books.at(now, world.time_for(delay))),
-            When::AtTime(_) => Due::Time(world.values_of(when).2),
+            When::AtTime(_) => {
+                let time = world.values_of(when).2;
+                // Later steps back do not move it.
+                let has_passed = time <= world.clock.wall();
+                if has_passed { Due::Tick(books.now(now)) } else { Due::Time(time) }
+            }
             When::Within(delay, slack) => Due::Tick(books.within(now, delay, slack)),
         }
     }

@@ -22,7 +22,7 @@ use crossbeam::utils::CachePadded;
 use self::{
     shard::{Permits, Shard, ShardGuard, ShardState},
     wakeup::Wakeup,
-    wall::{Look, Wall, since_1970},
+    wall::{Wall, since_1970},
 };
 use super::{
     error::ScheduleError,
@@ -46,7 +46,7 @@ pub(crate) struct Shards<S> {
     wall: Wall,
     /// `look_at_wall_clock` once a thread has called it: only then may there be such deadlines.
     /// Programs that never call it do not contain its code.
-    look: OnceLock<fn(&Self, Tick, i128) -> Look>,
+    look: OnceLock<fn(&Self, Tick)>,
 }
 
 impl<S: ShardState> Shards<S> {
@@ -149,15 +149,15 @@ impl<S: ShardState> Shards<S> {
     /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
     pub(super) fn follow_wall_clock(&self, now: Tick) {
         if let Some(look) = self.look.get() {
-            look(self, now, i128::MAX);
+            look(self, now);
         }
     }
 
-    fn look_at_wall_clock(&self, now: Tick, deadline: i128) -> Look {
-        self.wall.look(&self.clock, deadline, |look| {
-            let tick_of = |deadline| self.wall.tick_of(&self.clock, look, deadline);
+    fn look_at_wall_clock(&self, now: Tick) {
+        let tick_of = |deadline| self.wall.tick_of(&self.clock, deadline);
+        self.wall.look(&self.clock, || {
             self.lock_each().for_each(|mut shard| shard.move_by_wall_clock(now, tick_of));
-        })
+        });
     }
 
     /// Moves a timeout to `delay` after a reading, unless it is later. Returns whether it was
@@ -310,18 +310,18 @@ impl<S: ShardState> Shards<S> {
         time: SystemTime,
         put: impl FnOnce(&mut ShardGuard<'_, S>, Tick, Tick) -> Result<Key, E>,
     ) -> Result<TimeoutKey, E> {
+        let now = self.clock.read().now;
+        if self.clock.source.system_time() >= time {
+            // Due at once, whatever the wall clock shows from now on.
+            let key = put(&mut self.lock(shard), now, now)?;
+            return Ok(TimeoutKey { shard, key });
+        }
         if self.clock.watch_jumps(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
-        let now = self.clock.read().now;
-        if self.look.get().is_none() {
-            // If the wall clock panics, it does so before each turn reads it too.
-            self.clock.source.system_time();
-        }
-        let deadline = since_1970(time);
-        let look = self.look.get_or_init(|| Self::look_at_wall_clock)(self, now, deadline);
-        let mut guard = self.lock(shard);
-        let key = put(&mut guard, now, self.wall.tick_of(&self.clock, &look, deadline))?;
+        self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
+        let (deadline, mut guard) = (since_1970(time), self.lock(shard));
+        let key = put(&mut guard, now, self.wall.tick_of(&self.clock, deadline))?;
         guard.follow_wall_clock(key, deadline);
         Ok(TimeoutKey { shard, key })
     }

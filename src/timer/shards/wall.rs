@@ -12,11 +12,8 @@
 //! `least`, so the timeout is late by the duration of a look at most. A turn reads `now`, and then
 //! looks. If the offset in use is above `most`, the turn moves the timeouts. It expires those with
 //! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
-//! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A deadline up to
-//! `wall`, which is `before + most`, is due at once, also within a tick, if it has passed by the
-//! offset in use too. If it has not, the wall clock has stepped by less than a tick. This otherwise
-//! has no effect, but now all timeouts move. They also move if a look that begins later has an
-//! earlier `before`.
+//! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A time that has
+//! passed at the call is due at once, and is not among these timeouts.
 //!
 //! # Why no step is missed
 //!
@@ -42,7 +39,7 @@ use std::{
 use foldhash::quality::FixedState;
 
 use crate::{
-    clock::{Reading, TickClock},
+    clock::TickClock,
     sync::{AtomicU64, Mutex, Ordering},
     tick::Tick,
     ticks::Nanos,
@@ -65,81 +62,54 @@ struct WallState {
     offset: i128,
     /// The number of the latest look.
     seen: u64,
-    /// The greatest time at which a look began, and the number of looks that had begun when that
-    /// look ended. A clock may step back within a tick, and the wall clock with it.
-    begun: (Nanos, u64),
     /// The number of the look that gave the offset.
     changed: u64,
     /// Every timeout is placed by the offset of the look with this number, or of a later one.
     moved: u64,
 }
 
-/// One look at both clocks.
-pub(super) struct Look {
+/// Bounds of the offset, from one look at both clocks.
+struct Look {
     number: u64,
-    before: Reading,
-    /// In nanoseconds since 1970.
-    wall: i128,
-    after: Nanos,
+    least: i128,
+    most: i128,
 }
 
 impl Wall {
     pub(super) fn new() -> Self {
-        let state =
-            WallState { offset: i128::MAX, seen: 0, begun: (Nanos::ZERO, 0), changed: 0, moved: 0 };
+        let state = WallState { offset: i128::MAX, seen: 0, changed: 0, moved: 0 };
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
-    /// Looks at both clocks, for a deadline. Calls `move_all` if timeouts may have their places by
-    /// another offset.
-    pub(super) fn look(
-        &self,
-        clock: &TickClock,
-        deadline: i128,
-        move_all: impl FnOnce(&Look),
-    ) -> Look {
+    /// Looks at both clocks. Calls `move_all` if timeouts may have their places by another offset.
+    pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce()) {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
         let mut state = self.state.lock();
-        state.follow(&look, deadline, clock.ticks.tick(), self.looks.load(Ordering::Acquire));
+        state.follow(&look, clock.ticks.tick());
         let (changed, is_stale) = (state.changed, state.changed > state.moved);
         drop(state);
         if is_stale {
-            move_all(&look);
+            move_all();
             let mut state = self.state.lock();
             state.moved = state.moved.max(changed);
         }
-        look
     }
 
-    /// Returns the first tick at which the wall clock shows a deadline; that of the look if the
-    /// deadline had passed. The shard of the timeout is locked.
-    pub(super) fn tick_of(&self, clock: &TickClock, look: &Look, deadline: i128) -> Tick {
+    /// Returns the first tick at which the wall clock shows a deadline. The shard of the timeout is
+    /// locked.
+    pub(super) fn tick_of(&self, clock: &TickClock, deadline: i128) -> Tick {
         let since_start = (deadline - self.state.lock().offset).max(0);
-        let time = Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX));
-        // The offset may be that of another look, by which the deadline only seems to have passed.
-        let has_passed = deadline <= look.wall;
-        if has_passed { clock.due(look.before, time) } else { clock.ticks.ceil(time) }
+        clock.ticks.ceil(Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX)))
     }
 }
 
 impl WallState {
-    /// Adopts the offset of a look if a clock went back, or the wall clock ahead by a tick or more,
-    /// or past a deadline that is ahead by the present offset.
-    fn follow(&mut self, look: &Look, deadline: i128, tick: Duration, looks: u64) {
-        let begun = look.before.elapsed;
-        // Of two looks at the same time, either one may read the clock first.
-        let was_earlier = begun < self.begun.0 && look.number > self.begun.1;
-        if was_earlier || begun >= self.begun.0 {
-            self.begun = (begun, looks);
-        }
+    /// Adopts the offset of a look if the wall clock went back, or ahead by a tick or more.
+    fn follow(&mut self, look: &Look, tick: Duration) {
         if look.number > self.seen {
             self.seen = look.number;
-            let [most, least] = [begun, look.after].map(|at| look.offset(at));
-            let passes_by = deadline - i128::from(begun.get());
-            let went_past = passes_by <= most && self.offset < passes_by.min(least);
-            let went_back = was_earlier || self.offset > most;
-            if went_back || went_past || self.offset + nanos(tick) <= least {
-                (self.offset, self.changed) = (least, look.number);
+            if self.offset > look.most || self.offset + nanos(tick) <= look.least {
+                (self.offset, self.changed) = (look.least, look.number);
             }
         }
     }
@@ -149,18 +119,13 @@ impl Look {
     /// Reads both clocks. Repeats a look of a tick or longer, which the scheduler has interrupted.
     fn at(clock: &TickClock, number: u64) -> Self {
         let look = || {
-            let before = clock.read();
+            let before = clock.elapsed();
             let wall = since_1970(clock.source.system_time());
-            Self { number, before, wall, after: clock.elapsed() }
+            let [most, least] = [before, clock.elapsed()].map(|at| wall - i128::from(at.get()));
+            Self { number, least, most }
         };
-        let tick = clock.ticks.tick().into();
-        let is_short = |look: &Self| look.after.saturating_sub(look.before.elapsed) < tick;
+        let is_short = |look: &Self| look.most - look.least < nanos(clock.ticks.tick());
         (0..3).map(|_| look()).find(is_short).unwrap_or_else(look)
-    }
-
-    /// Returns the offset if the wall clock showed its time `at` this time after the start.
-    fn offset(&self, at: Nanos) -> i128 {
-        self.wall - i128::from(at.get())
     }
 }
 
@@ -184,42 +149,17 @@ mod tests {
     };
 
     #[test]
-    fn a_newer_look_counts_if_a_clock_went_back_or_the_wall_clock_ahead_by_a_tick() {
-        let (tick, first) = (1_000_000, (Nanos::ZERO, 5));
-        let [later, beside] = [5, 6].map(|looks| (Nanos::new(1), looks));
-        for (number, step, deadline, begun, is_followed) in [
-            (6, 0, i128::MAX, first, false),
-            (6, 0, 9, first, false),
-            (6, tick - 1, i128::MAX, first, false),
-            (6, tick - 1, 9, first, false),
-            (6, tick - 1, 10, first, true),
-            (6, tick - 1, 9 + tick, first, false),
-            (6, tick, i128::MAX, first, true),
-            (6, -1, i128::MAX, first, true),
-            (5, -1, i128::MAX, first, false),
-            (6, 0, i128::MAX, later, true),
-            (6, 0, i128::MAX, beside, false),
-        ] {
-            let mut state = WallState { offset: 9, seen: 5, begun, changed: 4, moved: 4 };
-            let before = Reading { elapsed: Nanos::ZERO, now: Tick::ZERO };
-            let look = Look { number, before, wall: 9 + step, after: Nanos::ZERO };
-            state.follow(&look, deadline, Duration::from_millis(1), number);
+    fn a_newer_look_counts_if_the_wall_clock_went_back_or_ahead_by_a_tick() {
+        let tick = 1_000_000;
+        for (number, step, is_followed) in
+            [(6, 0, false), (6, tick - 1, false), (6, tick, true), (6, -1, true), (5, -1, false)]
+        {
+            let mut state = WallState { offset: 9, seen: 5, changed: 4, moved: 4 };
+            let look = Look { number, least: 9 + step, most: 9 + step };
+            state.follow(&look, Duration::from_millis(1));
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
-            assert_eq!((state.offset, state.changed), expected, "{number}, {step}, {begun:?}");
+            assert_eq!((state.offset, state.changed), expected, "{number}, {step}");
         }
-    }
-
-    #[test]
-    fn a_clock_went_back_also_if_a_later_look_ended_before_that_which_saw_it_ahead() {
-        let mut state =
-            WallState { offset: 9, seen: 0, begun: (Nanos::ZERO, 0), changed: 0, moved: 0 };
-        for (number, begun, looks) in [(2, 0, 2), (1, 5, 2), (3, 3, 3)] {
-            let before = Reading { elapsed: Nanos::new(begun), now: Tick::ZERO };
-            let wall = 9 + i128::from(begun);
-            let look = Look { number, before, wall, after: before.elapsed };
-            state.follow(&look, i128::MAX, Duration::from_millis(1), looks);
-        }
-        assert_eq!(state.changed, 3);
     }
 
     /// A clock with a resolution of 10 ms, and an exact wall clock.
@@ -249,7 +189,7 @@ mod tests {
         let (wall, mut steps) = (Wall::new(), 0);
         for _ in 0..10_000 {
             source.1.fetch_add(3_703, Ordering::Relaxed);
-            wall.look(&clock, i128::MAX, |_| steps += 1);
+            wall.look(&clock, || steps += 1);
         }
         assert!((1..100).contains(&steps), "{steps} steps");
     }

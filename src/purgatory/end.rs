@@ -59,9 +59,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let mut walk = Walk::new(hash, is_key, NextWatcher::THRESHOLDS);
                 while walk.next.is_some() {
                     let now = self.shared.now();
-                    // A vector that grew under the lock would copy any number of operations there.
-                    satisfied.reserve(BATCH);
-                    unchecked.reserve(BATCH);
+                    make_room(&mut satisfied);
+                    make_room(&mut unchecked);
                     let mut guard = self.shared.timer.shards.lock(shard);
                     let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
                     completed += state.reach(&mut walk, value, now, &mut satisfied, check);
@@ -232,8 +231,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let mut walk = Walk::new(hash, is_key, NextWatcher::EVENTS);
                 while walk.next.is_some() {
                     let now = self.shared.now();
-                    // As in `advance`.
-                    cancelled.reserve(BATCH);
+                    make_room(&mut cancelled);
                     let mut guard = timer.shards.lock(shard);
                     guard.state_mut().cancel_some(&mut walk, now, &mut cancelled);
                 }
@@ -323,6 +321,14 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             Claim::Taken(operation) => self.shared.calls.complete(operation, completion),
         }
         true
+    }
+}
+
+/// Makes room for the operations of a hold, without the lock. Under it, a growing vector would copy
+/// all from earlier holds.
+fn make_room<T>(ended: &mut Vec<T>) {
+    if !ended.is_empty() {
+        ended.reserve(BATCH);
     }
 }
 

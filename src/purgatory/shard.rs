@@ -321,7 +321,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         now: Nanos,
         cancelled: &mut Vec<O>,
     ) {
-        debug_assert!(cancelled.spare_capacity_mut().len() >= BATCH, "it grows under the lock");
+        debug_assert!(has_room(cancelled), "it grows under the lock");
         let mut found = SmallVec::<[Key; BATCH]>::new();
         self.begin_pass(walk);
         if let Some(NextWatcher::Events(..)) = walk.next {
@@ -350,7 +350,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         satisfied: &mut Vec<(u64, O)>,
         mut check: impl FnMut(Key),
     ) -> usize {
-        debug_assert!(satisfied.spare_capacity_mut().len() >= BATCH, "it grows under the lock");
+        debug_assert!(has_room(satisfied), "it grows under the lock");
         let mut ended_elsewhere = 0;
         self.begin_pass(walk);
         for &((at, number), slot) in &self.thresholds(walk, value) {
@@ -469,6 +469,11 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         self.lists.free_later(memory);
         self.most = 0;
     }
+}
+
+/// Returns whether a hold copies no operations of earlier ones.
+fn has_room<T>(ended: &Vec<T>) -> bool {
+    ended.is_empty() || ended.capacity() - ended.len() >= BATCH
 }
 
 /// The order in which operations are displaced: first those on events, by their registration, and

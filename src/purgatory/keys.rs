@@ -27,7 +27,7 @@ use std::{boxed::Box, iter, mem, sync::Arc, vec::Vec};
 
 use crate::{
     slab::{END, Slab},
-    sync::{AtomicU32, AtomicU64, Ordering},
+    sync::{AtomicU32, Ordering},
 };
 
 /// Chains whose heads share a block.
@@ -201,14 +201,8 @@ impl<K, L> Table<K, L> {
 /// threads with different keys seldom write the same line.
 const CELLS: usize = if cfg!(loom) { 1 } else { 1024 };
 
-/// Number of shards whose bits are in a word.
-const WORD: usize = 64;
-
 /// Counts in a cache line.
 const LINE: usize = if cfg!(loom) { 1 } else { 16 };
-
-/// The bit of a count that is set once its shard is among those that events read.
-const USED: u32 = 1 << 31;
 
 /// The counts of a cell in 16 shards, which an event reads as one cache line. Another thread writes
 /// this line only for keys of the same cell.
@@ -219,79 +213,45 @@ struct Line([AtomicU32; LINE]);
 /// The numbers of watched keys in all shards, by hash.
 #[derive(Debug)]
 pub(super) struct Filters {
-    /// For each cell, a bit for each shard that ever had a watched key there. Bits are not cleared,
-    /// so these words are seldom written. An event reads the counts of these shards only.
-    used: Box<[AtomicU64]>,
     /// For each cell, the counts of all shards.
     lines: Box<[Line]>,
-    /// Words, and lines, of each cell.
-    words: usize,
+    /// Lines of each cell.
     lines_of_cell: usize,
 }
 
 impl Filters {
     #[inline]
     pub(super) fn new(shards: usize) -> Self {
-        let (words, lines_of_cell) = (shards.div_ceil(WORD), shards.div_ceil(LINE));
-        let used = (0..CELLS * words).map(|_| AtomicU64::new(0)).collect();
+        let lines_of_cell = shards.div_ceil(LINE);
         let lines = (0..CELLS * lines_of_cell).map(|_| Line::default()).collect();
-        Self { used, lines, words, lines_of_cell }
+        Self { lines, lines_of_cell }
     }
 
     /// Returns the shards that may have a watcher of a key. The caller has executed a fence.
     #[inline]
-    pub(super) fn shards(&self, hash: u64) -> ShardsOfKey<'_> {
-        ShardsOfKey { filters: self, cell: cell(hash), word: 0, left: 0 }
+    pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
+        let lines = &self.lines[cell(hash) * self.lines_of_cell..][..self.lines_of_cell];
+        let load = |count: &AtomicU32| count.load(Ordering::Relaxed);
+        // Most lines have no watcher, which shows without a branch for each count.
+        let has_some = move |line: &Line| line.0.iter().fold(0, |all, count| all | load(count)) > 0;
+        lines.iter().zip(0..).filter(move |(line, _)| has_some(line)).flat_map(
+            move |(line, index)| {
+                let counts = line.0.iter().zip(index * LINE..);
+                counts.filter(move |(count, _)| load(count) > 0).map(|(_, shard)| shard)
+            },
+        )
     }
 
     /// Returns whether a shard may have a watcher of a key. The caller has executed a
     /// fence.
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
-        self.count(cell(hash), shard).load(Ordering::Relaxed) > USED
+        self.count(cell(hash), shard).load(Ordering::Relaxed) > 0
     }
 
     #[inline]
     fn count(&self, cell: usize, shard: usize) -> &AtomicU32 {
         &self.lines[cell * self.lines_of_cell + shard / LINE].0[shard % LINE]
-    }
-
-    /// Returns the word of a cell that has the bit of a shard.
-    fn word(&self, cell: usize, shard: usize) -> &AtomicU64 {
-        &self.used[cell * self.words + shard / WORD]
-    }
-}
-
-/// The shards that may have a watcher of a key.
-pub(super) struct ShardsOfKey<'a> {
-    filters: &'a Filters,
-    cell: usize,
-    /// The number of words that were read.
-    word: usize,
-    /// The shards of the last one that were not visited.
-    left: u64,
-}
-
-impl Iterator for ShardsOfKey<'_> {
-    type Item = usize;
-
-    #[inline]
-    fn next(&mut self) -> Option<usize> {
-        let Self { filters, cell, word, left } = self;
-        loop {
-            while *left != 0 {
-                let shard = (*word - 1) * WORD + left.trailing_zeros() as usize;
-                *left &= *left - 1;
-                if filters.count(*cell, shard).load(Ordering::Relaxed) > USED {
-                    return Some(shard);
-                }
-            }
-            if *word == filters.words {
-                return None;
-            }
-            *left = filters.used[*cell * filters.words + *word].load(Ordering::Relaxed);
-            *word += 1;
-        }
     }
 }
 
@@ -316,30 +276,18 @@ impl Filter {
     #[inline]
     pub(super) fn add(&self, hash: u64) {
         let count = self.filters.count(cell(hash), self.shard);
-        let mut before = count.load(Ordering::Relaxed);
-        if before == 0 {
-            before = self.begin_to_use(cell(hash));
-        }
-        count.store(before + 1, Ordering::Relaxed);
-    }
-
-    /// Lets events read the count of a cell. Returns the count.
-    #[cold]
-    fn begin_to_use(&self, cell: usize) -> u32 {
-        let bit = 1 << (self.shard % WORD);
-        self.filters.word(cell, self.shard).fetch_or(bit, Ordering::Relaxed);
-        USED
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     #[inline]
     pub(super) fn remove(&self, hash: u64) {
         let count = self.filters.count(cell(hash), self.shard);
         let before = count.load(Ordering::Relaxed);
-        debug_assert!(before > USED, "hash {hash:x} was removed twice");
+        debug_assert_ne!(before, 0, "hash {hash:x} was removed twice");
         count.store(before - 1, Ordering::Relaxed);
     }
 
-    /// Checks that each key is counted once, and that events read the counts that are not zero.
+    /// Checks that each key is counted once.
     ///
     /// # Panics
     ///
@@ -349,10 +297,7 @@ impl Filter {
         hashes.for_each(|hash| keys[cell(hash)] += 1);
         for (cell, keys) in keys.into_iter().enumerate() {
             let count = self.filters.count(cell, self.shard).load(Ordering::Relaxed);
-            assert_eq!(count & !USED, keys, "the count of cell {cell} is wrong");
-            let word = self.filters.word(cell, self.shard).load(Ordering::Relaxed);
-            let is_used = word >> (self.shard % WORD) & 1 == 1;
-            assert_eq!(is_used, count & USED > 0, "events pass over the {count} keys of {cell}");
+            assert_eq!(count, keys, "the count of cell {cell} is wrong");
         }
     }
 }

@@ -1,12 +1,7 @@
 //! The conditions of an operation: those that a caller gives, and the rule that decides whether
 //! they hold.
 
-use std::{
-    boxed::Box,
-    collections::{HashMap, hash_map::Entry},
-};
-
-use foldhash::fast::FixedState;
+use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 /// A condition of an operation that waits.
@@ -98,9 +93,8 @@ pub(crate) struct Conditions<K> {
     pub(super) events: SmallVec<[(u64, Option<K>); 4]>,
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
-    /// The position of each hash in `events`, once there are many.
-    #[expect(clippy::box_collection, reason = "most operations have none, and a map is large")]
-    positions: Option<Box<HashMap<u64, usize, FixedState>>>,
+    /// The positions of `events` by hash, once there are many.
+    positions: HashTable<usize>,
     /// Whether some were left out, because there are more than `max_keys`.
     pub(super) is_too_large: bool,
     /// Whether the check of the operation decides, even if some conditions were left out.
@@ -126,7 +120,7 @@ impl<K: Eq> Conditions<K> {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
             rule: Rule { is_all: false, check: Check::Always, missing: 0 },
-            positions: None,
+            positions: HashTable::new(),
             is_too_large: false,
             is_plain: true,
         }
@@ -186,24 +180,14 @@ impl<K: Eq> Conditions<K> {
         }
     }
 
-    /// Returns whether `is_it` is true of one of many events. If there is none, the caller adds it
-    /// unless there are too many.
+    /// Returns whether `is_it` is true of one of many events with this hash.
     #[cold]
     fn is_among_many(&mut self, hash: u64, is_it: impl Fn(&(u64, Option<K>)) -> bool) -> bool {
-        let positions = self.positions.get_or_insert_with(|| {
-            let hashes = self.events.iter().map(|(hash, _)| *hash);
-            Box::new(hashes.zip(0..).collect())
-        });
-        match positions.entry(hash) {
-            Entry::Vacant(entry) => {
-                entry.insert(self.events.len());
-                false
-            }
-            // Keys that share a hash are rare, so they are compared one by one.
-            Entry::Occupied(entry) => {
-                is_it(&self.events[*entry.get()]) || self.events.iter().any(is_it)
-            }
+        let Self { events, positions, .. } = self;
+        for index in positions.len()..events.len() {
+            positions.insert_unique(events[index].0, index, |index| events[*index].0);
         }
+        positions.find(hash, |index| is_it(&events[*index])).is_some()
     }
 
     /// Returns the hashes of the keys, one for each watcher that is on no list yet.

@@ -116,7 +116,10 @@ DECLARE
     first bigint;
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
-        TRUNCATE {schema}.counts;
+        -- If the statement has emptied both tables, another TRUNCATE would be an error.
+        IF pg_relation_size('{schema}.counts') > 0 THEN
+            TRUNCATE {schema}.counts;
+        END IF;
         RETURN NULL;
     ELSIF TG_OP = 'UPDATE' THEN
         more_dead := CASE NEW.state WHEN 3 THEN 1 ELSE -1 END;

@@ -170,7 +170,7 @@ pub(super) const AFTER_CLAIM: &str = "
 pub(super) const LOCK_KEYS: &str = "
     SELECT id FROM (
         SELECT t.id, pg_try_advisory_xact_lock(
-            hashtextextended('{schema} ' || t.queue || ' ' || t.key, 0)) AS is_locked
+            hashtextextended(t.key, hashtextextended(t.queue, t.tableoid::bigint))) AS is_locked
         FROM unnest($1::text[]) AS old (id) JOIN {schema}.timeouts t ON t.id = old.id
         WHERE t.key IS NOT NULL
     ) keys WHERE NOT is_locked";

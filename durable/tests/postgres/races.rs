@@ -207,6 +207,34 @@ fn a_begin_makes_no_key_of_another_schema_busy() {
     assert_eq!(begun, [Begun::Begun]);
 }
 
+/// Two processes begin deliveries of two queues. Each queue and its key make the same text.
+#[test]
+fn a_begin_makes_no_key_of_another_queue_busy() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    let stores = [(store, "a", "", "b c"), (connect(&server), "b", " b", "c")];
+    let begins = stores.map(|(store, id, queue, key)| {
+        let queue = Name::new(queue).expect("valid");
+        let new = NewTimeout::new(id, now, b"").and_then(|new| new.key(key)).expect("valid");
+        let new = new.queue(queue.as_str()).expect("valid");
+        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
+        let worker = store.enter(now, LONG, None).block_on().expect("enter");
+        let mut request = ClaimRequest::new(now, now.saturating_add(SECOND));
+        request.queue = queue;
+        let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
+        let claim = batch.records[0].claim();
+        move || store.begin(now, &[claim], NonZeroUsize::new(1)).block_on().expect("begin")
+    });
+    client.batch_execute(STALL).expect("stall");
+    thread::scope(|scope| {
+        let begins = begins.map(|begin| scope.spawn(begin));
+        until(|| client.query_one(STALLED, &[]).expect("count").get::<_, i64>(0) == 2);
+        client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
+        for begin in begins {
+            assert_eq!(begin.join().expect("no panic"), [Begun::Begun]);
+        }
+    });
+}
+
 /// The server runs the statement that begins a delivery when SQL of the user changes its payload.
 #[test]
 fn a_delivery_whose_payload_changes_meanwhile_begins_then_or_at_the_next_try() {

@@ -35,12 +35,12 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
             let (change, answer) = reschedule(old, *due, token);
             (change, Answer::Rescheduled(answer))
         }
-        Command::Requeue(_, due) => match old.filter(is_requeued) {
-            None => (Change::Nothing, Answer::Requeued(false)),
-            Some(old) => {
+        Command::Requeue(_, due) => match old {
+            Some(old) if old.state == State::Dead && !is_moved(&old) => {
                 let record = Record { attempt: 0, next: *due, ..pending(old, token) };
                 (Change::Put(record), Answer::Requeued(true))
             }
+            _ => (Change::Nothing, Answer::Requeued(false)),
         },
         Command::Settle(claim, settlement) => {
             let held = |old: &Record| {
@@ -52,10 +52,6 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
             }
         }
     }
-}
-
-fn is_requeued(old: &Record) -> bool {
-    old.state == State::Dead && !is_moved(old)
 }
 
 fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Scheduled) {

@@ -110,7 +110,7 @@ pub(super) struct Connections {
     /// Opens connections of the store's own.
     own: Option<Opener>,
     /// How long a call waits for each answer, and a quick one.
-    limits: Mutex<(Duration, Duration)>,
+    pub(super) limits: Mutex<(Duration, Duration)>,
     /// Keeps the connection that listens.
     listening: Mutex<Option<oneshot::Sender<()>>>,
     pub(super) schema: String,
@@ -382,10 +382,6 @@ impl Connections {
         if is_quick { limit.min(quick) } else { limit }
     }
 
-    pub(super) fn set_limit(&self, limit: Duration) {
-        self.limits.lock().0 = limit;
-    }
-
     /// Has quick calls leave a worker enough time to renew its lease.
     pub(super) fn leave_time_for(&self, lease: Duration) {
         let quick = &mut self.limits.lock().1;
@@ -616,7 +612,11 @@ impl Session {
             self.connections.pool.retain(|_, _| false);
         }
         let is_lost = are_stale || error.as_db_error().is_none() || self.client().is_closed();
-        if !is_lost && is_conflict(&error) && self.tries < TRIES {
+        let is_conflict = matches!(
+            error.code(),
+            Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE)
+        );
+        if !is_lost && is_conflict && self.tries < TRIES {
             return ControlFlow::Continue(self);
         }
         if !is_lost {
@@ -743,13 +743,6 @@ fn bound_waits(config: &mut Config) {
     if config.get_keepalives_retries().is_none() {
         config.keepalives_retries(3);
     }
-}
-
-fn is_conflict(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE)
-    )
 }
 
 pub(super) fn unavailable(error: Error) -> StoreError {

@@ -311,7 +311,7 @@ impl PostgresStore {
     /// Sets how long calls wait for each answer of the server, for tests.
     #[doc(hidden)]
     pub fn answer_within(&self, limit: Duration) {
-        self.shared.connections.set_limit(limit);
+        self.shared.connections.limits.lock().0 = limit;
     }
 
     async fn of(connections: &Arc<Connections>) -> StoreResult<Self> {

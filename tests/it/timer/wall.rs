@@ -1,15 +1,13 @@
 //! Deadlines by the wall clock, and notices of its steps.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
+    collections::BTreeSet,
     panic::catch_unwind,
     sync::mpsc,
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, ManualClock, Timer};
-use fastrand::Rng;
+use delaywheel::{Clock, Timer};
 
 use super::support::{GENEROUS, HOUR, Log, MS, Set, manual};
 
@@ -81,50 +79,6 @@ fn a_step_to_a_time_makes_it_run_within_a_tick_and_a_time_that_has_passed_runs_a
         timer.schedule_at_time(noon + MS / 4, log.note("passed")).unwrap();
         clock.set_system_time(noon);
         assert_eq!(log.take(), ["passed"], "a later step does not move it");
-    }
-}
-
-#[test]
-fn times_run_as_a_map_of_them_tells_however_the_wall_clock_steps() {
-    for seed in 0..300 {
-        let mut rng = Rng::with_seed(seed);
-        let (clock, (ran, runs)) = (ManualClock::new(), mpsc::channel());
-        let timer = Timer::builder().clock(clock.clone());
-        let timer = timer.build_with(move |id| ran.send(id).unwrap()).unwrap();
-        let mut pending = BTreeMap::new();
-        for id in 0..50 {
-            let micros = [1000, rng.u64(..1000), rng.u64(..100_000)][rng.usize(..3)];
-            let (wall, span) = (clock.system_time(), Duration::from_micros(micros));
-            let time = if rng.bool() { wall + span } else { wall - span };
-            let other = pending.keys().nth(rng.usize(..9)).copied();
-            match (rng.u8(..8), other) {
-                (0, _) => clock.advance(span),
-                (1 | 2, _) => clock.set_system_time(time),
-                (3, Some(other)) => {
-                    let (key, _, _) = pending.remove(&other).unwrap();
-                    assert_eq!(timer.cancel(key), Some(other), "{seed}");
-                }
-                (4, Some(other)) => {
-                    let (key, due, is_new) = pending.get_mut(&other).unwrap();
-                    assert!(timer.reset_at_time(*key, time), "{seed}");
-                    (*due, *is_new) = (time, true);
-                }
-                _ => {
-                    let key = timer.schedule_at_time(time, id).unwrap();
-                    pending.insert(id, (key, time, true));
-                }
-            }
-            clock.advance(Duration::ZERO);
-            let wall = clock.system_time();
-            for id in runs.try_iter() {
-                let (_, time, _) = pending.remove(&id).expect("it runs once");
-                assert!(time <= wall, "{seed}: {id} is early");
-            }
-            for (id, (_, time, is_new)) in &mut pending {
-                let latest = *time + if mem::take(is_new) { Duration::ZERO } else { 2 * MS };
-                assert!(wall < latest, "{seed}: {id} is late");
-            }
-        }
     }
 }
 

@@ -184,6 +184,23 @@ fn a_sleep_until_a_time_that_has_come_is_over_though_the_clock_is_set_back_befor
 }
 
 #[test]
+fn a_sleep_until_a_time_is_over_a_tick_after_the_clock_was_set_to_it() {
+    let (timer, clock) = timer();
+    let (now, half) = (clock.system_time(), Duration::from_micros(500));
+    clock.advance(half);
+    let mut sleep = timer.sleep_until_time(now);
+    clock.set_system_time(now - SECOND);
+    assert!(poll(&mut sleep).is_pending(), "its time had come, but no poll has seen that");
+    clock.set_system_time(now);
+    clock.set_system_time(now - SECOND);
+    assert!(poll(&mut sleep).is_pending(), "a tick has not passed");
+    clock.set_system_time(now);
+    clock.advance(half);
+    clock.set_system_time(now - SECOND);
+    assert!(poll(&mut sleep).is_ready());
+}
+
+#[test]
 fn if_the_clock_steps_back_what_a_sleep_or_its_timer_has_seen_counts_for_both() {
     let clock = Set::quiet();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");

@@ -24,9 +24,9 @@ use crate::timer::{
 /// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time).
 ///
 /// It is [`Unpin`]. Unlike that of a [`Sleep`](crate::future::Sleep), each pending poll clones the
-/// waker and takes a lock. If the wall clock is set to the time and back before the task polls, the
-/// sleep is over. A poll after its end is ready again, unless the wall clock was set back before
-/// the time.
+/// waker and takes a lock. If the wall clock is set to the time, and a tick later back before the
+/// task polls, the sleep is over. A poll after its end is ready again, unless the wall clock was
+/// set back before the time.
 ///
 /// # Examples
 ///

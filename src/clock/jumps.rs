@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics if nobody receives.
+    /// A listener that panics if the test has dropped the receiver.
     struct Sender(mpsc::Sender<()>);
 
     impl StepListener for Sender {

@@ -452,7 +452,8 @@ mod tests {
         let put = |shard, hour: u64| {
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * hour);
             let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 0);
-            let put = timer.shared().shards.put_at_time(shard, time, insert);
+            let shards = &timer.shared().shards;
+            let put = shards.put_at_time(shard, shards.clock.read().now, time, insert);
             assert!(put.is_ok());
         };
         put(0, 1);
@@ -501,7 +502,7 @@ mod tests {
         let shards = &timer.shared().shards;
         let time = wall.system_time() + Duration::from_millis(10);
         let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 1);
-        assert!(shards.put_at_time(0, time, insert).is_ok());
+        assert!(shards.put_at_time(0, shards.clock.read().now, time, insert).is_ok());
         let due = shards.clock.read().now;
         let mut shard = shards.lock(0);
         shard.insert(due, due, 0).expect("the timer runs");

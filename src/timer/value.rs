@@ -154,7 +154,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         let read = shards.clock.read();
         let value = self.shared().ensure_started(value)?;
         let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, value);
-        let inserted = shards.put_at_time(shards.current(), time.into(), insert);
+        let inserted = shards.put_at_time(shards.current(), read.now, time.into(), insert);
         self.shared().help_if_late(read);
         inserted
     }

@@ -50,7 +50,7 @@ type Timeouts = Shards<TimingWheel<u32>>;
 fn schedule(shards: &Arc<Timeouts>) {
     let time = UNIX_EPOCH + HOUR + Duration::from_millis(1);
     let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 1);
-    assert!(shards.put_at_time(0, time, insert).is_ok());
+    assert!(shards.put_at_time(0, shards.clock.read().now, time, insert).is_ok());
 }
 
 /// Returns shards with one such timeout, which has its place already, and the stage of their clock:

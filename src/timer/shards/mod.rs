@@ -299,7 +299,8 @@ impl<S: ShardState> Shards<S> {
         let put = |shard: &mut ShardGuard<'_, S>, now, tick| {
             shard.reset(key, now, tick).then_some(key).ok_or(())
         };
-        shard < self.count() && self.put_at_time(shard, time, put).is_ok()
+        let now = self.clock.read().now;
+        shard < self.count() && self.put_at_time(shard, now, time, put).is_ok()
     }
 
     /// Lets `put` insert a timeout into a shard, or move one, by the present tick and that of a
@@ -307,10 +308,10 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn put_at_time<E>(
         self: &Arc<Self>,
         shard: usize,
+        now: Tick,
         time: SystemTime,
         put: impl FnOnce(&mut ShardGuard<'_, S>, Tick, Tick) -> Result<Key, E>,
     ) -> Result<TimeoutKey, E> {
-        let now = self.clock.read().now;
         if self.clock.source.system_time() >= time {
             // Due at once, whatever the wall clock shows from now on.
             let key = put(&mut self.lock(shard), now, now)?;

@@ -87,12 +87,12 @@ impl Future for TimeSleep {
             return Poll::Ready(Ok(()));
         }
         // Before the start: a clock that panics in this call ends no timer.
-        shards.clock.read();
+        let now = shards.clock.read().now;
         wakers.ensure_started(())?;
         // Cloning and dropping wakers is user code, so both happen without a lock.
         let mut waker = cx.waker().clone();
         let index = self.key.map_or_else(|| shards.current(), |key| key.shard);
-        let put = shards.put_at_time(index, self.time, |shard, now, tick| {
+        let put = shards.put_at_time(index, now, self.time, |shard, now, tick| {
             if let Some(TimeoutKey { key, .. }) = self.key {
                 mem::swap(shard.state_mut().get_mut(key).ok_or(None)?, &mut waker);
                 shard.reset(key, now, tick);

@@ -31,7 +31,7 @@
 //!
 //! let timer = Timer::builder()
 //!     .tick(Duration::from_micros(100)) // 1 ms by default
-//!     .shards(4) // wheels, each with its own lock; by default one for each core, at most 16
+//!     .shards(4) // wheels, each with its own lock; by default four for each core, at most 64
 //!     .max_pending(1_000_000) // above it, `ScheduleError` hands the callback back
 //!     .executor_threads(2) // named "requests-0" and "requests-1"
 //!     .name("requests")

@@ -17,9 +17,6 @@ use crate::timer::{TimerBuildError, TimerBuilder};
 /// `docs/decisions/0007-operations-live-with-their-thread.md`.
 const SHARDS_PER_THREAD: usize = 8;
 
-/// Upper limit of the default number of shards. An event reads a cache line for each 16 of them.
-const MAX_DEFAULT_SHARDS: usize = 64;
-
 /// Settings of a [`Purgatory`].
 ///
 /// # Examples
@@ -201,7 +198,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
         if self.max_keys == 0 {
             return Err(PurgatoryBuildError::NoKeys);
         }
-        let mut timer = self.timer.shards_per_thread(SHARDS_PER_THREAD, MAX_DEFAULT_SHARDS);
+        let mut timer = self.timer.shards_per_thread(SHARDS_PER_THREAD);
         let total = match self.max_delayed {
             Some(Limit { operations, overload: Overload::DisplaceOldest }) => Some(operations),
             Some(Limit { operations, .. }) => {

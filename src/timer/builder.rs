@@ -64,9 +64,14 @@ pub(super) enum Execution {
     Queue,
 }
 
-/// Upper limit of the default number of shards. The reaper checks each shard, and few programs run
-/// more threads at once.
-const MAX_DEFAULT_SHARDS: usize = 16;
+/// Shards by default, for each thread that the machine runs at once. Threads get their shards in
+/// turn. With only one shard for each running thread, two busy threads often have the same one.
+/// See `docs/decisions/0008-nothing-shared-between-threads-of-different-shards.md`.
+const SHARDS_PER_THREAD: usize = 4;
+
+/// Upper limit of the default number of shards. The reaper checks each shard, and an event of a
+/// purgatory reads a cache line for each 16 of them.
+const MAX_DEFAULT_SHARDS: usize = 64;
 
 impl TimerBuilder {
     /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails
@@ -92,9 +97,13 @@ impl TimerBuilder {
     /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to
     /// 65536.
     ///
-    /// Default: the number of threads that the machine runs at once, at most 16. A
-    /// [`DelayQueue`](crate::DelayQueue) has one by default, and a purgatory more: see
+    /// Default: four for each thread that the machine runs at once, at most 64. So threads that use
+    /// the timer at the same time seldom share a lock. A [`DelayQueue`](crate::DelayQueue) has one
+    /// by default, and a purgatory more: see
     /// [`PurgatoryBuilder::timer`](crate::PurgatoryBuilder::timer).
+    ///
+    /// A shard takes 1.3 KB before its first timeout, and in a [`Timer`] with the feature `future`
+    /// 3 KB. So a program with hundreds of timers may want few shards in each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
@@ -176,7 +185,7 @@ impl TimerBuilder {
     /// [`TimerBuildError`] if a setting is out of range.
     #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
-        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        let this = self.shards_per_thread(SHARDS_PER_THREAD);
         // What one part has seen of the time has passed for the other.
         let clock = TickClock::new(this.clock.clone(), this.tick);
         #[cfg(feature = "future")]
@@ -216,7 +225,7 @@ impl TimerBuilder {
         mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
         handle: impl Fn(S::Due) + Send + Sync + 'static,
     ) -> Result<Arc<SharedTimer<S>>, TimerBuildError> {
-        let this = self.shards_per_thread(1, MAX_DEFAULT_SHARDS);
+        let this = self.shards_per_thread(SHARDS_PER_THREAD);
         let max_pending = this.check()?;
         let backlog = |is_queue| Delivery::Backlog(Arc::new(Backlog::new(is_queue)));
         let (delivery, executors) = match this.execution.unwrap_or(Execution::Threads(1)) {
@@ -237,10 +246,10 @@ impl TimerBuilder {
     }
 
     /// Unless `shards` was called: makes `shards` for each thread that the machine runs at once, at
-    /// most `most`.
-    pub(crate) fn shards_per_thread(mut self, shards: usize, most: usize) -> Self {
+    /// most 64.
+    pub(crate) fn shards_per_thread(mut self, shards: usize) -> Self {
         let threads = || thread::available_parallelism().map_or(1, usize::from);
-        self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(most));
+        self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(MAX_DEFAULT_SHARDS));
         self
     }
 

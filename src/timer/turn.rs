@@ -40,6 +40,9 @@ fn steps_per_hold(lateness: Duration) -> u64 {
 /// Steps of a hold in which another thread helps a late reaper.
 const HELP_STEPS: u64 = 32;
 
+/// Ticks after which a late reaper does not wait for a processor, but for a callback that it runs.
+const MOST_LATE: u64 = 64;
+
 /// The time by which the reaper asks to wake before the end of a sleep, because the system wakes
 /// threads late.
 ///
@@ -197,8 +200,8 @@ impl<S: ShardState> SharedTimer<S> {
                 self.wake_receivers(&mut batch);
                 batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
-        } else {
-            self.shards.wakeup.expect_at(read.now);
+        } else if !is_due || read.now.saturating_since(self.shards.next_expiration()) > MOST_LATE {
+            self.shards.wakeup.excuse(read.now);
         }
         // The holder of a due shard, the executor or the reaper may wait for this processor.
         if is_due {
@@ -569,24 +572,25 @@ mod tests {
     }
 
     #[test]
-    fn an_inserter_makes_way_for_the_reaper_of_an_inline_timer_once_in_two_ticks() {
+    fn an_inserter_makes_way_for_a_late_reaper_but_once_a_tick_if_a_callback_may_block_it() {
         let clock = Set(std::time::Instant::now(), Arc::new(crate::sync::Mutex::default()));
         let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
         let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
         let inserted = timer.shared().shards.lock(0).insert(Tick::ZERO, Tick::new(1), 0);
         inserted.expect("the wheel has room");
-        *clock.1.lock() = Duration::from_millis(5);
         let (shared, wakeup) = (timer.shared(), &timer.shared().shards.wakeup);
-        let read = timer.shared().shards.clock.read();
-        let are_late = || [5, 6, 7].map(|tick| wakeup.is_late(Tick::new(tick)));
-        wakeup.expect_at(Tick::new(1));
+        let are_late_after_help = |now| {
+            *clock.1.lock() = Duration::from_millis(now);
+            wakeup.expect_at(Tick::new(1));
+            shared.help_if_late(timer.shared().shards.clock.read());
+            [now, now + 1].map(|tick| wakeup.is_late(Tick::new(tick)))
+        };
         shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
-        shared.help_if_late(read);
-        assert_eq!(are_late(), [true; 3], "a callback makes way for its own thread");
+        assert_eq!(are_late_after_help(65), [true; 2], "a callback makes way for its own thread");
         let other = std::thread::spawn(crate::sync::this_thread).join();
         shared.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
-        shared.help_if_late(read);
-        assert_eq!(are_late(), [false, false, true]);
+        assert_eq!(are_late_after_help(65), [true; 2]);
+        assert_eq!(are_late_after_help(66), [false, true]);
         assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");
     }
 

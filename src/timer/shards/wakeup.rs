@@ -64,8 +64,7 @@
 //! `late_from` is the tick after the one in which the next turn has to begin. The reaper stores it
 //! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. From that
 //! tick on, each inserter helps, until the reaper sleeps again. If it finds no due shard, or cannot
-//! help, it stores the tick after its own, so that threads look for due shards at most once in two
-//! ticks.
+//! help, it stores its own tick, so that threads look for due shards about once a tick.
 //!
 //! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
 //! while. If the stored tick is too late, no thread helps. If it is too early, a thread looks for
@@ -162,6 +161,11 @@ impl Wakeup {
     #[inline]
     pub(in crate::timer) fn is_late(&self, now: Tick) -> bool {
         self.late_from.load(Ordering::Relaxed) < now.get()
+    }
+
+    /// Lets no thread find the reaper late before the next tick.
+    pub(in crate::timer) fn excuse(&self, now: Tick) {
+        self.late_from.store(now.get(), Ordering::Relaxed);
     }
 
     /// Sets the tick at which the reaper has to begin a turn.

@@ -6,13 +6,15 @@
 //!
 #![doc = include_str!("../docs/figures/wheel.svg")]
 //!
-//! - The highest digit in which a deadline differs from the present gives level and bucket. So an
-//!   insert costs the same for each deadline.
-//! - A queue has the first non-empty bucket of each level. The reaper sleeps until the earliest of
-//!   them is due. It never visits empty buckets.
-//! - Up to 16 timeouts of a bucket expire from where they are, even a year ahead. A crowded bucket
-//!   is due at the start of its range, and its timeouts *cascade* to finer levels. On level 1, the
-//!   wheel lists them by tick instead.
+//! - The wheel reads ticks as numbers in base 8, or 256 in a timer. The highest digit in which a
+//!   deadline differs from the present gives level and bucket. So an insert costs the same for each
+//!   deadline.
+//! - A queue holds the first non-empty bucket of each level. The reaper sleeps until the earliest
+//!   of these buckets is due. It never visits empty buckets.
+//! - Timeouts in a bucket of at most 16 expire directly from this bucket, even after a year. A
+//!   bucket with more timeouts is *crowded*: it is due at the start of its range, and its timeouts
+//!   *cascade* to finer levels. The wheel lists the timeouts of a crowded bucket of level 1 by tick
+//!   instead.
 //!
 //! In the repository, `cargo run --release --example wheel_in_motion` makes this picture, and
 //! prints its steps as text.
@@ -23,7 +25,7 @@
 //! run callbacks. The default is one executor thread. Callbacks may also run on the reaper itself
 //! or on a pool of yours. With dozens of timers or purgatories, let one [`Reaper`](crate::Reaper)
 //! serve them all. The sleeps of a timer have a reaper thread of their own, which starts with the
-//! first of them.
+//! first sleep.
 //!
 //! ```
 //! use std::{sync::LazyLock, thread, time::Duration};
@@ -120,8 +122,8 @@
 //!
 //! # Async programs
 //!
-//! With the feature `future`, tasks sleep and limit other futures. Each connection has one sleep,
-//! and a message moves its deadline:
+//! With the feature `future`, tasks can sleep, and limit the time of other futures. In this server,
+//! each connection has one sleep, and each message moves the deadline of that sleep:
 //!
 //! ```ignore
 //! use std::{io, time::Duration};
@@ -152,7 +154,7 @@
 //! The whole program is `examples/async_server.rs` of the repository.
 //!
 //! A request that passes through several servers has one [`Deadline`](crate::time::Deadline). Each
-//! server reads it from a header, and sends the remaining time to the next server:
+//! server reads the time limit from a header, and sends the remaining time to the next server:
 //!
 //! ```
 //! # #[cfg(feature = "future")] {
@@ -232,17 +234,18 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Several threads share one behind a `Mutex`. With the feature `future`, a task waits for the next
-//! entry: `map.next().await`.
+//! Several threads can share a `DelayMap` behind a `Mutex`. With the feature `future`, a task waits
+//! for the next due entry: `map.next().await`.
 //!
-//! With a [`ValueTimer`](crate::ValueTimer) and a map of your own, store a version in the entry and
-//! in the value. The handler of `(key, version)` then keeps an entry with a newer version.
+//! A [`ValueTimer`](crate::ValueTimer) can also expire the entries of a map of your own. Store a
+//! version in each entry, and schedule `(key, version)` as the value. The handler then removes the
+//! entry, unless the map has a newer version.
 //!
 //! # Errors
 //!
 //! Every error works with `?` into `io::Error`, `anyhow::Error` and `Box<dyn Error + Send + Sync>`,
-//! even if the refused value is not `Sync`. `kind` tells the reason, and `into_value` returns the
-//! refused value.
+//! even if the refused value is not `Sync`. `kind` returns the reason, and `into_value` the refused
+//! value.
 //!
 //! ```
 //! use std::{io, time::Duration};
@@ -316,7 +319,7 @@
 //!
 //! # Retry with backoff
 //!
-//! A [`Deadline`](crate::time::Deadline) limits all attempts together. The delay between them
+//! A [`Deadline`](crate::time::Deadline) limits all attempts together. The delay between attempts
 //! doubles. With the feature `future`:
 //!
 //! ```
@@ -388,15 +391,15 @@
 //!
 //! # Long polls
 //!
-//! [`Purgatory`](crate::Purgatory) holds requests until an event or a timeout. Its example shows a
-//! fetch.
+//! [`Purgatory`](crate::Purgatory) holds requests until an event or a timeout. The example of this
+//! type shows a fetch.
 //!
-//! - `complete` receives the operation by value. Read the state again there, and answer for every
+//! - `complete` receives the operation by value. Let it read the state again, and answer for every
 //!   [`Completion`](crate::Completion): a fetch that expired returns the records that exist.
 //! - `complete` runs on the thread that announced the event or, after an expiration, where
 //!   callbacks of the timer run. Let it pass long work to another thread.
-//! - Change the state, release its lock, and then call `check_and_complete`. That call runs
-//!   `try_complete`, which takes the lock again.
+//! - To announce an event, change the state, release its lock, and then call `check_and_complete`.
+//!   This call runs `try_complete`, which takes the lock of the state again.
 //! - If an operation holds an `Arc` of the struct that owns the purgatory, both live until the
 //!   operation ends. Give the operation only the state that it reads.
 //!
@@ -417,9 +420,10 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! A test calls [`ManualClock::jump`](crate::ManualClock::jump), which has an example.
+//! A test simulates a suspension with [`ManualClock::jump`](crate::ManualClock::jump), which has an
+//! example.
 //!
-//! For a time of day, schedule by the wall clock. If that clock is set, the timer follows it. A
+//! For a time of day, schedule by the wall clock. If the wall clock is set, the timer follows it. A
 //! crate such as `jiff` computes the next time in a time zone, as a type that converts into
 //! `SystemTime`. In this example, each day has 24 hours:
 //!
@@ -459,14 +463,14 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! After a step over several days, each missed day runs. To skip them, compute the next time from
-//! the later of `time` and the wall clock.
+//! After a step of the wall clock over several days, the callback runs once for each missed day. To
+//! skip missed days, compute the next time from the later of `time` and the wall clock.
 //!
 //! # Test in virtual time
 //!
 //! Pass the timer to the code under test. The test builds the timer on a
-//! [`ManualClock`](crate::ManualClock), of which clones show the same time. The
-//! [retry](#retry-with-backoff) above has a test of a task.
+//! [`ManualClock`](crate::ManualClock), whose clones show the same time. The section on
+//! [retries](#retry-with-backoff) tests a task.
 //!
 //! ```
 //! use std::{sync::{Arc, atomic::{AtomicBool, Ordering}}, time::Duration};
@@ -518,8 +522,8 @@
 //!
 //! # A wheel without a timer
 //!
-//! [`TimingWheel`](crate::wheel::TimingWheel) reads no clock and starts no thread. Its owner passes
-//! the time in, and asks for the next expiration. It needs no `std`: with
+//! [`TimingWheel`](crate::wheel::TimingWheel) reads no clock and starts no thread. The owner passes
+//! the time to the wheel, and asks it for the next expiration. The wheel needs no `std`: with
 //! `default-features = false`, the crate builds on `core` and `alloc`.
 //!
 //! ```
@@ -540,8 +544,8 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The owner decides how long a tick is. [`Ticks`](crate::Ticks) rounds so that nothing is early:
-//! *now* down, deadlines up, and waits up.
+//! The owner decides how long a tick is. [`Ticks`](crate::Ticks) rounds so that no timeout is
+//! early: it rounds *now* down, and deadlines and waits up.
 //!
 //! ```
 //! use core::time::Duration;
@@ -563,7 +567,7 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! A limit on the pending timeouts:
+//! `max_pending` limits the pending timeouts:
 //!
 //! ```
 //! use delaywheel::{Tick, wheel::WheelBuilder};
@@ -616,8 +620,8 @@
 //! ```
 //!
 //! `mio::Poll::poll` takes this timeout as it is. If a poll takes whole milliseconds, as
-//! `epoll_wait` does, pass `timeout.as_nanos().div_ceil(1_000_000)`, at most `i32::MAX`. Rounded
-//! down, the loop would spin during the last millisecond.
+//! `epoll_wait` does, pass `timeout.as_nanos().div_ceil(1_000_000)`, at most `i32::MAX`. With a
+//! timeout that is rounded down, the loop would spin during the last millisecond.
 //!
 //! # When another crate is the better choice
 //!

@@ -42,20 +42,21 @@
 //! | a time of day | [`Timer::schedule_at_time`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
-//! The module [`guide`] has recipes, and the module [`contract`] the guarantees. The root has the
-//! types of timers, clocks and the purgatory. A bare wheel and its parts are in [`wheel`], and
-//! futures in [`future`].
+//! The module [`guide`] has recipes, and the module [`contract`] the guarantees. The crate root
+//! exports the types of timers, clocks and the purgatory. A bare wheel and its parts are in
+//! [`wheel`], and futures in [`future`].
 //!
 //! # Features
 //!
-//! - `std` (default): timers, clocks and the purgatory. Without it, [`wheel`] and the types of
-//!   ticks build on `core` and `alloc`.
+//! - `std` (default): timers, clocks and the purgatory. Without this feature, [`wheel`] and the
+//!   types of ticks build on `core` and `alloc`.
 //! - `future`: sleeps, timeouts, intervals, streams and purgatory waits for async programs.
 //! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
 //!   are late.
 //!
 //! The packages `delaywheel-fastimer`, `delaywheel-hyper`, `delaywheel-metrics`, `delaywheel-quinn`
-//! and `delaywheel-tower` connect timers to the crates of these names.
+//! and `delaywheel-tower` connect timers to the crates `fastimer`, `hyper`, `metrics`, `quinn` and
+//! `tower`.
 //!
 #![cfg_attr(
     not(feature = "future"),
@@ -81,7 +82,7 @@ extern crate std;
 
 #[cfg(feature = "std")]
 mod clock;
-/// What the crate promises, and the tests that show it.
+/// Guarantees of the crate, and the tests that check them.
 #[doc = include_str!("../docs/contract.md")]
 pub mod contract {}
 mod error;
@@ -106,7 +107,8 @@ mod timer;
 mod waker;
 pub mod wheel;
 
-// Last, so that the pages of `Timer`, `DelayMap` and `Purgatory` begin with their own methods.
+// This module comes last, so that the rustdoc pages of `Timer`, `DelayMap` and `Purgatory` begin
+// with their own methods.
 #[cfg(feature = "future")]
 pub mod future;
 

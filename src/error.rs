@@ -1,16 +1,17 @@
 //! Errors of the wheel, and the cell in which every error of the crate keeps a refused value.
 //!
-//! `?` into common error types requires `Send + Sync + 'static`. A refused value often is not
-//! `Sync`, such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`], which gives no
-//! access through a shared reference. So these errors have no `PartialEq`: compare their kinds.
+//! `?` into common error types requires that an error is `Send + Sync + 'static`. A refused value,
+//! such as a boxed `FnOnce`, often is not `Sync`. So errors keep the value in an [`Exclusive`],
+//! which gives no access through a shared reference. This is also why such errors have no
+//! `PartialEq`: compare their kinds.
 
 use core::{error::Error, fmt};
 
 /// Error of [`TimingWheel::insert`](crate::wheel::TimingWheel::insert): the wheel is full. Holds
 /// the refused value.
 ///
-/// It is `Send` and `Sync` if the value is `Send`. Without the feature `std` it is `Sync` only if
-/// the value is `Sync` as well.
+/// The error is `Send` and `Sync` if the value is `Send`. Without the feature `std`, it is `Sync`
+/// only if the value is `Sync` as well.
 ///
 /// # Examples
 ///
@@ -53,7 +54,7 @@ impl<T> fmt::Display for InsertError<T> {
 
 impl<T> Error for InsertError<T> {}
 
-/// A full wheel is [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded).
+/// The kind is [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded).
 #[cfg(feature = "std")]
 impl<T: Send + 'static> From<InsertError<T>> for std::io::Error {
     fn from(error: InsertError<T>) -> Self {
@@ -102,11 +103,12 @@ impl From<BuildError> for std::io::Error {
     }
 }
 
-/// A value that can only be taken out: with `std`, it is `Sync` whenever the value is `Send`.
+/// A cell from which its value can only be taken. With `std`, the cell is `Sync` if the value is
+/// `Send`.
 ///
-/// No thread ever locks the mutex. It serves here because it is `Sync` for every value that is
-/// `Send`. Another type with this property would need `unsafe` code. `core` has none, so without
-/// `std` the cell is `Sync` only if the value is.
+/// No thread ever locks the mutex. The cell has one because a `Mutex` is `Sync` for every value
+/// that is `Send`. A type of our own with this property would need `unsafe` code. `core` has no
+/// such type, so without `std` the cell is `Sync` only if the value is.
 pub(crate) struct Exclusive<T> {
     #[cfg(feature = "std")]
     value: std::sync::Mutex<T>,
@@ -130,7 +132,7 @@ impl<T> Exclusive<T> {
     }
 }
 
-/// The compiler rejects this if a public error of this file cannot be used with `?`.
+/// The compiler rejects this constant if a public error of this file cannot be used with `?`.
 #[cfg(feature = "std")]
 const _: () = {
     const fn is_error<E: Error + Send + Sync + 'static>() {}

@@ -16,8 +16,9 @@ const LEN: usize = SUB_BUCKETS * 64;
 
 /// A distribution of durations: the lateness of timeouts, or how long operations waited.
 ///
-/// A duration is counted in a bucket whose width is at most an eighth of the duration. Memory is 4
-/// KiB from the first duration on, and does not grow. Durations over 584 years count as 584 years.
+/// A duration is counted in a bucket whose width is at most an eighth of the duration. A histogram
+/// takes 4 KiB from the first duration on, and does not grow. Durations over 584 years count as 584
+/// years.
 ///
 /// # Examples
 ///
@@ -71,10 +72,11 @@ impl Histogram {
     }
 
     /// Returns the durations that were recorded since `earlier`, a former state of this histogram,
-    /// with their counts: one for each bucket, which is the longest duration that it holds.
+    /// with their counts. All durations of a bucket count as the longest one that the bucket can
+    /// hold, or as [`max`](Self::max) if that is less.
     ///
-    /// For programs that pass the distribution on to another system. Since [`Histogram::default`]
-    /// is empty, all durations were recorded since.
+    /// This is for programs that pass the distribution on to another system. To get all durations,
+    /// pass an empty histogram: [`Histogram::default`].
     ///
     /// # Examples
     ///

@@ -9,7 +9,7 @@ use std::{
 
 /// The payload of a panic of user code.
 ///
-/// The drop of the payload is user code as well. If it panics, the second payload is leaked.
+/// The drop of the payload is user code as well. If that drop panics, the second payload is leaked.
 pub(crate) struct Panic(Option<Box<dyn Any + Send>>);
 
 /// Runs user code, and catches its panic.

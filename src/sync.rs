@@ -1,8 +1,8 @@
 //! Locks, atomics and parking: the real ones, or those of the model checker under `cfg(loom)`.
 //!
-//! The protocols of the layers above use these types, so the checker sees every step of them. It
-//! sees none of what is set once, of a [`ManualClock`](crate::ManualClock), and of the notices of
-//! jumps.
+//! The protocols of the layers above use these types, so the model checker sees every step of these
+//! protocols. It does not see cells that are set once, the locks of a
+//! [`ManualClock`](crate::ManualClock), and the notices of jumps.
 
 use std::{boxed::Box, io, string::String, sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ pub(crate) use self::real::{
     this_thread, thread, unlock_fair,
 };
 
-/// Starts a thread. Not generic, because a program would compile a copy for each closure.
+/// Starts a thread. Takes a box, because a program would compile a copy for each closure.
 pub(crate) fn spawn(name: String, run: Box<dyn FnOnce() + Send>) -> io::Result<ThreadId> {
     thread::Builder::new().name(name).spawn(run).map(|handle| handle.thread().id())
 }
 
-/// Parks one thread, until another thread unparks it through a clone. A wake-up that comes earlier
-/// is kept.
+/// Parks one thread, until another thread unparks it through a clone. If the wake-up comes before
+/// the thread parks, the next park returns at once.
 #[derive(Debug, Clone)]
 pub(crate) struct Parker(Arc<Token>);
 
@@ -40,7 +40,7 @@ impl Parker {
         Self(Arc::default())
     }
 
-    /// Parks this thread for at most this time. It may return earlier without a wake-up.
+    /// Parks this thread for at most `timeout`. The call may return earlier without a wake-up.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
         let mut is_there = self.0.is_there.lock();
         if !*is_there {
@@ -74,7 +74,7 @@ mod real {
     pub(crate) struct Condvar(parking_lot::Condvar);
 
     impl Condvar {
-        /// Unlocks while it waits for a notification, at most for `timeout`.
+        /// Waits for a notification, at most for `timeout`. The mutex is unlocked meanwhile.
         pub(crate) fn wait_for<'a, T>(
             &self,
             mut guard: MutexGuard<'a, T>,
@@ -162,7 +162,7 @@ mod model {
         }
     }
 
-    /// Unlocks. No protocol depends on the thread that is next.
+    /// Unlocks. No protocol depends on which thread gets the lock next.
     pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
         drop(guard);
     }
@@ -171,14 +171,14 @@ mod model {
         thread::current().id()
     }
 
-    /// Runs a model in every interleaving, or in those with at most this number of preemptions, and
-    /// prints their number. `LOOM_MAX_PREEMPTIONS` can raise the bound.
+    /// Runs a model in every interleaving, or in those with at most `preemptions` preemptions, and
+    /// prints the number of runs. `LOOM_MAX_PREEMPTIONS` can raise the bound.
     #[cfg(test)]
     pub(crate) fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         let asked = builder.preemption_bound;
         builder.preemption_bound = preemptions.map(|least| asked.map_or(least, |n| n.max(least)));
-        // Without these limits, a search that returns is complete.
+        // Loom ends a search at these limits. Without them, a search that returns is complete.
         (builder.max_duration, builder.max_permutations) = (None, None);
         builder.max_branches = 10_000;
         let count = Arc::new(atomic::AtomicU64::new(0));

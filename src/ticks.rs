@@ -1,7 +1,7 @@
 //! The three rounding rules between the time of a clock and the ticks of a wheel.
 //!
-//! The present is rounded down to a tick, and a deadline up. So a timeout is never early, and late
-//! by less than a tick. The wait until a tick ends when the tick begins or later, so a loop that
+//! [`Ticks`] rounds the present down to a tick, and a deadline up. So a timeout is never early, and
+//! late by less than a tick. A wait for a tick never ends before the tick begins, so a loop that
 //! waits does not spin.
 
 use core::{fmt, num::NonZeroU64, time::Duration};
@@ -72,7 +72,7 @@ impl From<Nanos> for Duration {
 
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
-/// It is for programs that own a [`TimingWheel`](crate::wheel::TimingWheel) and read the clock
+/// This is for programs that own a [`TimingWheel`](crate::wheel::TimingWheel) and read the clock
 /// themselves. Times are durations since any fixed point, such as the start of the program or of
 /// the machine. Tick 0 begins at the *origin*. A time before the origin counts as the origin. A
 /// time 584 years (2^64 ns) or more after the origin never comes.
@@ -104,14 +104,14 @@ pub struct Ticks {
     origin: Duration,
     /// Nanoseconds in a tick.
     length: NonZeroU64,
-    /// `u64::MAX / length`. A multiplication by it takes a fraction of the time of a division.
+    /// `u64::MAX / length`. To multiply by this takes a fraction of the time of a division.
     reciprocal: u64,
 }
 
 impl Ticks {
     /// Makes ticks of length `tick`, the first of which begins at `origin`.
     ///
-    /// A tick has at least 1 ns. One of more than 584 years counts as 584 years.
+    /// A tick has at least 1 ns. A tick of more than 584 years counts as 584 years.
     ///
     /// # Panics
     ///
@@ -200,16 +200,16 @@ impl Ticks {
         }
     }
 
-    /// Returns the tick with the most trailing zero bits that begins in a span of time after the
-    /// origin, so that spans that overlap have few different ticks. If no tick begins there, the
-    /// next one.
+    /// Returns the tick with the most trailing zero bits that begins between `from` and `to`, so
+    /// that timeouts with overlapping spans often share a tick. If no tick begins there, returns
+    /// the next one.
     #[cfg(feature = "std")]
     pub(crate) fn roundest(&self, from: Nanos, to: Nanos) -> Tick {
         let (first, last) = (self.ceil(from).get(), self.floor(to).get());
         if last <= first {
             return Tick::new(first);
         }
-        // The highest bit that a tick before the span does not share with its end.
+        // The highest bit in which the tick before the span differs from the last tick of the span.
         let bit = (first.wrapping_sub(1) ^ last).ilog2();
         Tick::new(last >> bit << bit)
     }
@@ -226,7 +226,7 @@ impl Ticks {
         if time == Nanos::NEVER {
             return Tick::MAX;
         }
-        // The reciprocal is at least `2^64 / length - 1`, so this is right or one too small.
+        // The reciprocal is at least `2^64 / length - 1`, so `whole` is the quotient or one less.
         let whole = ((u128::from(time.get()) * u128::from(self.reciprocal)) >> 64) as u64;
         let (length, rest) = (self.length.get(), time.get() - whole * self.length.get());
         Tick::new(whole + u64::from(rest > 0) + u64::from(rest > length))
@@ -238,10 +238,10 @@ impl Ticks {
         Nanos(tick.get().saturating_mul(self.length.get()))
     }
 
-    /// Returns whether `time` lies in a tick that begins less than 2^64 ns after the origin.
+    /// Returns whether `time` lies in `tick`, which must begin less than 2^64 ns after the origin.
     ///
-    /// The last such tick may end later than that, so a wrapped difference would also find earlier
-    /// times in it.
+    /// The last such tick may end after these 2^64 ns, so a wrapped difference would also find
+    /// earlier times in it.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) const fn is_in(&self, Nanos(time): Nanos, tick: Tick) -> bool {

@@ -1,4 +1,4 @@
-//! Wakers behind a lock: a poll stores one, and another thread takes it to wake the task.
+//! Wakers behind a lock: a poll stores a waker, and another thread takes it to wake the task.
 //!
 //! Cloning and dropping a waker is user code, so neither happens under the lock.
 
@@ -9,20 +9,20 @@ use std::{
 
 use crate::{panics::catch, sync::Mutex};
 
-/// Wakes tasks. A waker that panics does not stop the others, and is not counted.
+/// Wakes tasks. A waker that panics does not stop the others, and its panic is not counted.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| drop(catch(|| waker.wake())));
 }
 
-/// Drops a holder of wakers, where a panic would lose the value that the poll returns.
+/// Drops a holder of wakers. A panic of the drop would lose the value that the poll returns.
 pub(crate) fn discard(holder: impl Sized) {
     drop(catch(|| drop(holder)));
 }
 
 /// Takes a value out of a state, or stores the waker in its slot, in one hold of the lock.
 ///
-/// `take` returns the value, or the slot for the waker if there is no value. It runs again if the
-/// waker must be cloned first.
+/// `take` returns the value, or the slot for the waker if there is no value. It runs again after
+/// the waker had to be cloned, without the lock.
 pub(crate) fn poll_or_store<S, R>(
     state: &Mutex<S>,
     waker: &Waker,

@@ -1,17 +1,17 @@
-//! A slab: values in numbered slots, named by keys that are never used again.
+//! A slab: values in numbered slots, named by keys that the slab never issues twice.
 //!
-//! Each slot has room for one number beside the value, the *tag*, in which the owner of the slab
-//! keeps a place in another structure.
+//! Each slot has room for one number beside the value, the *tag*. The owner of the slab stores
+//! there the position that the value has in another structure.
 //!
 //! Slots live in segments of a fixed length, so growth copies no value. Only the first segment
 //! starts small and grows by factors of four up to that length.
 //!
-//! After a burst, most slots are vacant, but nearly every segment has a value. A segment without
-//! values can be freed, and a sparse one with large values *packed*: they move into a short list. A
-//! bit for each slot of the segment shows whether its value is in the list, so the slot keeps its
-//! number and its key. [`Slab::shrink`] does this for all segments, and [`Slab::close_sparse`] for
-//! one from which a value was removed. A slab that grows restores these segments before it adds
-//! others.
+//! After a burst, most slots are vacant, but nearly every segment has a value. The slab frees a
+//! segment without values, and *packs* a sparse one with large values: these move into a short
+//! list. A bit for each slot of the segment shows whether its value is in the list, so the slot
+//! keeps its number and its key. [`Slab::shrink`] does this for all segments, and
+//! [`Slab::close_sparse`] for a segment from which a value was removed. A slab that grows reopens
+//! such segments before it adds new ones.
 //!
 //! A [`Key`] is the index of a slot and the generation of its value. Removing a value starts the
 //! next generation, so a key whose value was removed is dead for good. A slot that has used up its
@@ -31,7 +31,7 @@ use self::segments::{LAST, SEGMENT, Segment, Slot};
 ///
 /// A key is valid from `insert` until its timeout expires, is cancelled or is drained. After that
 /// it is dead: every method treats it as unknown, and the wheel does not use it for another
-/// timeout. It is eight bytes long, and so is `Option<Key>`.
+/// timeout. A key is eight bytes long, and so is `Option<Key>`.
 ///
 /// Do not pass a key to another wheel: there it may refer to an unrelated timeout. The wheel does
 /// not detect this, and does not panic.
@@ -85,23 +85,24 @@ impl fmt::Debug for Key {
 
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
-/// The most values, in quarters of the slots, with which [`Slab::shrink`] packs a segment.
+/// Greatest share of slots with values, in quarters, at which [`Slab::shrink`] packs a segment.
 const QUARTERS: usize = 3;
 
-/// The parts of a segment in which a share of its slots is given.
+/// Denominator of the shares of slots that [`Slab::is_sparse`] takes.
 const PARTS: usize = 512;
 
 /// Vacant slots of a slab that [`Slab::close_sparse`] keeps.
 #[cfg(any(feature = "std", test))]
 const SPARE: usize = 2 * SEGMENT;
 
-/// Slots of at most this many bytes are not packed: a wheel's records take as much.
+/// Slots of at most this many bytes are not packed: the records of a sparse wheel take as much
+/// memory, and packing does not free these.
 const UNPACKED: usize = 32;
 
 /// Slots of a new slab's first segment.
 const FIRST: usize = 1;
 
-/// No slot has this index or a greater one, so lists through slots can mark their ends.
+/// No slot has this index or a greater one, so it can mark the end of a list of slots.
 pub(crate) const END: u32 = u32::MAX << 20;
 
 /// Values in numbered slots.
@@ -109,18 +110,19 @@ pub(crate) const END: u32 = u32::MAX << 20;
 pub(crate) struct Slab<V> {
     /// The segments. Only the first may be shorter than `SEGMENT`.
     segments: Vec<Segment<V>>,
-    /// First segment of the list of those with vacant slots, or `LAST`. A segment that is closed
-    /// stays until the slab grows: the list has links in one direction.
+    /// First segment of the list of segments with vacant slots, or `LAST`. If such a segment is
+    /// closed, it stays in this list until the slab grows: the list has links in one direction
+    /// only.
     open: usize,
-    /// First segment of the list of other closed ones, or `LAST`.
+    /// First segment of the list of closed segments that are not in the list of `open`, or `LAST`.
     closed: usize,
     len: u32,
     /// Number of slots, without the vacant ones of closed segments.
     room: usize,
     /// Number of packed segments.
     packed: usize,
-    /// First generation of a new segment. It is above those of all dead keys of segments that have
-    /// gone.
+    /// First generation of a new segment. It is above the generations of all dead keys of removed
+    /// segments.
     first_generation: NonZeroU32,
 }
 
@@ -187,10 +189,10 @@ impl<V> Slab<V> {
         Key::new(index, generation)
     }
 
-    /// Removes the value of a slot, if it has the key `only`, or whatever its key. Returns the key,
-    /// the tag and the value; `None` if there is none such.
+    /// Removes the value of a slot; with `only`, only a value that has this key. Returns the key,
+    /// the tag and the value; `None` if no value was removed.
     ///
-    /// It calls nothing that returns the value: to join two such results, the compiler copies both.
+    /// No call in it returns the value: where two such results meet, the compiler copies both.
     #[expect(clippy::inline_always, reason = "a value that a call returns is copied once more")]
     #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32, only: Option<Key>) -> Option<(Key, u32, V)> {
@@ -201,7 +203,7 @@ impl<V> Slab<V> {
             slot => (slot?, true),
         };
         let &mut Slot::Occupied { generation, .. } = slot else { return None };
-        // The load of the slot may be a cache miss, and a key is at hand.
+        // The key `only` is at hand, while the load of the slot may be a cache miss.
         let key = only.unwrap_or_else(|| Key::new(index, generation));
         if key.generation() != generation.get() {
             return None;
@@ -315,8 +317,9 @@ impl<V> Slab<V> {
     /// Whether sparse segments are packed.
     const PACKS: bool = size_of::<Slot<V>>() > UNPACKED;
 
-    /// Finds a segment with vacant slots, or adds them: those of a closed segment, more of the
-    /// first one, or a segment. Returns `false` if that would take indices from [`END`] on.
+    /// Finds a segment with vacant slots. If there is none, opens a closed segment, lengthens the
+    /// first one, or adds a segment. Returns `false` if a new one would have indices from [`END`]
+    /// on.
     #[cold]
     fn grow(&mut self) -> bool {
         while let Some(first) = self.segments.get_mut(self.open) {
@@ -327,7 +330,7 @@ impl<V> Slab<V> {
             self.closed = mem::replace(&mut self.open, next);
         }
         let (mut number, mut len) = (self.segments.len(), SEGMENT);
-        // A closed one without a generation gets no other slot.
+        // A closed segment without a generation gets no further slots.
         while self.segments.get(self.closed).is_some_and(|closed| closed.generation.is_none()) {
             self.closed = self.segments[self.closed].next;
         }
@@ -348,9 +351,9 @@ impl<V> Slab<V> {
 
     /// Frees the segments that hold no value, and packs the sparse ones. *O*(slots).
     ///
-    /// Removes free segments from the end. New ones start with their greatest generation, so dead
-    /// keys stay dead. A free one stays if it has used more than half of all generations: the next
-    /// ones would start with few, and use these up.
+    /// Removes free segments from the end. New segments start with the greatest generation of
+    /// removed ones, so dead keys stay dead. A free segment that has used more than half of all
+    /// generations stays: else new segments would start with few generations, and use these up.
     pub(crate) fn shrink(&mut self) {
         for number in 0..self.segments.len() {
             if Self::is_sparse(&self.segments[number], PARTS / 4 * QUARTERS) {
@@ -375,7 +378,7 @@ impl<V> Slab<V> {
     }
 
     /// Packs or frees the segment of a removed value, if few of its slots have values and the slab
-    /// has many vacant ones. *O*(1), amortized over the removals.
+    /// has many vacant slots. *O*(1), amortized over the removals.
     #[cfg(any(feature = "std", test))]
     #[inline]
     pub(crate) fn close_sparse(&mut self, index: u32) {
@@ -383,7 +386,8 @@ impl<V> Slab<V> {
         if has_spare || self.packed > 0 {
             let number = index as usize / SEGMENT;
             let Some(segment) = self.segments.get(number) else { return };
-            // An eighth to a quarter: not all segments are packed at once.
+            // The limit is an eighth to a quarter of the slots, and differs between segments. So
+            // not all segments are packed at the same time.
             let is_sparse = Self::is_sparse(segment, 64 + number % 64);
             if is_sparse && (has_spare || segment.is_closed()) {
                 self.change(number, Segment::close);
@@ -391,15 +395,15 @@ impl<V> Slab<V> {
         }
     }
 
-    /// Returns whether a segment takes memory, and at most so many of [`PARTS`] of its slots have
-    /// values: none if values are too small to be packed.
+    /// Returns whether a segment takes memory, and at most `parts` of [`PARTS`] of its slots have
+    /// values. If values are too small to be packed, none may have one.
     #[inline]
     fn is_sparse(segment: &Segment<V>, parts: usize) -> bool {
         let few = if Self::PACKS { segment.held() * parts / PARTS } else { 0 };
         usize::from(segment.len) <= few && segment.held() > 0
     }
 
-    /// Opens or closes a segment.
+    /// Opens or closes a segment, and updates the counts of the slab.
     #[inline(never)]
     fn change(&mut self, number: usize, change: impl FnOnce(&mut Segment<V>)) {
         let segment = &mut self.segments[number];
@@ -410,8 +414,8 @@ impl<V> Slab<V> {
         self.packed += usize::from(segment.packed.is_some());
     }
 
-    /// Panics unless each segment with vacant slots is in the list of open ones, and each closed
-    /// one in one of the lists. *O*(slots).
+    /// Panics unless each segment with vacant slots is in the list of open segments, and each
+    /// closed one in one of the two lists. *O*(slots).
     pub(crate) fn check_invariants(&self) {
         let list = |first| {
             let number = |&number: &usize| (number != LAST).then(|| self.segments[number].next);
@@ -421,7 +425,7 @@ impl<V> Slab<V> {
         assert!(list(self.closed).all(is_closed), "an open segment is in the list of closed ones");
         let mut listed: Vec<_> = list(self.open).chain(list(self.closed)).collect();
         listed.sort_unstable();
-        // A closed segment that gets no other slot may be listed or not.
+        // A closed segment that gets no further slots may be listed or not.
         let has_slots = |number: &usize| {
             let segment = &self.segments[*number];
             segment.vacant != END || segment.is_closed() && segment.generation.is_some()
@@ -455,7 +459,7 @@ mod tests {
     use super::*;
 
     impl<V> Slab<V> {
-        /// Makes an empty slab whose slot 0 has had almost 2^31 values, and has the next one.
+        /// Makes an empty slab whose only slot has had almost 2^31 values.
         pub(crate) fn worn() -> Self {
             let mut slab = Self::starting_at(NonZeroU32::new(u32::MAX / 2).unwrap());
             assert!(slab.make_room());
@@ -463,7 +467,7 @@ mod tests {
             slab
         }
 
-        /// Makes a vacant slot one that has had 2^31 values.
+        /// Changes a vacant slot as if it had had 2^31 values.
         pub(crate) fn wear(&mut self, index: u32) {
             let Some(segment) = self.segments.get_mut(index as usize / SEGMENT) else { return };
             let slot = segment.slots.get_mut(index as usize % SEGMENT);

@@ -33,14 +33,15 @@ pub(super) const LAST: usize = usize::MAX;
 pub(super) struct Segment<V> {
     /// Empty if the segment is closed.
     pub(super) slots: Box<[Slot<V>]>,
-    /// What a closed segment keeps.
+    /// The slots that a closed segment keeps, if it has values.
     pub(super) packed: Option<Box<Packed<V>>>,
     /// The next segment in a list of the slab, or `LAST`.
     pub(super) next: usize,
-    /// First slot of the list of vacant slots, or `END`. It has no slots of a closed segment.
+    /// First slot of the list of vacant slots, or `END`. The list of a closed segment is empty.
     pub(super) vacant: u32,
-    /// First generation of a slot that the segment gets: it is above those of all dead keys in its
-    /// freed slots. `None` if one of these had used up its generations: it gets no other slot.
+    /// First generation of slots that the segment gets. It is above the generations of all dead
+    /// keys of its freed slots. `None` if a freed slot had used up its generations: the segment
+    /// gets no further slots.
     pub(super) generation: Option<NonZeroU32>,
     /// Number of values.
     pub(super) len: u16,
@@ -132,7 +133,7 @@ pub(super) struct Packed<V> {
 }
 
 impl<V> Packed<V> {
-    /// Packs slots, which are in the order of their offsets.
+    /// Packs slots, which must be in the order of their offsets.
     fn new(len: u16, values: impl Iterator<Item = (usize, Slot<V>)>) -> Self {
         let (mut slots, mut words) = (Vec::with_capacity(len.into()), [(0, 0); SEGMENT / 64]);
         values.for_each(|(offset, slot)| {
@@ -149,7 +150,7 @@ impl<V> Packed<V> {
         Self { slots: slots.into(), words }
     }
 
-    /// Returns the position of a slot; `None` if it was not kept.
+    /// Returns the position of a slot in `slots`; `None` if the slot was freed.
     fn position(&self, index: u32) -> Option<usize> {
         let offset = index as usize % SEGMENT;
         let (bits, before) = self.words[offset / 64];

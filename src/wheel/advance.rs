@@ -53,7 +53,7 @@ impl<'a, T> Advance<'a, T> {
         Self { until: wheel.now, wheel, steps: u64::MAX }
     }
 
-    /// Leaves the timeouts after a tick, though the time of the wheel may be later.
+    /// Leaves the timeouts with deadlines after `tick`, even if the time of the wheel is later.
     #[cfg(feature = "std")]
     pub(crate) fn until(mut self, tick: Tick) -> Self {
         self.until = tick;
@@ -62,9 +62,9 @@ impl<'a, T> Advance<'a, T> {
 
     /// Ends the iteration after `steps` steps, even if more timeouts are due.
     ///
-    /// A step expires or moves at most one timeout after it has looked through a bucket of at most
-    /// 16, or it lists up to 16 of a larger bucket by tick, and moves those that a reset has put
-    /// beyond its range. Each takes constant time, amortized.
+    /// A step looks through at most 16 timeouts, and expires or moves at most one of them. Or it
+    /// lists up to 16 timeouts of a larger bucket by tick, and moves those that a reset has put
+    /// beyond the range of the bucket. Each step takes constant time, amortized.
     ///
     /// # Examples
     ///
@@ -90,7 +90,8 @@ impl<'a, T> Advance<'a, T> {
     }
 
     /// Returns whether no timeout is due and no due bucket is left. After the iteration, `false`
-    /// means that it ended at its limit: the last steps may have moved timeouts that are not due.
+    /// means that the iteration ended at its limit: the last steps may have moved timeouts that are
+    /// not due.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.wheel.next_expiration().is_none_or(|next| next > self.until)
@@ -145,8 +146,8 @@ impl<T> TimingWheel<T> {
         None
     }
 
-    /// Returns the record of a due bucket that must leave it next. `None` if the step lists the
-    /// records of a chunk, or if the earliest timeout of a sparse bucket has left.
+    /// Returns the record that must leave a due bucket next. `None` if this step has listed the
+    /// records of a chunk by tick, or if a sparse bucket has no due timeout left.
     fn next_of_bucket(&mut self, id: BucketId) -> Option<u32> {
         let Contents::Chunks { newest, is_crowded } = self.buckets.bucket(id).contents else {
             return Some(id.link());
@@ -164,9 +165,9 @@ impl<T> TimingWheel<T> {
         None
     }
 
-    /// Returns the earliest record of the one chunk of a sparse bucket, or one that a reset has
-    /// moved beyond the bucket's range. `None` if none is due: then the bucket is due later.
-    /// Otherwise, the bucket is due at the second deadline from now on.
+    /// Returns the earliest record of a sparse bucket, which has this one chunk; `None` if it is
+    /// not due. The bucket is then due at the earliest deadline that stays in it. But first returns
+    /// a record that a reset has moved beyond the range of the bucket, if there is one.
     fn next_of_sparse(&mut self, id: BucketId, chunk: u32) -> Option<u32> {
         let Self { buckets, expired_to, .. } = self;
         let start = buckets.geometry.start(id, *expired_to);
@@ -189,8 +190,8 @@ impl<T> TimingWheel<T> {
         earliest.1.filter(|_| is_due)
     }
 
-    /// Reads the slots of some timeouts, so that their cache misses overlap. Two short loops: the
-    /// processor looks only some hundred instructions ahead.
+    /// Reads the slots of some timeouts, so that their cache misses overlap. The loops are short,
+    /// because the processor looks only some hundred instructions ahead.
     #[inline(never)]
     pub(super) fn read_ahead<const N: usize>(&self, mut positions: [u32; N]) {
         for position in &mut positions {
@@ -201,7 +202,7 @@ impl<T> TimingWheel<T> {
         }
     }
 
-    /// Moves a record to the bucket of its deadline at present.
+    /// Moves a record to the bucket that its deadline has by now.
     pub(super) fn cascade(&mut self, position: u32) {
         let record = self.buckets.record(position);
         self.place(record.deadline(), record.slot);

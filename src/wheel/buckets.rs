@@ -1,15 +1,15 @@
 //! The buckets of all levels: which one a deadline belongs to, and when each is due.
 //!
 //! Read ticks as numbers in base `size`. A deadline belongs to the level of the highest digit in
-//! which it differs from the tick up to which timeouts have expired. That digit of the deadline is
-//! its bucket. So one exclusive or gives level and bucket.
+//! which it differs from the tick up to which timeouts have expired. This digit of the deadline is
+//! the number of its bucket. So one exclusive or gives level and bucket.
 //!
 //! A bucket is due at its *expiration*:
 //!
-//! - While it is *sparse*, that is the least deadline that it had since it was last visited. A
-//!   cancel or a reset to later leaves it too early. A single timeout a year ahead expires from its
-//!   coarse bucket, without an earlier wake-up.
-//! - Once it is *crowded*, it is the start of its range, as in Kafka. So the wheel moves its
+//! - A *sparse* bucket is due at the least deadline that it has had since the wheel last visited
+//!   it. If that timeout is cancelled or reset to a later deadline, this is too early. A single
+//!   timeout a year ahead expires from its coarse bucket, without an earlier wake-up.
+//! - A *crowded* bucket is due at the start of its range, as in Kafka. So the wheel moves its
 //!   timeouts to finer levels before the first of them is due, and a burst is not late.
 //!
 //! A bucket holds its only record itself. So a timeout that comes and goes needs no chunk.
@@ -26,7 +26,7 @@ use crate::{error::BuildError, tick::Tick};
 /// Buckets that are allocated together: 768 bytes.
 const BLOCK: usize = 32;
 
-/// Largest range of a bucket whose records are listed by tick when it is due.
+/// Largest range, in ticks, of a bucket whose records the wheel lists by tick when it is due.
 const OPENED: usize = 256;
 
 /// The widths of all levels. A level has `2^bits` buckets, 2 to 65536.
@@ -36,8 +36,8 @@ pub(super) struct Geometry {
     bits: u32,
     /// The size, less one.
     mask: u32,
-    /// Indexed by the logarithm of a difference: the number of the level's first bucket, and in the
-    /// lowest byte the shift of its digit.
+    /// By the logarithm of the difference of two ticks: the number of the level's first bucket, and
+    /// in the lowest byte the shift of the level's digit.
     levels: [u32; u64::BITS as usize],
 }
 
@@ -68,7 +68,7 @@ impl Geometry {
         debug_assert!(expired_to <= deadline, "{deadline:?} has passed at {expired_to:?}");
         let difference = (expired_to.get() ^ deadline.get()) | 1;
         let level = self.levels[difference.ilog2() as usize];
-        // The shift looks only at the lowest six bits of its operand.
+        // The shift uses only the lowest six bits of `level`.
         #[expect(clippy::cast_possible_truncation, reason = "the mask takes the lowest digit")]
         let index = deadline.get().wrapping_shr(level) as u32 & self.mask;
         BucketId(level >> 8 | index)
@@ -93,7 +93,7 @@ impl Geometry {
         BucketId(level << self.bits | index as u32)
     }
 
-    /// Returns the first tick of the range of a bucket, which contains `tick`.
+    /// Returns the first tick of the range of a bucket, if that range contains `tick`.
     #[inline]
     pub(super) fn start(&self, id: BucketId, tick: Tick) -> Tick {
         let shift = self.level(id) * self.bits;
@@ -123,11 +123,11 @@ pub(super) struct Bucket {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Contents {
     Empty,
-    /// One, which has had no other beside it. Its position is the bucket's link.
+    /// The only record, which has had no other beside it. Its position is the bucket's link.
     One(Record),
     Chunks {
-        /// The chunk that takes new records. Only this one may have no live record, as long as
-        /// the bucket has other chunks: so a timeout that comes and goes makes no chunk.
+        /// The chunk that takes new records. While the bucket has other chunks, this one stays even
+        /// without live records: so a timeout that comes and goes makes no chunk.
         newest: u32,
         /// Whether the bucket has had two chunks since it was empty.
         is_crowded: bool,
@@ -158,9 +158,9 @@ pub(super) enum FirstDue {
 pub(super) struct Buckets {
     pub(super) geometry: Geometry,
     pub(super) records: Records,
-    /// By number of the bucket. A block is made when a timeout first needs it.
+    /// The buckets by number, in blocks. A block is made when a timeout first needs it.
     blocks: Vec<Option<Box<[Bucket; BLOCK]>>>,
-    /// The levels up to the last that was ever used.
+    /// The non-empty buckets of each level, up to the last level in use.
     levels: Vec<Occupied>,
     queue: BucketQueue,
     pub(super) opened: Opened,
@@ -178,8 +178,8 @@ impl Buckets {
         }
     }
 
-    /// Returns what is due first, and when; `None` if all buckets are empty. Nothing is due before
-    /// `expired_to`.
+    /// Returns the bucket or the opened record that is due first, and when; `None` if there is
+    /// neither. None is due before `expired_to`.
     #[inline]
     pub(super) fn first_due(&self, expired_to: Tick) -> Option<(FirstDue, Tick)> {
         let opened = self.opened.front();
@@ -188,7 +188,8 @@ impl Buckets {
         }
         let bucket = self.queue.first();
         match opened {
-            // A bucket that is being opened comes before the records that it has listed.
+            // The rest of a bucket that is being opened comes before the records that are already
+            // listed.
             Some((tick, position)) if bucket.is_none_or(|(_, expiration)| tick < expiration) => {
                 Some((FirstDue::Opened(position), tick))
             }
@@ -200,14 +201,14 @@ impl Buckets {
         }
     }
 
-    /// Returns the tick at which something is due first.
+    /// Returns the tick at which a bucket or an opened record is due first.
     pub(super) fn next_expiration(&self) -> Option<Tick> {
         let bucket = self.queue.first().map(|(_, expiration)| expiration);
         let opened = self.opened.front().map(|(tick, _)| tick);
         bucket.into_iter().chain(opened).min()
     }
 
-    /// Adds a record, if that changes nothing else than its chunk.
+    /// Adds a record and returns its position, if only the newest chunk of the bucket changes.
     #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
     #[inline(always)]
     pub(super) fn place_quickly(&mut self, id: BucketId, record: Record) -> Option<u32> {
@@ -221,8 +222,8 @@ impl Buckets {
         }
     }
 
-    /// Adds a record to a bucket. Returns its position, and the slot of a timeout whose record has
-    /// left the bucket for the position before that one.
+    /// Adds a record to a bucket. Returns its position. If the bucket itself held a record, that
+    /// record moves to the position before, and the call returns its slot too.
     #[inline]
     pub(super) fn place(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
         let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
@@ -269,7 +270,7 @@ impl Buckets {
         (position.expect("the newest chunk has room"), other)
     }
 
-    /// Returns a record.
+    /// Returns the record at a position.
     #[inline]
     pub(super) fn record(&self, position: u32) -> Record {
         let Some(id) = BucketId::of_link(position) else { return self.records.get(position) };
@@ -300,7 +301,7 @@ impl Buckets {
         }
     }
 
-    /// Removes a record. Returns whether few live ones are left in its chunk.
+    /// Removes a record. Returns whether few live records are left in its chunk.
     #[inline]
     pub(super) fn remove(&mut self, position: u32) -> bool {
         if let Some(id) = BucketId::of_link(position) {
@@ -317,7 +318,7 @@ impl Buckets {
         left != 0 && self.records.are_few(left)
     }
 
-    /// Frees a chunk without live records, unless it may take others.
+    /// Frees a chunk without live records, unless it is the newest of several and takes new ones.
     fn end_chunk(&mut self, chunk: u32) {
         let (newer, older) = self.records.neighbours(chunk);
         if newer.is_none() && older != NIL {
@@ -358,8 +359,8 @@ impl Buckets {
         level == 1 && self.geometry.size() <= OPENED
     }
 
-    /// Lists the records of one chunk of a due bucket. Returns those that a reset has moved beyond
-    /// its range.
+    /// Lists the records of one chunk of a due bucket by tick. Returns the positions of those that
+    /// a reset has moved beyond the range of the bucket.
     pub(super) fn open(&mut self, id: BucketId, chunk: u32) -> impl Iterator<Item = u32> + use<> {
         let start = self.geometry.start(id, self.bucket(id).expiration);
         self.opened.begin(start, self.geometry.size());
@@ -417,7 +418,7 @@ impl Buckets {
     /// Frees blocks, levels and chunks without timeouts.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        // `Records::shrink` frees the memory of chunks without live records.
+        // Once chunks without live records have left their buckets, `Records::shrink` frees them.
         for id in self.occupied().collect::<Vec<_>>() {
             let Contents::Chunks { newest, .. } = self.bucket(id).contents else { continue };
             if self.records.is_dead(newest) {
@@ -447,7 +448,8 @@ impl Buckets {
         occupied.map(|(number, _)| BucketId(number))
     }
 
-    /// Panics unless levels and queue know the first non-empty bucket of each level.
+    /// Panics unless levels and queue know the first non-empty bucket of each level, and `opened`
+    /// its first live record.
     #[inline]
     pub(super) fn check_invariants(&self) {
         let mut first = alloc::vec![None; self.levels.len()];
@@ -470,7 +472,7 @@ impl Buckets {
     }
 }
 
-/// Returns a bucket. Borrows nothing else, so the caller can add records meanwhile.
+/// Returns a bucket. Borrows only the blocks, so the caller can add records meanwhile.
 #[inline]
 fn bucket_of(blocks: &mut [Option<Box<[Bucket; BLOCK]>>], id: BucketId) -> &mut Bucket {
     match &mut blocks[id.number() / BLOCK] {

@@ -58,7 +58,7 @@ impl<T> TimingWheel<T> {
     }
 
     /// Returns each non-empty bucket, for pictures: its level, its number there, its expiration,
-    /// and the keys of its timeouts. The other timeouts are listed by tick.
+    /// and the keys of its timeouts. Timeouts that are listed by tick are in none of them.
     #[doc(hidden)]
     pub fn buckets(&self) -> impl Iterator<Item = (u32, usize, Tick, Vec<Key>)> {
         let buckets = &self.buckets;

@@ -2,7 +2,7 @@
 //!
 //! Time is an argument. The wheel reads no clock, takes no lock and starts no thread. The owner
 //! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns when to
-//! call it next.
+//! call `advance` next.
 //!
 //! # Contract
 //!
@@ -12,31 +12,33 @@
 //! counts as `expired_to`.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
-//! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
+//! 2. *Never held.* After `advance(now)` has been drained, every remaining timeout has
+//!    `d(t) > now`.
 //! 3. *Exactly once.* A key ends once: its timeout expires, is cancelled or is drained. Then the
 //!    key is dead, and the wheel does not use it for another timeout.
-//! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
-//!    together, with insertions and resets in between. Equal deadlines expire in an order that
-//!    depends only on the calls made. It need not be the order of insertion.
+//! 4. *In order.* `d` never decreases from one expired timeout to the next: within one `advance`,
+//!    and over all calls of `advance`, with insertions and resets in between. Timeouts with equal
+//!    `d` expire in an order that depends only on the calls made, and need not be the order of
+//!    insertion.
 //! 5. *Bounded.* A step expires a timeout, or moves or looks at a bounded number of them. No step
 //!    is proportional to the time skipped or to the size of a bucket.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` has a step to take.
 //!    It is never later than the least deadline, and `None` if and only if the wheel is empty. An
-//!    emptied bucket leaves no wake-up behind.
+//!    empty bucket causes no wake-up.
 //!
-//! `check_invariants` checks the part of this that one state of a wheel shows.
+//! `check_invariants` checks these clauses as far as one state of a wheel can show them.
 //!
 //! # Implementation
 //!
-//! A value lives in a slot of the slab and keeps it. Its *record*, deadline and slot, is in
-//! the bucket of the deadline. `Geometry` computes that bucket: to *place* a timeout is to write
-//! its record there. A bucket holds its only record itself, and several in chunks. `buckets` owns
-//! the levels. Its `queue` holds the levels with occupied buckets, the first bucket of each
-//! standing for its level, and takes due buckets in order. There is one way out: `advance` takes
-//! the records of a due bucket one by one. A timeout that is due expires. Any other *cascades*: the
-//! wheel places it again. Only a crowded bucket of level 1 is `opened`: the wheel lists its records
-//! by tick, because each cascade would cost a cache miss. The hierarchy is scheme 7 of Varghese and
-//! Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
+//! A value stays in one slot of the slab. Its *record* has the deadline and the slot, and is in the
+//! bucket of the deadline. `Geometry` computes that bucket: to *place* a timeout is to write its
+//! record there. A bucket holds its only record itself, and several in chunks. `buckets` owns the
+//! levels. Their `queue` orders the levels by the expiration of the first non-empty bucket of each,
+//! so that the wheel finds due buckets in order. `advance` takes the records of a due bucket one by
+//! one. A timeout that is due expires. A timeout that is not due *cascades*: the wheel places it
+//! again. Only a crowded bucket of level 1 is `opened`: the wheel lists its records by tick,
+//! because each cascade would cost a cache miss. The hierarchy is scheme 7 of Varghese and Lauck.
+//! The delay queue of buckets and the overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The slab then
 //! removes its value, and the record is *dead*. A record has a *position*, a value has a *slot*, a
@@ -106,9 +108,10 @@ pub struct TimingWheel<T> {
     max_pending: usize,
     /// The latest tick given to `advance` or `observe`, or the start.
     now: Tick,
-    /// The tick up to which timeouts have expired: `now`, or less while timeouts are due.
+    /// The tick up to which timeouts have expired: `now`, or an earlier tick while timeouts are
+    /// due.
     ///
-    /// No bucket is due before it.
+    /// No bucket is due before this tick.
     expired_to: Tick,
 }
 
@@ -134,8 +137,9 @@ impl<T> TimingWheel<T> {
 
     /// Adds a timeout that expires at `deadline`.
     ///
-    /// A deadline that has passed is replaced by [`now`](Self::now), or by less while timeouts are
-    /// due: the next [`advance`](Self::advance) expires the timeout, in the order of deadlines.
+    /// A deadline that has passed is replaced by [`now`](Self::now), or by an earlier tick while
+    /// timeouts are due. The next [`advance`](Self::advance) expires the timeout, in the order of
+    /// deadlines.
     ///
     /// # Examples
     ///
@@ -156,9 +160,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized. Allocates at most one segment of slots (1024), one of records
-    /// (1024), 32 buckets, and room in their tables. A timeout is copied only while the wheel has
-    /// fewer than one segment of them.
+    /// Takes *O*(1) time, amortized. Allocates at most a segment of 1024 slots, a segment of 1024
+    /// records, a block of 32 buckets, and room in their tables. An insert copies other timeouts
+    /// only while the wheel has less than one segment of slots.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         // All calls are the last step of their branch, so the compiler saves few registers.
@@ -192,9 +196,9 @@ impl<T> TimingWheel<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time, amortized: one call in 13 moves up to three records to free memory. If
-    /// the timeout was the first of a bucket that is expiring, the wheel searches for the next one,
-    /// past cancelled timeouts. It passes each of these once. A call that moves records allocates
-    /// memory for their buckets if these have none.
+    /// the timeout was the first of a bucket that is expiring, the wheel searches for the next
+    /// timeout of that bucket. It passes each cancelled timeout once. A call that moves records
+    /// allocates memory for their new buckets if these have none.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (_, position, value) = self.values.remove(key.index(), Some(key))?;
@@ -223,8 +227,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// To a later deadline, takes one store: the timeout moves when its bucket is due. To an
-    /// earlier one, writes another record, in *O*(1) time, amortized.
+    /// A reset to a later deadline takes one store: the timeout moves when its bucket is due. A
+    /// reset to an earlier deadline writes another record, in *O*(1) time, amortized.
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
         self.observe(self.now);
@@ -297,8 +301,8 @@ impl<T> TimingWheel<T> {
     /// Advances the time to `now`, and returns an iterator that removes the due timeouts.
     ///
     /// If the iterator is dropped early, the remaining timeouts stay due, and the next `advance`
-    /// yields them. They can still be cancelled and reset. [`Advance::limit`] bounds the work of
-    /// one call.
+    /// yields them. Until then, they can still be cancelled and reset. [`Advance::limit`] bounds
+    /// the work of one call.
     ///
     /// A `now` before the latest one counts as the latest one. [`observe`](Self::observe) advances
     /// the time without removing timeouts.
@@ -332,8 +336,9 @@ impl<T> TimingWheel<T> {
     /// Advances the time to `now` without removing timeouts.
     ///
     /// Due timeouts stay pending until the next [`advance`](Self::advance). Call `observe` before
-    /// an insert or reset whose deadline may have passed by now: the deadline then counts from
-    /// `now` instead of from the latest `advance`. A `now` before the latest one changes nothing.
+    /// an insert or reset whose deadline may have passed by now. The wheel then replaces such a
+    /// deadline by this `now`, and not by that of the latest `advance`. A `now` before the latest
+    /// one changes nothing.
     ///
     /// # Examples
     ///
@@ -357,19 +362,19 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn observe(&mut self, now: Tick) {
         self.now = now.max(self.now);
-        // Not while a timeout may be due.
+        // While a timeout may be due, `expired_to` stays: no bucket may be due before it.
         if self.expired_to < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
             self.expired_to = self.now;
         }
     }
 
     /// Returns the least tick at which [`advance`](Self::advance) would expire or move timeouts;
-    /// `None` if and only if none is pending.
+    /// `None` if and only if no timeout is pending.
     ///
-    /// It is never later than the least deadline. It may be earlier in two cases. The timeout with
-    /// the least deadline of its bucket was cancelled or reset to a later deadline. Or the wheel
-    /// must spread a crowded bucket before its first deadline. If a timeout is due, the returned
-    /// tick is not after [`now`](Self::now).
+    /// The result is never later than the least deadline. It may be earlier in two cases. The
+    /// timeout with the least deadline of its bucket was cancelled or reset to a later deadline. Or
+    /// the wheel must spread a crowded bucket before its first deadline. If a timeout is due, the
+    /// returned tick is not after [`now`](Self::now).
     ///
     /// # Examples
     ///
@@ -415,7 +420,7 @@ impl<T> TimingWheel<T> {
     ///
     /// Keys stay valid, and dead keys stay dead. Values of up to 24 bytes keep their segment of
     /// 1024 slots. Larger values move into smaller blocks. The memory goes to the allocator in
-    /// segments of a few kilobytes. An allocator may keep them for the process, as that of glibc
+    /// pieces of a few kilobytes. An allocator may keep these for the process, as that of glibc
     /// does.
     ///
     /// # Examples
@@ -439,7 +444,7 @@ impl<T> TimingWheel<T> {
         self.buckets.shrink();
     }
 
-    /// Frees memory of values beside a removed one, but not of records, if few are left there.
+    /// Frees memory of values, but not of records, if few are left in the segment of a removed one.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn close_sparse(&mut self, removed: Key) {
@@ -456,13 +461,14 @@ impl<T> TimingWheel<T> {
         core::mem::replace(&mut self.buckets, empty)
     }
 
-    /// Returns whether the wheel takes no other timeout.
+    /// Returns whether `max_pending` timeouts are pending.
     #[inline]
     fn is_full(&self) -> bool {
         self.values.len() >= self.max_pending
     }
 
-    /// Adds a timeout that needs a slot, or before which `expired_to` may move.
+    /// Adds a timeout unless the wheel is full. Adds a slot if none is vacant, and moves
+    /// `expired_to` if no timeout is due.
     #[inline(never)]
     fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if self.is_full() || !self.values.make_room() {
@@ -475,7 +481,7 @@ impl<T> TimingWheel<T> {
         Ok(self.insert_into(id, record, value))
     }
 
-    /// Adds a timeout with this record, which changes more of its bucket than the newest chunk.
+    /// Adds a timeout with this record, which may change more of its bucket than the newest chunk.
     #[inline(never)]
     fn insert_into(&mut self, id: BucketId, record: Record, value: T) -> Key {
         let position = self.add_record(id, record);
@@ -484,7 +490,7 @@ impl<T> TimingWheel<T> {
 
     /// Puts the timeout in a slot into the bucket of its deadline.
     ///
-    /// A call, since a reset to a later deadline does not come here.
+    /// Not inlined, because a reset to a later deadline does not need it.
     #[inline(never)]
     fn place(&mut self, deadline: Tick, slot: u32) {
         let id = self.buckets.geometry.bucket(self.expired_to, deadline);
@@ -502,7 +508,7 @@ impl<T> TimingWheel<T> {
         position
     }
 
-    /// Removes a record. If few live ones are left in its chunk, they move to others.
+    /// Removes a record. If few live records are left in its chunk, the wheel places them again.
     #[inline]
     fn remove(&mut self, position: u32) {
         if self.buckets.remove(position) {
@@ -577,8 +583,8 @@ impl WheelBuilder {
     }
 
     /// Sets how many timeouts may be pending at once. Default `u32::MAX`; a wheel can address
-    /// 2^32 - 2^20. It panics if they need more than 2^28 - 2^16 chunks of 16 records, which take
-    /// more than 50 GB.
+    /// 2^32 - 2^20 of them. The wheel panics if they need more than 2^28 - 2^16 chunks of 16
+    /// records, which take more than 50 GB.
     pub const fn max_pending(mut self, timeouts: u32) -> Self {
         self.max_pending = timeouts;
         self
@@ -612,7 +618,7 @@ mod tests {
     use super::*;
 
     impl<T> TimingWheel<T> {
-        /// Makes a wheel of which a slot has had almost 2^31 timeouts, and has the next one.
+        /// Makes an empty wheel whose only slot has had almost 2^31 timeouts.
         pub(crate) fn worn() -> Self {
             Self { values: Slab::worn(), ..Self::default() }
         }

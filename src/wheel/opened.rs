@@ -1,10 +1,11 @@
 //! The opened bucket: the crowded bucket of level 1 that is due, its records listed by tick.
 //!
 //! To move each record to level 0 would access its slot once more. Instead the chunks leave the
-//! bucket, and the position of each record goes into the list of its tick. A list entry is a hint:
-//! its record may have died since, and the wheel removes the hint when it gets there. So a cancel
-//! costs nothing here, unless the record was in *front*. A record of another bucket may have taken
-//! the position meanwhile. The hint is not for that one: its chunk is in a list.
+//! bucket, and the position of each record goes into the list of its tick. A list entry is a
+//! *hint*: its record may have died since, and the wheel removes the hint when it gets there. So a
+//! cancel changes no list, unless the record was in *front*. A record of another bucket may have
+//! taken the position of a dead one. The hint is not for such a record, whose chunk is in the list
+//! of its bucket.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -24,12 +25,12 @@ pub(super) struct Opened {
     lists: Vec<u32>,
     /// Ticks with hints.
     occupied: Occupied,
-    /// Lines of 16: the index of the last hint of the same tick in another line, or `NIL`, and up
-    /// to 15 hints. So the hints of a tick are 15 to a cache line.
+    /// Lines of 16 numbers: the index of the last hint of the same tick in the line before, or
+    /// `NIL`, and then up to 15 hints. So a cache line has 15 hints of one tick.
     hints: Vec<u32>,
     /// The live record with the least tick. `NIL` if there is none.
     front: u32,
-    /// Its tick.
+    /// The tick of the front record.
     front_tick: Tick,
 }
 
@@ -63,7 +64,7 @@ impl Opened {
         self.front == position
     }
 
-    /// Prepares for the records of a bucket of `size` ticks. Those of the bucket before have left.
+    /// Prepares for the records of a bucket of `size` ticks. All of an earlier bucket have left.
     pub(super) fn begin(&mut self, start: Tick, size: usize) {
         if self.start != start || self.front == NIL {
             debug_assert_eq!(self.front, NIL, "a record from {} on is left", self.start);
@@ -92,7 +93,7 @@ impl Opened {
         true
     }
 
-    /// Finds the front record, past hints for dead ones.
+    /// Finds the front record, and removes the hints for dead records before it.
     #[inline(never)]
     pub(super) fn find_front(&mut self, records: &Records) {
         self.front = NIL;
@@ -130,7 +131,7 @@ impl Opened {
         if index % LINE == 1 { self.hints[index as usize - 1] } else { index - 1 }
     }
 
-    /// Returns the hints of the front record's line, if all others of the line are left.
+    /// Returns the hints of the front record's line, if the line is full and no hint has left it.
     #[inline]
     pub(super) fn full_line(&self) -> Option<Line> {
         let last = self.lists[self.occupied.first()?] as usize;

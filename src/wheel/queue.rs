@@ -1,10 +1,10 @@
 //! The bucket delay queue: which buckets of a level are non-empty, and the levels with such
 //! buckets, least expiration first.
 //!
-//! The buckets of a level are in the order of time, so the first non-empty one stands for all of
-//! its level. One level stands before the heap, usually the one that is due first. It keeps this
-//! place when it empties, until another level takes it. So a bucket that empties and fills again
-//! and again, as that of a single request in flight does, costs no heap operation.
+//! The buckets of a level are in the order of time, so the first non-empty one stands for its
+//! level. One level stands before the heap, usually the level that is due first. A level that
+//! empties keeps this place until another level takes it. So a bucket that empties and fills again
+//! and again, as the bucket of a single request in flight does, costs no heap operation.
 
 use alloc::vec::Vec;
 use core::{
@@ -21,7 +21,7 @@ use crate::tick::Tick;
 pub(super) struct BucketQueue {
     /// The level before the heap.
     front: u32,
-    /// Its expiration; `None` if it is empty.
+    /// The expiration of this level; `None` if the level is empty.
     front_expiration: Option<Tick>,
     /// All other levels with non-empty buckets.
     heap: PriorityQueue<u32, Reverse<Tick>, BuildHasherDefault<LevelHasher>>,
@@ -115,7 +115,7 @@ impl Hasher for LevelHasher {
     }
 }
 
-/// A set of numbers of buckets, or of ticks in a range, that knows the least: a bit for each.
+/// A set of numbers, of buckets or of ticks in a range: a bit for each, and the least number.
 #[derive(Debug)]
 pub(super) struct Occupied {
     words: Vec<u64>,
@@ -146,7 +146,7 @@ impl Occupied {
         is_first
     }
 
-    /// Removes a number. Returns whether it was the first.
+    /// Removes a number. Returns whether it was the least.
     pub(super) fn clear(&mut self, number: usize) -> bool {
         self.words[number / 64] &= !(1 << (number % 64));
         let was_first = self.first == Some(number);
@@ -156,7 +156,7 @@ impl Occupied {
         was_first
     }
 
-    /// Returns the least number after this one.
+    /// Returns the least number of the set after this one.
     fn after(&self, number: usize) -> Option<usize> {
         let (mut at, mut rest) = (number / 64, self.words[number / 64] & (!1 << (number % 64)));
         while rest == 0 {

@@ -3,8 +3,8 @@
 //! The chunks of a bucket form a list. A bucket adds records only to its newest chunk. A bit for
 //! each record tells whether it is live. These bits are in one array, apart from the records, so a
 //! cancelled timeout costs no access to its record or to other timeouts. A chunk is freed with its
-//! last live record. Few live records would keep a chunk for long, so the wheel moves them into the
-//! newest chunk of their bucket.
+//! last live record. A few live records would keep a chunk for long, so the wheel places these
+//! records again.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::mem;
@@ -17,10 +17,10 @@ use crate::{
 /// Records of a chunk: three cache lines.
 pub(super) const CHUNK: u32 = 16;
 
-/// Live records of a full chunk that are moved away, at most.
+/// Greatest number of live records of an older chunk that the wheel places again.
 pub(super) const FEW: usize = 3;
 
-/// Chunks of a small wheel, whose survivors stay where they are.
+/// Greatest number of chunks of a small wheel, which does not place the last records again.
 const SMALL: usize = 1024;
 
 /// Chunks whose records are allocated together: 12 KiB.
@@ -42,14 +42,15 @@ impl BucketId {
         self.0 as usize
     }
 
-    /// Returns the number by which the newest chunk of this bucket names it, and the position of a
-    /// record in the bucket itself. No chunk and no other record has it.
+    /// Returns the link of this bucket: the number by which its newest chunk names it, and the
+    /// position of a record that the bucket itself holds. No chunk and no record in a chunk has
+    /// this number.
     #[inline]
     pub(super) const fn link(self) -> u32 {
         slab::END + self.0
     }
 
-    /// Returns the bucket that a link names; `None` if it is a chunk or the position in one.
+    /// Returns the bucket that a link names; `None` for a chunk, or for a position in a chunk.
     #[inline]
     pub(super) fn of_link(link: u32) -> Option<Self> {
         link.checked_sub(slab::END).map(Self)
@@ -67,7 +68,7 @@ pub(super) struct Record {
 const _: () = assert!(size_of::<Record>() == 12);
 
 impl Record {
-    /// Returns a copy: a comparison takes references, and the field is not aligned.
+    /// Returns a copy, because a comparison takes references, and the field is not aligned.
     #[inline]
     pub(super) const fn deadline(self) -> Tick {
         self.deadline
@@ -77,12 +78,12 @@ impl Record {
 /// The records of a wheel. A record has a *position*: its chunk times 16, plus its offset.
 #[derive(Debug)]
 pub(super) struct Records {
-    /// The next older chunk, or `NIL`. Tagged with the owner: the link of the bucket whose newest
-    /// chunk it is, the next newer chunk, or `DETACHED`.
+    /// By chunk: the next older chunk, or `NIL`. The tag is the *owner*: the next newer chunk; for
+    /// the newest chunk, the link of its bucket; or `DETACHED`.
     chunks: Slab<u32>,
     /// By chunk: a bit for each live record.
     live: Vec<u16>,
-    /// By chunk. The first segment grows, and copies its records.
+    /// The records by chunk. The first segment grows, and copies its records.
     segments: Vec<Box<[Record]>>,
 }
 
@@ -96,7 +97,7 @@ impl Records {
         *self.record(position).expect("a position has a record")
     }
 
-    /// Returns the slot of a record, live or not; 0 if there never was one.
+    /// Returns the slot of a record, live or not; 0 if there is no such position.
     #[inline]
     pub(super) fn slot(&self, position: u32) -> u32 {
         self.record(position).map_or(0, |record| record.slot)
@@ -109,8 +110,8 @@ impl Records {
         segment.get(position % (SEGMENT * CHUNK as usize))
     }
 
-    /// Writes a record at the first free position of a chunk: it is live from now on. Returns the
-    /// position; `None` if the chunk is full, or `NIL`.
+    /// Writes a record at the first free position of a chunk, and makes it live. Returns the
+    /// position; `None` if the chunk is full, or if `chunk` is `NIL`.
     #[expect(clippy::inline_always, reason = "an insert makes no call on its usual path")]
     #[inline(always)]
     pub(super) fn add(&mut self, chunk: u32, record: Record) -> Option<u32> {
@@ -162,7 +163,7 @@ impl Records {
         self.live(chunk).map(|position| (records[(position % CHUNK) as usize].deadline(), position))
     }
 
-    /// Makes a record dead. Returns the bits of the live ones in its chunk.
+    /// Makes a record dead. Returns the bits of the live records in its chunk.
     #[inline]
     pub(super) fn clear(&mut self, position: u32) -> u16 {
         debug_assert!(self.is_live(position), "the record at {position} is dead");
@@ -241,7 +242,7 @@ impl Records {
         self.live.get(chunk as usize) == Some(&0)
     }
 
-    /// Returns the positions of the live records of a chunk, if its bucket has a newer one.
+    /// Returns the positions of the live records of a chunk, if its bucket has a newer chunk.
     pub(super) fn survivors(&self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
         let (newer, _) = self.neighbours(chunk);
         newer.map(|_| self.live(chunk)).into_iter().flatten()
@@ -266,7 +267,7 @@ impl Records {
     /// Frees the segments without live records.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        // No key of a chunk is kept, so all start again, even those that were used very often.
+        // No key of a chunk is kept, so the slab of chunks can start again, with all generations.
         if self.chunks.is_empty() {
             *self = Self::new();
         }

@@ -17,12 +17,13 @@ use super::Clock;
 /// |---|---|
 /// | Linux | `CLOCK_BOOTTIME` |
 /// | macOS, iOS | `CLOCK_MONOTONIC`, which counts suspensions |
-/// | Windows | that of [`Instant`], which counts suspensions |
-/// | others | that of [`Instant`], which may not count them |
+/// | Windows | the clock of [`Instant`], which counts suspensions |
+/// | others | the clock of [`Instant`], which may not count them |
 ///
-/// Until the first suspension, its instants are those of [`Instant::now`], or earlier by the time
-/// between two readings. After that, they are later by the time of all suspensions. So do not pass
-/// instants of another clock to a timer on this one: use [`Timer::now`](crate::Timer::now).
+/// Until the first suspension, the instants of this clock are those of [`Instant::now`], or earlier
+/// by the time between two readings. After that, they are later by the time of all suspensions. So
+/// do not pass instants of another clock to a timer on this clock: use
+/// [`Timer::now`](crate::Timer::now).
 ///
 /// # Examples
 ///

@@ -2,8 +2,8 @@
 //!
 //! On Linux, one thread of the process reads a kernel timer that never expires. The kernel cancels
 //! this timer when the distance from the wall clock to the monotonic clock changes. A suspension
-//! changes it too. The first listener starts the thread, which runs until the process ends. Only
-//! such a change wakes it.
+//! changes this distance too. The first listener starts the thread, which runs until the process
+//! ends. Only such a change wakes the thread.
 
 use std::{
     sync::{Arc, Weak},
@@ -26,17 +26,17 @@ pub trait StepListener: Send + Sync {
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Calls a listener after each jump of the clocks of the system from now on: the wall clock is set,
-/// or the machine resumes. Returns the period at which to read the clocks as well; `None` if the
-/// system reports jumps.
+/// or the machine resumes. Returns the period at which the caller must also read the clocks; `None`
+/// if the system reports jumps.
 ///
-/// It is the default of [`Clock::watch`](super::Clock::watch). Other programs whose threads wait
+/// This is the default of [`Clock::watch`](super::Clock::watch). Other programs whose threads wait
 /// for a time of the wall clock may use it too.
 #[must_use]
 pub fn watch_steps(listener: Weak<dyn StepListener>) -> Option<Duration> {
     (!system::watch_jumps(listener)).then_some(RECHECK)
 }
 
-/// Weak references. No lock is held while the caller uses them.
+/// Weak references to listeners or timers. The caller uses them without the lock.
 pub(super) struct Listeners<T: ?Sized>(Mutex<Vec<Weak<T>>>);
 
 impl<T: ?Sized> Listeners<T> {
@@ -47,7 +47,7 @@ impl<T: ?Sized> Listeners<T> {
     pub(super) fn add(&self, listener: Weak<T>) {
         let mut all = self.0.lock();
         // A weak reference keeps the memory of a dropped listener, so dead references must leave.
-        // A search only when the list is full takes amortized constant time for each.
+        // Searching only a full list takes amortized constant time for each.
         if all.len() == all.capacity() {
             all.retain(|listener| listener.strong_count() > 0);
             let live = all.len();
@@ -56,7 +56,7 @@ impl<T: ?Sized> Listeners<T> {
         all.push(listener);
     }
 
-    /// Returns those that still exist.
+    /// Returns the listeners that still exist.
     pub(super) fn live(&self) -> Vec<Arc<T>> {
         let mut all = self.0.lock();
         all.retain(|listener| listener.strong_count() > 0);
@@ -66,7 +66,8 @@ impl<T: ?Sized> Listeners<T> {
 
 #[cfg(target_os = "linux")]
 impl Listeners<dyn StepListener> {
-    /// Calls all. A panic of one, or of its drop, must not end the only thread that does.
+    /// Calls all listeners. A panic of one, or of its drop, must not end the thread that calls
+    /// them.
     fn notify(&self) {
         for listener in self.live() {
             drop(catch(move || listener.clock_has_stepped()));
@@ -92,9 +93,9 @@ mod system {
     static LISTENERS: Listeners<dyn StepListener> = Listeners::new();
 
     /// Calls a listener after each jump. Returns whether a thread of this process waits for jumps;
-    /// starts it if there is none.
+    /// starts the thread if there is none.
     pub(super) fn watch_jumps(listener: Weak<dyn StepListener>) -> bool {
-        /// The process whose thread waits. A forked child has no thread.
+        /// The process whose thread waits. A forked child has no such thread.
         static PROCESS: Mutex<Option<u32>> = Mutex::new(None);
 
         LISTENERS.add(listener);
@@ -133,7 +134,7 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    /// No other system reports both jumps.
+    /// No other system reports both kinds of jumps.
     pub(super) fn watch_jumps(_: std::sync::Weak<dyn super::StepListener>) -> bool {
         false
     }

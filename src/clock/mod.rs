@@ -2,8 +2,8 @@
 //!
 //! A [`Timer`](crate::Timer) reads the time only from its [`Clock`]. With [`SystemClock`] a
 //! background thread waits in real time. With [`ManualClock`] a test advances the time, and the
-//! same timer runs on the thread of the test. [`BootClock`] also counts the time for
-//! which the machine is suspended.
+//! same timer runs on the thread of the test. [`BootClock`] also counts the time for which the
+//! machine is suspended.
 
 mod boot;
 mod jumps;
@@ -29,21 +29,22 @@ pub use self::{
 /// A source of time for a timer.
 ///
 /// A clock should not run backwards. If it does, a timer stays at the start of the latest tick that
-/// it has seen, and no timeout expires early.
+/// the timer has seen, and no timeout expires early.
 ///
 /// If a clock jumps ahead, the due timeouts expire when the reaper reads the clock again, those of
-/// each shard in order. It does so at its next wake-up, when [`Timer::wake`](crate::Timer::wake) is
-/// called, and after a resume if the clock [may jump](Self::may_jump). A schedule or reset also
-/// wakes it if the clock is then past the time of that wake-up.
+/// each shard in order. The reaper reads it at its next wake-up, when
+/// [`Timer::wake`](crate::Timer::wake) is called, and after a resume if the clock [may
+/// jump](Self::may_jump). A schedule or reset also wakes the reaper if the clock is then past the
+/// time of its next wake-up.
 ///
 /// A tick should not be shorter than the resolution of the clock. Otherwise
 /// [`system_time`](Self::system_time) goes on for more than a tick while [`now`](Self::now) stands
-/// still. A timer takes that for a step of the wall clock, and moves all timeouts that are due by
-/// the wall clock.
+/// still. A timer takes that for a step of the wall clock, and moves all timeouts whose deadlines
+/// are by the wall clock.
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
-/// [`ManualClock`] forwards it, or its timers get threads. It must not be behind the
-/// [`ManualClock`], whose [`advance`](ManualClock::advance) would never return.
+/// [`ManualClock`] must forward `adopt` to it, or its timers get threads. The wrapping clock must
+/// not be behind the [`ManualClock`], whose [`advance`](ManualClock::advance) would never return.
 ///
 /// # Examples
 ///
@@ -72,22 +73,24 @@ pub use self::{
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the current time.
     ///
-    /// It must not panic. If it panics on the reaper thread, that thread stops serving this timer.
-    /// The timer then refuses timeouts, as after a shutdown, and
+    /// This must not panic. After a panic on the reaper thread, that thread stops serving the
+    /// timer. The timer then refuses timeouts, as after a shutdown, and
     /// [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns true. Other timers of a shared
     /// [`Reaper`](crate::Reaper) continue.
     fn now(&self) -> Instant;
 
     /// Returns the time of the wall clock, for deadlines such as those of
-    /// [`Timer::schedule_at_time`](crate::Timer::schedule_at_time). It may step forward and back.
+    /// [`Timer::schedule_at_time`](crate::Timer::schedule_at_time). The wall clock may step forward
+    /// and back.
     ///
-    /// The default is the wall clock of the system. It must not panic, as [`now`](Self::now).
+    /// The default is the wall clock of the system. Like [`now`](Self::now), this must not panic.
     fn system_time(&self) -> SystemTime {
         SystemTime::now()
     }
 
-    /// Returns whether this clock jumps when the machine resumes or the wall clock is set. Its
-    /// timers then read it after each of these: see [`BootClock`]. The default is `false`.
+    /// Returns whether this clock jumps when the machine resumes or the wall clock is set. If it
+    /// does, its timers read it after each resume and each step: see [`BootClock`]. The default is
+    /// `false`.
     fn may_jump(&self) -> bool {
         false
     }
@@ -95,16 +98,16 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Calls a listener after each jump from now on. Returns the period at which the listener must
     /// also read the clocks, if the system does not report all jumps.
     ///
-    /// A [`Timer`](crate::Timer) calls this with its first timeout if the clock
-    /// [may jump](Self::may_jump), and with its first deadline by the wall clock. The default,
+    /// A [`Timer`](crate::Timer) calls this at its first timeout if the clock [may
+    /// jump](Self::may_jump), and at its first deadline by the wall clock. The default,
     /// [`watch_steps`], is right for clocks of the system. A clock that jumps for other reasons
-    /// keeps the listeners, and calls them itself. It must not panic, like [`now`](Self::now).
+    /// keeps the listeners, and calls them itself. Like [`now`](Self::now), this must not panic.
     fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
         watch_steps(listener)
     }
 
-    /// Registers a timer, which this clock then drives instead of a thread of the timer, as
-    /// [`ManualClock`] does. Returns whether it drives the timer; the default is `false`. If timers
+    /// Registers a timer. Returns whether this clock from now on drives the timer, instead of a
+    /// thread, as [`ManualClock`] does; the default is `false`. If the clock drives timers that
     /// have deadlines by the wall clock, [`system_time`](Self::system_time) must advance with
     /// `now`.
     ///
@@ -168,7 +171,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A timer that a clock drives: see [`Clock::adopt`], which has an example. Timers implement it.
+/// A timer that a clock drives: see [`Clock::adopt`], which has an example. Timers implement this
+/// trait.
 pub trait Driven: Send + Sync {
     /// Expires the due timeouts, and runs their callbacks on this thread.
     fn turn(&self);
@@ -176,8 +180,8 @@ pub trait Driven: Send + Sync {
     /// Returns the time of the next turn, or `None` if no timeout is pending.
     fn next_turn(&self) -> Option<Instant>;
 
-    /// Returns the time of the next turn since the start of a [`ManualClock`]; `None` if
-    /// [`next_turn`](Self::next_turn) has it.
+    /// Returns the time of the next turn since the start of a [`ManualClock`]; `None` on another
+    /// clock, whose [`next_turn`](Self::next_turn) returns an instant.
     fn next_elapsed(&self) -> Option<Duration>;
 }
 
@@ -215,10 +219,11 @@ impl Clock for SystemClock {
 ///
 /// A callback may advance the clock. Timeouts that become due then expire inside that call, before
 /// the other timeouts of the tick. The clock never goes back. If two threads advance it at once,
-/// callbacks run on both. A timeout that another thread schedules meanwhile may run with the next
-/// [`advance`](Self::advance), even if it is due. A sleep ends.
+/// callbacks run on both. A timeout that another thread schedules meanwhile may run only with the
+/// next [`advance`](Self::advance), even if it is due. A sleep that is due ends without another
+/// call.
 ///
-/// It also drives timers on `wasm32-unknown-unknown`, where the system has no clock. There,
+/// This clock also drives timers on `wasm32-unknown-unknown`, where the system has no clock. There,
 /// timeouts, sleeps, maps and purgatories work with delays. Calls that take or return an
 /// [`Instant`] panic, and so do repetitions, intervals, throttles, the functions `next` of maps and
 /// [`DelayQueue::recv_timeout`](crate::DelayQueue::recv_timeout).
@@ -251,7 +256,7 @@ struct SharedManual {
     origin: OnceLock<Instant>,
     /// Time since `origin`.
     elapsed: Mutex<Duration>,
-    /// The wall clock at `origin`, if it has not been set since.
+    /// The present wall clock less `elapsed`.
     system_origin: Mutex<SystemTime>,
     timers: Listeners<dyn Driven>,
 }
@@ -281,8 +286,8 @@ impl ManualClock {
     /// Timeouts that a callback schedules within the span also expire. If each callback schedules
     /// the next one without a delay, this never returns.
     ///
-    /// Time passes from one deadline to the next, so no occurrence of a repetition is missed. As
-    /// after a suspension, [`jump`](Self::jump) misses them.
+    /// Time passes from one deadline to the next, so no occurrence of a repetition is missed. With
+    /// [`jump`](Self::jump), they are missed, as after a suspension.
     ///
     /// # Panics
     ///
@@ -340,9 +345,9 @@ impl ManualClock {
         end.expect("an `Instant` cannot represent the new time")
     }
 
-    /// Sets the wall clock forward or back. Timeouts that become due by it run. Those that their
-    /// callbacks schedule may run with the next [`advance`](Self::advance), even if they are due.
-    /// The time of [`now`](Clock::now) stays the same; `advance` moves both clocks.
+    /// Sets the wall clock forward or back. Timeouts that become due by it run. Timeouts that the
+    /// callbacks schedule may run only with the next [`advance`](Self::advance), even if they are
+    /// due. The time of [`now`](Clock::now) stays the same, while `advance` moves both clocks.
     ///
     /// # Examples
     ///
@@ -368,8 +373,7 @@ impl ManualClock {
     }
 
     /// Advances the time to the next wake-up of a timer. Returns the time that passed, or `None` if
-    /// no timeout is pending that ever expires. Entries of a map count only while a task waits for
-    /// them.
+    /// no pending timeout ever expires. Entries of a map count only while a task waits for them.
     ///
     /// A wake-up may expire no timeout: after a cancel, after a reset to a later deadline, and when
     /// the wheel sorts a crowded bucket. To run until a callback has run, call this in a loop, or
@@ -399,8 +403,8 @@ impl ManualClock {
         Some(span)
     }
 
-    /// Advances the time until no timeout is pending that ever expires, through at most `limit`
-    /// wake-ups. Returns whether none is.
+    /// Advances the time until no pending timeout ever expires, through at most `limit` wake-ups.
+    /// Returns whether this state is reached.
     ///
     /// The limit ends the call when callbacks schedule new timeouts without end.
     #[inline]
@@ -435,7 +439,7 @@ impl ManualClock {
     #[inline]
     fn next_turn(&self) -> Option<Duration> {
         let next_of = |timer: &Arc<dyn Driven>| {
-            // A clock of the user around this one knows only instants.
+            // If a clock of the user wraps this one, its timers know only instants.
             let since = || Some(timer.next_turn()?.saturating_duration_since(self.origin()));
             timer.next_elapsed().or_else(since)
         };

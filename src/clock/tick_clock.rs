@@ -29,10 +29,10 @@ pub(crate) struct TickClock {
     pub(crate) is_system: bool,
     /// Start of tick 0; `None` with a [`ManualClock`], whose target may have no [`Instant`].
     origin: Option<Instant>,
-    /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
-    /// [`Instant`] is never early.
+    /// The start of tick 0 by [`system_nanos`], or a moment later. So a timeout whose deadline is
+    /// an [`Instant`] is never early.
     started: Nanos,
-    /// The same since the start of a [`ManualClock`]. That may be more than 2^64 ns.
+    /// The time from the start of a [`ManualClock`] to tick 0, which may be more than 2^64 ns.
     manual_start: Duration,
     pub(crate) ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
@@ -41,11 +41,11 @@ pub(crate) struct TickClock {
     /// Period at which to read the clock while timeouts are pending, because it may jump. Empty
     /// until the first [`Self::watch_jumps`] has returned; `None` if the system reports jumps.
     recheck: OnceLock<Option<Duration>>,
-    /// Number of calls of `watch_jumps` that found no period.
+    /// Number of calls of `watch_jumps` that found `recheck` empty.
     watch_calls: AtomicU64,
 }
 
-/// Returns the present, as an instant and by another clock; by that one perhaps later by a moment.
+/// Returns the present as an instant, and by another clock, whose time may be a moment later.
 pub(super) fn present(nanos: impl Fn() -> Nanos) -> (Instant, Nanos) {
     // The scheduler may interrupt this thread between two readings.
     let readings = (0..16).map(|_| (nanos(), Instant::now(), nanos()));
@@ -58,7 +58,7 @@ pub(super) fn present(nanos: impl Fn() -> Nanos) -> (Instant, Nanos) {
 ///
 /// A timer reads the clock for each timeout, and to subtract two [`Instant`]s takes as long as to
 /// lock a shard. `MonotonicCoarse` is the time at the latest interrupt of the kernel's timer, at
-/// most 10 ms ago. It takes a third of the time, because it does not read the processor's counter.
+/// most 10 ms ago. To read it takes a third of the time, without the processor's counter.
 #[cfg(target_os = "linux")]
 #[inline]
 #[expect(clippy::cast_sign_loss, reason = "this clock counts from the start of the system")]
@@ -73,7 +73,7 @@ enum ClockId {
     MonotonicCoarse,
 }
 
-/// Elsewhere, an [`Instant`] is the only reading.
+/// On other systems, the only clock to read is that of [`Instant`].
 #[cfg(not(target_os = "linux"))]
 fn system_nanos(_: ClockId) -> Nanos {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -90,7 +90,8 @@ pub(crate) struct Reading {
 }
 
 impl TickClock {
-    /// Starts tick 0 now. A tick has 1 ns to 292 years: see [`Ticks::is_in`].
+    /// Starts tick 0 now. A tick has 1 ns to 292 years, so that tick 1 begins before
+    /// [`Nanos::NEVER`].
     pub(crate) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
@@ -128,13 +129,14 @@ impl TickClock {
     }
 
     /// Notifies a listener of each jump of the clocks from now on. Only the first call has an
-    /// effect. Returns `true` if the caller must wake the reaper: it has to begin to recheck,
-    /// because the system reports no jumps, or another call has returned before the effect.
+    /// effect. Returns `true` if the caller must wake the reaper. If the system reports no jumps,
+    /// the reaper must begin to recheck. If another call has returned before the effect, the reaper
+    /// may have missed a jump.
     pub(crate) fn watch_jumps(&self, listener: Weak<dyn StepListener>) -> bool {
         if self.recheck.get().is_some() || self.watch_calls.fetch_add(1, Ordering::AcqRel) > 0 {
             return false;
         }
-        // Without a lock: the clock may use the timer.
+        // No lock is held here, because the clock may use the timer.
         match catch(|| self.source.watch(listener)) {
             Ok(recheck) => {
                 _ = self.recheck.set(recheck);
@@ -153,13 +155,13 @@ impl TickClock {
         self.elapsed().saturating_add(span.into())
     }
 
-    /// Returns the time since the start of tick 0. A call, so that the callers are short.
+    /// Returns the time since the start of tick 0. Not `#[inline]`, so that callers are short.
     pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
     }
 
-    /// Returns a time since the start of tick 0 that was at most 10 ms ago with the system's clock,
-    /// and is exact with the user's. It is not before the latest tick that a thread has seen.
+    /// Returns the time since the start of tick 0: exactly with the user's clock, and up to 10 ms
+    /// old with the system's. It is not before the latest tick that a thread has seen.
     #[inline]
     pub(crate) fn elapsed_coarsely(&self) -> Nanos {
         if !self.is_system {
@@ -221,7 +223,7 @@ impl TickClock {
         Reading { elapsed, now }
     }
 
-    /// Raises the latest tick to that of an instant, which has passed.
+    /// Raises the latest tick to the tick of an instant, which must have passed.
     pub(crate) fn raise_latest(&self, instant: Instant) {
         let tick = self.ticks.floor(self.elapsed_at(instant));
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
@@ -233,7 +235,8 @@ impl TickClock {
         self.due(read, read.elapsed.saturating_add(delay.into()))
     }
 
-    /// Returns the tick within a window of delays that others share most often.
+    /// Returns the tick in a window of delays that timeouts with overlapping windows share most
+    /// often.
     pub(crate) fn within(&self, read: Reading, window: &RangeInclusive<Duration>) -> Tick {
         let at = |delay: &Duration| read.elapsed.saturating_add((*delay).into());
         self.ticks.roundest(at(window.start()), at(window.end()))
@@ -250,7 +253,7 @@ impl TickClock {
     }
 
     /// Returns the first tick that begins at `time` or later. A time that has passed is due at
-    /// once, in the tick of the reading: that tick may have begun before it.
+    /// once, in the tick of the reading: that tick may have begun before `time`.
     #[inline]
     pub(crate) fn due(&self, read: Reading, time: Nanos) -> Tick {
         let tick = self.ticks.ceil(time);
@@ -266,19 +269,19 @@ impl TickClock {
     /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
     /// represent it.
     pub(crate) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
-        // First, so that a time that never comes needs no origin.
+        // Before the origin is read, because a time that never comes needs none.
         let elapsed = elapsed.finite()?;
         self.origin().checked_add(elapsed)
     }
 
     /// Returns the current instant.
     pub(crate) fn instant_now(&self) -> Instant {
-        // An instant that cannot be represented lies centuries ahead, and a clock returned one.
+        // The clock has returned this instant or a later one, so an `Instant` can represent it.
         self.instant_at(self.elapsed()).unwrap_or_else(Instant::now)
     }
 
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
-    /// The wait is at most the period of [`recheck`](Self::recheck).
+    /// Any other wait is at most the period of [`recheck`](Self::recheck).
     pub(crate) fn pause_until(&self, tick: Tick) -> Duration {
         let Some(start) = self.instant(tick) else { return Duration::MAX };
         let pause = start.saturating_duration_since(self.source.now());
@@ -291,8 +294,8 @@ impl TickClock {
         self.recheck.get().copied().flatten()
     }
 
-    /// Returns the time from the start of a [`ManualClock`] to that of a tick; `None` on another
-    /// clock, or if the tick never comes.
+    /// Returns the time from the start of a [`ManualClock`] to the start of a tick; `None` on
+    /// another clock, or if the tick never comes.
     pub(crate) fn since_manual(&self, tick: Tick) -> Option<Duration> {
         self.source.as_manual()?;
         self.manual_start.checked_add(self.ticks.until_start(tick).finite()?)
@@ -304,7 +307,7 @@ impl TickClock {
     }
 }
 
-/// A clone is for another part of a timer. What a thread has seen on one has passed on both. Each
+/// A clone serves another part of a timer. It shares the latest tick that a thread has seen, but
 /// has a listener of its own.
 impl Clone for TickClock {
     fn clone(&self) -> Self {

@@ -1,4 +1,4 @@
-//! Deadlines that travel down a chain of calls, and the form in which gRPC sends them.
+//! Deadlines for a whole chain of calls, and the form in which gRPC sends them.
 
 use std::{
     error::Error,
@@ -18,8 +18,8 @@ const MOST: u128 = 99_999_999;
 
 /// An instant by which a request must be answered: a time limit for a whole chain of calls.
 ///
-/// Pass it on by value, and give each call what is left. With the feature `future`, `timeout`
-/// limits a future.
+/// Pass the deadline on by value, and give each call the remaining time. With the feature `future`,
+/// `timeout` limits a future.
 ///
 /// # Examples
 ///
@@ -106,7 +106,7 @@ impl Deadline {
 ///
 /// # Errors
 ///
-/// [`ParseGrpcTimeoutError`] names a value of another form.
+/// [`ParseGrpcTimeoutError`] names the value if it has another form.
 pub fn parse_grpc_timeout(value: &str) -> Result<Duration, ParseGrpcTimeoutError> {
     parse(value).ok_or_else(|| ParseGrpcTimeoutError(value.into()))
 }
@@ -118,14 +118,14 @@ fn parse(value: &str) -> Option<Duration> {
         return None;
     }
     let count: u32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    // Eight digits of hours are more than 2^64 ns, but not than the longest `Duration`.
+    // Hours of eight digits may exceed 2^64 ns, but not the longest `Duration`.
     Some(Duration::from_nanos(NANOS[unit]) * count)
 }
 
 /// Writes a time limit as the value of the header `grpc-timeout`, in the finest unit that needs at
 /// most eight digits.
 ///
-/// Rounds down, so the receiver gives up first. More than 99,999,999 hours count as that.
+/// Rounds down, so the receiver gives up first. Longer limits count as 99,999,999 hours.
 ///
 /// # Examples
 ///

@@ -1,9 +1,9 @@
 //! A map whose entries expire.
 //!
-//! The wheel owns keys and values. The hash table has only the entry's key in the wheel, so a key
-//! of the user is stored once. Its hash stands beside it, for the growth of the table and for the
-//! expiry. So `Hash` and `Eq`, which are code of the user, run before a call changes anything, and
-//! their panics leave the map as it was.
+//! The wheel owns the user's keys and values. The hash table has only the keys of the wheel, so a
+//! key of the user is stored once. The wheel has its hash beside it, for the growth of the table
+//! and for the expiry. So `Hash` and `Eq`, which are code of the user, run before a call changes
+//! anything, and their panics leave the map as it was.
 
 use std::{
     borrow::Borrow,
@@ -25,19 +25,20 @@ use crate::{
 
 /// A map whose entries expire: timeouts by your own ids.
 ///
-/// It is for one owner, such as a task or an event loop; `future::SharedDelayMap` is the same map
-/// for many. Each entry has a deadline. An entry that is due stays in the map until
+/// The map is for one owner, such as a task or an event loop; `future::SharedDelayMap` is the same
+/// map for many owners. Each entry has a deadline. An entry that is due stays in the map until
 /// [`pop_expired`](Self::pop_expired) returns it, so the owner learns of every end. Until then,
 /// [`get`](Self::get) finds it. If a look-up must not find a due entry, first call `pop_expired`
-/// until it returns `None`. If a task waits for expired entries, that would take them from it:
-/// compare [`deadline`](Self::deadline) with [`Timer::now`] instead.
+/// until it returns `None`. If a task waits for expired entries, such calls would take them from
+/// the task: compare [`deadline`](Self::deadline) with [`Timer::now`] instead.
 ///
 /// Without the feature `future`, threads share a map behind a `Mutex`. A thread that sleeps until
-/// [`next_expiration`](Self::next_expiration) must wake when another thread makes that earlier. So
-/// let it wait on a `Condvar`, and notify that after each insert and reset.
+/// [`next_expiration`](Self::next_expiration) must wake when another thread makes this time
+/// earlier. So let it wait on a `Condvar`, and notify the `Condvar` after each insert and reset.
 ///
-/// A call hashes the key that it gets once, and no other. Hashes have a random seed, which makes
-/// collisions hard to provoke. The map keeps a key once, in the wheel, beside its hash and value.
+/// A call hashes only the key that it gets, and hashes it once. Hashes have a random seed, which
+/// makes collisions hard to provoke. The map keeps a key once, in the wheel, beside its hash and
+/// value.
 ///
 /// # Examples
 ///
@@ -63,7 +64,7 @@ use crate::{
 /// ```
 pub struct DelayMap<K, V> {
     table: HashTable<Key>,
-    /// Each with the hash of its key.
+    /// The hash of the key, the key and the value of each entry.
     entries: TimingWheel<(u64, K, V)>,
     seed: RandomState,
     pub(crate) source: Source,
@@ -84,7 +85,8 @@ impl<K, V> DelayMap<K, V> {
         Self::with(Source::System(TickClock::new(None, Duration::from_millis(1))))
     }
 
-    /// Makes an empty map with the clock and the tick of a timer, of which it holds a clone.
+    /// Makes an empty map with the clock and the tick of a timer. The map holds a clone of the
+    /// timer.
     #[must_use]
     pub fn on(timer: &Timer) -> Self {
         Self::with(Source::Timer(timer.clone()))
@@ -119,11 +121,11 @@ impl<K, V> DelayMap<K, V> {
         self.entries.iter().map(|(_, _, (_, key, value))| (key, value))
     }
 
-    /// Returns when to call [`pop_expired`](Self::pop_expired) next; `None` if there is nothing to
-    /// wait for.
+    /// Returns when to call [`pop_expired`](Self::pop_expired) next; `None` if no entry ever
+    /// expires.
     ///
-    /// It is never later than the first deadline. It may be earlier, such as at a deadline that was
-    /// moved later: then that call only moves entries within the wheel.
+    /// The result is never later than the first deadline. It may be earlier, such as at a deadline
+    /// that was moved later: then `pop_expired` only moves entries within the wheel.
     #[must_use]
     pub fn next_expiration(&self) -> Option<Instant> {
         self.clock().instant(self.entries.next_expiration()?)
@@ -138,8 +140,9 @@ impl<K, V> DelayMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> DelayMap<K, V> {
-    /// Adds an entry that expires after a delay, or replaces the value and the deadline of the
-    /// entry with this key, whose value it returns, even if that was due. That entry keeps its key.
+    /// Adds an entry that expires after a delay. If the map has an entry with an equal key,
+    /// replaces its value and deadline, and returns the old value, even if that entry was due. The
+    /// old key stays.
     ///
     /// A delay of `Duration::MAX` never ends.
     ///
@@ -175,7 +178,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         self.put(key, value, deadline)
     }
 
-    /// Adds or replaces an entry like [`insert`](Self::insert). It expires at an instant.
+    /// Adds or replaces an entry like [`insert`](Self::insert). The entry expires at an instant.
     ///
     /// # Errors
     ///
@@ -200,13 +203,13 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             |entry: &Key| entries.get(*entry).is_some_and(|(_, other, _)| other.borrow() == key);
         let (entry, _) = table.find_entry(seed.hash_one(key), is_it).ok()?.remove();
         let (_, key, value) = entries.cancel(entry)?;
-        // A panic at the end of a function leaks what that returns.
+        // A panic of this drop at the end of the function would leak the returned value.
         drop(key);
         Some(value)
     }
 
     /// Moves the deadline of an entry to a delay from now, earlier or later. Returns whether the
-    /// map has the key. An entry that was due lives again: to refuse that, first compare its
+    /// map has the key. An entry that was due is pending again: to avoid this, first compare its
     /// [`deadline`](Self::deadline) with [`Timer::now`]. Takes *O*(1) time, amortized.
     pub fn reset<Q: Hash + Eq + ?Sized>(&mut self, key: &Q, delay: Duration) -> bool
     where
@@ -244,8 +247,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         Some(&mut self.entries.get_mut(self.find(key)?)?.2)
     }
 
-    /// Returns the deadline of an entry, rounded up to a tick; `None` if there is none, or if it
-    /// never comes. Takes *O*(1) time.
+    /// Returns the deadline of an entry, rounded up to a tick; `None` if the map has no such entry,
+    /// or if it never expires. Takes *O*(1) time.
     #[must_use]
     pub fn deadline<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Instant>
     where
@@ -256,8 +259,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
 
     /// Removes the due entry with the earliest deadline and returns it; `None` if no entry is due.
     ///
-    /// Never early by the clock. Entries with the deadline of one tick come in any order. If the
-    /// clock steps back, the latest time that the map or its timer has seen counts.
+    /// An entry is never early by the clock. Entries whose deadlines are in one tick come in any
+    /// order. If the clock steps back, the latest time that the map or its timer has seen counts.
     ///
     /// # Complexity
     ///
@@ -272,7 +275,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         Some((key, value))
     }
 
-    /// Returns memory after a burst to the allocator. Takes time in proportion to the entries.
+    /// Returns memory after a burst to the allocator. Takes time in proportion to the memory in
+    /// use.
     pub fn shrink(&mut self) {
         self.entries.shrink();
         let entries = &self.entries;

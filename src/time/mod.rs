@@ -1,4 +1,4 @@
-//! Timeouts by the user's own keys, and deadlines that travel.
+//! Timeouts by your own keys, and deadlines for a whole chain of calls.
 //!
 //! | You have | Use |
 //! |---|---|

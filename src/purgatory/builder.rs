@@ -1,4 +1,4 @@
-//! The settings of a purgatory, and the error of those that are out of range.
+//! The settings of a purgatory, and the error for a setting that is out of range.
 
 use std::{error::Error, fmt, hash::Hash, io, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -11,9 +11,9 @@ use super::{
 };
 use crate::timer::{TimerBuildError, TimerBuilder};
 
-/// Shards by default, for each thread that the machine runs at once. A thread that ends operations
-/// holds the lock of their shard. With more shards than threads, a thread that registers
-/// operations finds a free one. See
+/// Default number of shards for each thread that the machine runs at once. A thread that ends
+/// operations holds the lock of their shard. With more shards than threads, a thread that registers
+/// an operation finds a shard whose lock is free. See
 /// `docs/decisions/0007-operations-live-with-their-thread.md`.
 const SHARDS_PER_THREAD: usize = 8;
 
@@ -67,14 +67,15 @@ impl<K, O> PurgatoryBuilder<K, O> {
     }
 
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
-    /// operations. Default: those of a timer, whose threads have the prefix "purgatory". A timer
-    /// that is passed here keeps its own prefix, which is "timer" unless it was set.
+    /// operations. Default: the settings of a new timer, with "purgatory" as the prefix of the
+    /// names of its threads. A builder that is passed here keeps its own prefix, which is "timer"
+    /// unless the caller has set another one.
     ///
     /// With a [`Reaper`](crate::Reaper), one thread serves many purgatories.
     ///
-    /// A purgatory has as many shards as its timer. Their default is eight for each thread that the
-    /// machine runs at once, at most 64; [`TimerBuilder::shards`] sets another number. If the timer
-    /// is full, so is the purgatory.
+    /// A purgatory has as many shards as its timer. The default is eight shards for each thread
+    /// that the machine runs at once, at most 64; [`TimerBuilder::shards`] sets another number. If
+    /// the timer is full, so is the purgatory.
     ///
     /// Before its first operation, a purgatory of 64 shards takes 390 KB, one of 16 shards 105 KB,
     /// and one of a single shard 77 KB. Each shard takes 4 KB more once an operation has ended in
@@ -84,8 +85,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
         self
     }
 
-    /// Sets the longest time that an operation waits. The purgatory shortens longer delays to it.
-    /// Default: no limit.
+    /// Sets the longest time that an operation waits. The purgatory shortens longer delays to this
+    /// time. Default: no limit.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.max_delay = delay;
         self
@@ -128,11 +129,12 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// Sets how many operations may wait at once on any one key, and the policy when the limit is
     /// reached. Default: no limit.
     ///
-    /// The limit costs another short lock for each key of an operation. An operation that watches a
-    /// key's events and waits for its value takes a permit for each. Keys with equal hashes share a
-    /// limit, so `Hash` should take in all parts of a key. [`Overload::DisplaceOldest`]
-    /// displaces the operation that has watched the key's events longest. If all wait for the key's
-    /// value, it displaces the one with the greatest threshold.
+    /// With this limit, a call takes another short lock for each key of an operation. An operation
+    /// takes a permit for each of its conditions on a key, for example one for the events of the
+    /// key and one for a threshold. Keys with equal hashes share a limit, so `Hash` should include
+    /// all parts of a key. [`Overload::DisplaceOldest`] displaces the operation that has watched
+    /// the events of the key longest. If all operations on the key wait for its value, this policy
+    /// displaces the one with the greatest threshold.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
         self.max_delayed_per_key = Some(Limit { operations, overload });
         self
@@ -142,7 +144,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     ///
     /// The purgatory holds a lock while it puts an operation on the lists of its keys, and while it
     /// removes up to 32 operations. It refuses an operation with more keys as [`TooManyKeys`]. So a
-    /// client that names a million keys does not delay the others.
+    /// client that names a million keys does not delay other clients.
     ///
     /// [`TooManyKeys`]: super::WatchErrorKind::TooManyKeys
     ///
@@ -179,7 +181,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
         self
     }
 
-    /// Builds the purgatory. Starts no thread: the first operation that waits starts them.
+    /// Builds the purgatory. Starts no thread: the first operation that waits starts the threads of
+    /// the timer.
     ///
     /// # Errors
     ///

@@ -1,18 +1,18 @@
 //! Calls of user code: catches panics, and defers completions within completions and checks within
 //! checks, so that the stack is bounded.
 //!
-//! A completion may announce the event that completes the next operation, and so may a check. If
-//! each ran inside the one before, a long chain would overflow the stack. So each thread has a
-//! queue of completions and a queue of checks, shared by all purgatories.
+//! A completion or a check may announce the event that completes the next operation. If each call
+//! ran inside the previous one, a long chain would overflow the stack. So each thread has a queue
+//! of completions and a queue of checks. All purgatories share these queues.
 //!
 //! - A completion within another one goes into the queue. The thread runs the queue when the
 //!   outermost completion has returned.
-//! - A check may use the number of operations that its own event has completed. So checks run
-//!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, put them back
-//!   unchecked, and push a closure onto the queue that checks them later. The thread runs the queue
-//!   when the outermost check has returned, and the thread has no operation out.
-//! - The checks of a `watch` decide its result, so none of them is deferred. Checks that call
-//!   `watch` nest as deep as they call it.
+//! - A check that announces an event may use the number of operations that the event completed. So
+//!   checks run within checks, but only [`DEPTH`] deep. A deeper event puts its operations back
+//!   unchecked, and pushes a closure onto the queue that checks them later. The thread runs the
+//!   queue when its outermost check has returned and it has no operation out.
+//! - The checks of a `watch` decide its result, so the thread defers none of them. Checks that call
+//!   `watch` nest without a bound.
 
 use std::{
     boxed::Box,
@@ -34,7 +34,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Runs user code. Counts a panic in it, and returns the default then.
+    /// Runs user code. If it panics, counts the panic and returns the default value.
     #[inline]
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
         panics::catch(user_code).unwrap_or_else(|_| {
@@ -81,10 +81,10 @@ impl Calls {
 /// Maximum nesting of checks.
 const DEPTH: u32 = 8;
 
-/// Calls to make after the one in progress has returned.
+/// Deferred calls of one kind, which run after the outermost call of this kind has returned.
 #[derive(Default)]
 struct Queue {
-    /// Whether a call of this kind runs.
+    /// Whether a completion or, in the queue of checks, a deferred check runs.
     is_running: Cell<bool>,
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
 }
@@ -94,7 +94,7 @@ struct Queue {
 struct Checking {
     /// Current nesting of checks.
     depth: Cell<u32>,
-    /// Whether checks are deferred.
+    /// Whether the queue of checks may have entries.
     is_deferred: Cell<bool>,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn defer_checks(checks: impl FnOnce() + 'static) {
     if CHECKS.try_with(|queue| checks.take().map(|checks| queue.push(checks))).is_ok() {
         CHECKING.with(|checking| checking.is_deferred.set(true));
     } else if let Some(checks) = checks {
-        // The queue is missing only during thread exit. A chain is not bounded then.
+        // Only a thread that exits has no queue. Then checks nest without a bound.
         let depth = CHECKING.with(|checking| checking.depth.replace(0));
         checks();
         CHECKING.with(|checking| checking.depth.set(depth));
@@ -142,7 +142,7 @@ pub(super) fn run_checks() {
 
 #[cold]
 fn run_deferred_checks() {
-    // A deferred check may call this function again. The outer loop then runs the rest.
+    // A deferred check may call this function again. The loop of the outer call runs the rest.
     let is_nested = CHECKS.try_with(|queue| queue.is_running.replace(true));
     if matches!(is_nested, Ok(false)) {
         CHECKS.with(Queue::run);
@@ -161,11 +161,11 @@ impl Queue {
         self.deferred.borrow_mut().push_back(deferred);
     }
 
-    /// Runs the deferred calls, and those that they defer.
+    /// Runs the deferred calls, and the calls that these defer in turn.
     #[inline]
     fn run(&self) {
         debug_assert!(self.is_running.get(), "two calls run one queue");
-        // The borrow ends before the call.
+        // The borrow ends before the call, which may push onto the queue.
         let next = || self.deferred.borrow_mut().pop_front();
         while let Some(deferred) = next() {
             deferred();
@@ -201,7 +201,7 @@ mod tests {
         }
         let (sender, depths) = mpsc::channel();
         let run = move || {
-            // Dropped after the queue, which the thread uses later.
+            // Dropped after the queue, because the thread first uses the queue later.
             LAST.set(Some(AtExit(sender)));
             CHECKS.with(|_| ());
         };

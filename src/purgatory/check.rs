@@ -28,8 +28,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// If another thread is checking an operation, that thread checks it again, and this call does
     /// not count it. This call also does not count an operation that ends in another way meanwhile.
     ///
-    /// A check may call this. When checks have called each other eight deep, this returns 0, and
-    /// the thread makes the checks once the outermost check has returned.
+    /// A check may call this function. When checks are nested eight deep, the call returns 0, and
+    /// the thread makes its checks once the outermost check has returned.
     ///
     /// # Complexity
     ///
@@ -42,20 +42,20 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     {
         let SharedPurgatory { hasher, filters, timer, .. } = &*self.shared;
         let hash = hasher.hash_one(key);
-        // The filter has the reason for this fence.
+        // The protocol of the filter needs this fence; see `keys`.
         fence(Ordering::SeqCst);
         let mut shards = filters.shards(hash);
         let Some(first) = shards.next() else { return 0 };
         let walk = || Walk::new(hash, |other: &K| other.borrow() == key, NextWatcher::EVENTS);
-        // All passes begin before the first check, which may lead to new operations in any shard.
-        // The walk of the first shard begins its pass before any check.
+        // A check may add operations to any shard, and this event must not check them. So all
+        // passes begin before the first check, that of the first shard in `take_out`.
         let mut others = Vec::new();
         for shard in shards {
             let mut walk = walk();
             timer.shards.lock(shard).state_mut().begin_pass(&mut walk);
             others.push((shard, walk));
         }
-        // The checks before may have ended all operations there.
+        // The checks in earlier shards may have ended all operations on the key in this one.
         let others = others.into_iter().filter(|(shard, _)| filters.may_have(hash, *shard));
         let (mut batch, mut completed) = (OutBatch::new(), 0);
         for (shard, mut walk) in iter::once((first, walk())).chain(others) {
@@ -73,10 +73,10 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     /// Checks operations that are out, brings them back, and completes those that have ended.
-    /// Repeats this for those that had an event meanwhile, until there are none. Returns how many
-    /// completed by a check.
+    /// Repeats this for operations that had an event during their check, until there are none.
+    /// Returns how many operations completed by a check.
     ///
-    /// Between two rounds all of them wait again. So further events do not delay an end that
+    /// Between two rounds all operations wait again. So further events do not delay an end that
     /// another thread decided.
     ///
     /// If checks on this thread are nested too deep, all operations wait again. The thread checks
@@ -106,7 +106,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     /// Brings operations back, and completes those that have ended. Returns how many this call
-    /// ended, and whether events were announced for others.
+    /// ended, and whether an event was announced for one of the others.
     #[inline]
     pub(super) fn bring_back(&self, shard: usize, batch: &mut [Out<O>]) -> (usize, bool) {
         let is_end = batch.iter().any(|out| out.end.is_some());
@@ -140,7 +140,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut() {
             if mem::take(&mut out.is_announced) {
-                // If another thread has taken it out since, that thread checks it.
+                // If another thread has taken the operation out since, that thread checks it.
                 let pending = guard.state_mut().wheel.get_mut(out.key);
                 out.operation = pending.and_then(|pending| pending.operation.take());
                 are_any |= out.operation.is_some();
@@ -151,7 +151,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
 
     #[cold]
     fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
-        // Another thread has taken the others out after the event, and checks them.
+        // An entry without an operation needs no check here: another thread has taken the operation
+        // out after the event, and checks it, or the operation has ended.
         let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);
         let mut again: Vec<_> = are_here.map(|key| Out::new(key, None)).collect();
         self.bring_back(shard, batch);

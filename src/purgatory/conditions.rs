@@ -1,5 +1,4 @@
-//! The conditions of an operation: those that a caller gives, and the rule that decides whether
-//! they hold.
+//! The conditions that a caller gives an operation, and the rule that decides whether they hold.
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -35,18 +34,19 @@ pub struct Watch<I> {
 }
 
 impl<I> Watch<I> {
-    /// *One* condition satisfies the operation: a threshold is reached, or its check returns `true`
-    /// after an event. Without any condition it waits as without a key.
+    /// Returns conditions of which *one* satisfies the operation: a threshold is reached, or its
+    /// check returns `true` after an event. Without any condition, the operation waits as one
+    /// without a key.
     pub const fn any(conditions: I) -> Self {
         Self { conditions, is_all: false }
     }
 
-    /// *All* conditions must hold: every threshold is reached and, if the operation watches events,
-    /// its check returns `true`. Without any condition the check is the only one: the operation
-    /// completes at once, or waits as without a key.
+    /// Returns conditions that must *all* hold: every threshold is reached and, if the operation
+    /// watches events, its check returns `true`. Without any condition, only the check decides: the
+    /// operation completes at once, or waits as one without a key.
     ///
-    /// Each announcement checks the operation once at most. A caller that announces one change both
-    /// as a value and as an event leads to two checks of an operation that waits for both.
+    /// Each announcement checks the operation at most once. If a caller announces one change both
+    /// as a value and as an event, an operation that waits for both is checked twice.
     pub const fn all(conditions: I) -> Self {
         Self { conditions, is_all: true }
     }
@@ -56,11 +56,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What an operation can watch: a [`Watch`], or plain keys such as `[3, 4]`, which stand for their
-/// events. Other crates cannot implement it.
+/// Something that an operation can watch: a [`Watch`], or plain keys such as `[3, 4]`, which stand
+/// for their events. Other crates cannot implement this trait.
 pub trait Watches<K>: sealed::Sealed {
-    /// Whether one or all must hold, `None` for plain keys; and the conditions, each threshold with
-    /// a second copy of its key.
+    /// Returns whether all conditions must hold, `None` for plain keys, and the conditions. A
+    /// threshold comes with a second copy of its key.
     #[doc(hidden)]
     #[expect(clippy::type_complexity, reason = "a hidden type would be one more name")]
     fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>);
@@ -93,11 +93,11 @@ pub(crate) struct Conditions<K> {
     pub(super) events: SmallVec<[(u64, Option<K>); 4]>,
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
-    /// The positions of `events` by hash, once there are many.
+    /// The positions in `events` by hash. Used from [`COMPARED`] events on.
     positions: HashTable<usize>,
-    /// Whether some were left out, because there are more than `max_keys`.
+    /// Whether conditions were left out, because there are more than `max_keys`.
     pub(super) is_too_large: bool,
-    /// Whether the check of the operation decides, even if some conditions were left out.
+    /// Whether the caller gave plain keys. Then the check decides, even if keys were left out.
     pub(super) is_plain: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Threshold<K> {
     pub(super) hash: u64,
     pub(super) key: K,
     pub(super) at: u64,
-    /// A second copy of the key, for its list. The second check reads the first one without a lock.
+    /// A second copy of the key, for its list. The second check reads `key` without a lock.
     pub(super) listed: Option<K>,
 }
 
@@ -126,7 +126,8 @@ impl<K: Eq> Conditions<K> {
         }
     }
 
-    /// Collects conditions, each once, and passes each key that it does not need to `discard`.
+    /// Collects conditions, but each key of events only once. Passes each key that it does not need
+    /// to `discard`.
     #[inline]
     pub(super) fn collect(
         &mut self,
@@ -213,10 +214,10 @@ impl<K: Eq> Conditions<K> {
 /// The conditions of an operation that do not hold yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
-    /// Whether all of its conditions must hold, instead of one.
+    /// Whether all conditions of the operation must hold, instead of one.
     pub(super) is_all: bool,
     pub(super) check: Check,
-    /// Thresholds that have not been reached.
+    /// Number of thresholds that have not been reached.
     pub(super) missing: u32,
 }
 
@@ -224,7 +225,7 @@ pub(super) struct Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     Never,
-    /// It counts once an event has been announced.
+    /// The check counts once an event has been announced.
     #[cfg(feature = "future")]
     AfterEvent,
     Always,
@@ -250,7 +251,8 @@ impl Rule {
         self.effect()
     }
 
-    /// Returns what the conditions that hold now require.
+    /// Returns the effect of the conditions that hold now: a check, if no missing threshold rules
+    /// it out.
     #[inline]
     pub(super) fn effect(self) -> Effect {
         if self.check == Check::Always && !(self.is_all && self.missing > 0) {
@@ -271,8 +273,8 @@ impl Rule {
         }
     }
 
-    /// Returns the effect of the thresholds before the operation waits: `reached` have been
-    /// reached, and the others not.
+    /// Returns the effect of the thresholds before the operation waits: `reached` of them have been
+    /// reached, and `missing` have not.
     #[inline]
     pub(super) fn at_first(&mut self, missing: usize, reached: usize) -> Effect {
         self.missing = u32::try_from(missing).expect("`max_keys` is less");

@@ -1,4 +1,5 @@
-//! Ends without a check: by a value of a key, by a handle, by a key, by a shutdown.
+//! Ends of operations without an event: by a value of a key, by an [`OperationKey`], for all
+//! operations on a key, by a shutdown.
 
 use std::{
     borrow::Borrow,
@@ -36,8 +37,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     ///
     /// # Complexity
     ///
-    /// *O*(shards + c log n) if c of n complete. The call collects these c before it completes the
-    /// first.
+    /// *O*(shards + c log n) if c of n operations that wait for the value complete. The call
+    /// collects these c operations before it completes the first.
     pub fn advance<Q>(&self, key: &Q, value: u64) -> usize
     where
         K: Borrow<Q>,
@@ -50,8 +51,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         if shards.peek().is_none() {
             return 0;
         }
-        // No operation runs before all thresholds have been visited. After a panic of a key, the
-        // call ends with those that it has reached.
+        // No method of an operation runs before the call has visited all thresholds. If a key
+        // panics, the call ends the operations that it has reached, and then continues the panic.
         let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
         let walked = panics::catch(|| {
             for shard in shards {
@@ -172,8 +173,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
 
     /// Cancels an operation and returns it. The caller answers it.
     ///
-    /// Returns `None` if it has ended, or if another thread is checking it: that thread completes
-    /// it as [`Completion::Cancelled`].
+    /// Returns `None` if the operation has ended, or if another thread is checking it: that thread
+    /// completes it as [`Completion::Cancelled`].
     #[must_use = "the operation has not been answered"]
     pub fn cancel(&self, key: OperationKey) -> Option<O> {
         let now = self.shared.now();
@@ -185,7 +186,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     /// Cancels every operation that watches a key, for example because the key has moved away.
-    /// Returns those that wait. The caller answers them.
+    /// Returns the operations that waited. The caller answers them.
     ///
     /// If another thread is checking an operation, that thread completes it as
     /// [`Completion::Cancelled`].
@@ -260,15 +261,16 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     /// Shuts the purgatory down: refuses new operations, and returns the waiting ones. The caller
-    /// answers them. The drop of the last handle answers them as [`Completion::ShutDown`].
+    /// answers them. Without this call, the drop of the last handle answers them as
+    /// [`Completion::ShutDown`].
     ///
     /// If another thread is checking an operation, that thread completes it as
-    /// [`Completion::ShutDown`], and this call does not return it. All of them count as [shut
-    /// down](super::PurgatoryStats::shut_down). An operation may call this. A second call returns
-    /// an empty vector.
+    /// [`Completion::ShutDown`], and this call does not return it. Both kinds count as [shut
+    /// down](super::PurgatoryStats::shut_down). An operation may call this function. A second call
+    /// returns an empty vector.
     ///
-    /// Expired operations whose completion a pool or a turn of an inline timer already has are not
-    /// returned: they complete as [`Completion::Expired`], perhaps after this call.
+    /// This call does not return expired operations that a pool or a turn of an inline timer
+    /// already has. They complete as [`Completion::Expired`], perhaps after this call.
     ///
     /// # Examples
     ///
@@ -324,8 +326,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 }
 
-/// Makes room for the operations of a hold, without the lock. Under it, a growing vector would copy
-/// all from earlier holds.
+/// Makes room for the operations of a hold, before the thread takes the lock. A vector that grows
+/// under the lock would copy the operations of all earlier holds there.
 fn make_room<T>(ended: &mut Vec<T>) {
     if !ended.is_empty() {
         ended.reserve(BATCH);

@@ -1,27 +1,27 @@
-//! The keys that operations watch: those of a shard in its table, and those of all shards in the
-//! filter, which shows without a lock the shards that may have watchers of a key.
+//! The keys that operations watch. Each shard has a table of its keys. The filter counts the keys
+//! of all shards, and shows without a lock which shards may have watchers of a key.
 //!
 //! # The table
 //!
-//! It grows by one chain at a time, so that a hold of a lock is short. A table that doubles moves
-//! all its entries at once. This one uses *linear hashing* (Litwin, 1980). There is about one chain
-//! for each entry, but at least a block of chains. An insertion that exceeds the load splits the
-//! next chain in two.
+//! The table grows by one chain at a time, so that a hold of the shard's lock is short. A table
+//! that doubles would move all its entries at once. This table uses *linear hashing* (Litwin,
+//! 1980). It has at least one chain for each entry, and at least a block of chains. If an insertion
+//! makes the entries outnumber the chains, it splits the next chain in two.
 //!
 //! # The protocol of the filter
 //!
-//! - A thread that registers a watcher (1) adds the watcher to the lists of its keys, and counts
-//!   each key that had no watcher in the filter, all under the shard's lock; (2) executes a fence;
-//!   (3) checks the operation once more.
+//! - A thread that registers an operation (1) adds watchers to the lists of its keys, and counts in
+//!   the filter each key that had no watcher in this shard, all under the shard's lock; (2)
+//!   executes a fence; (3) checks the operation once more.
 //! - A thread that announces an event (1) has changed the state that the check reads; (2) executes
-//!   a fence; (3) reads the filter. Unless the filter rules the key out, it takes the lock and
-//!   checks the operations on the key.
+//!   a fence; (3) reads the filter. It takes the lock of each shard for which the filter does not
+//!   rule the key out, and checks the operations on the key there.
 //!
 //! ## Why no event is missed
 //!
-//! Both fences are sequentially consistent, so one comes first. If it is the watcher's, the
-//! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
-//! the watcher's check sees the change.
+//! Both fences are sequentially consistent, so one comes first. If it is that of the registration,
+//! the announcing thread sees the count, takes the lock later, and finds the watcher. If it is that
+//! of the announcement, the last check of the registration sees the changed state.
 
 use std::{boxed::Box, iter, mem, sync::Arc, vec::Vec};
 
@@ -30,7 +30,7 @@ use crate::{
     sync::{AtomicU32, Ordering},
 };
 
-/// Chains whose heads share a block.
+/// Number of chains whose heads share a block.
 const HEADS: usize = 256;
 
 /// A key with its list of watchers.
@@ -41,13 +41,13 @@ pub(super) struct Entry<K, L> {
     pub(super) list: L,
 }
 
-/// Keys with their lists of watchers, each with a number.
+/// Keys with their lists of watchers. The number of a key is the index of its entry.
 #[derive(Debug)]
 pub(super) struct Table<K, L> {
-    /// The tag of an entry is the next one of its chain, or `END`. Only this file adds entries and
-    /// removes them.
+    /// The tag of an entry is the number of the next entry in its chain, or `END`. Only this file
+    /// adds and removes entries.
     pub(super) entries: Slab<Entry<K, L>>,
-    /// The first entry of each chain, or `END`.
+    /// The number of the first entry of each chain, or `END`.
     #[expect(clippy::vec_box, reason = "a growing vector moves no heads")]
     heads: Vec<Box<[u32; HEADS]>>,
     chains: u32,
@@ -118,7 +118,7 @@ impl<K, L> Table<K, L> {
         (hash, key)
     }
 
-    /// Takes the entry at an index out of a chain.
+    /// Takes the entry at `index` out of the chain that begins with the entry at `before`.
     #[cold]
     fn unlink(&mut self, mut before: u32, index: u32, next: u32) {
         while self.entries.tag_at(before) != index {
@@ -159,7 +159,8 @@ impl<K, L> Table<K, L> {
         &mut self.heads[chain / HEADS][chain % HEADS]
     }
 
-    /// Returns the chain for a hash: its lower bits, one bit less if that chain has not been added.
+    /// Returns the chain for a hash: the lower bits of the hash, one bit less if there is no such
+    /// chain yet.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the lower bits serve as well as all")]
     const fn chain(&self, hash: u64) -> usize {
@@ -180,12 +181,12 @@ impl<K, L> Table<K, L> {
         }
     }
 
-    /// Adds a chain. Moves the entries of the split chain that belong to the new one.
+    /// Adds a chain. Moves the entries of the split chain that belong to the new chain.
     #[cold]
     fn split(&mut self) {
         let new = self.chains;
         self.add_chains(1);
-        // The new chain without its highest bit.
+        // The number of the new chain without its highest bit.
         let split = new & !(1 << new.ilog2());
         let head = &mut self.heads[split as usize / HEADS][split as usize % HEADS];
         let mut rest = mem::replace(head, END);
@@ -197,8 +198,8 @@ impl<K, L> Table<K, L> {
     }
 }
 
-/// Number of cells: 64 KiB of counts for up to 16 shards. With more cells, fewer keys share one, so
-/// threads with different keys seldom write the same line.
+/// Number of cells of the filter. For up to 16 shards, their counts take 64 KiB. With many cells,
+/// few keys share one, so threads with different keys seldom write the same line.
 const CELLS: usize = if cfg!(loom) { 1 } else { 1024 };
 
 /// Counts in a cache line.
@@ -232,7 +233,7 @@ impl Filters {
     pub(super) fn shards(&self, hash: u64) -> impl Iterator<Item = usize> {
         let lines = &self.lines[cell(hash) * self.lines_of_cell..][..self.lines_of_cell];
         let load = |count: &AtomicU32| count.load(Ordering::Relaxed);
-        // Most lines have no watcher, which shows without a branch for each count.
+        // Most lines have only zeros. The fold finds this without a branch for each count.
         let has_some = move |line: &Line| line.0.iter().fold(0, |all, count| all | load(count)) > 0;
         lines.iter().zip(0..).filter(move |(line, _)| has_some(line)).flat_map(
             move |(line, index)| {
@@ -242,8 +243,7 @@ impl Filters {
         )
     }
 
-    /// Returns whether a shard may have a watcher of a key. The caller has executed a
-    /// fence.
+    /// Returns whether a shard may have a watcher of a key. The caller has executed a fence.
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
         self.count(cell(hash), shard).load(Ordering::Relaxed) > 0
@@ -255,7 +255,7 @@ impl Filters {
     }
 }
 
-/// Returns the cell of a hash. The table of keys uses the lowest bits.
+/// Returns the cell of a hash. The table of keys uses the lowest bits of the hash.
 #[inline]
 const fn cell(hash: u64) -> usize {
     (hash >> 24) as usize % CELLS

@@ -1,9 +1,10 @@
 //! The limits on waiting operations, in total and per key, and the policy when a limit is reached.
 //!
-//! A limit that refuses counts an operation before its registration, and its count never exceeds
-//! it. In total, that is the limit of the timer on pending timeouts. A limit that displaces counts
-//! an operation when it begins to wait, after the last possible refusal. If the count then exceeds
-//! the limit, the operation displaces another one, unless the count has dropped by then.
+//! A limit that refuses counts an operation before its registration, so the count never exceeds the
+//! limit. For the total, the limit of the timer on pending timeouts serves as this limit. A limit
+//! that displaces counts an operation when it begins to wait, after the last possible refusal. If
+//! the count then exceeds the limit, the operation displaces another one, unless the count drops
+//! first.
 //!
 //! A key's limit counts an operation once for each of its watchers on that key. An operation leaves
 //! the counts under the lock of its shard, when it leaves the lists.
@@ -26,21 +27,21 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 pub enum Overload {
     /// The purgatory refuses the new operation, and the error returns it.
     ///
-    /// An operation that is refused because one of its keys is full may hold permits of its other
-    /// keys, and of the total, for a moment. Another new operation may be refused meanwhile.
+    /// An operation that is refused may hold permits of some of its keys for a moment. Another new
+    /// operation may be refused meanwhile, because it finds these permits taken.
     #[default]
     Refuse,
     /// The new operation waits, and the purgatory completes another one as
-    /// [`Completion::Displaced`](super::Completion::Displaced): for the total limit, the one that
-    /// has waited longest; for a key, the one that has watched its events longest, or the one with
-    /// the greatest threshold if none does. If a thread is checking that one, that thread completes
-    /// it.
+    /// [`Completion::Displaced`](super::Completion::Displaced). For the total limit, this is the
+    /// operation that has waited longest. For a key, it is the operation that has watched the
+    /// events of the key longest or, if none watches them, the one with the greatest threshold. If
+    /// a thread is checking the displaced operation, that thread completes it.
     ///
-    /// The new operation waits before another one leaves, so a refused operation never displaces
-    /// another. For this moment, each such call may exceed the limit by one.
+    /// The new operation begins to wait before the other one leaves, so a refused operation never
+    /// displaces another. For this moment, each call of `watch` may exceed the limit by one.
     ///
-    /// If others overtake the new operation while it begins to wait, it may itself be the one that
-    /// has waited longest. Then the purgatory displaces it.
+    /// If later operations overtake the new one while it begins to wait, the new operation may
+    /// itself have waited longest. Then the purgatory displaces the new operation.
     ///
     /// If the clock reads the same time for two operations, either may leave first. A search for
     /// the oldest operation takes the lock of each shard, one after the other.
@@ -54,15 +55,16 @@ pub(super) struct Limit {
     pub(super) overload: Overload,
 }
 
-/// Names a limit: that of the key with this hash, or `None` for the total.
+/// Names a limit: the hash of the key that it limits, or `None` for the total.
 pub(super) type LimitOf = Option<u64>;
 
 /// The limits of a purgatory, except the one of its timer.
 pub(super) struct Limits {
-    /// The total limit, if it displaces. Then the shards keep the order of registration.
+    /// The total limit, if it displaces. Then each shard lists its operations in the order of
+    /// registration.
     pub(super) total: Option<Total>,
     pub(super) per_key: Option<PerKey>,
-    /// Whether a limit displaces other operations, so counts those that begin to wait.
+    /// Whether a limit displaces operations. Such a limit counts operations that begin to wait.
     pub(super) displace: bool,
     pub(super) max_keys: usize,
     /// Number of refused operations.
@@ -102,16 +104,16 @@ impl Limits {
         Self { total, per_key, displace, max_keys, refused: AtomicU64::new(0) }
     }
 
-    /// Returns whether the limit per key counts an operation. A limit that refuses counts each one
-    /// that was admitted. A limit that displaces counts those that have begun to wait.
+    /// Returns whether the limit per key counts an operation. A limit that refuses counts each
+    /// admitted operation. A limit that displaces counts an operation that has begun to wait.
     #[inline]
     pub(super) fn count_on_keys(&self, has_begun: bool) -> bool {
         self.per_key.as_ref().is_some_and(|per_key| has_begun || !per_key.displaces())
     }
 
-    /// Takes a permit for each of these keys. Takes none and returns `false` if a key has none left
-    /// and the limit refuses. A limit that displaces refuses only an operation that has more
-    /// conditions on one key than the limit allows.
+    /// Takes a permit for each of these keys, or returns `false` if a key has none left. A limit
+    /// that displaces takes no permits here, and refuses only an operation that has more conditions
+    /// on one key than the limit allows.
     #[inline]
     pub(super) fn admit(&self, hashes: &[u64]) -> bool {
         let Some(per_key) = &self.per_key else { return true };
@@ -126,7 +128,8 @@ impl Limits {
         full.is_none()
     }
 
-    /// Releases the permits of keys that an operation has, since its admission, but does not watch.
+    /// Releases the permits that an operation took at its admission, of keys that it does not
+    /// watch.
     #[inline]
     pub(super) fn release_keys(&self, hashes: &[u64]) {
         if self.count_on_keys(false) {
@@ -137,8 +140,8 @@ impl Limits {
     }
 
     /// Counts an operation on these keys that begins to wait, in the limits that displace. Returns
-    /// the limits that it exceeds. Each displaces one operation, those of keys first: an operation
-    /// that is displaced for one key also leaves the total, and may leave other keys.
+    /// the exceeded limits. The caller displaces one operation for each, first for the keys: an
+    /// operation that is displaced for one key also leaves the total, and may leave other keys.
     #[inline]
     pub(super) fn begin(&self, hashes: impl Iterator<Item = u64>) -> SmallVec<[LimitOf; 4]> {
         let mut exceeded = SmallVec::new();
@@ -196,8 +199,8 @@ impl Limits {
         is_emptied.then(|| mem::replace(&mut *counts, Counts::new()))
     }
 
-    /// Checks that the counts match the operations: of those that have begun to wait `in_total`,
-    /// and the watchers that the limit per key counts, by hash.
+    /// Checks the counts: `in_total` is the number of operations that have begun to wait, and
+    /// `on_keys` has the number of watchers that the limit per key counts, by hash.
     ///
     /// # Panics
     ///
@@ -229,7 +232,7 @@ impl Limits {
     }
 }
 
-/// Keys that a stripe keeps memory for while it is empty.
+/// Number of keys for which an empty stripe keeps its memory.
 const KEPT_KEYS: u32 = 64;
 
 impl PerKey {
@@ -237,8 +240,8 @@ impl PerKey {
         self.limit.overload == Overload::DisplaceOldest
     }
 
-    /// Takes a permit of a key. Returns `false` if none is left. Then it counts nothing, not even
-    /// for a moment: another thread could be refused meanwhile.
+    /// Takes a permit of a key. Returns `false` if none is left. Then the count does not change,
+    /// not even for a moment: another thread could be refused meanwhile.
     #[inline]
     fn take(&self, hash: u64) -> bool {
         self.count(hash, |count| {
@@ -266,7 +269,7 @@ impl PerKey {
         change(&mut counts.entries.at_mut(index).list)
     }
 
-    /// Locks the counts that have a key. The table there uses other bits of the hash.
+    /// Locks the stripe of a key. The table of the stripe uses other bits of the hash.
     fn lock(&self, hash: u64) -> MutexGuard<'_, Counts> {
         self.stripes[(hash >> 32) as usize % STRIPES].lock()
     }

@@ -1,13 +1,13 @@
-//! The lists of a shard: for each key, its watchers in order. First come those of its events by
-//! registration, then those of its value by threshold.
+//! The lists of a shard: for each key, the watchers of its events in the order of registration, and
+//! the watchers of its value in the order of thresholds.
 //!
-//! Watchers of events come in order, so up to [`CHUNK`] of them share a chunk, and the first ones
-//! are in the list itself: most keys need no chunk. An operation knows the *spot* of each watcher
-//! of its own. So a watcher leaves a list of thousands without a search.
+//! A new watcher of events is always the last one of its list. So up to [`CHUNK`] of them share a
+//! chunk. The first few are in the list itself, so most keys need no chunk. An operation knows the
+//! *spot* of each of its watchers. So a watcher leaves a list of thousands without a search.
 //!
-//! Chunks and thresholds are in ordered maps. A walk remembers the number of the chunk, or the
-//! threshold, where it goes on. So it needs no entry on the list, and any watcher may leave
-//! meanwhile.
+//! Chunks and thresholds are in ordered maps. Between two holds, a walk remembers the number of the
+//! chunk, or the threshold, where it continues. So the walk needs no entry on the list, and any
+//! watcher may leave meanwhile.
 
 use std::{any::Any, boxed::Box, collections::BTreeMap, mem, ops::Bound, sync::Arc, vec::Vec};
 
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::slab::{END, Slab};
 
-/// Maximum number of operations that a thread takes out at once, and that end in one hold. One in
-/// models, so that walks go on in another hold.
+/// Maximum number of operations that a thread takes out at once, or ends in one hold, except as a
+/// late reaper. It is 1 in models, so that a walk takes several holds.
 pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// The lists of a shard, and what changes with them.
+/// The lists of a shard, with the counts and limits that change with them.
 pub(super) struct Lists<K> {
     pub(super) keys: Table<K, List>,
     pub(super) chunks: Slab<Chunk>,
@@ -70,7 +70,7 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Takes the memory of lists that are all empty.
+    /// Takes the memory of the lists, which must be empty.
     pub(super) fn take_memory(&mut self) -> impl Send + use<K>
     where
         K: Send,
@@ -79,9 +79,9 @@ impl<K> Lists<K> {
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
     }
 
-    /// Counts a watcher of a key, which the table gets unless it has it. Returns the number of the
-    /// key. The caller adds the watcher to the list. If the comparison of keys panics, it still has
-    /// the key.
+    /// Counts a watcher of a key. Adds the key to the table, unless it is there. Returns the number
+    /// of the key. The caller adds the watcher to the list. If a comparison of keys panics, the
+    /// caller still has the key.
     #[inline]
     pub(super) fn count_watcher(&mut self, hash: u64, key: &mut Option<K>) -> u32
     where
@@ -99,7 +99,7 @@ impl<K> Lists<K> {
         self.keys.insert(hash, key, List::new())
     }
 
-    /// Returns the key of a watcher; `None` if it is on no list.
+    /// Returns the number of the key of a watcher; `None` if the watcher is on no list.
     pub(super) fn key_of(&self, watcher: Watcher) -> Option<u32> {
         match watcher {
             Watcher::Event(spot) => Some(spot.key(&self.chunks)),
@@ -127,7 +127,7 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Removes a watcher of events from its chunk, and the chunk after its last watcher.
+    /// Removes a watcher of events from its chunk. Also removes a chunk that is empty then.
     #[inline(never)]
     fn remove_from_chunk(&mut self, number: u32, index: usize) {
         let slots = &mut self.chunks.at_mut(number).slots;
@@ -197,21 +197,21 @@ impl<K> Lists<K> {
     }
 }
 
-/// A watcher of an operation. A threshold at index `i` has the number of the operation, plus `i`,
-/// plus 1.
+/// A watcher of an operation. On the lists, a watcher of events has the number of its operation.
+/// The threshold at index `i` of `Pending::further` has this number plus `i` plus 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Watcher {
     Event(Spot),
-    /// The key in the table, and the threshold.
+    /// The number of the key, and the value to reach.
     Threshold(u32, u64),
     /// A threshold that has been reached.
     Reached,
 }
 
-/// Watchers of events that a list holds without a map. Few in models, so that these need the map.
+/// Watchers of events that a list holds without a map. One in models, so that models use the map.
 const IN_LIST: u32 = if cfg!(loom) { 1 } else { 4 };
 
-/// Watchers of events in a chunk.
+/// Watchers of events that a chunk has room for.
 const CHUNK: u32 = if cfg!(loom) { 1 } else { 8 };
 
 /// Watchers of the events of one key. A slot of [`END`] is a vacancy.
@@ -221,13 +221,13 @@ pub(super) struct Chunk {
     first: u64,
     /// The key in the table.
     pub(super) key: u32,
-    /// Slots that were ever used.
+    /// Number of slots that were ever used.
     used: u32,
     slots: [u32; CHUNK as usize],
 }
 
-/// Where a watcher of events is: the number of its key or, with the highest bit set, of its chunk,
-/// and the index there.
+/// Where a watcher of events is: the number of its key and the index in the list or, with the
+/// highest bit set, the number of its chunk and the index in the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spot(u32);
 
@@ -245,7 +245,7 @@ impl Spot {
 
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
     fn in_chunk(chunk: u32, index: usize) -> Self {
-        // Below the spot `NONE`.
+        // So that the spot is less than `NONE`.
         assert!(chunk < (END - IN_CHUNK) / CHUNK, "a shard has too many chunks");
         Self(IN_CHUNK | (chunk * CHUNK + index as u32))
     }
@@ -256,8 +256,8 @@ impl Spot {
         if is_in_chunk { chunks.at(number).key } else { number }
     }
 
-    /// Returns whether it is in a chunk, the number of the chunk or of the key, and the index
-    /// there.
+    /// Returns whether the spot is in a chunk, the number of the chunk or of the key, and the index
+    /// in the chunk or in the list.
     #[inline]
     const fn split(self) -> (bool, u32, usize) {
         let (is_in_chunk, spot) = (self.0 & IN_CHUNK != 0, self.0 & !IN_CHUNK);
@@ -270,7 +270,7 @@ impl Spot {
     }
 }
 
-/// A threshold, and the number of its watcher in the order of registration.
+/// A value to reach, and the number of its watcher in the order of registration.
 pub(super) type Threshold = (u64, u64);
 
 /// The watchers of a key. A slot of [`END`] is a vacancy.
@@ -279,11 +279,11 @@ pub(super) struct List {
     few: [u32; IN_LIST as usize],
     /// The last chunk, or `END`.
     last: u32,
-    /// `None` for most keys, which then take a word.
+    /// Boxed, because it is `None` for most keys.
     more: Option<Box<More>>,
 }
 
-/// The watchers of a key for which there is no room in its list.
+/// The watchers of a key that are not in the list itself.
 #[derive(Debug, Default)]
 struct More {
     /// The chunks, by the number of the first watcher.
@@ -303,7 +303,8 @@ impl List {
         self.few.iter().all(|&slot| slot == END) && self.more.as_deref().is_none_or(is_empty)
     }
 
-    /// Adds a watcher of the events of a key. Its number must be the greatest so far.
+    /// Adds a watcher of the events of a key. The `number` of the watcher must be the greatest so
+    /// far.
     #[inline]
     pub(super) fn add_event(
         &mut self,
@@ -367,9 +368,9 @@ impl List {
         debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
     }
 
-    /// Returns the watchers of events, in order, from the group that begins with number `first` on.
-    /// Each group is the number of its first watcher, and the slots of all. The group in the list
-    /// itself has number 0.
+    /// Returns the watchers of events in groups, in order, from the group with number `first` on. A
+    /// group is the list itself, with number 0, or a chunk, with the number of its first watcher.
+    /// Each item is the number of a group and its slots.
     #[inline]
     pub(super) fn events<'a>(
         &'a self,
@@ -388,7 +389,8 @@ impl List {
         all.map(|(&threshold, &slot)| (threshold, slot))
     }
 
-    /// Returns the watchers of thresholds after one, in order, unless all are above a value.
+    /// Returns the watchers of thresholds after `last`, in order. Returns none if all are above
+    /// `value`.
     #[inline]
     pub(super) fn thresholds_after(
         &self,

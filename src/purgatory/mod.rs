@@ -2,17 +2,18 @@
 //!
 //! Brokers call this a delayed operation purgatory. A fetch waits until there is enough data, and a
 //! write until its replicas have it, each for a limited time. A thread changes the state, and then
-//! announces the event by its key. This completes the operations whose conditions hold.
+//! announces an event on a key. This completes the operations on the key whose conditions hold.
 //!
-//! The [contract](crate::contract#the-purgatory) has its promises.
+//! The [contract](crate::contract#the-purgatory) has the promises of a purgatory.
 //!
 //! # Implementation
 //!
 //! Threads are spread over shards, as in a [`Timer`](crate::Timer). A thread that registers an
-//! operation and finds its shard locked uses a free one. The `shard` holds the operation as the
-//! value of its timeout, and the `lists` of its `keys`. So a registration and an end take one short
-//! lock each, for any number of keys. An event visits every shard, except those for which a filter
-//! rules the key out. A thread takes operations out of the shard to check them.
+//! operation and finds its own shard locked uses a shard whose lock is free. A `shard` holds its
+//! operations, each as the value of its timeout, and the `lists` of the watchers of its `keys`. So
+//! one lock covers all keys of an operation: a registration takes it twice, an end once. An event
+//! visits every shard, except those for which a filter rules the key out. A thread takes an
+//! operation out of its shard to check it.
 
 mod builder;
 mod calls;
@@ -66,14 +67,14 @@ use crate::{
 /// `K` is the type of the keys, `O` of the operations. If a key panics when it is compared, hashed
 /// or dropped, or if the clock panics, no operation is lost.
 ///
-/// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
+/// All clones share one purgatory. When the last clone is dropped, the purgatory shuts down and
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
-/// An operation that owns a clone prevents this while it waits.
+/// An operation that owns a clone prevents this shutdown while it waits.
 ///
 /// Hashes of keys have a random seed, which makes collisions hard to provoke. An attacker who
-/// chooses keys and measures calls may still find some: a call takes time in proportion to the
-/// watched keys whose hashes collide, under the lock of a shard. Limit the operations of each
-/// client.
+/// chooses keys and measures the time of calls may still find collisions. A call holds the lock of
+/// a shard for a time proportional to the number of watched keys whose hashes collide. So limit the
+/// operations of each client.
 ///
 /// The [contract](crate::contract#the-purgatory) lists the promises of a purgatory.
 ///
@@ -162,7 +163,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     pub fn stats(&self) -> PurgatoryStats {
         let SharedPurgatory { timer, limits, calls, at_once, taken_back, .. } = &*self.shared;
         let mut stats = PurgatoryStats { timer: timer.stats(), ..PurgatoryStats::default() };
-        // Loaded before the counts of the shards, which include these.
+        // Loaded first: a shard counts an operation as expired before this counts it.
         let taken_back = taken_back.load(Ordering::Acquire);
         for shard in self.shared.timer.shards.lock_each() {
             let PurgatoryShard { wheel, lists, .. } = shard.state();
@@ -201,9 +202,10 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
 
     /// Frees the memory of operations that have ended.
     ///
-    /// A shard that held more than a thousand operations frees its memory, including that of their
-    /// timeouts, when its last operation ends. Before, while it has room for more than 2048 others,
-    /// it frees most memory where at most an eighth is in use. This call frees more.
+    /// A shard that held more than 1024 operations frees its memory, including that of their
+    /// timeouts, when its last operation ends. Before that, a shard with room for more than 2048
+    /// further operations frees most memory of segments of which at most an eighth is in use. This
+    /// call frees more.
     ///
     /// # Complexity
     ///
@@ -239,7 +241,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> fmt::Debug for Purga
 
 /// The part that all clones share. Its drop shuts the purgatory down.
 struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
-    /// Its number in the process.
+    /// The number of this purgatory in the process.
     number: u32,
     /// Shows which shards may have watchers of a key.
     filters: Arc<Filters>,
@@ -271,7 +273,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
             let filter = Filter::new(Arc::clone(filters), index);
             PurgatoryShard::new(wheel, filter, Arc::clone(&limits), calls.clone())
         };
-        // The drop of an expired operation completes it.
+        // To complete an expired operation, the timer drops its `DueOperation`.
         let timer = timer.build_with_state(None, state, drop)?;
         let at_once = (0..timer.shards.count()).map(|_| CachePadded::default()).collect();
         Ok(Self {
@@ -294,8 +296,9 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         (key.purgatory == self.number).then(|| self.timer.shards.lock(key.shard as usize))
     }
 
-    /// Returns the time up to which waits are measured. A call that ends operations reads the clock
-    /// before each hold, without the lock, since the clock is user code.
+    /// Returns the time at which waits end. A call that ends operations reads the clock before each
+    /// hold: the clock is user code, which must not run under the lock. If the clock panics,
+    /// returns the time of the latest reading.
     #[inline]
     fn now(&self) -> Nanos {
         let clock = &self.timer.shards.clock;
@@ -303,9 +306,9 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         read.unwrap_or_else(|| clock.ticks.until_start(clock.latest()))
     }
 
-    /// Refuses further operations, and ends the waiting ones. Passes them to `take` after they have
-    /// left the timer and the limits. Also decides the end of the operations that are out, and
-    /// takes back those that have expired and whose completion has not begun.
+    /// Refuses further operations, and ends the waiting ones. Passes the ended operations to `take`
+    /// after they have left the timer and the limits. Also decides the end of operations that are
+    /// out, and takes back expired operations whose completion has not begun.
     fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
         let mut ended = Vec::new();
         self.timer.shards.lock_each().for_each(|mut shard| shard.close());
@@ -331,7 +334,8 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     }
 }
 
-/// Models shut down what they need to: one that has failed takes no further step.
+/// Models shut their purgatory down themselves: a drop in a model that has failed must take no
+/// further step.
 #[cfg(not(all(test, loom)))]
 impl<K: Send + 'static, O: DelayedOperation<K>> Drop for SharedPurgatory<K, O> {
     fn drop(&mut self) {

@@ -1,8 +1,8 @@
 //! The protocols of the purgatory under a model checker, which tries every interleaving.
 //!
-//! The timer is real, and its clock stands still until a thread of the model moves it past the
-//! delay of operations and does the work of the reaper. State that operations read is relaxed, so
-//! that only the protocols order it. Canaries break the protocols, and the models must fail.
+//! The timer is real. Its clock stands still until a thread of the model moves the clock past the
+//! delay of the operations and does the work of the reaper. Operations read relaxed state, so that
+//! only the protocols order it. Canaries break the protocols, and the models must fail.
 
 mod executors;
 mod expiry;
@@ -33,8 +33,8 @@ use crate::{
     timer::TimerBuilder,
 };
 
-/// A clock of which the models move the time, each time past [`DELAY`]. Not part of any protocol,
-/// so the model checker does not track it.
+/// A clock that only the models move, each time past [`DELAY`]. Not part of any protocol, so the
+/// model checker does not track it.
 #[derive(Debug, Clone)]
 struct Still {
     start: Instant,
@@ -106,12 +106,12 @@ impl World {
         Self::with(limits, |timer| timer.shards(1).inline())
     }
 
-    /// One without limits, whose shards are not checked after each step.
+    /// Makes a world without limits, whose shards are not checked after each step.
     fn with_timer(set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
         Self { checks_steps: false, ..Self::with(Limits::new(None, None, 8), set_up) }
     }
 
-    /// The same with one shard.
+    /// Makes such a world with one shard.
     fn unchecked() -> Self {
         Self::with_timer(|timer| timer.shards(1).inline())
     }
@@ -122,7 +122,7 @@ impl World {
         let shared =
             SharedPurgatory::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
                 .expect("the settings are in range");
-        // A timer whose threads have been started starts none: the models do their work.
+        // A timer without its starter starts no threads: the models do the work of these threads.
         drop(shared.timer.take_starter());
         let purgatory = Purgatory { shared: Arc::new(shared) };
         Self { purgatory, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
@@ -230,8 +230,9 @@ fn join<V>(thread: thread::JoinHandle<V>) -> V {
 fn no_event_is_missed_while_an_operation_begins_to_wait() {
     check(|| {
         let world = World::new();
-        // The shard publishes the expiration of this one even after its end. So the registration
-        // below is not the earliest, passes no fence on its way to the reaper, and needs its own.
+        // The shard publishes this operation's expiration even after its end. So the registration
+        // below is not the earliest, executes no fence to wake the reaper, and needs a fence of its
+        // own.
         let earlier = world.watch_for_delay(&[0]).expect("it waits");
         assert_eq!(world.purgatory.complete_all(vec![earlier]), 1);
         let event = world.spawn(|world| world.satisfy(0));
@@ -272,7 +273,7 @@ fn no_value_is_missed_while_an_operation_begins_to_wait_for_one_or_two() {
     }
 }
 
-/// The value may be reached while the operation is out, and only then asks for a check.
+/// The value may be reached while the operation is out, which then needs another check.
 #[test]
 fn no_value_is_missed_while_an_operation_begins_to_wait_for_a_value_and_an_event() {
     check(|| {
@@ -308,7 +309,7 @@ fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
         let world = World::new();
         let cancel = world.spawn(|world| world.cancel_for_key(0));
         let key = world.watch(&[0]).expect("it waits");
-        // While the operation is out, its thread completes it.
+        // If the operation is out at its cancellation, the thread that registers it completes it.
         assert!(join(cancel) <= world.ends().len());
         let is_cancelled = !world.ends().is_empty();
         assert_eq!(world.purgatory.is_waiting(key), !is_cancelled);
@@ -363,10 +364,10 @@ fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
     check(|| {
         let world = World::new();
         world.watch(&[0]);
-        // It finds that the operation cannot complete, and brings it back.
+        // The event finds that the operation cannot complete, and brings the operation back.
         let event = world.spawn(|world| world.purgatory.check_and_complete(&0));
         world.purgatory.shared.shut_down_now();
-        // If the event has the operation out, its thread completes it.
+        // If the event has taken the operation out, the thread of the event completes it.
         assert_eq!(join(event), 0);
         assert_eq!(world.ends(), [ShutDown]);
         world.check_empty();
@@ -379,7 +380,7 @@ fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() 
         let world = World::new();
         world.watch(&[0]);
         world.watch(&[0]);
-        // A hold visits one operation, so each walk has a position in the list while the other
+        // A hold visits one operation, so each walk has a position in the list while the other walk
         // changes the list.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);

@@ -10,9 +10,9 @@ use crate::wheel::Key;
 /// So a method may take locks and call the purgatory.
 ///
 /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) runs
-/// [`try_complete`](Self::try_complete) on the thread that calls it. Release a lock that
-/// `try_complete` takes before that call. A thread that holds a [`std::sync::Mutex`] would
-/// deadlock.
+/// [`try_complete`](Self::try_complete) on the thread that calls it. If `try_complete` takes a
+/// lock, release this lock before that call. A thread that still holds the lock would deadlock,
+/// with a [`std::sync::Mutex`] for example.
 ///
 /// Two cycles never end:
 ///
@@ -33,8 +33,8 @@ pub trait DelayedOperation<K>: Send + 'static {
     /// each event on its keys. The answer depends on the state that the events announce, so change
     /// that state before you call `check_and_complete`.
     ///
-    /// A check may announce events. When checks have announced each other eight deep, the purgatory
-    /// makes the further checks after the outermost one has returned. A check may also call
+    /// A check may announce events. When checks are nested eight deep, the purgatory makes further
+    /// checks after the outermost one has returned. A check may also call
     /// [`watch`](super::Purgatory::watch), whose checks run at once. So do not let each operation
     /// add the next one from its check: a long chain would overflow the stack.
     ///
@@ -60,7 +60,7 @@ pub trait DelayedOperation<K>: Send + 'static {
     /// runs callbacks. While it runs, that thread completes no other operation.
     ///
     /// If this method completes another operation, the purgatory calls `complete` of that one after
-    /// this method returns. So do not wait in here for the answer of another operation.
+    /// this method returns. So this method must not wait for the answer of another operation.
     fn complete(self, completion: Completion);
 }
 
@@ -88,8 +88,8 @@ pub enum Completion {
     /// Its delay has elapsed.
     Expired,
     /// It was cancelled while a thread checked it, or by an
-    /// [`OperationGuard`](super::OperationGuard). A cancelled operation that waits returns to the
-    /// caller of [`cancel`](super::Purgatory::cancel), who answers it.
+    /// [`OperationGuard`](super::OperationGuard). [`cancel`](super::Purgatory::cancel) hands a
+    /// waiting operation back to the caller, who answers it.
     Cancelled,
     /// It made room for a newer one; see [`Overload`](super::Overload).
     Displaced,
@@ -99,8 +99,8 @@ pub enum Completion {
 
 /// Identifies an operation in the purgatory where it waits.
 ///
-/// It is plain data, and valid until the operation ends. The purgatory does not use it for another
-/// operation afterwards. In another purgatory, it names no operation.
+/// A key is plain data, and valid until its operation ends. The purgatory does not use the key for
+/// another operation afterwards. In another purgatory, the key names no operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationKey {
     /// The key of its timeout.
@@ -115,9 +115,9 @@ pub struct OperationKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Watched {
-    /// It completed at once.
+    /// The operation completed at once.
     Completed,
-    /// It waits. It may have completed in the meantime.
+    /// The operation waits. It may have ended in the meantime.
     Waiting(OperationKey),
 }
 

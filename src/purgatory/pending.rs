@@ -9,23 +9,24 @@ use super::{
 };
 use crate::{ticks::Nanos, wheel::Key};
 
-/// Keys that an operation names without an allocation.
+/// Number of keys whose events an operation watches without an allocation.
 const SPOTS: usize = 3;
 
 /// A pending operation, whose end is not decided yet: the value of its timeout. With its slot, a
-/// small one takes 64 bytes, and the fields that an event reads are in one cache line.
+/// small operation takes 64 bytes, and the fields that an event reads are in one cache line.
 #[repr(C)]
 pub(super) struct Pending<O> {
-    /// Its thresholds, and then the spots for which there is no room below.
+    /// Its thresholds, and then the spots for which `spots` has no room.
     #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
     pub(super) further: Option<Box<Vec<Watcher>>>,
     /// The time of its registration.
     pub(super) since: Nanos,
     /// Where it watches events.
     pub(super) spots: [Spot; SPOTS],
-    /// The last pass that visited it, as a distance from `number`; [`OLD`] if that is too large.
+    /// The last pass that visited it, as a distance from `number`; [`OLD`] if the distance is too
+    /// large.
     pub(super) seen: u32,
-    /// The parts of its rule.
+    /// The parts of its rule: this field and the next two.
     pub(super) missing: u32,
     is_all: bool,
     pub(super) check: Check,
@@ -42,12 +43,11 @@ pub(super) struct Pending<O> {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Pending<&u8>>() == 56);
 
-/// Stands for a pass so long after the operation that its number has no room. The operation does
-/// not know whether that pass has visited it.
+/// Stands for every pass whose distance is too large. For `see`, each visit of such a pass is new.
 const OLD: u32 = u32::MAX;
 
 impl<O> Pending<O> {
-    /// Makes one whose operation is out.
+    /// Makes a pending operation that is out.
     #[inline]
     pub(super) fn new(since: Nanos, rule: Rule) -> Self {
         let Rule { is_all, check, missing } = rule;
@@ -71,8 +71,8 @@ impl<O> Pending<O> {
         Rule { is_all: self.is_all, check: self.check, missing: self.missing }
     }
 
-    /// Notes the visit of a pass, which is later than this operation. Returns `false` if that or a
-    /// later pass has visited it before.
+    /// Notes the visit of a pass, which is later than this operation. Returns `false` if this pass
+    /// or a later one has visited the operation before.
     #[inline]
     pub(super) fn see(&mut self, pass: u64) -> bool {
         let after = u32::try_from(pass - self.number).unwrap_or(OLD);
@@ -87,7 +87,7 @@ impl<O> Pending<O> {
         few.map(|&spot| (self.number, Watcher::Event(spot))).chain(self.further())
     }
 
-    /// Returns those for which there is no room in `spots`.
+    /// Returns the watchers of the field `further`, with their numbers.
     fn further(&self) -> impl Iterator<Item = (u64, Watcher)> {
         (self.number + 1..).zip(self.further.iter().flat_map(|further| further.iter()).copied())
     }
@@ -139,15 +139,16 @@ pub(super) struct Out<O> {
     pub(super) key: Key,
     /// `None` if it waits again.
     pub(super) operation: Option<O>,
-    /// How its thread ends it; `None` if it should wait again. If it has ended when that thread
-    /// brings it back, how it has ended.
+    /// How the thread that has it ends it; `None` if it should wait again. If another thread has
+    /// decided the end meanwhile, `bring_back` stores that end here.
     pub(super) end: Option<Completion>,
     /// Whether it waits again, and needs a check, since an event was announced while it was out.
     pub(super) is_announced: bool,
 }
 
 impl<O> Out<O> {
-    /// Without an operation, it stands for one that waits, and must be checked again.
+    /// Without an `operation`, the result stands for an operation that waits and must be checked
+    /// again.
     #[inline]
     pub(super) const fn new(key: Key, operation: Option<O>) -> Self {
         let is_announced = operation.is_none();

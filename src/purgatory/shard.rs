@@ -2,27 +2,27 @@
 //!
 //! # Ownership
 //!
-//! A waiting operation is the value of its timeout in the wheel, and its key is that of the
-//! timeout. An operation waits there, or is *out*: one thread owns it and checks it, with no lock
-//! held. So the type system rules out that it completes twice. While it is out, other threads
-//! record in its [`Pending`] that an event was announced. The first end that is decided wins: it
-//! takes the timeout out of the wheel, and the operation off all lists. If the operation is out,
-//! its completion waits in `decided` for the thread that brings it back.
+//! A waiting operation is in the wheel, as the value of its timeout, whose key is its own. During a
+//! check it is *out*: one thread owns it, and checks it without a lock. So the type system rules
+//! out that it completes twice. While an operation is out, other threads record in its [`Pending`]
+//! that an event was announced. The first thread that decides its end takes the timeout out of the
+//! wheel, and the operation off all lists. If the operation is out, this end waits in `decided` for
+//! the thread that brings the operation back.
 //!
 //! # Locks
 //!
-//! A thread holds the lock for the keys of at most 32 operations, and a shutdown for 256 slots. A
-//! late reaper holds it until operations have left as many lists as its hold has steps. No method
-//! of an operation runs under the lock, nor does the drop of a key. `Eq` and `Borrow` of keys do,
-//! as in any map. So they must not call the purgatory, nor wait for a lock that a thread holds
-//! while it calls the purgatory.
+//! A thread holds the lock for the keys of at most 32 operations, and a shutdown also for at most
+//! 256 slots. A late reaper holds the lock until as many watchers have left their lists as its hold
+//! has steps. No method of an operation runs under the lock, nor does the drop of a key. `Eq` and
+//! `Borrow` of keys run under it, as in any map. So they must not call the purgatory, nor wait for
+//! a lock that a thread holds while it calls the purgatory.
 //!
-//! Two other locks exist if there are limits. A thread that displaces an operation holds the first
-//! while it takes the locks of the shards, one after the other. The second guards the counts of
-//! keys, and is taken under the lock of a shard. So the order is: displacing, shard, counts. The
-//! lock of the timer's backlog is taken under that of a shard, never the reverse. No thread holds
-//! two shards. A check may wait for a user's lock, even if a thread holds that lock while it
-//! announces an event.
+//! With limits, there are two further locks. A thread that displaces an operation holds the lock
+//! `displacing` while it takes the locks of the shards, one after the other. A lock of the counts
+//! of keys may be taken under that of a shard. So the order is: displacing, shard, counts. The lock
+//! of the timer's backlog is taken under that of a shard, never the reverse. No thread holds the
+//! locks of two shards. A check may wait for a lock of the user, even if another thread holds this
+//! lock while it announces an event.
 
 use std::{
     boxed::Box, collections::BTreeMap, hint::black_box, marker::PhantomData, mem, sync::Arc,
@@ -47,7 +47,7 @@ use crate::{
     wheel::{Expired, Key, TimingWheel},
 };
 
-/// Number of operations at once after which a shard frees its memory when the last of them ends.
+/// A shard that held more operations than this at once frees its memory when the last of them ends.
 pub(super) const CROWD: usize = 1024;
 
 /// Operations that a thread checks between two holds. There is almost always only one.
@@ -59,7 +59,7 @@ pub(super) enum Claim<O> {
     Late,
     /// It is out, and the thread that has it completes it.
     IsOut,
-    /// The caller has it.
+    /// The caller has the operation.
     Taken(O),
 }
 
@@ -73,13 +73,13 @@ pub(super) struct Walk<F> {
     is_key: F,
     /// The number of the pass, in the order of registrations; 0 if it has not begun.
     pass: u64,
-    /// Where it goes on; `None` if it is done.
+    /// Where the walk continues; `None` if it is done.
     pub(super) next: Option<NextWatcher>,
 }
 
-/// Where a walk goes on.
+/// Where a walk continues.
 pub(super) enum NextWatcher {
-    /// The number of the first of some watchers of events, and an index among them.
+    /// The number of a group of watchers, as in [`List::events`], and an index in the group.
     Events(u64, usize),
     /// The last threshold that was visited.
     Thresholds(Threshold),
@@ -109,13 +109,13 @@ pub(super) struct PurgatoryShard<K, O> {
     most: usize,
 }
 
-/// Unlocks a shard, and drops what it must not drop under the lock.
+/// Unlocks a shard, and then drops the values that must not be dropped under the lock.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
 pub(super) fn unlock<K: Send + 'static, O: DelayedOperation<K>>(
     guard: ShardGuard<'_, PurgatoryShard<K, O>>,
 ) {
-    // Most holds leave nothing to drop, and the drop of an empty box is a call.
+    // Most holds leave nothing to drop. The drop of a `None` would still be a call.
     if let Some(dropped) = guard.unlock() {
         drop_now(dropped);
     }
@@ -146,8 +146,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         }
     }
 
-    /// Adds an operation that is out, and that has a timeout with this key, to its lists. If the
-    /// comparison of a key panics, the operation is on some of them, and the caller ends it.
+    /// Adds an operation, which is out, to the lists of its keys. `key` is the key of its timeout.
+    /// If a comparison of keys panics, it is on some of the lists, and the caller ends it.
     #[inline]
     pub(super) fn add_to_lists(&mut self, key: Key, conditions: &mut Conditions<K>)
     where
@@ -179,7 +179,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         *most = wheel.len().max(*most);
     }
 
-    /// Continues a walk along watchers of events, up to 32 operations.
+    /// Continues a walk along watchers of events, and visits up to 32 operations.
     #[inline]
     fn visit(
         &mut self,
@@ -208,8 +208,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         }
     }
 
-    /// Continues a walk along thresholds up to a value. Returns at most 32, with the slots of their
-    /// operations.
+    /// Continues a walk along thresholds up to a value. Returns at most 32 thresholds, with the
+    /// slots of their operations.
     #[inline]
     fn thresholds(
         &mut self,
@@ -236,9 +236,10 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         found
     }
 
-    /// Continues a walk after an event: takes operations out that a check can complete.
+    /// Continues a walk after an event: takes out the operations that need a check.
     ///
-    /// It passes over an operation that a later pass has seen, because that pass checks it too.
+    /// The walk skips an operation that a later pass has visited, because that pass checks the
+    /// operation.
     #[inline]
     pub(super) fn take_out(
         &mut self,
@@ -269,8 +270,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         });
     }
 
-    /// Brings back an operation that was out. It waits again, or ends as its thread wants, unless
-    /// its end was decided before. Returns whether this call ended it.
+    /// Brings back an operation that was out. It waits again, or ends as `out.end` says, unless
+    /// another thread has decided its end. Returns whether this call ended it.
     #[inline]
     pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) -> bool {
         let key = out.key;
@@ -314,7 +315,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     }
 
     /// Continues a walk along watchers of events, and then along thresholds: ends up to 32
-    /// operations as cancelled. Adds those that wait to `cancelled`.
+    /// operations as cancelled. Adds those that are not out to `cancelled`.
     pub(super) fn cancel_some(
         &mut self,
         walk: &mut Walk<impl Fn(&K) -> bool>,
@@ -332,7 +333,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             found.extend(slots.iter().filter_map(|&(_, slot)| self.wheel.key_at(slot)));
         }
         for key in found {
-            // One operation may have several watchers on the key.
+            // An operation with several watchers on the key ends at the first of them.
             if let Claim::Taken(operation) = self.end(key, Completion::Cancelled, now) {
                 cancelled.push(operation);
             }
@@ -340,8 +341,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     }
 
     /// Continues a walk along the thresholds that a value has reached. Ends up to 32 operations as
-    /// satisfied, and adds them to `satisfied`. Passes those that need a check to `check`. Returns
-    /// how many others ended, which other threads complete.
+    /// satisfied, and adds them to `satisfied`. Passes the keys of operations that need a check to
+    /// `check`. Returns the number of ended operations that are out: other threads complete them.
     pub(super) fn reach(
         &mut self,
         walk: &mut Walk<impl Fn(&K) -> bool>,
@@ -367,8 +368,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         ended_elsewhere
     }
 
-    /// Handles the thresholds of an operation that is out, of which those at these indices were
-    /// found reached. Returns the effect.
+    /// Handles thresholds of an operation that is out: its thread has found those at `indices`
+    /// reached. Returns the effect on the operation.
     pub(super) fn on_found(&mut self, key: Key, indices: &[u64]) -> Effect {
         let Some(number) = self.wheel.get(key).map(|pending| pending.number) else {
             return Effect::Nothing;
@@ -381,8 +382,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         self.wheel.get(key).map_or(Effect::Nothing, |pending| pending.rule().effect())
     }
 
-    /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out
-    /// and needs a check is marked for it.
+    /// Takes a reached threshold off its list. Returns the effect on the operation. Marks an
+    /// operation that is out and needs a check.
     fn on_threshold(&mut self, key: Key, number: u64) -> Effect {
         let Some(pending) = self.wheel.get_mut(key) else { return Effect::Nothing };
         let Some((list, at)) = pending.reach(number) else { return Effect::Nothing };
@@ -398,7 +399,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     }
 
     /// Ends up to 32 operations, in up to 256 slots from `start` on, because the purgatory shuts
-    /// down. Adds those that wait to `ended`. Returns the next slot; `None` after the last.
+    /// down. Adds those that are not out to `ended`. Returns the next slot; `None` after the last.
     pub(super) fn shut_down(&mut self, start: u32, now: Nanos, ended: &mut Vec<O>) -> Option<u32> {
         let slots = self.wheel.slots();
         let mut slot = start;
@@ -415,8 +416,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         (slot < slots).then_some(slot)
     }
 
-    /// Counts an operation that begins to wait in the limits that displace. Returns the limits that
-    /// it exceeds.
+    /// Counts an operation, which begins to wait, in the limits that displace. Returns the exceeded
+    /// limits.
     #[cold]
     pub(super) fn count(&mut self, key: Key) -> SmallVec<[LimitOf; 4]> {
         let Some(pending) = self.wheel.get_mut(key) else { return SmallVec::new() };
@@ -426,10 +427,10 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         lists.limits.begin(keys.map(|key| lists.keys.entries.at(key).hash))
     }
 
-    /// Returns the operation that has waited longest, except `newcomer`, of those that a limit
-    /// counts. Also returns its rank: the least of all shards is displaced. On a key, the operation
-    /// is one that watches events. If all others wait for the value of the key, it is the one with
-    /// the greatest threshold.
+    /// Returns the operation of this shard that a limit displaces first, except `newcomer`, with
+    /// its rank. The caller displaces the one with the least rank of all shards. For the total
+    /// limit, this is the operation that has waited longest. For a key, it is the oldest one that
+    /// watches events or, if there is none, the one with the greatest threshold.
     pub(super) fn oldest(&self, limit: LimitOf, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let Some(hash) = limit else {
             return self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer));
@@ -445,7 +446,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         self.lists.keys.of_hash(hash).filter_map(|(_, entry)| of_key(&entry.list)).min()
     }
 
-    /// Returns the operation in a slot with its rank, unless its registration is in progress.
+    /// Returns the operation in a slot with its rank, unless its registration is still in progress.
     fn victim(&self, at: Option<u64>, slot: u32, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let key = self.wheel.key_at(slot).filter(|key| Some(*key) != newcomer)?;
         let pending = self.wheel.get(key).filter(|pending| pending.is_counted)?;
@@ -453,7 +454,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         Some(((at.is_some(), rank), key))
     }
 
-    /// Frees memory beside an operation that has ended, and all after the last one of a crowd.
+    /// Frees memory near an ended operation, and all memory after the last one of a crowd.
     #[inline]
     fn free_memory(&mut self, ended: Key) {
         self.wheel.close_sparse(ended);
@@ -471,13 +472,13 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     }
 }
 
-/// Returns whether a hold copies no operations of earlier ones.
+/// Returns whether a hold can add its operations without copying those of earlier holds.
 fn has_room<T>(ended: &Vec<T>) -> bool {
     ended.is_empty() || ended.capacity() - ended.len() >= BATCH
 }
 
-/// The order in which operations are displaced: first those on events, by their registration, and
-/// then those on values, by their threshold from the greatest on.
+/// The order in which operations are displaced: first those that watch events, from the oldest on,
+/// and then those that wait for values, from the greatest threshold on.
 pub(super) type Rank = (bool, u64);
 
 /// Slots that a shutdown visits in one hold.
@@ -499,7 +500,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K,
     }
 
     /// Ends due operations as expired: 32 in a hold or, if the reaper is late, until as many
-    /// watchers have left as the hold has steps.
+    /// watchers have left their lists as the hold has steps.
     fn expire(
         &mut self,
         read: Reading,
@@ -656,7 +657,8 @@ mod tests {
             self.1.shared.timer.shards.lock(0)
         }
 
-        /// Makes operations wait, each on a key that many share, and on as many keys of its own.
+        /// Makes operations wait, each on a key that many operations share, and on `keys` keys of
+        /// its own.
         fn watch(&self, count: u64, keys: u64, seconds: u64) -> Vec<OperationKey> {
             let watch = |number| {
                 let (own, delay) = ((0..keys).map(|key| (key << 32) + number), seconds);

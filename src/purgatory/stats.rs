@@ -1,4 +1,4 @@
-//! The counts of a purgatory. Each shard has its own, under its lock.
+//! The counts of a purgatory. Each shard has counts of its own, under its lock.
 
 use super::operation::Completion;
 use crate::{histogram::Histogram, ticks::Nanos, timer::TimerStats};
@@ -50,7 +50,7 @@ pub struct PurgatoryStats {
     pub delayed: u64,
     /// Watchers: an operation counts once for each of its keys and thresholds.
     pub watched: u64,
-    /// Keys that are watched, counted once in each shard where they are.
+    /// Keys that are watched. A key counts once in each shard that has a watcher of it.
     pub keys: u64,
     /// Operations that could complete at once and never waited.
     pub at_once: u64,

@@ -78,7 +78,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// [`WatchError`] hands the operation back if a limit is reached, if the operation has too many
     /// keys, or if the purgatory is shut down. An operation that can complete at once completes
     /// even then, unless it has too many conditions of a `Watch`. The first operation that waits
-    /// starts the threads of the timer. It is also refused if a thread cannot start.
+    /// starts the threads of the timer. If a thread cannot start, the operation is refused as well.
     ///
     /// # Complexity
     ///
@@ -106,8 +106,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     /// Completes an operation if it can complete. Otherwise it begins to wait, or is refused. If a
-    /// key, the iterator of keys or the clock panics, it completes as cancelled, and the panic goes
-    /// on.
+    /// key, the iterator of keys or the clock panics, the operation completes as cancelled, and the
+    /// panic continues.
     #[inline]
     pub(crate) fn register(
         &self,
@@ -141,8 +141,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         watched
     }
 
-    /// Checks an operation, adds it to its lists, and checks it once more. Almost always it waits
-    /// from then on.
+    /// Checks an operation, adds it to its lists, and checks it once more. Then the operation
+    /// waits, unless it has ended meanwhile.
     #[inline]
     fn begin_to_wait(
         &self,
@@ -151,7 +151,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     ) -> Result<Watched, WatchError<()>> {
         let SharedPurgatory { timer, limits, calls, max_delay, .. } = &*self.shared;
         let shards = &timer.shards;
-        // The conditions that were left out may not hold, so the others decide nothing.
+        // Conditions of a `Watch` that were left out may not hold, so the others decide nothing.
         let is_checked = !new.conditions.is_too_large || new.conditions.is_plain;
         if is_checked && self.can_complete(new) {
             self.shared.at_once[shards.current()].fetch_add(1, Ordering::Relaxed);
@@ -172,7 +172,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 return Err(WatchError::new(WatchErrorKind::KeyFull, ()));
             }
         }
-        // The first hold adds its timeout, and its watchers. It is out until the second hold.
+        // The first hold adds the timeout and the watchers of the operation, which is out until the
+        // second hold.
         let index = shards.likely_free();
         let mut shard = shards.lock(index);
         let pending = Pending::new(read.elapsed, new.conditions.rule);
@@ -183,7 +184,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         shard.state_mut().add_to_lists(key, &mut new.conditions);
         unlock(shard);
         timer.help_if_late(read);
-        // The filter has the reason for this fence.
+        // The protocol of the filter needs this fence; see `keys`.
         fence(Ordering::SeqCst);
         let end = self.can_complete(new).then_some(Completion::Satisfied);
         let mut out = [Out { end, ..Out::new(key, new.operation.take()) }];
@@ -214,9 +215,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
     }
 
-    /// Asks an operation which of its thresholds are reached. Before it is on its lists, these
-    /// leave `conditions`. After that all leave, and its shard notes the reached ones. Returns the
-    /// effect.
+    /// Asks an operation which of its thresholds are reached. In the first check, the reached
+    /// thresholds leave `conditions`. In the second check, when the operation is on its lists, all
+    /// thresholds leave `conditions`, and the shard notes the reached ones. Returns the effect.
     #[cold]
     fn ask(
         &self,
@@ -271,20 +272,20 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 unlock(shard);
                 calls.complete(operation, Completion::Cancelled);
             }
-            // It has ended.
+            // `displace` has ended it.
             (None, _) => {}
         }
         run_checks();
         panic.resume()
     }
 
-    /// Counts a new operation in the limits that displace. For each one that is exceeded, displaces
-    /// the operation of the least rank of all shards. That is the newcomer only if it was
-    /// registered before the other one, and not if the clock has stepped back since the other was.
-    /// Searches again if the operation found has already ended.
+    /// Counts a new operation in the limits that displace. For each exceeded limit, displaces the
+    /// operation with the least rank of all shards. The newcomer itself is displaced only if it is
+    /// older than all others, and if the clock has not stepped back since the registration of the
+    /// oldest of these. Searches again if the selected operation has already ended.
     ///
-    /// If the clock panics, it cancels the newcomer and goes on, since the newcomer may have made
-    /// room for another one before. Then it continues the panic.
+    /// If the clock panics, cancels the newcomer, but still displaces: the newcomer may have been
+    /// displaced before, so that its cancellation makes no room. Then continues the panic.
     #[cold]
     fn displace(&self, newcomer: OperationKey) {
         let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
@@ -313,7 +314,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let (_, shard, key) = own.unwrap_or(other);
                 let mut shard = timer.shards.lock(shard);
                 let claim = shard.state_mut().end(key, Completion::Displaced, present);
-                // The drop of keys is user code.
+                // The drop of keys is user code, so it follows the release of both locks.
                 let dropped = shard.unlock();
                 if let Claim::Late = claim {
                     continue;
@@ -336,7 +337,7 @@ fn without_value<T>(refused: Refused<T, ScheduleErrorKind>) -> WatchError<()> {
     refused.map(drop)
 }
 
-/// An operation that begins to wait. It is here while user code may panic.
+/// An operation that begins to wait. It is kept here while user code runs that may panic.
 struct Newcomer<K, O> {
     /// `None` once it has completed or waits.
     operation: Option<O>,
@@ -349,10 +350,10 @@ struct Newcomer<K, O> {
 
 /// Error of a purgatory that refuses an operation. Holds the operation.
 ///
-/// The operation could not complete at that moment, or has too many keys for a check.
-/// [`kind`](Self::kind) returns the reason, and [`into_value`](Self::into_value) the operation. The
-/// error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
-/// `Box<dyn Error + Send + Sync>` and [`io::Error`].
+/// The operation could not complete at that moment, or has too many conditions of a
+/// [`Watch`](super::Watch), and was not checked. [`kind`](Self::kind) returns the reason, and
+/// [`into_value`](Self::into_value) the operation. The error is `Send` and `Sync` if the operation
+/// is `Send`, so `?` works into `anyhow::Error`, `Box<dyn Error + Send + Sync>` and [`io::Error`].
 ///
 /// # Examples
 ///
@@ -418,8 +419,9 @@ impl fmt::Display for WatchErrorKind {
     }
 }
 
-/// A limit is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), and a purgatory that is shut down
-/// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+/// A limit becomes [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), a shutdown
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and a thread that cannot start
+/// [`Other`](io::ErrorKind::Other).
 impl From<WatchErrorKind> for io::ErrorKind {
     fn from(kind: WatchErrorKind) -> Self {
         match kind {

@@ -5,7 +5,7 @@ use super::{
     World, check, join,
 };
 
-/// Makes a purgatory whose completions run on an executor thread, if they follow an expiration.
+/// Makes a purgatory that completes expired operations on an executor thread.
 fn with_executor() -> World {
     World::with_timer(|timer| timer.shards(1).executor_threads(1))
 }

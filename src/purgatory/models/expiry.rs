@@ -12,7 +12,7 @@ fn either_an_event_or_the_delay_ends_an_operation() {
         world.watch_for_delay(&[0]);
         let event = world.spawn(|world| world.satisfy(0));
         world.expire();
-        // If the event has the operation out when it expires, its thread completes it as expired.
+        // If the operation is out when it expires, the thread of the event completes it as expired.
         let is_expired = join(event) == 0;
         assert_eq!(world.ends(), [if is_expired { Expired } else { Satisfied }]);
         world.check_empty();
@@ -26,7 +26,7 @@ fn an_operation_that_expires_while_it_begins_to_wait_ends_once() {
         let reaper = world.spawn(World::expire);
         world.watch_for_delay(&[0]);
         join(reaper);
-        // If it came after the turn of the reaper, it still waits.
+        // An operation that was registered after the turn of the reaper still waits.
         let is_waiting = world.ends().is_empty();
         let stats = world.purgatory.stats();
         assert_eq!([stats.delayed, stats.watched], [u64::from(is_waiting); 2]);

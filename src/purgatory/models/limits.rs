@@ -6,8 +6,8 @@ use super::{
     Limits, World, check, join,
 };
 
-/// Makes a purgatory in which one operation may wait, in total and per key. The oldest is
-/// displaced.
+/// Makes a purgatory in which one operation may wait, in total and per key. A further one displaces
+/// the oldest.
 fn displacing() -> World {
     let limit = Limit { operations: 1, overload: Overload::DisplaceOldest };
     World::with_limits(Limits::new(Some(1), Some(limit), 8))

@@ -44,8 +44,8 @@ pub(crate) struct Shards<S> {
     pub(super) permits: Permits,
     pub(super) lifecycle: Lifecycle,
     wall: Wall,
-    /// `look_at_wall_clock` once a thread has called it: only then may there be such deadlines.
-    /// Programs that never call it do not contain its code.
+    /// `look_at_wall_clock`, once a thread has given a timeout a time of the wall clock. Programs
+    /// that never do so do not contain its code.
     look: OnceLock<fn(&Self, Tick)>,
 }
 
@@ -74,12 +74,12 @@ impl<S: ShardState> Shards<S> {
     pub(crate) fn current(&self) -> usize {
         let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
         let thread = if thread == UNNUMBERED { number_thread() } else { thread };
-        // A division takes longer than the rest.
+        // A division takes longer than the rest of this function.
         if thread < self.count() { thread } else { thread % self.count() }
     }
 
-    /// Returns the index of the first shard whose lock was free a moment ago, from that of this
-    /// thread on. If there is none, returns that of this thread.
+    /// Returns the index of the first shard, from the shard of this thread on, whose lock was free
+    /// a moment ago. If no lock was free, returns the index of the shard of this thread.
     #[inline]
     pub(crate) fn likely_free(&self) -> usize {
         let (own, count) = (self.current(), self.count());
@@ -97,7 +97,7 @@ impl<S: ShardState> Shards<S> {
         shard.guard(shard.content.lock(), &self.permits, &self.wakeup)
     }
 
-    /// Locks the shard of a key; `None` if the key is one of another timer with more shards.
+    /// Locks the shard of a key; `None` if the key belongs to another timer with more shards.
     #[inline]
     fn lock_of(&self, key: TimeoutKey) -> Option<ShardGuard<'_, S>> {
         (key.shard < self.count()).then(|| self.lock(key.shard))
@@ -132,7 +132,7 @@ impl<S: ShardState> Shards<S> {
         value
     }
 
-    /// Moves a timeout. A reading of the clock gives its deadline. Returns whether it was pending.
+    /// Moves a timeout to the tick that `deadline` computes. Returns whether it was pending.
     pub(super) fn reset(
         &self,
         key: TimeoutKey,
@@ -146,7 +146,7 @@ impl<S: ShardState> Shards<S> {
         is_pending
     }
 
-    /// Moves the timeouts by the wall clock if that was set. Call it before due timeouts expire.
+    /// Moves the timeouts by the wall clock if that clock was set. Call it before timeouts expire.
     pub(super) fn follow_wall_clock(&self, now: Tick) {
         if let Some(look) = self.look.get() {
             look(self, now);
@@ -160,8 +160,8 @@ impl<S: ShardState> Shards<S> {
         });
     }
 
-    /// Moves a timeout to `delay` after a reading, unless it is later. Returns whether it was
-    /// pending.
+    /// Moves a timeout to `delay` after a reading, unless its deadline is later. Returns whether
+    /// the timeout was pending.
     pub(super) fn postpone(&self, key: TimeoutKey, read: Reading, delay: Duration) -> bool {
         let deadline = self.clock.deadline(read, delay);
         let mut shard = self.lock(key.shard);
@@ -183,18 +183,19 @@ impl<S: ShardState> Shards<S> {
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
-    /// Returns the indices of the shards that have due timeouts.
+    /// Returns the indices of the shards whose published expiration has come.
     pub(super) fn due(&self, now: Tick) -> impl Iterator<Item = usize> {
         (0..self.count()).filter(move |index| self.all[*index].published() <= now)
     }
 
-    /// Locks a shard for the reaper, if its lock is free.
+    /// Locks a shard to expire its timeouts, if its lock is free.
     pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
         let shard = &self.all[index];
         Some(shard.guard(shard.content.try_lock()?, &self.permits, &self.wakeup))
     }
 
-    /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.
+    /// Locks a shard for the reaper. While the reaper waits, each thread that unlocks a shard lets
+    /// other threads run.
     pub(super) fn wait_for(&self, index: usize) -> ShardGuard<'_, S> {
         self.wakeup.is_waiting.store(true, Ordering::Relaxed);
         let shard = self.lock(index);
@@ -209,8 +210,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
     ///
-    /// Unlike the published expirations, a cancelled timeout does not make it too early. It takes
-    /// each shard's lock for a moment.
+    /// A cancelled timeout may make the published expirations too early, but not this tick. The
+    /// call takes each shard's lock for a moment.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         self.lock_each().filter_map(|shard| shard.next_turn()).min()
     }
@@ -231,7 +232,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
-        // Before the shards refuse, so that a thread that was refused sees it.
+        // Before the shards refuse, so that a thread that was refused sees the phase.
         self.lifecycle.enter(Phase::Closing);
         self.lock_each().for_each(|mut shard| shard.close());
         self.lifecycle.enter(Phase::Finishing);
@@ -264,7 +265,8 @@ impl<S: ShardState> Shards<S> {
     /// Checks the invariants of the shards, and those between them. No other thread may insert,
     /// cancel or expire meanwhile.
     pub(super) fn check_invariants(&self) {
-        // The reaper announces a sleep before it sleeps, and publishes later expirations after it.
+        // Loaded first: a reaper that wakes publishes later expirations, and then announces a
+        // sleep.
         let asleep_until = self.wakeup.asleep_until();
         let pending = self.lock_each().map(|shard| shard.check_invariants()).sum();
         self.permits.check_invariants(pending);
@@ -293,7 +295,7 @@ impl<S: ShardState> Shards<S> {
         }
     }
 
-    /// Moves a timeout to a time of the wall clock. Returns whether it was pending.
+    /// Moves a timeout to a time of the wall clock. Returns whether the timeout was pending.
     pub(super) fn reset_at_time(self: &Arc<Self>, key: TimeoutKey, time: SystemTime) -> bool {
         let TimeoutKey { shard, key } = key;
         let put = |shard: &mut ShardGuard<'_, S>, now, tick| {
@@ -303,8 +305,8 @@ impl<S: ShardState> Shards<S> {
         shard < self.count() && self.put_at_time(shard, now, time, put).is_ok()
     }
 
-    /// Lets `put` insert a timeout into a shard, or move one, by the present tick and that of a
-    /// deadline by the wall clock. From then on the timeout follows that clock.
+    /// Lets `put` insert or move a timeout in a shard, by the present tick and the tick of `time`.
+    /// Unless `time` has passed, the timeout then follows the wall clock.
     pub(super) fn put_at_time<E>(
         self: &Arc<Self>,
         shard: usize,
@@ -359,8 +361,8 @@ pub(crate) struct ShardParts<S> {
 /// [`ValueTimer`](crate::ValueTimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey {
-    /// A whole word, as is the key: to store half of a word and then copy all of it stalls the
-    /// processor.
+    /// A whole word, like the key: the processor stalls if code stores half of a word and then
+    /// copies the whole word.
     pub(super) shard: usize,
     /// The key in the wheel of the shard.
     pub(super) key: Key,
@@ -373,12 +375,12 @@ loom::thread_local! {
 }
 #[cfg(not(loom))]
 std::thread_local! {
-    /// The number of this thread, in the order in which threads used a timer.
+    /// The number of this thread, in the order in which threads first used a timer.
     static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
 }
 
 /// The number of a thread that has used no timer. On systems where local data of a thread needs a
-/// destructor, also that of a thread that exits.
+/// destructor, also the number of a thread that exits.
 const UNNUMBERED: usize = usize::MAX;
 
 /// Gives this thread the next number, and returns it.
@@ -408,7 +410,7 @@ mod tests {
         Shards::new(wheels.into_iter(), clock, parker, max_pending)
     }
 
-    /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.
+    /// A wheel refuses a timeout if all 2^32 - 2^20 indices are in use. No test has that memory.
     #[test]
     fn a_full_wheel_hands_values_back_and_they_count_as_refused() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");

@@ -1,8 +1,8 @@
 //! A shard: the state behind one lock, which owns a wheel, and the guard of that lock.
 //!
 //! A thread holds the lock for one operation or, as the reaper, for a bounded number of steps. No
-//! user code runs under it: no callback, and no drop of a value. A state may compare keys of the
-//! user, and documents that. No thread holds the locks of two shards.
+//! user code runs under the lock: no callback, and no drop of a value. A state may compare keys of
+//! the user, and documents that. No thread holds the locks of two shards.
 //!
 //! # Rules
 //!
@@ -10,8 +10,8 @@
 //!   [`wakeup`](super::wakeup).
 //! - A closed shard refuses new timeouts. Inserting and closing take the same lock, so each timeout
 //!   is refused or returned by [`ShardGuard::shut_down`], and none is lost.
-//! - Each pending timeout holds a permit. The guard releases those of the timeouts that have left
-//!   the wheel, however they left it.
+//! - Each pending timeout holds a permit. The guard releases the permits of the timeouts that have
+//!   left the wheel, however they left it.
 //!
 //! # Handover
 //!
@@ -19,30 +19,30 @@
 //! - The reaper unlocks after a bounded number of steps. If threads are in the queue, the reaper
 //!   hands the lock to the first of them.
 //! - Between two holds, the reaper neither yields nor sleeps. In each round, it locks every due
-//!   shard whose lock is free. Only if none of these had a due timeout, it waits for the lock of
-//!   another due shard.
+//!   shard whose lock is free. Only if none of these had a due timeout does the reaper wait for the
+//!   lock of another due shard.
 //! - While the reaper waits for a lock, each thread that unlocks a shard lets other threads run.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
-//! waited before it. One that still spins when the hold ends may get it after the next. Without the
-//! handover, the reaper, which is running, would take the lock again before the system has woken
-//! the other thread, and this throughout a burst.
+//! waited before it. A thread that still spins when the hold ends may get the lock after the next
+//! hold. Without the handover, the reaper, which is running, would take the lock again before the
+//! system has woken the waiting thread, throughout a burst.
 //!
-//! The reaper queues behind threads that wait for the lock. Each holds it for one operation.
-//! `parking_lot` wakes waiting threads in order, and gives the lock to the first of them at least
-//! once a millisecond. So running threads cannot keep taking the lock ahead of the reaper. The
-//! reaper gives up no time slice between two holds: with more runnable threads than cores, each
-//! would cost milliseconds.
+//! The reaper queues behind threads that wait for the lock. Each of them holds the lock for one
+//! operation. `parking_lot` wakes waiting threads in order, and gives the lock to the first of them
+//! at least once a millisecond. So running threads cannot keep taking the lock ahead of the reaper.
+//! The reaper gives up no time slice between two holds: with more runnable threads than cores, each
+//! yield would cost milliseconds.
 //!
 //! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
-//! until it expires more timeouts in a hold than other threads insert between two.
+//! until it expires more timeouts in a hold than other threads insert between two holds.
 //!
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
-//! holder waits for one. An inserter has a time slice. If it finds, while it holds no lock, that
-//! the reaper is more than a tick late, it locks a shard that is due and free, and hands off up to
-//! 32 timeouts there, if executor threads take them. Then it lets the executor run. If every due
-//! shard is locked, it lets their holders run. Otherwise it would use up its time slice, while they
-//! wait for theirs.
+//! holder waits for one. An inserter has a time slice. If an inserter that holds no lock finds the
+//! reaper more than a tick late, it locks a due shard whose lock is free. There it hands off up to
+//! 32 timeouts, if executor threads take them, and then lets the executor run. If every due shard
+//! is locked, the inserter lets the holders of these locks run. Otherwise it would use up its time
+//! slice while the holders wait for theirs.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
@@ -58,14 +58,14 @@ use crate::{
 /// Number of inserts and resets after which a shard checks whether its wheel has to split a bucket
 /// ahead of time.
 ///
-/// Without the check, the reaper would learn of such a bucket only when its first timeout is due.
-/// So timeouts of a burst that are due together would be late.
+/// Without the check, the reaper would learn of such a bucket only when the first timeout of the
+/// bucket is due. So timeouts of a burst that are due together would be late.
 const MOVES_PER_CHECK: u8 = 64;
 
 /// The state under the lock of a shard. It owns the wheel with the timeouts of the shard.
 ///
-/// The state of a plain timer is its wheel. A layer whose entries wait for a timeout each keeps
-/// them here as well. Then one hold of the lock adds or removes both.
+/// The state of a plain timer is its wheel. A layer with an entry for each timeout keeps these
+/// entries here as well. Then one hold of the lock adds or removes a timeout and its entry.
 pub(crate) trait ShardState: Send + 'static {
     /// The value of a timeout in the wheel.
     type Value;
@@ -81,8 +81,9 @@ pub(crate) trait ShardState: Send + 'static {
     /// Ends due timeouts in at most `steps` steps, and appends them to `expired`. Returns whether
     /// no due timeout is left.
     ///
-    /// It may end fewer, but more with more steps: otherwise threads that insert starve a late
-    /// reaper. It must neither run nor drop anything of the user.
+    /// It may end fewer timeouts than steps, but must end more of them with more steps: otherwise
+    /// threads that insert starve a late reaper. It must neither run code nor drop values of the
+    /// user.
     fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<Self::Due>>) -> bool;
 
     /// Takes the values to drop after the release of the lock.
@@ -125,12 +126,12 @@ pub(super) struct Content<S> {
     /// Whether [`settle`] must run when the lock is released: there is a limit, or the shard is
     /// closed.
     must_settle: bool,
-    /// Number of timeouts whose permits are not released: those in the wheel, and under the lock
-    /// those that have left it.
+    /// Number of timeouts whose permits are not released: the timeouts in the wheel, and during a
+    /// hold those that have left the wheel in it.
     unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
-    /// `pending` and `cancelled` stay 0 here, and follow from the others and the wheel.
+    /// `pending` and `cancelled` stay 0 here: they follow from the other counts and the wheel.
     counts: TimerStats,
     wall_deadlines: WallDeadlines,
 }
@@ -180,9 +181,9 @@ pub(crate) struct ShardGuard<'a, S: ShardState> {
     wakeup: &'a Wakeup,
     /// `None` once the lock is released.
     content: Option<MutexGuard<'a, Content<S>>>,
-    /// The least expiration that an operation has published, if it was below the one before.
+    /// The least expiration that this hold has published, if it has lowered the published one.
     earlier: Option<Tick>,
-    /// The time of the latest operation.
+    /// The tick at which the latest insert or reset read the clock.
     now: Tick,
 }
 
@@ -200,8 +201,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
         &self.content().state
     }
 
-    /// Returns the state. It must not be given new timeouts, nor earlier deadlines: those are
-    /// published by [`insert`](Self::insert) and [`reset`](Self::reset).
+    /// Returns the state. Do not add timeouts to it or move deadlines earlier: only
+    /// [`insert`](Self::insert) and [`reset`](Self::reset) publish expirations.
     #[inline]
     pub(crate) fn state_mut(&mut self) -> &mut S {
         &mut self.content_mut().state
@@ -240,8 +241,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
         }
     }
 
-    /// Adds a timeout again that expired before its deadline, which had moved. It counts neither as
-    /// expired nor as scheduled twice, and not as refused.
+    /// Adds a timeout again that expired before the later deadline to which it had been moved. The
+    /// timeout counts neither as expired nor as scheduled twice, and not as refused.
     pub(crate) fn insert_again(
         &mut self,
         now: Tick,
@@ -332,13 +333,15 @@ impl<S: ShardState> ShardGuard<'_, S> {
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
         shard.publish(wheel.next_expiration().unwrap_or(Tick::MAX));
-        // Another thread may take them from the backlog before this hold ends. The reaper expires
-        // those of a closed shard itself, so it need not be woken for the last.
+        // Another thread may take these timeouts from the backlog before this hold ends, so their
+        // permits are released here. The reaper need not be woken for the last timeout of a closed
+        // shard, since only the reaper expires timeouts there.
         if content.must_settle {
             settle(content, permits);
         }
         debug_assert!(!is_drained || shard.published() > read.now, "a due timeout is left");
-        // Also if the wheel is ahead of `now`: an insert may have read the clock later.
+        // This also holds if an insert that read the clock later has moved the wheel past
+        // `read.now`.
         debug_assert!(
             expired[before..].last().is_none_or(|last| last.deadline <= read.now),
             "a timeout expired early"
@@ -346,8 +349,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
         is_drained
     }
 
-    /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
-    /// early. Only the thread that takes the turns calls this.
+    /// Raises the published expiration to the next one of the wheel: a cancel or reset may have
+    /// left the published one too early. Only the thread that takes the turns calls this.
     pub(in crate::timer) fn raise_published(&self) {
         let next = self.state().wheel().next_expiration().unwrap_or(Tick::MAX);
         self.shard.publish(next.max(self.shard.published()));
@@ -355,7 +358,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
 
     /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
     ///
-    /// Unlike the published expiration, a cancelled timeout does not make it too early.
+    /// A cancelled timeout may make the published expiration too early, but not this tick.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         // The wheel may want to split a crowded bucket earlier than the shard has published.
         self.state().wheel().next_expiration().map(|next| next.max(self.shard.published()))
@@ -393,8 +396,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
         sum.add(&TimerStats { pending, cancelled, ..counts.clone() });
     }
 
-    /// Checks the invariants of the shard, except those of its state. Returns the number of pending
-    /// timeouts.
+    /// Checks the invariants of the shard, except the invariants of its state. Returns the number
+    /// of pending timeouts.
     pub(crate) fn check_invariants(&self) -> u64 {
         let Content { state, is_closed, counts, .. } = self.content();
         let wheel = state.wheel();
@@ -437,7 +440,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
         end_hold(content, self.permits, self.wakeup, self.now, self.earlier, drop)
     }
 
-    /// Unlocks as well, and hands the lock to the thread that has waited longest.
+    /// Unlocks like `unlock`, and hands the lock to the thread that has waited longest.
     pub(in crate::timer) fn unlock_fairly(mut self) -> S::Dropped {
         let Some(content) = self.content.take() else { return S::Dropped::default() };
         end_hold(content, self.permits, self.wakeup, self.now, self.earlier, unlock_fair)
@@ -496,11 +499,11 @@ pub(in crate::timer) fn let_run() {
     thread::yield_now();
 }
 
-/// Releases the permits of the timeouts that have left a wheel. Returns whether the reaper may wait
-/// for this: the shard is closed and now empty.
+/// Releases the permits of the timeouts that have left a wheel. Returns whether the reaper may have
+/// to end now: the shard is closed, and has just become empty.
 ///
-/// Another thread may see the end of a timeout as soon as the lock is free, and that of an expired
-/// one as soon as it is in the backlog.
+/// Call it before another thread can see the end of a timeout: before the lock is free and, if the
+/// timeout has expired, before it is in the backlog.
 #[cold]
 fn settle<S: ShardState>(content: &mut Content<S>, permits: &Permits) -> bool {
     let pending = content.state.wheel().len();

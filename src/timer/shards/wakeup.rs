@@ -4,13 +4,13 @@
 //! [`Wakeup`] of its own; [`reaper`](crate::timer::reaper) describes that. This module describes
 //! one timer. Each shard [publishes](super::shard::Shard::published()) the least tick at which the
 //! reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The
-//! protocol takes no lock but that of the inserter's shard.
+//! protocol takes only the lock of the inserter's shard.
 //!
 //! # Protocol
 //!
-//! An inserter reads the clock. Then, under its shard's lock, it
+//! An inserter reads the clock. Then it
 //!
-//! 1. stores the lower expiration in its shard,
+//! 1. stores the lower expiration in its shard, under the shard's lock, which it then releases,
 //! 2. executes a fence,
 //! 3. loads the reaper's `asleep_until`, and wakes the reaper if its own expiration is earlier.
 //!
@@ -33,12 +33,12 @@
 //!
 //! # Why no wake-up is lost
 //!
-//! Both fences are sequentially consistent, so one comes first. If it is the inserter's, the reaper
-//! loads the new expiration in step 3. If it is the reaper's, the inserter loads `x` and wakes the
+//! Both fences are sequentially consistent, so one comes first. If the inserter's fence is first,
+//! the reaper loads the new expiration in step 3. Otherwise the inserter loads `x` and wakes the
 //! reaper. The parker keeps a wake-up that comes before the reaper has parked.
 //!
-//! If several inserters load `x`, one swaps it for `AWAKE` and wakes the reaper. The others rely on
-//! that one.
+//! If several inserters load `x`, one of them swaps it for `AWAKE` and wakes the reaper. The other
+//! inserters rely on that one.
 //!
 //! Only a thread that expires timeouts or shuts down raises an expiration, and only under the
 //! shard's lock. A published expiration may be too early, which costs a turn without work. It is
@@ -47,28 +47,29 @@
 //! # Why the reaper notices a jump of the clock
 //!
 //! If the reaper reads the clock after the jump, in step 4, it does not park. Otherwise it reads
-//! the clock before the jump, and the inserter reads it after the jump, so after step 1 of
-//! the reaper. Then the inserter loads `x`, provided that two reads of the clock order the memory
+//! the clock before the jump, and the inserter reads it after the jump, so after step 1 of the
+//! reaper. Then the inserter loads `x`, provided that two reads of the clock order the memory
 //! accesses around them. A clock behind a lock does that, and so does the counter that `Instant`
-//! reads on x86-64. Where a clock does not, a later insert wakes the reaper.
+//! reads on x86-64. Where a clock does not order them, a later insert wakes the reaper.
 //!
 //! # How often the reaper wakes without work
 //!
 //! A cancel wakes no thread, and leaves the published expiration as it is. So the reaper may wake
 //! once at the deadline of a cancelled timeout. After that, each shard publishes the next
-//! expiration of its wheel. This may be too early by a timeout that was cancelled or moved later,
-//! if its bucket has others: the reaper then wakes once for that bucket.
+//! expiration of its wheel. That expiration may be too early: a timeout was cancelled or moved
+//! later, and its bucket has other timeouts. The reaper then wakes once for that bucket.
 //!
 //! # How a thread notices that the reaper is late
 //!
 //! `late_from` is the tick after the one in which the next turn has to begin. The reaper stores it
-//! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. From that
-//! tick on, each inserter helps, until the reaper sleeps again. If it finds no due shard, or cannot
-//! help, it stores its own tick, so that threads look for due shards about once a tick.
+//! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. After the
+//! tick `late_from`, each inserter helps, until the reaper sleeps again. If an inserter finds no
+//! due shard, or the timer has no executor threads and its reaper is very late, it stores its own
+//! tick. So threads look for due shards at most once a tick.
 //!
 //! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
-//! while. If the stored tick is too late, no thread helps. If it is too early, a thread looks for
-//! due shards in vain.
+//! while. If the stored tick is too late, no thread helps. If the tick is too early, a thread looks
+//! for due shards in vain.
 
 use std::{convert::Infallible, sync::OnceLock, task::Waker};
 
@@ -78,8 +79,8 @@ use crate::{
     waker::{poll_or_store, wake_all},
 };
 
-/// What a reaper shares with the threads that may have to wake it: the tick until which it sleeps,
-/// and its parker.
+/// The part of a reaper that other threads use to wake it: the tick until which it sleeps, and its
+/// parker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
     /// The tick after the one in which the next turn of the reaper has to begin.
@@ -91,11 +92,12 @@ pub(crate) struct Wakeup {
     driver: OnceLock<Mutex<Option<Waker>>>,
 }
 
-/// The value for a reaper that is awake. No expiration is before tick 0, so no thread wakes it.
+/// The value of `asleep_until` while the reaper is awake. No expiration is before tick 0, so no
+/// thread wakes it.
 const AWAKE: u64 = 0;
 
 impl Wakeup {
-    /// For a reaper that is awake, or has not been started.
+    /// Makes the part for a reaper that is awake, or has not been started.
     pub(super) fn new(parker: Parker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
@@ -120,7 +122,7 @@ impl Wakeup {
     #[inline]
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Option<Tick>) {
         let sleeps_past = earlier.is_some_and(|expiration| {
-            // What has just come makes no reaper late, however long ago it was due.
+            // A timeout that comes now makes no reaper late, however long ago it was due.
             let due = expiration.max(now);
             if due.get() < self.late_from.load(Ordering::Relaxed) {
                 self.expect_at(due);
@@ -128,8 +130,8 @@ impl Wakeup {
             fence(Ordering::SeqCst);
             expiration.get() < self.asleep_until.load(Ordering::Relaxed)
         });
-        // If the reaper sleeps until `now` or earlier, the clock has jumped ahead. One comparison:
-        // `AWAKE` wraps to the greatest number.
+        // If the reaper sleeps until `now` or earlier, the clock has jumped ahead. The comparison
+        // covers `AWAKE` as well, which wraps to the greatest number.
         if sleeps_past || self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get() {
             self.wake_sleeper();
         }
@@ -173,12 +175,12 @@ impl Wakeup {
         self.late_from.store(tick.get().saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
+    /// Announces that the reaper sleeps until `until`. Before the reaper sleeps, it has to load the
     /// published expirations again.
     pub(super) fn announce(&self, until: Tick) {
-        // A swap, for an inserter that found the reaper asleep before and is about to swap in
-        // `AWAKE`. If it was first, the reaper reads here what it has published. If it comes later,
-        // it wakes the reaper.
+        // A swap, because an inserter that found the reaper asleep before may be about to swap in
+        // `AWAKE`. If the inserter swaps first, the reaper sees the expiration that it has
+        // published. Otherwise the inserter wakes the reaper.
         self.expect_at(until);
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");

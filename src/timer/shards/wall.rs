@@ -1,35 +1,37 @@
 //! Deadlines by the wall clock, which may be set.
 //!
 //! A wheel knows only ticks of the timer's clock. The *offset* is the time of the wall clock at the
-//! start of tick 0. It gives each deadline by the wall clock a tick. A thread that schedules such a
-//! timeout looks at both clocks, and so does a turn before it expires timeouts. If the offset has
-//! changed, the thread moves all these timeouts. Each shard has their deadlines.
+//! start of tick 0. The offset gives each deadline by the wall clock a tick. A thread that
+//! schedules such a timeout looks at both clocks, and so does a turn before it expires timeouts. If
+//! the offset has changed, the thread moves all timeouts by the wall clock. Each shard keeps the
+//! deadlines of its own.
 //!
 //! # Why no timeout is early
 //!
-//! A *look* reads the timer's clock, the wall clock, and the timer's clock again. So the offset is
-//! between `least = wall - after` and `most = wall - before`. The tick of a timeout follows from
-//! `least`, so the timeout is late by the duration of a look at most. A turn reads `now`, and then
-//! looks. If the offset in use is above `most`, the turn moves the timeouts. It expires those with
-//! ticks up to `now`, also if an insert has moved the wheel on, and these have deadlines of at most
-//! `now + most`. Since `now <= before`, the wall clock has shown the deadlines. A time that has
-//! passed at the call is due at once, and is not among these timeouts.
+//! A *look* reads the timer's clock (`before`), the wall clock (`wall`), and the timer's clock
+//! again (`after`). So the offset is between `least = wall - after` and `most = wall - before`. The
+//! tick of a timeout follows from `least`, so the timeout is late by the duration of a look at
+//! most. A turn reads `now`, and then looks. If the offset in use is above `most`, the turn moves
+//! the timeouts. The turn expires timeouts with ticks up to `now`, even if an insert has moved the
+//! wheel further. Their deadlines are at most `now + most`. Since `now <= before`, the wall clock
+//! has shown these deadlines. A timeout whose time has passed at the call is due at once, and does
+//! not follow the wall clock.
 //!
 //! # Why no step is missed
 //!
 //! A thread that schedules first subscribes to notices of steps. Then it looks. If another thread
-//! is about to subscribe, that one wakes the reaper once it has, and so a turn looks. In one hold
-//! of the shard's lock, it reads the offset, places the timeout by it, and registers the timeout. A
-//! thread that has changed the offset then locks each shard. If it locks the shard later, it finds
-//! the timeout there and moves it. If it has done so before, the timeout has its place by the new
-//! offset.
+//! is still subscribing, that thread wakes the reaper afterwards, so a turn looks. Then the
+//! scheduling thread, in one hold of the shard's lock, reads the offset, places the timeout by it,
+//! and registers the timeout. A thread that has changed the offset then locks each shard. If it
+//! locks the shard after that hold, it finds the timeout there and moves it. If it locked the shard
+//! before, the timeout has its place by the new offset.
 //!
-//! A thread that looks while another one moves the timeouts moves them as well. So after a look,
-//! each timeout has its place by an offset that was valid then or later. The latest look is the
-//! last that has begun. A thread whose look is older leaves the offset as it is.
+//! A thread that looks while another thread moves the timeouts moves them as well. So after a look,
+//! each timeout has its place by an offset that was valid at the look or later. The latest look is
+//! the one that began last. A thread whose look is older leaves the offset as it is.
 //!
-//! The lock of the offset comes after those of the shards. A thread that holds one of these locks
-//! reads no clock of the user.
+//! The lock of the offset comes after the locks of the shards. A thread that holds one of these
+//! locks reads no clock of the user.
 
 use std::{
     collections::HashMap,
@@ -53,7 +55,7 @@ pub(super) type WallDeadlines = HashMap<Key, i128, FixedState>;
 /// The offset of a timer.
 pub(super) struct Wall {
     state: Mutex<WallState>,
-    /// The number of looks that have begun. Clocks that step back do not tell their order.
+    /// The number of looks that have begun. It orders looks, which clocks that step back cannot do.
     looks: AtomicU64,
 }
 
@@ -81,7 +83,7 @@ impl Wall {
         Self { state: Mutex::new(state), looks: AtomicU64::new(0) }
     }
 
-    /// Looks at both clocks. Calls `move_all` if timeouts may have their places by another offset.
+    /// Looks at both clocks. Calls `move_all` if timeouts may have their places by an older offset.
     pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce()) {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
         let mut state = self.state.lock();
@@ -95,8 +97,8 @@ impl Wall {
         }
     }
 
-    /// Returns the first tick at which the wall clock shows a deadline. The shard of the timeout is
-    /// locked.
+    /// Returns the first tick at which the wall clock shows a deadline. The caller holds the lock
+    /// of the timeout's shard.
     pub(super) fn tick_of(&self, clock: &TickClock, deadline: i128) -> Tick {
         let since_start = (deadline - self.state.lock().offset).max(0);
         clock.ticks.ceil(Nanos::new(u64::try_from(since_start).unwrap_or(u64::MAX)))
@@ -211,7 +213,7 @@ mod tests {
         assert!(shard().wall_deadlines().contains_key(&last.key));
         let capacity = shard().wall_deadlines().capacity();
         assert!(capacity < 8, "{capacity}");
-        // Those that have ended are forgotten without a shrink.
+        // The deadlines of ended timeouts are forgotten without a shrink.
         for value in 0..1000 {
             let key = timer.schedule_at_time(now + 3 * second, value).expect("the timer runs");
             timer.cancel(key);

@@ -3,8 +3,8 @@
 //! # Protocol
 //!
 //! The task follows the rules of the reaper in [`wakeup`](crate::timer::shards::wakeup). Where the
-//! reaper parks, the task returns `Pending`, and where another thread unparks the reaper, it wakes
-//! the task. In each turn the task
+//! reaper parks, the task returns `Pending`, and where another thread would unpark the reaper, that
+//! thread wakes the task. In each turn the task
 //!
 //! 1. stores its waker,
 //! 2. ends if the timer has shut down,
@@ -51,14 +51,14 @@ pin_project! {
     /// cases:
     ///
     /// - The runtime has no timer of its own.
-    /// - Its tasks run for long. A worker polls the driver only between tasks, but the reaper
-    ///   thread does not wait for a worker.
+    /// - The tasks of the runtime run for long. A worker polls the driver only between tasks, but
+    ///   the reaper thread does not wait for a worker.
     ///
-    /// The sleep of tokio rounds up to milliseconds. With it, the driver wakes up to a millisecond
-    /// later than the reaper does.
+    /// The sleep of tokio rounds up to milliseconds. With that sleep, the driver wakes up to a
+    /// millisecond later than the reaper does.
     ///
-    /// [`Timer::finish`] does not wait for the driver. It ends each sleep that is not due with a
-    /// [`SleepError`](crate::future::SleepError).
+    /// [`Timer::finish`] does not wait for the driver. The finish ends each sleep that is not due
+    /// with a [`SleepError`](crate::future::SleepError).
     ///
     /// # Cancel safety
     ///
@@ -103,8 +103,8 @@ impl TimerBuilder {
     /// task of your runtime.
     ///
     /// `make_sleep` returns a future of the runtime's timer that ends after a delay, such as
-    /// `tokio::time::sleep` or `async_io::Timer::after`. If it ends early, the driver polls once
-    /// without work.
+    /// `tokio::time::sleep` or `async_io::Timer::after`. If that future ends early, one poll of the
+    /// driver finds no work.
     ///
     /// # Examples
     ///
@@ -167,9 +167,9 @@ impl Turns {
     /// Expires due sleeps, in one hold of each shard. Returns the time until the next turn, and
     /// `None` if the timer has ended.
     ///
-    /// The time is zero if other tasks of the worker must run before, and [`Duration::MAX`] if no
-    /// sleep ends. Another thread wakes the task if it registers an earlier sleep, or if the timer
-    /// ends.
+    /// The time is zero if the next turn has to follow at once, after other tasks of the worker. It
+    /// is [`Duration::MAX`] if no pending sleep ends. Another thread wakes the task if it registers
+    /// an earlier sleep, or if the timer ends.
     pub(crate) fn turn(&mut self, waker: &Waker) -> Option<Duration> {
         debug_assert!(self.client.shared.is_threadless(), "the timer has a reaper as well");
         if mem::take(&mut self.is_asleep) {

@@ -1,10 +1,10 @@
-//! The sleeps of a timer: a timer of wakers beside that of the callbacks.
+//! The sleeps of a timer: a timer of wakers beside the timer of the callbacks.
 //!
 //! A sleep is a timeout whose value is the waker of the task that polled it last. The reaper of the
 //! sleeps takes due wakers out of the wheel and wakes them itself, so a slow callback delays no
-//! sleep. It starts with the first sleep.
+//! sleep. The first sleep starts this reaper.
 //!
-//! [`Sleep`] is the protocol between a sleep and the expiration of its waker.
+//! [`sleeper`] has the protocol between a sleep and the expiration of its waker.
 
 pub(super) mod driver;
 pub(super) mod sleeper;
@@ -152,8 +152,8 @@ impl Timer {
 /// Error of a [`Sleep`] whose timer cannot wake it: the timer is full, is shut down,
 /// or cannot start its thread.
 ///
-/// It converts to [`std::io::Error`]; a timer that is shut down is
-/// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+/// It converts to [`std::io::Error`], of the kind [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) if
+/// the timer is shut down.
 pub type SleepError = ScheduleError<()>;
 
 impl Drop for Sleeps {

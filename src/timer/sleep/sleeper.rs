@@ -3,7 +3,7 @@
 //! # Protocol
 //!
 //! A sleep in the wheel has the key of a waker, the tick at which the wheel expires that key, and
-//! the identity of the waker. Only the owner of the sleep uses it, with exclusive access.
+//! the identity of the waker. Only the owner of the sleep uses these, with exclusive access.
 //!
 //! - The first poll that is pending inserts a clone of the waker.
 //! - A thread that expires a key first raises the latest tick of the timer's clock to the tick of
@@ -12,9 +12,9 @@
 //!   finish enters its phase, replaces each waker by one that does nothing, and wakes its task. The
 //!   keys stay.
 //! - A later poll returns `Pending` without the lock if its waker has the identity of the clone in
-//!   the wheel, the latest tick is before that of the key, and no finish or shutdown has begun.
-//!   Otherwise, in one hold of the lock, it stores the waker under the key if that is live, or
-//!   inserts the waker again. If the deadline has passed, it is ready instead.
+//!   the wheel, the latest tick is before the tick of the key, and no finish or shutdown has begun.
+//!   Otherwise, in one hold of the lock, the poll stores the waker under the key if the key is
+//!   live, or inserts the waker again. If the deadline has passed, the poll is ready instead.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
 //!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline
 //!   moves a live key. It forgets a dead key, so the next poll inserts.
@@ -25,12 +25,13 @@
 //!
 //! *Why no lock is needed*: suppose that a thread has removed the waker. If it woke or dropped the
 //! waker before the poll, it had stored the latest tick or the phase before that. So the poll sees
-//! them and takes the lock. If it wakes the waker after the poll, it wakes the task of this poll,
-//! because both wakers have one identity.
+//! the tick or the phase, and takes the lock. If the thread wakes the waker after the poll, it
+//! wakes the task of this poll, because both wakers have one identity.
 //!
 //! *Why the identity of the clone*: a waker of another task can get this identity only after the
-//! drop of the clone, and a poll with it takes the lock, as above. The waker of a poll may be
-//! temporary, and the waker of another task may get its address at once.
+//! drop of the clone, and a poll with that waker takes the lock, as above. The identity of the
+//! poll's own waker would not do: that waker may be temporary, and the waker of another task may
+//! get its address at once.
 //!
 //! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
 //! take the permit between the expiration and the poll that inserts again. In a finish, a reset and
@@ -39,9 +40,10 @@
 //! before that poll, the sleep ends with an error: only the task knows the later deadline, and a
 //! finish does not wait for tasks.
 //!
-//! After the last turn of a clock that drives the timer, no thread wakes a task. Such a turn stores
-//! the latest tick, and then locks each shard once. A poll that inserts a waker loads the latest
-//! tick after its hold. So the turn finds the waker, or the poll finds that the deadline is over.
+//! After the last turn of a clock that drives the timer, no thread wakes a task. Each turn of such
+//! a clock stores the latest tick, and then locks each shard once. A poll that inserts a waker
+//! loads the latest tick after its hold. So the turn finds the waker, or the poll finds that the
+//! deadline is over.
 //!
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
@@ -71,16 +73,16 @@ type Wakers = Shards<TimingWheel<Waker>>;
 /// A handle to the sleeps of a timer. It does not keep the timer running.
 #[derive(Clone)]
 pub(crate) enum SleepHandle {
-    /// Shares its count with the other handles of a shard.
+    /// Shares a reference count with the other handles of a shard.
     Counted(Arc<CachePadded<Parts>>),
-    /// That of a timer which exists until the process ends.
+    /// The handle of a timer that exists until the process ends.
     Uncounted(&'static Parts),
 }
 
 /// The parts of a timer that sleeps use.
 pub(crate) struct Parts {
-    /// Those of `shared`. With a pointer of its own, the drop of a sleep needs one load less before
-    /// it locks the shard.
+    /// The shards of `shared`. With a pointer to them here, the drop of a sleep needs one load less
+    /// before it locks the shard.
     shards: Arc<Wakers>,
     shared: Arc<SharedTimer<TimingWheel<Waker>>>,
 }
@@ -114,8 +116,8 @@ impl SleepHandle {
 /// It is [`Unpin`], because the wheel refers to it by a key and not by an address. So you can move
 /// it, store it, and poll `&mut sleep`.
 ///
-/// The first poll registers it in the wheel. Before that, and after it has ended, it takes no lock.
-/// A poll after its end is ready again.
+/// The first poll registers the sleep in the wheel. Before that, and after its end, the sleep takes
+/// no lock. A poll after its end is ready again.
 ///
 /// # Examples
 ///
@@ -161,16 +163,16 @@ pub(crate) enum Stage {
     /// Not polled. The deadline was ahead when the delay began, so the first poll does not read the
     /// clock.
     Ahead,
-    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. A wake-up is no
-    /// proof: the deadline may lie later within the tick at which the wheel expired the sleep.
+    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. A wake-up of the
+    /// task is no proof: a reset may have moved the deadline since.
     Out,
-    /// The wheel of a shard holds the waker with this identity, unless the key has expired. It
-    /// expires the key at `due`: at most the tick of the deadline, or the latest tick if that is
-    /// greater.
+    /// The wheel of a shard holds the waker with this identity, unless the key has expired. The
+    /// wheel expires the key at `due`: at most the tick of the deadline, or the latest tick if that
+    /// is greater.
     In { shard: u32, key: Key, due: Tick, id: WakerId },
 }
 
-/// The identity of a waker. Two wakers with one identity wake the same task, while one of them
+/// The identity of a waker. Two wakers with one identity wake the same task, as long as one of them
 /// exists: see [`Waker::will_wake`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WakerId {
@@ -198,7 +200,7 @@ impl Sleep {
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(crate) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        // In one expression: a load of all of it directly after stores of its parts is slow.
+        // In one expression: to store the parts of a sleep and directly load the whole is slow.
         let deadline = handle.parts().shards.clock.elapsed().saturating_add(delay.into());
         let stage = if delay.is_zero() { Stage::Out } else { Stage::Ahead };
         Self { handle, deadline, stage }
@@ -237,8 +239,8 @@ impl Sleep {
         self.clock().instant_at(self.deadline)
     }
 
-    /// Returns whether the deadline has passed, on the timer's clock. A poll sees that up to a tick
-    /// later.
+    /// Returns whether the deadline has passed, on the timer's clock. A poll may be pending for up
+    /// to a tick after that.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         self.clock().has_passed(self.deadline) || self.clock().elapsed() >= self.deadline
@@ -255,7 +257,7 @@ impl Sleep {
         id == WakerId::of(waker) && shards.clock.latest() < due && !shards.lifecycle.is_ending()
     }
 
-    /// Leaves the wheel, with the result of a poll.
+    /// Leaves the wheel, and returns `result` for the poll.
     fn end(&mut self, result: Result<(), ScheduleError<()>>) -> Polled {
         self.cancel();
         Poll::Ready(result)
@@ -282,8 +284,8 @@ impl Sleep {
         polled
     }
 
-    /// Stores the waker under the key of a sleep, or inserts it again if the key is dead, in one
-    /// hold of the lock.
+    /// Stores the waker under the key of a sleep, or inserts the waker again if the key is dead, in
+    /// one hold of the lock.
     fn renew(&mut self, index: u32, key: Key, held_due: Tick, waker: &Waker) -> Polled {
         if self.is_elapsed() {
             return self.end(Ok(()));
@@ -295,7 +297,7 @@ impl Sleep {
         let mut shard = shards.lock(index as usize);
         if let Some(value) = shard.state_mut().get_mut(key) {
             mem::swap(value, &mut waker);
-            // A move to a later deadline left the key at its tick.
+            // A move to a later deadline has left the key at its old tick.
             if held_due < due {
                 shard.reset(key, now, due);
             }
@@ -335,13 +337,13 @@ impl Sleep {
     /// instant. In tokio, `reset` takes an instant; such a call does not compile here.
     ///
     /// A later deadline takes one store: the sleep keeps its bucket in the wheel. So the timer also
-    /// wakes the task once at the old deadline, and the poll then returns `Pending`. Until that
-    /// poll, the sleep counts as expired. In a timer with
+    /// wakes the task once at the old deadline, and the poll then returns `Pending`. From the old
+    /// deadline until that poll, the sleep counts as expired. In a timer with
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
     ///
     /// In a [`finish`](crate::Timer::finish) the sleep also moves at once. A finish also wakes the
-    /// task of each sleep. If a reset had only stored a later deadline, the poll moves the sleep to
-    /// it. If the old deadline passes before that poll, the sleep ends with an error.
+    /// task of each sleep. If a reset had only stored a later deadline, the next poll moves the
+    /// sleep to it. If the old deadline passes before that poll, the sleep ends with an error.
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {
@@ -370,7 +372,7 @@ impl Sleep {
         self.deadline = deadline;
     }
 
-    /// Moves the key to a deadline, or forgets it if it is dead. Returns the stage.
+    /// Moves the key to a deadline, or forgets a dead key. Returns the new stage.
     fn move_key(&self, shard: u32, key: Key, id: WakerId, deadline: Nanos) -> Stage {
         let shards = self.shards();
         let read = shards.clock.read();
@@ -380,7 +382,8 @@ impl Sleep {
     }
 
     /// Returns the stage of a sleep whose key was just placed at `due`. If that tick had passed,
-    /// the wheel may have used one as late as the latest, so the stage has the later of the two.
+    /// the wheel may have used a tick as late as the latest one. So the stage has the later of
+    /// these two ticks.
     #[inline]
     fn stage_in(&self, shard: u32, key: Key, due: Tick, id: WakerId) -> Stage {
         Stage::In { shard, key, due: due.max(self.clock().latest()), id }
@@ -400,8 +403,8 @@ impl Sleep {
     }
 
     /// Removes the waker from the wheel. Takes no lock if the shard shows that the key has expired:
-    /// it publishes no expiration after that of a pending timeout. Not in line, so that the drop of
-    /// a sleep that is not in the wheel needs no frame.
+    /// a shard publishes no expiration after the deadline of a pending timeout. Not in line, so
+    /// that the drop of a sleep that is not in the wheel needs no frame.
     #[inline(never)]
     fn leave(&self, shard: u32, key: Key, due: Tick) {
         let shards = self.shards();
@@ -409,7 +412,7 @@ impl Sleep {
             let mut shard = shards.lock(shard as usize);
             let waker = shard.state_mut().cancel(key);
             shard.unlock();
-            // User code, without the lock.
+            // The drop of a waker is user code, so it comes after the release of the lock.
             drop(waker);
         }
     }
@@ -472,7 +475,7 @@ mod tests {
         fn wake(self: Arc<Self>) {}
     }
 
-    /// The most time that calls without a lock take.
+    /// The longest time that calls without a lock may take.
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn timer(shards: usize) -> (ManualClock, Timer) {
@@ -497,7 +500,7 @@ mod tests {
         let timer = Timer::builder().clock(Still(start)).shards(1).build().unwrap();
         let new = || {
             let mut sleep = Sleep::after(timer.sleep_handle(), Duration::from_millis(1));
-            // Past the poll, which would start a reaper.
+            // Not through a poll, which would start a reaper.
             assert!(sleep.insert(Waker::noop()).is_pending());
             sleep
         };
@@ -538,7 +541,7 @@ mod tests {
                 assert!(pending.poll_by(&waker).is_pending());
                 pending.reset(3 * second);
                 assert!(pending.poll_by(&waker).is_pending());
-                // The reaper is late with others when the task of a sleep runs.
+                // As if the reaper were late with the other sleeps when this task runs.
                 pending.clock().raise_latest(clock.now() + 4 * second);
                 drop((ended, fired));
                 done.send(pending)

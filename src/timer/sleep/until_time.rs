@@ -1,9 +1,9 @@
 //! A sleep until a time of the wall clock.
 //!
-//! Each pending poll takes the lock of a shard. It stores the waker in the wheel, at the tick of
-//! the time, and makes it follow the wall clock. When a turn expires the waker, the wall clock has
-//! shown the time, and the sleep is over. If the clock is set back before the task polls, the sleep
-//! does not return to the wheel: another one may have taken its permit.
+//! Each pending poll takes the lock of a shard. The poll stores the waker in the wheel, at the tick
+//! of the time, and makes it follow the wall clock. When a turn expires the waker, the wall clock
+//! has shown the time, and the sleep is over. If the clock is set back before the task polls, the
+//! sleep does not return to the wheel: another sleep may have taken its permit.
 
 use std::{
     fmt,
@@ -23,10 +23,10 @@ use crate::timer::{
 /// Waits until the wall clock shows a time; from
 /// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time).
 ///
-/// It is [`Unpin`]. Unlike that of a [`Sleep`](crate::future::Sleep), each pending poll clones the
-/// waker and takes a lock. If the wall clock is set to the time, and a tick later back before the
-/// task polls, the sleep is over. A poll after its end is ready again, unless the wall clock was
-/// set back before the time.
+/// It is [`Unpin`]. Unlike a poll of a [`Sleep`](crate::future::Sleep), each pending poll clones
+/// the waker and takes a lock. If the wall clock is set to the time, and is set back a tick later,
+/// before the task polls, the sleep is over. A poll after its end is ready again, unless the wall
+/// clock was set back before the time.
 ///
 /// # Examples
 ///
@@ -47,7 +47,7 @@ use crate::timer::{
 ///
 /// # Errors
 ///
-/// Those of [`Sleep`](crate::future::Sleep).
+/// The errors of [`Sleep`](crate::future::Sleep).
 ///
 /// # Cancel safety
 ///
@@ -56,7 +56,7 @@ use crate::timer::{
 pub struct TimeSleep {
     handle: SleepHandle,
     time: SystemTime,
-    /// The waker in the wheel, unless it has expired.
+    /// The key of the waker in the wheel, which may have expired.
     key: Option<TimeoutKey>,
 }
 
@@ -86,7 +86,7 @@ impl Future for TimeSleep {
             self.cancel();
             return Poll::Ready(Ok(()));
         }
-        // Before the start: a clock that panics in this call ends no timer.
+        // Read before the reaper starts: a clock that panics in this call ends no timer.
         let now = shards.clock.read().now;
         wakers.ensure_started(())?;
         // Cloning and dropping wakers is user code, so both happen without a lock.
@@ -111,7 +111,7 @@ impl Future for TimeSleep {
                 Poll::Ready(Ok(()))
             }
             Err(Some(refused)) => Poll::Ready(Err(refused.map(drop))),
-            // A shutdown has removed the waker, or a turn.
+            // A shutdown has removed the waker; otherwise, a turn has expired it.
             Err(None) if is_shut_down => {
                 Poll::Ready(Err(ScheduleError::new(ScheduleErrorKind::ShutDown, ())))
             }

@@ -1,8 +1,8 @@
 //! A callback that runs after a quiet period without calls.
 //!
-//! The first call schedules a timeout, and the following ones postpone it. A call finds out whether
-//! there is one, and schedules it, within one hold of the lock. So calls of several threads never
-//! schedule two, and a call is refused only if none is scheduled.
+//! The first call schedules a timeout, and the following ones postpone it. In one hold of the lock,
+//! a call finds out whether a timeout is pending, and schedules one if not. So calls of several
+//! threads never schedule two timeouts, and the timer refuses a call only if none is pending.
 
 use std::{
     fmt,
@@ -22,10 +22,11 @@ use crate::{
 /// A call after the quiet period schedules another run, even if the first run still waits for an
 /// executor thread.
 ///
-/// Dropping the `Debounce` leaves a scheduled run scheduled, unless it has the last clone of its
-/// timer. That drop shuts the timer down, and the run is dropped.
+/// Dropping the `Debounce` leaves a scheduled run scheduled, unless the `Debounce` has the last
+/// clone of its timer. Then its drop shuts the timer down, and the timer drops the run.
 ///
-/// If the clock steps back, the latest time seen counts. So a step does not shorten a quiet period.
+/// If the clock steps back, the latest time seen counts. So a step back does not shorten a quiet
+/// period.
 ///
 /// # Examples
 ///
@@ -57,7 +58,7 @@ pub struct Debounce {
 }
 
 impl Debounce {
-    /// Creates a debounced callback. It keeps the timer running.
+    /// Creates a debounced callback. The `Debounce` keeps the timer running.
     #[must_use]
     pub fn new(
         timer: &Timer,
@@ -73,8 +74,8 @@ impl Debounce {
     ///
     /// # Errors
     ///
-    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled, but one
-    /// may wait for an executor thread.
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled, but an
+    /// earlier one may wait for an executor thread.
     #[inline]
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let timer = self.timer.values.shared();
@@ -82,7 +83,7 @@ impl Debounce {
             let callback = Arc::clone(&self.callback);
             Task::new(move || callback())
         };
-        // The clock and the start may run user code, so both come before the lock.
+        // The clock and the start of the threads may run user code, so both come before the lock.
         let shards = &timer.shards;
         let read = shards.clock.read();
         timer.ensure_started(()).map_err(|refused| refused.map(task))?;
@@ -107,7 +108,7 @@ impl Debounce {
     }
 }
 
-// User code never runs under its lock, so a panic leaves no inconsistent state.
+// User code never runs under the lock of a debounce, so a panic leaves no inconsistent state.
 impl UnwindSafe for Debounce {}
 impl RefUnwindSafe for Debounce {}
 

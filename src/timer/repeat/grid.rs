@@ -1,12 +1,13 @@
 //! The grid of a repetition or an interval: instants with equal distances.
 //!
-//! Each point follows from the one before it, not from the time at which that one was taken. So a
-//! repetition does not drift.
+//! Each point follows from the point before it, not from the time at which that point was taken. So
+//! a repetition does not drift.
 
 use std::time::{Duration, Instant};
 
-/// Policy for occurrences or ticks that are missed: the next one was due before the previous one
-/// ended, or before the task took it. One that is due at that moment is not missed.
+/// Policy for missed occurrences of a repetition and missed ticks of an interval. An occurrence is
+/// missed if it was due before the previous one ended, and a tick if it was due before the task
+/// took the previous one. One that is due at that very moment is not missed.
 ///
 /// Under each policy, a delay of less than a period does not move the next occurrence.
 ///
@@ -55,8 +56,8 @@ impl Grid {
         self.next = now.checked_add(self.period);
     }
 
-    /// Moves on from the next point, whose occurrence ended at `now`, to the one after it. That one
-    /// is missed if it is earlier than `now` by more than `slack`.
+    /// Moves on from the next point, whose occurrence ended at `now`, to the one after it. The new
+    /// point is missed if it is earlier than `now` by more than `slack`.
     pub(crate) fn advance(&mut self, now: Instant, slack: Duration, missed: MissedTicks) {
         let taken = self.next;
         self.next = taken.and_then(|taken| taken.checked_add(self.period));
@@ -77,7 +78,7 @@ impl Grid {
         debug_assert!(self.next.is_none() || self.next > taken, "a point comes twice");
     }
 
-    /// Returns the time that whole periods leave of `span`.
+    /// Returns the remainder of `span` after whole periods.
     fn rest_of(&self, span: Duration) -> Duration {
         let rest = span.as_nanos() % self.period.as_nanos();
         let seconds = u64::try_from(rest / 1_000_000_000).expect("it is below the period");

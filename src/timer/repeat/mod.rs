@@ -3,8 +3,8 @@
 //! Each occurrence schedules the next one after it has run. So a callback never overlaps with
 //! itself, and there is one timeout per repetition.
 //!
-//! A repetition has a lock for its state. A thread takes the callback out before it runs it, so the
-//! lock covers no user code.
+//! A repetition has a lock for its state. A thread takes the callback out before it runs the
+//! callback, so the lock covers no user code.
 
 pub(super) mod debounce;
 pub(crate) mod grid;
@@ -29,8 +29,8 @@ use crate::{clock::Reading, sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 /// Handle of a repeated callback; from [`Timer::repeat`].
 ///
 /// Dropping the handle does not stop the repetition. A call of [`stop`](Self::stop) ends it, and so
-/// does a panic of its callback. It also ends with the timer, or when the timer refuses an
-/// occurrence.
+/// does a panic of its callback. The repetition also ends with the timer, or when the timer refuses
+/// an occurrence.
 ///
 /// # Examples
 ///
@@ -69,9 +69,9 @@ enum RepeatState {
     /// The next occurrence is planned.
     Waiting {
         work: Work,
-        /// When it starts; `None` if an [`Instant`] cannot represent that.
+        /// When the occurrence starts; `None` if an [`Instant`] cannot represent the time.
         start: Option<Instant>,
-        /// Its timeout; `None` until the timer has accepted it.
+        /// The timeout of the occurrence; `None` until the timer has accepted it.
         key: Option<TimeoutKey>,
     },
     /// The callback runs.
@@ -91,9 +91,9 @@ type Callback = Box<dyn FnMut(&Repeating) + Send>;
 impl Timer {
     /// Returns a builder for a callback that repeats every `period`.
     ///
-    /// A period shorter than a tick of the timer, such as zero, counts as one tick. The
-    /// period follows the timer's clock, not the wall clock. For a time of day, let each callback
-    /// schedule the next one with [`schedule_at_time`](Timer::schedule_at_time).
+    /// A period shorter than a tick of the timer, such as zero, counts as one tick. The period
+    /// follows the timer's clock, not the wall clock. For a time of day, let each callback schedule
+    /// the next one with [`schedule_at_time`](Timer::schedule_at_time).
     ///
     /// # Examples
     ///
@@ -153,14 +153,14 @@ enum First {
 }
 
 impl RepeatBuilder<'_> {
-    /// Sets the delay of the first occurrence. The default is the period. The last call of
-    /// this, [`first_at`](Self::first_at) and [`spread`](Self::spread) counts.
+    /// Sets the delay of the first occurrence. The default is the period. Of `first`,
+    /// [`first_at`](Self::first_at) and [`spread`](Self::spread), the last call counts.
     pub fn first(self, delay: Duration) -> Self {
         Self { first: First::After(delay), ..self }
     }
 
     /// Sets the instant of the first occurrence. An instant that has passed is due at once, and the
-    /// grid of a fixed rate still starts there.
+    /// grid of a fixed rate still starts at that instant.
     pub fn first_at(self, instant: Instant) -> Self {
         Self { first: First::At(instant), ..self }
     }
@@ -186,11 +186,11 @@ impl RepeatBuilder<'_> {
         Self { first: First::Anywhere, ..self }
     }
 
-    /// Starts each occurrence a random time after its instant on the grid, from zero to `max`; at
-    /// most the period. With a fixed delay, it lengthens each delay. The default is zero.
+    /// Starts each occurrence a random time after its instant on the grid: from zero to `max`, and
+    /// at most the period. With a fixed delay, jitter lengthens each delay. The default is zero.
     ///
-    /// An occurrence that is overdue by more, as after an outage, runs at once: use
-    /// [`spread`](Self::spread), or a first instant in the future.
+    /// An occurrence that is overdue by more than its jitter, as after an outage, runs at once. To
+    /// avoid this, use [`spread`](Self::spread), or a first instant in the future.
     ///
     /// Jitter does not add up: the grid of a fixed rate stays as it is, and no occurrence starts
     /// before its instant on the grid.
@@ -205,8 +205,8 @@ impl RepeatBuilder<'_> {
         Self { seed: Some(seed), ..self }
     }
 
-    /// Runs `callback` at the first instant and then once every period, on a grid that starts
-    /// there.
+    /// Runs `callback` at the first instant and then once every period, on a grid that starts at
+    /// the first instant.
     ///
     /// The callback receives its own handle, to stop itself. Occurrences do not overlap. If one
     /// ends after the next was due, `missed` decides when the next one runs. If the clock steps
@@ -215,7 +215,7 @@ impl RepeatBuilder<'_> {
     /// # Errors
     ///
     /// Returns [`ScheduleError`] with the first occurrence, as [`schedule`](Timer::schedule) does.
-    /// If the timer refuses a later one because it is full, the repetition ends.
+    /// If the timer is full and refuses a later occurrence, the repetition ends.
     pub fn at_fixed_rate(
         self,
         missed: MissedTicks,
@@ -232,7 +232,7 @@ impl RepeatBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// The same as those of [`at_fixed_rate`](Self::at_fixed_rate).
+    /// The errors of [`at_fixed_rate`](Self::at_fixed_rate).
     pub fn with_fixed_delay(
         self,
         callback: impl FnMut(&Repeating) + Send + 'static,
@@ -279,7 +279,7 @@ struct Jitter {
 }
 
 impl Jitter {
-    /// Delays an occurrence by a time from zero to the most.
+    /// Delays an occurrence by a random time from zero to `most`.
     fn delay(&mut self, start: Option<Instant>) -> Option<Instant> {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = FixedState::default().hash_one(self.random);
@@ -294,11 +294,11 @@ impl Jitter {
 impl Repeating {
     /// Stops the repetition. Returns whether it was running.
     ///
-    /// An occurrence that is running is the last. May be called from within the callback.
+    /// An occurrence that is running is the last one. The callback itself may call `stop`.
     #[inline]
     pub fn stop(&self) -> bool {
         let state = std::mem::replace(&mut *self.0.state.lock(), RepeatState::Stopped);
-        // The callback is dropped here, with no lock held.
+        // The drop of this state drops the callback, with no lock held.
         match state {
             RepeatState::Stopped => false,
             RepeatState::Running => true,
@@ -319,9 +319,9 @@ impl Repeating {
 
     /// Returns when the next run is planned, jitter included.
     ///
-    /// Returns `None` while the callback runs, since its end decides when the next run is. Also
-    /// returns `None` after the end of the repetition or a shutdown of the timer, and if an
-    /// [`Instant`] cannot represent the time. After a panic of the clock on the reaper, the run
+    /// Returns `None` while the callback runs, since the end of that run decides when the next one
+    /// is. Also returns `None` after the end of the repetition or a shutdown of the timer, and if
+    /// an [`Instant`] cannot represent the time. After a panic of the clock on the reaper, the run
     /// stays planned until a shutdown.
     ///
     /// # Examples
@@ -384,8 +384,9 @@ impl Repeating {
         }
     }
 
-    /// Schedules the planned occurrence, unless the repetition was stopped. Inserts it and stores
-    /// the key in one hold of the lock. So `stop` finds the key, and the occurrence begins later.
+    /// Schedules the planned occurrence, unless the repetition was stopped. Inserts its timeout and
+    /// stores the key in one hold of the lock. So `stop` finds the key, and the occurrence begins
+    /// after the hold.
     #[inline]
     fn schedule(
         &self,
@@ -395,7 +396,7 @@ impl Repeating {
     ) -> Result<(), ScheduleError<Task>> {
         let task = timer.ensure_started(self.task())?;
         let deadline = timer.shards.clock.at_or_never(read, start);
-        // A task that is dropped takes the lock, so none is dropped within it.
+        // The drop of a task takes this lock, so no task is dropped within the hold.
         if let RepeatState::Waiting { key, .. } = &mut *self.0.state.lock() {
             debug_assert!(key.is_none(), "an occurrence has two timeouts");
             *key = Some(timer.shards.insert(read.now, deadline, task)?);
@@ -405,15 +406,16 @@ impl Repeating {
     }
 }
 
-/// The task of one occurrence. Its drop ends the repetition, unless the next one has been planned:
-/// after a panic of the callback or of the clock, and if the task never runs.
+/// The task of one occurrence. Its drop ends the repetition, unless the next occurrence has been
+/// planned. So a panic of the callback or of the clock ends it, and so does the drop of a task that
+/// never ran.
 struct Occurrence {
     repeating: Repeating,
     is_followed: bool,
 }
 
 impl Occurrence {
-    /// Runs the callback unless it has been stopped, and plans the next occurrence.
+    /// Runs the callback unless the repetition was stopped, and plans the next occurrence.
     #[inline]
     fn run(mut self) {
         let Repeating(repetition) = &self.repeating;
@@ -422,7 +424,8 @@ impl Occurrence {
         let Some(timer) = repetition.timer.upgrade() else { return };
         let clock = &timer.shards.clock;
         let read = clock.read();
-        // An instant that cannot be represented lies centuries ahead, and so does the next one.
+        // A present that no `Instant` can represent lies centuries ahead, and so does the next
+        // occurrence.
         let now = clock.instant_at(read.elapsed).or(work.grid.next);
         match (now, repetition.missed) {
             // Jitter alone does not make an occurrence count as missed.
@@ -447,7 +450,7 @@ impl Drop for Occurrence {
     }
 }
 
-// User code never runs under its lock, so a panic leaves no inconsistent state.
+// User code never runs under the lock of a repetition, so a panic leaves no inconsistent state.
 impl UnwindSafe for Repeating {}
 impl RefUnwindSafe for Repeating {}
 

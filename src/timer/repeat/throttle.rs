@@ -1,8 +1,9 @@
 //! A callback that runs at most once in a period.
 //!
-//! A scheduled run counts until its callback begins or its task is dropped, not until it leaves the
-//! wheel. So a cancel that comes too late does not make room for a second run. As in a debounce, a
-//! call finds out whether there is a run, and schedules it, within one hold of the lock.
+//! A run counts as scheduled until its callback begins or its task is dropped, not until it leaves
+//! the wheel. So a cancel that comes too late does not make room for a second run. As in a
+//! debounce, a call finds out in one hold of the lock whether a run is scheduled, and schedules one
+//! if not.
 
 use std::{
     fmt,
@@ -19,15 +20,15 @@ use crate::{
 /// Runs a callback at most once in a period.
 ///
 /// If the period of the latest run is over, a call runs the callback at once. Otherwise all calls
-/// within the period together cause one run, at its end.
+/// within the period together cause one run, at the end of the period.
 ///
 /// A period lasts from the start of one run to the start of the next. On a timer with several
 /// executor threads, a run that takes longer than a period overlaps with the next.
 ///
-/// Dropping the `Throttle` leaves a scheduled run scheduled, unless it has the last clone of its
-/// timer. That drop shuts the timer down, and the run is dropped.
+/// Dropping the `Throttle` leaves a scheduled run scheduled, unless the `Throttle` has the last
+/// clone of its timer. Then its drop shuts the timer down, and the timer drops the run.
 ///
-/// If the clock steps back, the latest time seen counts. So a step does not shorten a period.
+/// If the clock steps back, the latest time seen counts. So a step back does not shorten a period.
 ///
 /// # Examples
 ///
@@ -55,7 +56,7 @@ pub struct Throttle {
     shared: Arc<SharedThrottle>,
 }
 
-/// The part that a run refers to. A run does not keep the timer running.
+/// The part of a throttle to which its runs refer weakly, so that no run keeps the timer running.
 struct SharedThrottle {
     timer: Timer,
     period: Duration,
@@ -74,7 +75,7 @@ struct ThrottleState {
 }
 
 impl Throttle {
-    /// Creates a throttled callback. It keeps the timer running.
+    /// Creates a throttled callback. The `Throttle` keeps the timer running.
     #[must_use]
     pub fn new(
         timer: &Timer,
@@ -101,7 +102,7 @@ impl Throttle {
             return Ok(());
         }
         let timer = timer.values.shared();
-        // The clock and the start may run user code, so both come before the lock.
+        // The clock and the start of the threads may run user code, so both come before the lock.
         let clock = &timer.shards.clock;
         let read = clock.read();
         // No scheduled run has the number 0.
@@ -141,7 +142,7 @@ impl Throttle {
         let state = state.lock();
         let cancelled = state.run.and_then(|(_, run)| timer.values.cancel(run));
         drop(state);
-        // The drop of its task lets a call schedule another.
+        // The drop of the cancelled task lets a call schedule another run.
         cancelled.is_some()
     }
 }
@@ -154,8 +155,8 @@ struct Run {
 
 impl Run {
     /// Stores the start of the run. The period starts now, not at the deadline, even if the run is
-    /// late or the caller of a refused one runs it. After the end of the throttle, no other run
-    /// follows.
+    /// late or the caller runs a task that was refused. After the drop of the throttle, no other
+    /// run follows.
     #[inline]
     fn begin(self) {
         if let Some(throttle) = self.throttle.upgrade() {
@@ -176,7 +177,7 @@ impl Drop for Run {
     }
 }
 
-// User code never runs under its lock, so a panic leaves no inconsistent state.
+// User code never runs under the lock of a throttle, so a panic leaves no inconsistent state.
 impl UnwindSafe for Throttle {}
 impl RefUnwindSafe for Throttle {}
 

@@ -1,8 +1,8 @@
 //! The protocols of the timer under a model checker, which tries every interleaving.
 //!
 //! No wait times out here, so a lost wake-up shows as a deadlock. Canaries break the protocols in
-//! the real code, and the models must fail. Where a caller can break a protocol, a twin does so,
-//! and must fail.
+//! the real code, and the models must fail. Where a caller can break a protocol, a test `broken_..`
+//! does so, and must fail.
 
 mod debounce;
 mod driver;
@@ -73,8 +73,8 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     explore(Some(3), model);
 }
 
-/// The same with at most two, for models whose three threads otherwise take minutes. The variable
-/// `LOOM_MAX_PREEMPTIONS` asks for more.
+/// Like [`check`], with at most two preemptions, since models of three threads take minutes with
+/// three. The variable `LOOM_MAX_PREEMPTIONS` asks for more.
 fn check_of_three(model: impl Fn() + Sync + Send + 'static) {
     explore(Some(2), model);
 }
@@ -136,7 +136,7 @@ fn try_insert<V: Send + 'static>(
     shards.lock(index).insert(now, deadline, value).map(|key| TimeoutKey { shard: index, key })
 }
 
-/// Appends due timeouts, in one hold of each shard.
+/// Appends due timeouts to `expired`, in one hold of each shard.
 fn expire_due<V: Send + 'static>(
     shards: &Shards<TimingWheel<V>>,
     read: Reading,
@@ -226,7 +226,7 @@ fn timer_of_shards<V: Send + 'static>(
     SharedTimer::new(shards, handler, delivery, starter)
 }
 
-/// Makes the reaper serve a timer. Returns its thread, unless that runs already.
+/// Makes the reaper serve a timer. Returns the thread of the reaper, unless it runs already.
 fn serve(
     reaper: &Reaper,
     timer: &Arc<SharedTimer<TimingWheel<u32>>>,
@@ -285,7 +285,7 @@ fn a_shutdown_returns_each_value_that_did_not_run_and_the_reaper_ends() {
 /// A time at which a timeout that is due at [`DUE`] is late.
 const LATE: Reading = Reading { elapsed: Nanos::new(9_000_000), now: Tick::new(9) };
 
-/// A timer with executor threads and a timeout that is late, and a thread that inserts another one.
+/// A timer with executor threads and a timeout that is late, and a thread that inserts and helps.
 fn late_timer() -> (Arc<SharedTimer<TimingWheel<u32>>>, Reaper, Log, thread::JoinHandle<Vec<u32>>) {
     let (timer, reaper, log) = new_timer(Delivery::Backlog(Arc::new(Backlog::new(false))));
     insert(&timer.shards, 0, DUE, 7);

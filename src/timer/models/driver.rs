@@ -1,4 +1,4 @@
-//! A driver that falls asleep beside a thread that registers a sleep, and one that ends the timer.
+//! A driver that falls asleep beside a thread that registers a sleep and then ends the timer.
 
 use std::{mem::ManuallyDrop, task::Waker};
 

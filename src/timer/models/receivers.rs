@@ -15,7 +15,7 @@ use crate::{
     wheel::Expired,
 };
 
-/// As the reaper does it in one turn.
+/// Puts batches and then wakes receivers, as the reaper does in one turn.
 fn put_all<const BATCHES: usize>(backlog: &Backlog<u32>, batches: [Vec<Expired<u32>>; BATCHES]) {
     let handed = batches.into_iter().map(|mut batch| backlog.put(&mut batch)).sum();
     backlog.wake(handed, |task| {
@@ -114,7 +114,7 @@ fn impatient(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
     }
 }
 
-/// The value goes to the patient task, if the other has not taken it.
+/// The value goes to the patient task, if the impatient task has not taken it.
 #[test]
 fn a_woken_task_that_drops_its_receiver_wakes_the_next() {
     check(|| {

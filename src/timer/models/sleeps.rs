@@ -80,8 +80,8 @@ impl World {
         Self { timer, clock, parker, is_done: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Starts a reaper that expires due sleeps at each of these ticks, and sleeps at the last one
-    /// until the task is done.
+    /// Starts a reaper that expires due sleeps at each of these ticks. At the last one, it runs its
+    /// loop until the task is done.
     fn reap(self, ticks: &'static [u64]) -> thread::JoinHandle<()> {
         thread::spawn(move || {
             for tick in ticks {
@@ -138,7 +138,7 @@ impl Task {
         assert!(self.shards.clock.read().now >= Tick::new(due), "early");
     }
 
-    /// Runs the task until its sleep has ended. Returns how.
+    /// Runs the task until its sleep has ended. Returns the result.
     fn run_until(&mut self) -> Result<(), ()> {
         loop {
             match self.sleep.poll_by(&self.waker) {

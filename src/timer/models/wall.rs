@@ -17,7 +17,7 @@ use crate::{
     wheel::TimingWheel,
 };
 
-/// The wall clock is set back by an hour, and then two ticks pass.
+/// A clock whose wall clock is set back by an hour. Then two ticks pass.
 #[derive(Debug)]
 struct Stepped(Instant, Arc<AtomicU64>);
 
@@ -46,15 +46,15 @@ impl Clock for Stepped {
 
 type Timeouts = Shards<TimingWheel<u32>>;
 
-/// Schedules timeout 1 for a time that the wall clock has passed before it is set back.
+/// Schedules timeout 1 for a tick after the time that the wall clock shows before the step.
 fn schedule(shards: &Arc<Timeouts>) {
     let time = UNIX_EPOCH + HOUR + Duration::from_millis(1);
     let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, 1);
     assert!(shards.put_at_time(0, shards.clock.read().now, time, insert).is_ok());
 }
 
-/// Returns shards with one such timeout, which has its place already, and the stage of their clock:
-/// the model checker does not know a lock of the first use.
+/// Returns shards with one such timeout, and the stage of their clock. The timeout has its place
+/// before threads start: the model checker does not know the `OnceLock` of the first use.
 fn scheduled() -> (Arc<Timeouts>, Arc<AtomicU64>) {
     let (parker, stage) = (Parker::new(), Arc::new(AtomicU64::new(0)));
     let clock = Stepped(Instant::now(), Arc::clone(&stage));
@@ -67,7 +67,7 @@ fn step(stage: &AtomicU64) {
     (1..=2).for_each(|next| stage.store(next, Ordering::SeqCst));
 }
 
-/// Takes a turn, which must not expire the timeouts.
+/// Takes a turn, which must not expire timeout 1.
 fn turn(shards: &Timeouts) {
     let (read, mut expired) = (shards.clock.read(), Vec::new());
     shards.follow_wall_clock(read.now);

@@ -46,9 +46,9 @@ pub struct TimerBuilder {
     pub(crate) max_pending: Option<u64>,
     /// `None` for the default, one thread.
     pub(super) execution: Option<Execution>,
-    /// `None` for that of the system.
+    /// `None` for the system's clock.
     clock: Option<Arc<dyn Clock>>,
-    /// `None` for a thread of its own.
+    /// `None` if the timer has a reaper of its own.
     reaper: Option<Reaper>,
     name: String,
     /// Lateness above which a warning is emitted.
@@ -74,20 +74,20 @@ const SHARDS_PER_THREAD: usize = 4;
 const MAX_DEFAULT_SHARDS: usize = 64;
 
 impl TimerBuilder {
-    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails
-    /// with [`TimerBuildError::TickOutOfRange`].
+    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With a length out of this range,
+    /// `build` fails with [`TimerBuildError::TickOutOfRange`].
     ///
     /// Deadlines are rounded up to a tick. With a longer tick, the reaper wakes less often. With
-    /// ticks of at most 20 us, it learns how late the system wakes it, and asks to wake earlier by
-    /// that, by up to 100 us. About one wake-up in nine is then too early, and at most every second
-    /// one. It costs one more sleep.
+    /// ticks of at most 20 us, the reaper measures how late the system wakes it, and asks to wake
+    /// earlier by that time, up to 100 us. About one wake-up in nine is then too early, and at most
+    /// every second one. Each of these costs one more sleep.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
     /// Sets the number of buckets of each level of a wheel, for tests of this crate. Default 256.
-    /// The build panics unless it is within 2..=65536.
+    /// The build panics unless the number is within 2..=65536.
     #[doc(hidden)]
     pub fn wheel_size(mut self, buckets: usize) -> Self {
         self.wheel = self.wheel.size(buckets);
@@ -127,7 +127,8 @@ impl TimerBuilder {
     /// Sets the number of executor threads, which run callbacks. Default 1, so that callbacks never
     /// overlap.
     ///
-    /// With several threads, a slow callback delays others only while all threads are busy.
+    /// With several threads, a slow callback delays other callbacks only while all threads are
+    /// busy.
     pub fn executor_threads(mut self, threads: usize) -> Self {
         self.execution = Some(Execution::Threads(threads));
         self
@@ -155,7 +156,7 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets the reaper whose thread serves the timer, together with its other timers. Default: the
+    /// Sets the reaper that serves the timer, on the same thread as its other timers. Default: the
     /// timer has a reaper of its own. [`Reaper`] has an example.
     pub fn reaper(mut self, reaper: &Reaper) -> Self {
         self.reaper = Some(reaper.clone());
@@ -170,8 +171,9 @@ impl TimerBuilder {
 
     /// Sets the lateness above which the feature `tracing` emits a warning. Default 1 s.
     ///
-    /// It emits one event for the first timeout that is later than this, and one when timeouts are
-    /// on time again. Lateness ends at hand-off, before a callback waits for an executor thread.
+    /// The timer emits one event for the first timeout that is later than this, and another one
+    /// when timeouts are on time again. Lateness ends at hand-off, before a callback waits for an
+    /// executor thread.
     #[cfg(feature = "tracing")]
     pub fn warn_if_later_than(mut self, bound: Duration) -> Self {
         self.warn_if_later_than = bound;
@@ -186,11 +188,11 @@ impl TimerBuilder {
     #[inline]
     pub fn build(self) -> Result<Timer, TimerBuildError> {
         let this = self.shards_per_thread(SHARDS_PER_THREAD);
-        // What one part has seen of the time has passed for the other.
+        // Both parts share the latest tick: a time that one part has seen has passed for the other.
         let clock = TickClock::new(this.clock.clone(), this.tick);
         #[cfg(feature = "future")]
         let wakers = {
-            // The reaper wakes tasks itself.
+            // The reaper of the sleeps wakes tasks itself.
             let settings = this.clone().name(this.name.clone() + "-sleeps").inline();
             let clock = Some(clock.clone());
             settings.build_with_state(clock, |wheel, _, _| wheel, std::task::Waker::wake)?
@@ -216,9 +218,9 @@ impl TimerBuilder {
         self.build_with_state(None, |wheel, _, _| wheel, handler).map(ValueTimer::from_shared)
     }
 
-    /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
-    /// shard, from its wheel, its index and the number of shards. `clock` is that of another part
-    /// of the same timer.
+    /// Makes a timer whose shards may have another state than a wheel. `state` makes the state of
+    /// each shard, from its wheel, its index and the number of shards. `clock` is the clock of
+    /// another part of the same timer.
     pub(crate) fn build_with_state<S: ShardState>(
         self,
         clock: Option<TickClock>,
@@ -245,8 +247,8 @@ impl TimerBuilder {
         Ok(SharedTimer::new(shards, Handler::new(events, handle), delivery, starter))
     }
 
-    /// Unless `shards` was called: makes `shards` for each thread that the machine runs at once, at
-    /// most 64.
+    /// Unless the number of shards is set, sets it to `shards` for each thread that the machine
+    /// runs at once, but at most to [`MAX_DEFAULT_SHARDS`].
     pub(crate) fn shards_per_thread(mut self, shards: usize) -> Self {
         let threads = || thread::available_parallelism().map_or(1, usize::from);
         self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(MAX_DEFAULT_SHARDS));

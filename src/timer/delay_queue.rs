@@ -1,8 +1,8 @@
 //! A queue from which threads receive values once their delay is over.
 //!
-//! It is a timer without callbacks: the reaper moves due values to a backlog, and receivers take
-//! them from there. The reaper and a shutdown hold the same lock. So no value comes after the end,
-//! and a shutdown returns every value that no receiver got.
+//! A queue is a timer without callbacks: the reaper moves due values to a backlog, and receivers
+//! take them from there. The reaper moves a value, and a shutdown closes the shard, under the same
+//! lock. So no value comes after the end, and a shutdown returns every value that no receiver got.
 
 use std::{
     fmt,
@@ -32,8 +32,8 @@ use super::{
 /// The receiving functions return the errors of [`std::sync::mpsc`]; *disconnected* means that the
 /// queue is shut down and no due value is left.
 ///
-/// The queue is a [`ValueTimer`] whose values are received instead of handled. What the queue has
-/// no function for, such as the counts, is in that [`timer`](Self::timer).
+/// The queue is a [`ValueTimer`] whose values are received instead of handled. Functions that the
+/// queue lacks, such as the counts, are those of its [`timer`](Self::timer).
 ///
 /// # Examples
 ///
@@ -98,7 +98,8 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.cancel(key)
     }
 
-    /// Makes a value that is not due become due `delay` from now. Returns whether there was one.
+    /// Moves the deadline of a value that is not due to `delay` from now. Returns whether there was
+    /// such a value.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
     }
@@ -112,8 +113,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Refuses new values, waits until every value is due or cancelled, but no longer than
     /// `within`, and returns the values that are not due.
     ///
-    /// It does not wait for receivers: due values can be received during the wait and after it. A
-    /// later [`shutdown`](Self::shutdown) returns those that no thread received.
+    /// The call does not wait for receivers: due values can be received during the wait and after
+    /// it. A later [`shutdown`](Self::shutdown) returns those that no thread received.
     /// [`Timer::finish`](crate::Timer::finish) has the details.
     pub fn finish(&self, within: Duration) -> Vec<T> {
         self.timer.finish(within)
@@ -127,7 +128,8 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Waits for a due value and removes it.
     ///
-    /// On an empty queue it waits until another thread inserts a value.
+    /// On an empty queue, the call waits until another thread inserts a value and that value is
+    /// due.
     ///
     /// # Errors
     ///
@@ -199,10 +201,10 @@ impl<T: Send + 'static> DelayQueue<T> {
 impl TimerBuilder {
     /// Makes a queue from which values are received. Starts no thread; the first value does.
     ///
-    /// By default a queue has one [shard](Self::shards), and
-    /// returns values in the order of their deadlines, to the tick. With several shards, threads
-    /// that insert at once wait less for each other. But values of different shards that become due
-    /// at the same wake-up of the reaper come in any order.
+    /// By default a queue has one [shard](Self::shards), and returns values in the order of their
+    /// deadlines, to the tick. With several shards, threads that insert at the same time wait less
+    /// for each other. But values of different shards that become due at the same wake-up of the
+    /// reaper come in any order.
     ///
     /// # Examples
     ///

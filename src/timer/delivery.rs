@@ -1,25 +1,27 @@
 //! Where expired timeouts go: to callbacks on the reaper or on a pool, or to the backlog, from
 //! which executor threads or receivers take them.
 //!
-//! The reaper adds a batch for each shard, and then wakes no more threads than sleep and are
-//! needed. A thread takes one timeout at a time, so a slow callback delays no timeout that another
-//! thread can take.
+//! The reaper adds a batch for each shard. Then it wakes a waiting thread for each timeout that it
+//! has added, as long as threads wait. A thread takes one timeout at a time, so a slow callback
+//! delays no timeout that another thread can take.
 //!
 //! # Hand-off
 //!
 //! A thread moves timeouts from a wheel to the backlog under the lock of the shard. So each timeout
 //! is in a wheel or in the backlog, whenever the lock of its shard is free. A shutdown that has
-//! closed and emptied each shard finds all others in the backlog, and none follows. The lock of
-//! the backlog comes after those of the shards. The thread wakes executors and receivers after it
-//! has released the shard.
+//! closed and emptied each shard finds all other timeouts in the backlog, and no timeout follows
+//! them. The lock of the backlog comes after the locks of the shards. The thread wakes executors
+//! and receivers after it has released the lock of the shard.
 //!
 //! # Tasks that receive
 //!
-//! - A poll takes a value, or leaves its waker under its ticket, in one hold of the backlog's lock.
+//! - A poll takes a value, or stores the waker of its task under the ticket of its receiver, in one
+//!   hold of the backlog's lock.
 //! - After its puts, the reaper removes the wakers with the least tickets, at most one for each
-//!   value that it has put, and wakes them without the lock. A close removes all.
+//!   value that it has put, and wakes them without the lock. A thread that closes the backlog does
+//!   so with all wakers.
 //! - A woken task finds no value if another receiver was faster. It waits again with the same
-//!   ticket, so it stays ahead of tasks that began later.
+//!   ticket, so it stays ahead of tasks that began to wait later.
 //! - A woken task that drops its receiver wakes the next task, if there is a value. So does a
 //!   thread that has caught a panic of a waker.
 //!
@@ -147,7 +149,8 @@ pub(crate) struct Backlog<T> {
 }
 
 pub(super) struct BacklogState<T> {
-    /// Timeouts in chunks, so that no insert copies them under the lock. One chunk is kept.
+    /// The timeouts, in chunks, so that no insert copies earlier ones under the lock. The last
+    /// chunk stays when it is empty.
     chunks: VecDeque<VecDeque<Expired<T>>>,
     /// Number of timeouts that were taken.
     taken: u64,
@@ -159,10 +162,10 @@ pub(super) struct BacklogState<T> {
     pub(super) receivers: Receivers,
 }
 
-// As the shards of the timer.
+// User code never runs under this lock, so a panic leaves no inconsistent state.
 impl<T> RefUnwindSafe for Backlog<T> {}
 
-/// Timeouts in a chunk.
+/// Number of timeouts in a chunk.
 const CHUNK: usize = 1024;
 
 impl<T> BacklogState<T> {
@@ -186,16 +189,16 @@ impl<T> BacklogState<T> {
 }
 
 impl<T> Backlog<T> {
-    /// `is_queue` tells whether the user receives the timeouts.
+    /// Makes an empty backlog. `is_queue` tells whether the user receives the timeouts.
     pub(crate) fn new(is_queue: bool) -> Self {
         let (chunks, receivers) = (VecDeque::new(), Receivers::default());
         let state = BacklogState { chunks, taken: 0, sleepers: 0, is_closed: false, receivers };
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
-    /// Adds a batch, which it leaves empty with its memory. Returns its length, or zero if no
-    /// thread or task waits. The caller holds the lock of the shard, and then [wakes](Self::wake)
-    /// receivers, perhaps for several batches.
+    /// Adds a batch, and leaves the vector empty, with its memory. Returns the length of the batch,
+    /// or zero if no thread or task waits. The caller holds the lock of the shard. After its
+    /// release, it [wakes](Self::wake) receivers, perhaps for several batches.
     #[must_use]
     pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) -> usize {
         let mut state = self.state.lock();
@@ -206,9 +209,9 @@ impl<T> Backlog<T> {
         awaited
     }
 
-    /// Wakes threads that wait for a timeout, at most so many, and as many tasks, unless others
-    /// have taken all meanwhile. Wakes a task by `wake`, which returns `false` if the waker panics.
-    /// Then wakes another one, if a value is left.
+    /// Wakes up to `most` waiting threads and up to `most` waiting tasks, unless other receivers
+    /// have emptied the backlog. `wake` wakes a task, and returns `false` if the waker panics. Then
+    /// the backlog wakes another task, if a value is left.
     pub(crate) fn wake(&self, most: usize, wake: impl Fn(Waker) -> bool) {
         for task in self.wake_threads(most) {
             let mut next = Some(task);
@@ -218,12 +221,14 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Wakes threads if there is a value. Removes the wakers of the tasks that have waited longest.
+    /// Wakes threads, and removes the wakers of the tasks that have waited longest, if there is a
+    /// value.
     fn wake_threads(&self, most: usize) -> Vec<Waker> {
         let mut state = self.state.lock();
         let is_empty = state.chunks.front().is_none_or(VecDeque::is_empty);
         let most = if is_empty { 0 } else { most };
-        // A thread that finds no more timeouts sleeps again. It must not be woken again for these.
+        // A thread that finds no timeout sleeps again. More notifications than sleepers would wake
+        // it twice.
         let threads = most.min(state.sleepers);
         let tasks = state.receivers.pop_up_to(most);
         drop(state);
@@ -236,8 +241,8 @@ impl<T> Backlog<T> {
         self.state.lock().take()
     }
 
-    /// Takes the timeout that has waited longest, or waits for one until `deadline`, if there is
-    /// one. `Disconnected` means that the backlog is closed and empty.
+    /// Takes the timeout that has waited longest. If there is none, waits for one until `deadline`;
+    /// without limit for `None`. `Disconnected` means that the backlog is closed and empty.
     pub(crate) fn take_by(&self, deadline: Option<Instant>) -> Result<Expired<T>, TryRecvError> {
         let mut state = self.state.lock();
         loop {
@@ -259,7 +264,7 @@ impl<T> Backlog<T> {
     pub(crate) fn close(&self) -> Vec<Waker> {
         let mut state = self.state.lock();
         state.is_closed = true;
-        // Any number of tasks may wait, so they are listed without the lock.
+        // Any number of tasks may wait, so this thread lists them without the lock.
         let mut receivers = mem::take(&mut state.receivers);
         drop(state);
         self.arrived.notify_all();
@@ -289,8 +294,8 @@ impl<T> Backlog<T> {
 /// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
 pub(crate) type Ticket = Option<u64>;
 
-/// The waker of a task; `None` if the task is about to store it, and looks for a value again before
-/// that.
+/// The waker of a task; `None` while a poll clones it without the lock. The poll looks for a value
+/// again before it stores the clone.
 type Slot = Option<Waker>;
 
 /// The wakers of the waiting tasks, by ticket.
@@ -301,8 +306,8 @@ pub(super) struct Receivers {
 }
 
 impl Receivers {
-    /// Removes up to `count` wakers, longest waiting first. A slot without one is not counted: the
-    /// clone of its waker may have panicked.
+    /// Removes up to `count` wakers, those of the longest waiting tasks first. A slot without a
+    /// waker does not count: the clone of the waker may have panicked.
     fn pop_up_to(&mut self, count: usize) -> Vec<Waker> {
         if cfg!(not(feature = "future")) {
             // Programs without tasks do not contain the code of the map.
@@ -312,7 +317,7 @@ impl Receivers {
         slots.filter_map(|(_, slot)| slot).take(count).collect()
     }
 
-    /// Returns the slot of a ticket, which may be a new one.
+    /// Returns the slot of a ticket. A task without a ticket gets a new one.
     pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut Slot {
         let ticket = *ticket.get_or_insert_with(|| {
             self.next_ticket += 1;
@@ -339,8 +344,8 @@ impl<T> Receiver<T> {
         Self { backlog, ticket: None }
     }
 
-    /// Takes a due value, or stores the waker under the ticket. So a task that wakes without a
-    /// value keeps its turn.
+    /// Takes a due value, or stores the waker under the ticket. So a woken task that finds no value
+    /// keeps its turn.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         let ticket = &mut self.ticket;
         let polled = poll_or_store(&self.backlog.state, cx.waker(), |state| match state.take() {
@@ -355,7 +360,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// If the task has been woken, the wake-up goes to the next one.
+/// If the task has been woken, the drop passes the wake-up to the next task.
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         if self.ticket.is_none() {

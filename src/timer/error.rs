@@ -1,4 +1,4 @@
-//! Errors of timers. An error of a refused value returns the value.
+//! Errors of timers. The error of a refused value holds the value.
 
 use std::{error::Error, fmt, io, time::Duration};
 
@@ -8,8 +8,8 @@ use crate::error::Exclusive;
 ///
 /// It has two names: [`ScheduleError`] of timers, and [`WatchError`](crate::WatchError) of
 /// purgatories. It is `Send` and `Sync` if the value is `Send`, so `?` works into `anyhow::Error`,
-/// `Box<dyn Error + Send + Sync>` and [`io::Error`]. The latter has the kind of the thread's error
-/// for `NoThread`, and otherwise that into which the reason converts.
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`]. The [`io::Error`] has the kind of the cause,
+/// if a thread could not be started, and otherwise the kind into which the reason converts.
 pub struct Refused<T, K> {
     kind: K,
     /// Why a thread could not be started.
@@ -117,8 +117,8 @@ where
     }
 }
 
-/// A full timer is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), and one that is shut down
-/// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+/// The kind is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) for a full timer, and
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe) for a timer that is shut down.
 impl From<ScheduleErrorKind> for io::ErrorKind {
     fn from(kind: ScheduleErrorKind) -> Self {
         match kind {

@@ -54,8 +54,8 @@ impl TimeoutHandle {
         self.shard.shards.cancel(self.key()).is_some()
     }
 
-    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
-    /// this does not schedule the callback again.
+    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If the
+    /// timeout has ended, `reset` does not schedule the callback again.
     #[inline]
     pub fn reset(&self, delay: Duration) -> bool {
         self.shard.shards.reset(self.key(), |clock, read| clock.deadline(read, delay))
@@ -71,15 +71,15 @@ impl TimeoutHandle {
 
     /// Moves the deadline to a time of the wall clock. Returns whether the timeout was pending.
     ///
-    /// The timeout then follows that clock, until a `reset` gives it another deadline.
+    /// The timeout then follows the wall clock, until a `reset` gives it another deadline.
     pub fn reset_at_time(&self, time: impl Into<SystemTime>) -> bool {
         self.shard.shards.reset_at_time(self.key(), time.into())
     }
 
-    /// Moves the deadline to `delay` from now, unless it is later. Returns whether the timeout was
-    /// pending.
+    /// Moves the deadline to `delay` from now, unless the present deadline is later. Returns
+    /// whether the timeout was pending.
     ///
-    /// For threads that share a timeout. Of two calls of [`reset`](Self::reset) at the same time,
+    /// Use it if threads share a timeout: of two calls of [`reset`](Self::reset) at the same time,
     /// the one that reads the clock first may move the deadline last, and so to an earlier instant.
     ///
     /// # Examples

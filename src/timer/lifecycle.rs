@@ -4,7 +4,7 @@
 //! pending and no callback runs, or until its deadline. The drop of the last handle is a shutdown.
 //!
 //! A finish has to know when no callback runs any more. A count of running callbacks would slow
-//! each of them down. Instead, threads end: the reaper stops serving the timer once no timeout is
+//! each callback down. Instead, threads end: the reaper stops serving the timer once no timeout is
 //! left, and then each executor ends once its backlog is empty. A finish waits for the end of these
 //! [`CallbackThreads`].
 //!
@@ -14,7 +14,7 @@
 //! |-|-|-|
 //! | `Running` | with the timer | |
 //! | `Closing` | before a finish closes the shards | polls of sleeps take the lock |
-//! | `Finishing` | after it has closed every shard | the reaper ends once no timeout is pending |
+//! | `Finishing` | once every shard is closed | the reaper ends once no timeout is pending |
 //! | `ShutDown` | before a shutdown closes the shards and empties them | the threads end |
 //!
 //! A timer may skip phases, and never returns to one. So a finish cannot undo a shutdown. A
@@ -27,16 +27,17 @@
 //! 1. closes every shard,
 //! 2. enters `Finishing`,
 //! 3. wakes the reaper,
-//! 4. waits until it is over or its deadline has come,
+//! 4. waits until all callback threads have ended, or until its deadline,
 //! 5. shuts the timer down.
 //!
-//! The others follow these rules:
+//! The other threads follow these rules:
 //!
-//! - Before it sleeps, the reaper loads the phase. If it is `Finishing` and every shard is empty,
-//!   the reaper closes the backlog, and stops serving the timer.
+//! - Before it sleeps, the reaper loads the phase. If the phase is `Finishing` and every shard is
+//!   empty, the reaper closes the backlog, and stops serving the timer.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
-//!   backlog. The other half of a [`Timer`](crate::Timer) begins to finish.
+//!   backlog. Then the sleeps of a [`Timer`](crate::Timer) shut down, and its callbacks begin to
+//!   finish.
 //! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
 //!   lock of [`CallbackThreads`], and then notify every finish.
 //!
@@ -45,16 +46,16 @@
 //! After step 1 the number of pending timeouts never grows. One of three threads removes the last
 //! timeout of a shard:
 //!
-//! - the reaper, which checks again before it sleeps,
-//! - a thread that cancels it before step 1, and the reaper checks after step 3,
-//! - a thread that cancels it after step 1, and wakes the reaper.
+//! - the reaper, which checks for the end before it sleeps,
+//! - a thread that cancels or helps before step 1: step 3 then makes the reaper check,
+//! - a thread that cancels after step 1, and then wakes the reaper.
 //!
 //! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
 //! begins to wait under one lock, so it misses no change.
 //!
-//! *Callback threads* are the executors, or the reaper if there are none. A callback that finishes
-//! its own timer is on such a thread, which cannot end meanwhile. So a finish is over when all
-//! remaining callback threads wait in a finish themselves.
+//! *Callback threads* are the executors, or the reaper of a timer without executors. A callback
+//! that finishes its own timer is on such a thread, which cannot end meanwhile. So a finish is over
+//! when all remaining callback threads wait in a finish themselves.
 
 use std::{io, time::Duration, vec::Vec};
 
@@ -105,13 +106,14 @@ pub(crate) struct CallbackThreads {
 struct CallbackState {
     /// The threads that have not ended, and whether each waits in a finish.
     threads: Vec<(ThreadId, bool)>,
-    /// The thread of the reaper. It may run callbacks of other timers, which may finish this one.
+    /// The thread of the reaper. Callbacks of other timers may run on it and finish this timer.
     reaper: Option<ThreadId>,
     is_shut_down: bool,
 }
 
 impl CallbackThreads {
-    /// Adds the thread that `spawn` starts. It cannot [leave](Self::leave) before that.
+    /// Adds the thread that `spawn` starts. That thread cannot [leave](Self::leave) before it is
+    /// added.
     pub(crate) fn add(&self, spawn: impl FnOnce() -> io::Result<ThreadId>) -> io::Result<()> {
         let mut state = self.state.lock();
         state.threads.push((spawn()?, false));
@@ -142,8 +144,9 @@ impl CallbackThreads {
         self.changed.notify_all();
     }
 
-    /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
-    /// no time remains. Does not wait if this thread is the reaper: without it, no executor ends.
+    /// Waits until all callback threads have ended or wait here themselves, the timer is shut down,
+    /// or no time remains. Does not wait if this thread is the reaper: without the reaper, no
+    /// executor ends.
     pub(crate) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
         if self.is_reaper() {
             return;
@@ -151,7 +154,7 @@ impl CallbackThreads {
         self.set_waiting(true);
         let waited = catch(|| {
             loop {
-                // This may call a clock of the user, which may panic, so no lock is held.
+                // `remaining` may call a clock of the user, which may panic, so no lock is held.
                 let remaining = remaining();
                 let state = self.state.lock();
                 let is_over = state.is_shut_down || state.threads.iter().all(|thread| thread.1);

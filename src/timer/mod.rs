@@ -1,15 +1,16 @@
-//! The timer: wheels that threads share, one thread that waits for them, and callbacks.
+//! The timer: wheels that threads share, one thread that expires their timeouts, and callbacks.
 //!
-//! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* thread sleeps
-//! until the earliest expiration of all shards, removes the due timeouts, and hands them off to the
-//! executor. Only a timeout with an earlier deadline wakes it before that time. A cancel wakes no
-//! thread. Without pending timeouts the reaper wakes at most once, for those that were cancelled.
-//! One [`Reaper`] may serve many timers.
+//! Threads are spread over *shards*, each a wheel behind a lock. One *reaper* thread sleeps until
+//! the earliest expiration of all shards, removes the due timeouts, and hands them off to the
+//! executor. An insert or reset wakes the reaper earlier only if its timeout is due before that
+//! time. A cancel wakes no thread, except the last one of a finish. Once all timeouts are
+//! cancelled, the reaper wakes at most once more. One [`Reaper`] may serve many timers.
 //!
 //! # Locks
 //!
-//! A thread that holds a lock of this table takes only locks below it. It holds one shard at most.
-//! The locks of [`Debounce`], [`Throttle`] and [`Repeating`] come before all of them.
+//! A thread that holds a lock of this table takes only locks below that one. It holds the lock of
+//! one shard at most. The locks of [`Debounce`], [`Throttle`] and [`Repeating`] come before all
+//! locks of the table.
 //!
 //! | Lock | Held while |
 //! |-|-|
@@ -77,10 +78,10 @@ use crate::clock::TickClock;
 ///
 /// Keep the timer as long as its callbacks must run. Clones are the same timer. When the last clone
 /// is dropped, the timer shuts down and drops the pending callbacks without running them. So a
-/// function that makes a timer, schedules a callback and returns has done nothing; a handle keeps
-/// no timer. A pending callback that has a clone keeps the timer until it has run. To run callbacks
-/// that are due soon, call [`finish`](Self::finish). To get all pending callbacks back, call
-/// [`shutdown`](Self::shutdown). The first timeout starts the threads.
+/// function that makes a timer, schedules a callback and returns has done nothing: a handle does
+/// not keep the timer. A pending callback that owns a clone keeps the timer until the callback has
+/// run. To run callbacks that are due soon, call [`finish`](Self::finish). To get all pending
+/// callbacks back, call [`shutdown`](Self::shutdown). The first timeout starts the threads.
 ///
 /// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
 /// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
@@ -109,7 +110,7 @@ use crate::clock::TickClock;
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// One for the whole program:
+/// A timer for the whole program:
 ///
 /// ```
 /// use std::sync::LazyLock;
@@ -179,8 +180,9 @@ impl Timer {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, one lock, and one allocation for a callback of more than 24
-    /// bytes, or 16 without a pointer. Wakes the reaper if it would wake up too late.
+    /// Takes *O*(1) time, amortized, and one lock. A callback of more than 24 bytes takes an
+    /// allocation; one without a pointer does so from 17 bytes on. Wakes the reaper if the reaper
+    /// would otherwise wake up too late.
     pub fn schedule(
         &self,
         delay: Duration,
@@ -193,7 +195,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule).
+    /// The errors of [`schedule`](Self::schedule).
     pub fn schedule_at(
         &self,
         instant: Instant,
@@ -205,14 +207,15 @@ impl Timer {
     /// Runs `callback` when the wall clock shows `time` or later. A time that has passed is due at
     /// once.
     ///
-    /// The wall clock is that of [`Clock::system_time`](crate::Clock::system_time). If it is set
-    /// forward past `time`, the callback runs within a tick. If it is set back, the callback runs
-    /// later. It runs once, even if the clock is set back after the run. The timer notices that the
-    /// clock was set as it notices a resume: see [`BootClock`](crate::BootClock).
+    /// The wall clock is the [`system_time`](crate::Clock::system_time) of the timer's clock. If it
+    /// is set forward past `time`, the callback runs within a tick. If it is set back, the callback
+    /// runs later. It runs once, even if the clock is set back after the run. The timer notices a
+    /// change of the wall clock in the same way as a resume of the machine: see
+    /// [`BootClock`](crate::BootClock).
     ///
     /// `time` may also be a `jiff::Timestamp` or `jiff::Zoned`, a `chrono::DateTime`, and so on:
-    /// these convert into a [`SystemTime`]. A callback reads the wall clock of the timer's clock,
-    /// if that is not the system's.
+    /// these convert into a [`SystemTime`]. A callback that needs the wall clock reads it from the
+    /// timer's clock, if that is not the system's.
     ///
     /// # Examples
     ///
@@ -239,13 +242,13 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule).
+    /// The errors of [`schedule`](Self::schedule).
     ///
     /// # Complexity
     ///
     /// Takes amortized *O*(1) time, and about 64 bytes more than another timeout. From the first
-    /// call on, each turn of the reaper reads the wall clock. A turn or a call that finds the clock
-    /// set moves all timeouts with such deadlines.
+    /// call on, each turn of the reaper reads the wall clock. A turn or a call that finds the wall
+    /// clock set moves all timeouts that follow it.
     pub fn schedule_at_time(
         &self,
         time: impl Into<SystemTime>,
@@ -257,14 +260,15 @@ impl Timer {
     /// Runs `callback` within a window of delays: at an instant that timeouts with other windows
     /// often share, so that the reaper wakes up rarely.
     ///
-    /// It is never early, and not after the window by more than [`schedule`](Self::schedule) is
-    /// late. The instant is the one in the window whose number of ticks is a multiple of the
-    /// greatest power of two. It is often late in the window. A window that ends before it begins,
-    /// or is shorter than a tick, counts as its beginning.
+    /// The callback never runs before the window. It runs after the window by no more than a
+    /// callback of [`schedule`](Self::schedule) is late. The timer picks the instant whose number
+    /// of ticks is a multiple of the greatest power of two. This instant is often late in the
+    /// window. A window that ends before it begins, or is shorter than a tick, counts as its
+    /// beginning.
     ///
-    /// A `reset` leaves the window: it sets an exact deadline. To move a timeout that is often
-    /// reset, such as a keep-alive, `postpone` it, which keeps a later deadline, or cancel it and
-    /// schedule it again.
+    /// A `reset` leaves the window, because it sets an exact deadline. If a timeout is often reset,
+    /// such as a keep-alive, use `postpone`, which keeps a later deadline. Or cancel the timeout
+    /// and schedule it again.
     ///
     /// # Examples
     ///
@@ -288,7 +292,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule).
+    /// The errors of [`schedule`](Self::schedule).
     pub fn schedule_within(
         &self,
         window: RangeInclusive<Duration>,
@@ -303,8 +307,8 @@ impl Timer {
         Ok(TimeoutHandle { shard: self.values.shared().references[shard].clone(), key })
     }
 
-    /// Returns the time of the timer's clock, to which deadlines are compared: the start of the
-    /// latest tick seen, if the clock has stepped back before it.
+    /// Returns the time of the timer's clock, to which the timer compares deadlines. If the clock
+    /// steps back before the start of the latest tick that the timer has seen, returns that start.
     ///
     /// # Examples
     ///
@@ -331,10 +335,10 @@ impl Timer {
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
     ///
-    /// From then on, the timer refuses new callbacks. This does not wait for a running callback,
-    /// and a callback may call it. Callbacks that the timer has handed to a pool still run, and so
-    /// do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second call
-    /// returns nothing.
+    /// From then on, the timer refuses new callbacks. `shutdown` does not wait for a running
+    /// callback, and a callback may call it. Callbacks that the timer has handed to a pool still
+    /// run, and so do the callbacks of the current turn of an [`inline`](TimerBuilder::inline)
+    /// timer. A second call returns nothing.
     ///
     /// # Examples
     ///
@@ -358,31 +362,32 @@ impl Timer {
         self.values.shutdown()
     }
 
-    /// Refuses new callbacks, runs those that become due `within` this time, then shuts down.
-    /// Returns the callbacks that never ran.
+    /// Refuses new callbacks, runs the pending ones that become due `within` this time, then shuts
+    /// down. Returns the callbacks that never ran.
     ///
-    /// It returns when that time is over, on the timer's clock. It returns earlier if no callback
-    /// is pending or running and no sleep is pending. [`Duration::MAX`] waits until none is left.
-    /// Until then, pending callbacks can be cancelled and reset, and the cancel of the last one
-    /// ends the wait. A repeated callback ends with its next occurrence.
+    /// The call returns when that time is over, on the timer's clock. It returns earlier if no
+    /// callback is pending or running and no sleep is pending. With [`Duration::MAX`], it has no
+    /// time limit. Meanwhile, pending callbacks can be cancelled and reset, and the cancel of the
+    /// last one ends the wait. A repeated callback ends with its next occurrence.
     ///
-    /// - Callbacks on the timer's own threads: it waits until they return.
-    /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
-    /// - When the time is over, it stops waiting. A callback that is running continues to its end.
-    /// - Sleeps that a task has polled, with the feature `future`: it wakes the task once, and
-    ///   waits until the sleep is over or dropped. A thread that polls the sleep itself cannot drop
-    ///   it meanwhile, so let another thread finish the timer.
+    /// - Callbacks on the timer's own threads: the call waits until they return.
+    /// - Callbacks on a pool: the call waits until the pool has them. The pool may run them later.
+    /// - When the time is over, the call stops waiting. A callback that is running continues to its
+    ///   end.
+    /// - Sleeps that a task has polled, with the feature `future`: the call wakes the task once,
+    ///   and waits until the sleep is over or dropped. If the calling thread is the one that polls
+    ///   the sleep, it cannot drop the sleep meanwhile. So let another thread finish the timer.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
-    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
-    /// one of the callers.
+    /// end of their times holds for all, and a shutdown ends every wait. The timer returns each
+    /// callback once, to one of the callers.
     ///
-    /// A callback may finish its own timer. The call waits neither for this callback nor for others
-    /// that finish the timer. If only this thread could run the pending callbacks, the call is a
-    /// [`shutdown`](Self::shutdown).
+    /// A callback may finish its own timer. The call waits neither for this callback nor for other
+    /// callbacks that finish the timer. If only this thread could run the pending callbacks, the
+    /// call is a [`shutdown`](Self::shutdown).
     ///
     /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
-    /// due now run on this thread, and the others are returned.
+    /// due now run on this thread, and the call returns the others.
     ///
     /// # Examples
     ///
@@ -414,11 +419,12 @@ impl Timer {
     }
 
     /// Makes the reaper read the clock and expire the due timeouts. Call it after the clock has
-    /// jumped ahead: for example after a suspend, if the clock counts that time.
+    /// jumped ahead: for example after a suspension of the machine, if the clock counts the time of
+    /// suspensions.
     ///
     /// Without this call the reaper notices the jump at its next wake-up. A schedule or reset also
-    /// wakes it if the clock is then past the time of that wake-up. With a
-    /// [`ManualClock`](crate::ManualClock) there is no reaper, and this does nothing.
+    /// wakes the reaper if the clock is then past the time of that wake-up. With a
+    /// [`ManualClock`](crate::ManualClock) there is no reaper, and `wake` does nothing.
     ///
     /// # Examples
     ///
@@ -460,8 +466,8 @@ impl Timer {
     /// [`Clock`](crate::Clock).
     ///
     /// Then the timer refuses timeouts as if it were shut down, its sleeps end with an error, and
-    /// `shutdown` hands back the pending callbacks. These expire no more, unless only the reaper of
-    /// the sleeps has stopped.
+    /// `shutdown` hands back the pending callbacks. These callbacks no longer expire, unless only
+    /// the reaper of the sleeps has stopped.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
         self.values.is_reaper_dead()
@@ -527,18 +533,18 @@ impl fmt::Debug for Timer {
 /// A callback that a timer handed back; from [`Timer::shutdown`](crate::Timer::shutdown) or an
 /// error.
 pub struct Task(
-    /// The callback, as a future that is ready at the first poll. A future of any type can be
-    /// stored without a box and without `unsafe`. There is no such crate for functions.
+    /// The callback, as a future that is ready at the first poll. `StackFuture` stores a future of
+    /// any type without a box, and needs no `unsafe` here. There is no such crate for functions.
     StackFuture<'static, (), STORED>,
 );
 
-/// A larger callback goes to a box.
+/// Bytes of a callback that a task stores. A larger callback goes to a box.
 const STORED: usize = 24;
 
 impl Task {
     #[inline]
     fn new(callback: impl FnOnce() + Send + 'static) -> Self {
-        // Takes no more room than the callback if that has a pointer, and else one word more.
+        // The `Option` takes no more room than a callback with a pointer, and else one word more.
         let mut callback = Some(callback);
         Self(StackFuture::from_or_box(poll_fn(move |_| {
             if let Some(callback) = callback.take() {
@@ -548,7 +554,7 @@ impl Task {
         })))
     }
 
-    /// Runs it now.
+    /// Runs the callback now.
     pub fn run(self) {
         let poll = pin!(self.0).poll(&mut Context::from_waker(Waker::noop()));
         debug_assert!(poll.is_ready(), "a callback is no future of the user");

@@ -1,6 +1,6 @@
 //! The reaper: the thread that expires the due timeouts of its timers and sleeps between them.
 //!
-//! A timer that shares no reaper has one of its own. Both run the same loop.
+//! A timer that shares no reaper has a reaper of its own, which runs the same loop.
 //!
 //! [`wakeup`]: super::shards::wakeup
 //!
@@ -13,15 +13,15 @@
 //! 3. begins the next round if a timer has due timeouts left,
 //! 4. computes the time `w` until the least published expiration of all timers,
 //! 5. for each timer, announces a sleep until the tick `x`, and loads the published expirations of
-//!    that timer again, as [`wakeup`] describes. `x` is the least of them, or the time `w` from
-//!    now, rounded up to a tick, if that is earlier,
+//!    that timer again, as [`wakeup`] describes. `x` is the earlier of two ticks: the least of
+//!    these expirations, and the time `w` from now, rounded up to a tick,
 //! 6. reads the clock of each timer after its announcement, and parks for the least time until an
 //!    `x`, or for a little less if the ticks are short.
 //!
-//! A timer joins under the lock of [`Joining`], and then unparks the reaper. In the same hold, it
-//! starts the thread unless one runs, and registers the id of the thread. So if a callback on the
-//! thread finishes the timer before step 1, the finish does not wait for the thread. The reaper
-//! ends in the hold in which it finds no timer.
+//! A timer joins under the lock of [`Joining`]. In the same hold, it starts the thread unless one
+//! runs, and registers the id of the thread. After the hold, it unparks the reaper, unless it has
+//! started the thread. So if a callback on the thread finishes the timer before step 1, the finish
+//! does not wait for the thread. The reaper ends in the hold in which it finds no timer.
 //!
 //! # Why no wake-up is lost
 //!
@@ -30,9 +30,9 @@
 //! timer shows `x`, or earlier. So the argument of [`wakeup`] holds for each timer alone. All
 //! timers unpark the same parker, which keeps a wake-up that comes before the reaper parks.
 //!
-//! A timer that joins before step 1 takes part in the round. One that joins later has unparked the
-//! reaper, so the reaper begins another round. If the reaper has ended, the timer finds that out
-//! under the lock, and starts a thread.
+//! A timer that joins before step 1 takes part in the round. A timer that joins later has unparked
+//! the reaper, so the reaper begins another round. If the thread of the reaper has ended, the timer
+//! sees this under the lock, and starts a new one.
 //!
 //! # Which inserts wake the reaper
 //!
@@ -71,7 +71,7 @@ use crate::{
 ///   has its turn.
 /// - *Callbacks that block.* The callbacks of an [inline](crate::TimerBuilder::inline) timer run on
 ///   the thread, and so does [`Executor::execute`](crate::Executor::execute). While they block, no
-///   timeout of any of the timers expires. Run them on executor threads or on a pool.
+///   timeout of any of the timers expires. Run such callbacks on executor threads or on a pool.
 /// - *Finish.* On the reaper's thread, the finish of any of its timers acts as a shutdown: it does
 ///   not wait.
 /// - *Fork.* A forked child process does not have the thread. Make reapers and timers after the
@@ -110,7 +110,7 @@ use crate::{
 /// # Complexity
 ///
 /// Each wake-up reads the clock of each timer, and looks at each of its shards. With dozens of
-/// timers, [`TimerBuilder::shards`](crate::TimerBuilder::shards) can lower that number.
+/// timers, [`TimerBuilder::shards`](crate::TimerBuilder::shards) can lower the number of shards.
 #[derive(Clone)]
 pub struct Reaper(Arc<Service>);
 
@@ -159,9 +159,9 @@ pub(crate) enum Turn {
 pub(super) type Clients = Vec<Box<dyn Client>>;
 
 struct Joining {
-    /// Timers that the thread has not taken in.
+    /// Timers that have joined, and that the thread has not taken in yet.
     clients: Clients,
-    /// The thread that has been started, and has not decided to end.
+    /// The thread of the reaper, from its start until it decides to end.
     thread: Option<ThreadId>,
 }
 
@@ -182,13 +182,13 @@ impl Reaper {
         &self.0.parker
     }
 
-    /// Serves another timer. Starts the thread unless it runs. If that fails, the timer is not
-    /// served.
+    /// Serves another timer. Starts the thread unless it runs. If the start fails, the reaper does
+    /// not serve the timer.
     pub(super) fn serve(&self, client: Box<dyn Client>) -> io::Result<()> {
         self.join(client, || {
             let reaper = self.clone();
             let run = move || {
-                // By default, Linux may wake a thread 50 us late, to wake others with it.
+                // By default, Linux may wake a thread 50 us late, to wake several threads at once.
                 #[cfg(target_os = "linux")]
                 let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(1));
                 reaper.run();
@@ -197,7 +197,7 @@ impl Reaper {
         })
     }
 
-    /// Serves another timer, and starts the thread by `start`.
+    /// Serves another timer. Calls `start` to start the thread unless it runs.
     pub(super) fn join(
         &self,
         mut client: Box<dyn Client>,
@@ -285,7 +285,7 @@ pub(super) fn fall_asleep(clients: &mut Clients) -> Option<Duration> {
 
 /// Runs a step of each timer, and removes those for which it returns `false` or panics.
 ///
-/// Only the user's clock panics. The other timers go on.
+/// Only the user's clock can panic. The reaper continues to serve the other timers.
 fn each(clients: &mut Clients, step: &mut dyn FnMut(&mut dyn Client) -> bool) {
     let mut index = 0;
     while let Some(client) = clients.get_mut(index) {
@@ -298,7 +298,7 @@ fn each(clients: &mut Clients, step: &mut dyn FnMut(&mut dyn Client) -> bool) {
         if stays.is_err() {
             drop(catch(|| client.end_after_panic()));
         }
-        // This may drop the user's handler.
+        // The drop of a client may drop the user's handler.
         drop(catch(|| drop(client)));
     }
 }

@@ -1,12 +1,12 @@
-//! What a timer tells of itself: its counts, and events for `tracing` if that feature is on.
+//! The counts of a timer, and its events for `tracing` if that feature is on.
 //!
-//! Each shard counts under its own lock, which the operation holds anyway. One more [`TimerStats`]
-//! has the wake-ups of the reaper, and the lateness of all timeouts.
+//! Each shard counts under its own lock, which each counted operation holds anyway. One more
+//! [`TimerStats`] has the wake-ups of the reaper, and the lateness of all timeouts.
 //!
-//! A subscriber is user code. The timer calls it without a lock and catches its panics, so that
-//! none ends a thread of the timer. Cancelling emits no events, and there are no spans. Scheduling
-//! emits them in two cases: the first timeout starts the threads, and a thread that hands off
-//! timeouts of a late reaper says when lateness begins or ends.
+//! A subscriber is user code. The timer calls it without a lock and catches its panics, so that no
+//! panic ends a thread of the timer. Cancelling emits no events, and there are no spans. Scheduling
+//! emits events in two cases: when the first timeout starts the threads, and when lateness begins
+//! or ends as a thread hands off timeouts of a late reaper.
 
 use std::{
     string::String,
@@ -46,8 +46,8 @@ pub struct TimerStats {
     /// Timeouts that were accepted.
     pub scheduled: u64,
     /// Timeouts that became due and were handed off, even if a shutdown then returned them. The
-    /// number may fall: a sleep that was reset to a later deadline counts from the old one until
-    /// its next poll.
+    /// number may fall: a sleep that was reset to a later deadline counts as expired from its old
+    /// deadline until its next poll.
     pub expired: u64,
     /// Timeouts that were cancelled.
     pub cancelled: u64,
@@ -65,16 +65,17 @@ pub struct TimerStats {
     pub wakeups: u64,
     /// How late timeouts left the wheel, counted from the deadline rounded up to a tick.
     ///
-    /// The wheel stores only the tick. So the time since the requested instant is longer by less
-    /// than a tick. An example with ticks of 1 ms: a delay of 20 ms begins 0.3 ms into a tick. It
-    /// ends 20.3 ms after the start of that tick, which is rounded up to 21 ms. If the timeout is
-    /// handed off at 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since the call.
+    /// The wheel stores only the tick. So the time since the requested instant is longer than the
+    /// lateness, by less than a tick. An example with ticks of 1 ms: a delay of 20 ms begins 0.3 ms
+    /// into a tick. It ends 20.3 ms after the start of that tick, which is rounded up to 21 ms. If
+    /// the timeout is handed off at 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since
+    /// the call.
     ///
     /// A delay of zero counts from the start of the tick in which the call was made.
     ///
     /// Hand-off is when the reaper takes the timeout out of the wheel, before the callback waits
-    /// for an executor. A sleep that was reset to a later deadline is handed off at the old one as
-    /// well, and has a lateness for each.
+    /// for an executor. A sleep that was reset to a later deadline is handed off at its old
+    /// deadline as well, and has a lateness for each hand-off.
     pub lateness: Histogram,
 }
 
@@ -93,7 +94,7 @@ impl TimerStats {
     }
 }
 
-/// Emits an event, if the feature is on. A subscriber that panics stops nothing.
+/// Emits an event, if the feature `tracing` is on. A subscriber that panics stops nothing.
 macro_rules! emit {
     ($level:ident, $events:expr, $($name:ident = $value:expr,)* $text:literal) => {
         #[cfg(feature = "tracing")]
@@ -125,7 +126,7 @@ impl Events {
         emit!(debug, self, "threads started");
     }
 
-    /// The timer was shut down, which returned this number of timeouts.
+    /// Emits the event of a shutdown that returned this number of timeouts.
     pub(super) fn shut_down(&self, returned: usize) {
         emit!(debug, self, returned = returned, "shut down");
     }
@@ -137,7 +138,7 @@ impl Events {
         emit!(error, self, payload = payload, "a callback panicked");
     }
 
-    /// A batch was handed off with this lateness, at most.
+    /// Takes the greatest lateness of a batch. Emits an event if lateness begins or ends with it.
     pub(super) fn expired(&self, lateness: Duration) {
         let is_late = lateness > self.warn_if_later_than;
         if self.is_late.swap(is_late, Ordering::Relaxed) == is_late {

@@ -1,5 +1,5 @@
-//! The turns of a reaper for one timer: expiration in bounded holds, hand-off, and its part of a
-//! sleep.
+//! The turns of a reaper for one timer: expiration in bounded holds, hand-off, and the timer's part
+//! of a sleep of the reaper.
 
 use std::{
     boxed::Box,
@@ -27,8 +27,8 @@ use crate::{
 /// and wake a thread that waits for the lock.
 const LEAST_STEPS: u64 = 64;
 
-/// How often a hold doubles at most, to 4096 steps, however late the reaper is. It bounds the wait
-/// of other threads.
+/// How often a hold doubles at most, to 4096 steps, however late the reaper is. This limit bounds
+/// the wait of other threads.
 const MOST_DOUBLINGS: u128 = 6;
 
 /// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
@@ -46,15 +46,15 @@ const MOST_LATE: u64 = 64;
 /// The time by which the reaper asks to wake before the end of a sleep, because the system wakes
 /// threads late.
 ///
-/// It grows by a step when the reaper wakes late, and shrinks by eight when the reaper wakes early.
-/// So one wake-up in nine is too early, or more if the system wakes threads within a few
-/// microseconds. The reaper sleeps the rest of that pause without a lead.
+/// It grows by a step when the reaper wakes late, and shrinks by eight steps when the reaper wakes
+/// early. So one wake-up in nine is too early, or more if the system wakes threads within a few
+/// microseconds. After an early wake-up, the reaper sleeps the rest of the pause without a lead.
 #[derive(Default)]
 struct Lead {
     span: Duration,
     /// Whether the present sleep is shorter by the span.
     is_used: bool,
-    /// Whether the sleep before ended too early, so that the next one is not shortened.
+    /// Whether the previous sleep ended too early, so that the next sleep is not shortened.
     was_early: bool,
 }
 
@@ -65,7 +65,7 @@ impl Lead {
     const MOST: Duration = Duration::from_micros(100);
     const STEP: Duration = Duration::from_micros(1);
 
-    /// Returns the time to sleep before a pause is over.
+    /// Returns how long to sleep in a pause: the whole pause, or less by the lead.
     fn shorten(&mut self, pause: Duration, tick: Duration) -> Duration {
         let may_lead = tick <= Self::LONGEST_TICK && pause < Duration::MAX && !self.was_early;
         let shorter = pause.checked_sub(self.span).filter(|_| may_lead);
@@ -73,7 +73,7 @@ impl Lead {
         shorter.unwrap_or(pause)
     }
 
-    /// Takes note that a sleep is over, `missing` before its end.
+    /// Adjusts the lead after a sleep that ended `missing` before the end of its pause.
     fn learn(&mut self, missing: impl FnOnce() -> Duration) {
         self.was_early = false;
         if !self.is_used {
@@ -90,13 +90,14 @@ impl Lead {
     }
 }
 
-/// Timeouts on their way out of the wheels.
+/// Timeouts that have left the wheels, and have not all been handed off.
 struct Batch<T> {
     /// Empty between two rounds.
     expired: Vec<Expired<T>>,
-    /// The greatest lateness in the latest round that expired a timeout; `None` before that.
+    /// The greatest lateness in the latest round that expired a timeout; `None` before such a
+    /// round.
     lateness: Option<Duration>,
-    /// Timeouts that were put into the backlog, and for which a receiver is yet to be woken.
+    /// Number of timeouts in the backlog for which this thread has yet to wake a receiver.
     handed: usize,
 }
 
@@ -107,12 +108,12 @@ impl<T> Batch<T> {
 }
 
 impl<S: ShardState> SharedTimer<S> {
-    /// Expires due timeouts and hands them off, in one hold of each shard that is free. If none of
-    /// these has due timeouts, waits for one that is not. The length of a hold depends on the
-    /// lateness of the timeouts before. Returns whether no due timeout is left.
+    /// Expires due timeouts and hands them off, in one hold of each due shard whose lock is free.
+    /// If these holds expire no timeout, waits for the lock of another due shard. The length of a
+    /// hold depends on the lateness in the round before. Returns whether no due timeout is left.
     ///
-    /// It wakes threads and tasks once for all shards, or for [`LEAST_STEPS`] timeouts at a time.
-    /// If cores are short, each wake-up stops another thread, which may hold a lock.
+    /// It wakes threads and tasks once for all shards, or earlier for [`LEAST_STEPS`] timeouts. If
+    /// cores are short, each wake-up stops another thread, which may hold a lock.
     fn expire_some(&self, batch: &mut Batch<S::Due>) -> bool {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);
@@ -128,8 +129,9 @@ impl<S: ShardState> SharedTimer<S> {
         is_drained &= locked.is_none();
         if let Some(index) = locked.filter(|_| batch.lateness.is_none()) {
             let shard = self.shards.wait_for(index);
-            // The wait is a part of the lateness. A clock of the user is not read under a lock, and
-            // what is due since has not been compared with the wall clock.
+            // The wait is a part of the lateness, so the system's clock is read again. A clock of
+            // the user is not read under a lock. `now` stays: timeouts that are due later have not
+            // been compared with the wall clock.
             let clock = &self.shards.clock;
             let elapsed = if clock.is_system { clock.elapsed() } else { read.elapsed };
             self.expire_shard(shard, Reading { elapsed, ..read }, steps, batch);
@@ -182,8 +184,8 @@ impl<S: ShardState> SharedTimer<S> {
     /// take them. Otherwise lets the reaper run. No callback runs here.
     #[cold]
     pub(super) fn help(&self, read: Reading) {
-        // A callback on the reaper's thread may insert. That thread does not yield. A clock that
-        // panics is left to the reaper: the inserter gets its key.
+        // The inserter may be a callback on the reaper's thread, which does not yield to itself. If
+        // the clock panics, this thread does not help, and the inserter still gets its key.
         let follow = || self.handler.catch(|| self.shards.follow_wall_clock(read.now));
         if self.is_threadless() || self.callback_threads.is_reaper() || !follow() {
             return;
@@ -210,7 +212,7 @@ impl<S: ShardState> SharedTimer<S> {
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.
-    /// Returns the greatest; `None` if the batch is empty.
+    /// Returns the greatest lateness; `None` if the batch is empty.
     fn record_lateness(&self, elapsed: Nanos, batch: &[Expired<S::Due>]) -> Option<Duration> {
         if batch.is_empty() {
             return None;
@@ -235,7 +237,7 @@ impl<S: ShardState> SharedTimer<S> {
     }
 }
 
-/// What a reaper or a driver keeps for a timer.
+/// A timer that a reaper or a driver serves, with the state between its turns.
 pub(crate) struct TimerClient<S: ShardState> {
     pub(crate) shared: Arc<SharedTimer<S>>,
     /// A turn that drains resets the lateness.
@@ -270,7 +272,8 @@ impl<S: ShardState> TimerClient<S> {
 
 impl<S: ShardState> Driven for SharedTimer<S> {
     fn turn(&self) {
-        // A poll of a sleep sees this time, or this turn sees the sleep. Wakers run inline.
+        // Wakers of sleeps run inline. A poll of a sleep sees the time that is read here, or this
+        // turn sees the sleep.
         if matches!(self.delivery, Delivery::Inline) {
             self.shards.clock.read();
             self.shards.lock_each().for_each(drop);
@@ -290,7 +293,7 @@ impl<S: ShardState> Driven for SharedTimer<S> {
 
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
-        // Callbacks run on it, or a pool may run them there.
+        // Without executors, callbacks run on this thread, or a pool may run them on it.
         let is_callback_thread = !self.shared.delivery.has_executors();
         self.shared.callback_threads.set_reaper(thread, is_callback_thread);
     }
@@ -318,7 +321,7 @@ impl<S: ShardState> Client for TimerClient<S> {
         let clock = &self.shared.shards.clock;
         let after = || clock.ticks.ceil(clock.elapsed_after(within));
         let latest = if within == Duration::MAX { Tick::MAX } else { after() };
-        // If the clock has stepped back, what other threads saw before that is due.
+        // If the clock has stepped back, the latest tick that a thread saw before still counts.
         let until = self.shared.shards.fall_asleep(clock.latest(), latest)?;
         self.slept_until = Some(until);
         Some(self.lead.shorten(clock.pause_until(until), clock.ticks.tick()))
@@ -487,10 +490,10 @@ mod tests {
         }
     }
 
-    /// Meanwhile, a timeout of the wall clock would become due, but that clock is set back.
+    /// During the wait, a timeout by the wall clock would become due, but that clock is set back.
     #[test]
     fn a_turn_that_waits_for_a_lock_is_late_by_the_wait_and_expires_nothing_early() {
-        // On a busy machine, that time may be over before the turn waits.
+        // On a busy machine, the deadline of that timeout may pass before the turn waits.
         while !waits_in_time() {}
     }
 
@@ -603,7 +606,7 @@ mod tests {
             let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
             let mut client = TimerClient::new(timer.shared());
             let leads = [(); 3].map(|()| {
-                // Past the timer, which would start a reaper of its own.
+                // Not through the timer, which would start a reaper of its own.
                 let shards = &timer.shared().shards;
                 let read = shards.clock.read();
                 let deadline = shards.clock.deadline(read, Duration::from_secs(9));
@@ -681,7 +684,7 @@ mod tests {
             let mut pause = Duration::from_millis(1);
             let mut sleeps = 0;
             while !pause.is_zero() {
-                // Another timer of the reaper has kept it awake once.
+                // Another timer of the reaper has kept the reaper awake once.
                 lead.shorten(pause, tick);
                 pause = pause.saturating_sub(lead.shorten(pause, tick) + late);
                 lead.learn(|| pause);

@@ -1,5 +1,5 @@
-//! `ValueTimer`: a timer of plain values, without an allocation for each timeout; and what its
-//! handles and threads share, with the start and the end of the threads.
+//! `ValueTimer`: a timer of plain values, without an allocation for each timeout. Its handles and
+//! threads share a [`SharedTimer`], which starts and ends the threads.
 //!
 //! [`lifecycle`](super::lifecycle) has the protocol of the end.
 
@@ -38,10 +38,10 @@ use crate::{
 
 /// A timer that passes plain values to one handler.
 ///
-/// For programs with millions of timeouts, such as request ids. A timeout takes the size of its
-/// value and a few words, in memory that the timer reuses. [`Timer`] is a `ValueTimer` of closures.
-/// Those of up to 24 bytes need no box if they hold a pointer, such as an `Arc` or a sender. Others
-/// need none up to 16 bytes.
+/// For programs with millions of values, such as request ids. A timeout takes the size of its value
+/// and a few words, in memory that the timer reuses. [`Timer`] is a `ValueTimer` of closures.
+/// Closures of up to 24 bytes need no box if they hold a pointer, such as an `Arc` or a sender.
+/// Other closures need no box up to 16 bytes.
 ///
 /// The handler receives the value but not the [`TimeoutKey`]. If the handler has to distinguish an
 /// old timeout of a resource from a newer one, put a version into the value, as the
@@ -50,8 +50,8 @@ use crate::{
 /// Keep the timer as long as its values must be handled. Clones are the same timer. When the last
 /// clone is dropped, the timer shuts down and drops the pending values.
 ///
-/// Where nothing else tells the type of a value, write it in the closure, as in `|request: u64|`.
-/// Without that, type inference can fail with an error far from the closure.
+/// If nothing else determines the type of the values, write that type in the closure, as in
+/// `|request: u64|`. Without that, type inference can fail with an error far from the closure.
 ///
 /// # Examples
 ///
@@ -123,7 +123,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
+    /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if the reaper would otherwise
+    /// wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         self.shared().insert(value, |clock, read| clock.deadline(read, delay))
@@ -133,7 +134,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule).
+    /// The errors of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         self.shared().insert(value, |clock, read| clock.at(read, instant))
     }
@@ -143,14 +144,14 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule).
+    /// The errors of [`schedule`](Self::schedule).
     pub fn schedule_at_time(
         &self,
         time: impl Into<SystemTime>,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let shards = &self.shared().shards;
-        // Before the start, as in `SharedTimer::insert`.
+        // The clock is read before the start, as in `SharedTimer::insert`.
         let read = shards.clock.read();
         let value = self.shared().ensure_started(value)?;
         let insert = |shard: &mut ShardGuard<'_, _>, now, tick| shard.insert(now, tick, value);
@@ -163,7 +164,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule).
+    /// The errors of [`schedule`](Self::schedule).
     pub fn schedule_within(
         &self,
         window: RangeInclusive<Duration>,
@@ -172,8 +173,9 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shared().insert(value, |clock, read| clock.within(read, &window))
     }
 
-    /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
-    /// that waits for an executor thread has ended: the handler still receives it.
+    /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. If the
+    /// value waits for an executor thread, the timeout has ended, and the handler still receives
+    /// the value.
     ///
     /// # Complexity
     ///
@@ -183,12 +185,13 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shared().shards.cancel(key)
     }
 
-    /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
+    /// Moves the deadline of a timeout to `delay` from now. Returns whether the timeout was
+    /// pending.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.shared().shards.reset(key, |clock, read| clock.deadline(read, delay))
     }
 
-    /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
+    /// Moves the deadline of a timeout to `instant`. Returns whether the timeout was pending.
     ///
     /// A timeout whose new deadline has passed is due at once.
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
@@ -249,8 +252,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Returns whether the reaper has stopped serving this timer after a panic of the user's
     /// [`Clock`](crate::Clock).
     ///
-    /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
-    /// `shutdown` hands back those that are pending.
+    /// Then no timeout expires any more. The timer refuses timeouts as if it were shut down, and
+    /// `shutdown` hands back the pending values.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
         self.shared().is_reaper_dead.load(Ordering::Acquire)
@@ -259,16 +262,16 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Shuts the timer down at once and returns the values that the handler never got, in any
     /// order.
     ///
-    /// From then on, the timer refuses new values. This does not wait for a running handler, and
-    /// the handler may call it. Values that the timer has handed to a pool still reach the handler,
-    /// and so do those of the current turn of an [`inline`](crate::TimerBuilder::inline) timer. A
-    /// second call returns nothing.
+    /// From then on, the timer refuses new values. `shutdown` does not wait for a running handler,
+    /// and the handler may call it. Values that the timer has handed to a pool still reach the
+    /// handler, and so do the values of the current turn of an
+    /// [`inline`](crate::TimerBuilder::inline) timer. A second call returns nothing.
     pub fn shutdown(&self) -> Vec<T> {
         self.shared().shut_down()
     }
 
-    /// Refuses new values, handles those that become due `within` this time, then shuts down.
-    /// Returns the values that the handler never got.
+    /// Refuses new values, handles the pending ones that become due `within` this time, then shuts
+    /// down. Returns the values that the handler never got.
     ///
     /// [`Timer::finish`] has the details.
     ///
@@ -295,9 +298,9 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
-    /// A timer keeps the memory of its largest number of timeouts. Keys stay valid. A pending
-    /// timeout keeps its segment of 1024 slots, unless its value has more than 24 bytes: those
-    /// move together. A shutdown frees all memory without this call.
+    /// Without this call, a timer keeps the memory of its largest number of timeouts. Keys stay
+    /// valid. A pending timeout keeps its segment of 1024 slots, unless its value has more than 24
+    /// bytes: `shrink` moves such values together. A shutdown frees all memory without this call.
     ///
     /// # Examples
     ///
@@ -353,11 +356,10 @@ impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
 
 /// A timer without its handles.
 ///
-/// The threads hold it until they end. [`Owner`] counts the user's
-/// handles.
+/// The threads hold the [`SharedTimer`] until they end. [`Owner`] counts the user's handles.
 pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
-    /// A reference for the handles of each shard.
+    /// For each shard, the reference that the handles of its timeouts clone.
     pub(super) references: Vec<ShardRef<S>>,
     pub(crate) handler: Arc<Handler<S::Due>>,
     pub(super) delivery: Delivery<S::Due>,
@@ -366,14 +368,14 @@ pub(crate) struct SharedTimer<S: ShardState> {
     is_started: AtomicBool,
     /// Whether the clock or a task of the user runs the timer, so that there are no threads.
     is_threadless: AtomicBool,
-    /// Whether the reaper has panicked, or that of the other half of a [`Timer`]. Only the user's
-    /// clock can cause it.
+    /// Whether the user's clock has panicked on the reaper. For the callbacks of a [`Timer`], also
+    /// whether it has panicked on the reaper of the sleeps.
     pub(crate) is_reaper_dead: AtomicBool,
     pub(crate) callback_threads: CallbackThreads,
-    /// The wake-ups and the lateness, which no shard counts; the others are zero.
+    /// The wake-ups and the lateness, which no shard counts; the other counts are zero.
     pub(super) shared_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics: makes the other half of a [`Timer`] refuse too, and ends the
-    /// operations of a purgatory.
+    /// Called when the reaper panics: makes the other half of a [`Timer`] refuse timeouts too, or
+    /// ends the operations of a purgatory.
     pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -410,7 +412,7 @@ impl<S: ShardState> SharedTimer<S> {
         let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(&shared);
         // If the clock drives the timer, no thread is started.
         if shared.shards.clock.source.adopt(driven) {
-            // The clock may already advance on another thread.
+            // The clock may already advance, and take a turn, on another thread.
             shared.is_threadless.store(true, Ordering::Release);
             drop(shared.take_starter());
         }
@@ -434,8 +436,8 @@ impl<S: ShardState> SharedTimer<S> {
         starter
     }
 
-    /// Starts the threads unless they have been started. If one cannot be started, the error
-    /// returns the value of the caller.
+    /// Starts the threads unless they have been started. If a thread cannot be started, the error
+    /// holds the caller's value.
     #[inline]
     pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
         if self.is_started() {
@@ -450,7 +452,7 @@ impl<S: ShardState> SharedTimer<S> {
     /// Starts the threads unless another call has done so, or the timer has been shut down.
     ///
     /// If an executor thread cannot be started, those before it keep running, and a later call
-    /// starts the others.
+    /// starts the missing ones.
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
         if self.shards.is_shut_down() {
@@ -486,7 +488,7 @@ impl<S: ShardState> SharedTimer<S> {
         self.callback_threads.leave();
     }
 
-    /// Returns where expired timeouts go. A clock that drives the timer runs its callbacks.
+    /// Returns where expired timeouts go: inline if the clock drives the timer, except in a queue.
     pub(super) fn delivery(&self) -> &Delivery<S::Due> {
         let is_inline = self.is_threadless() && !self.delivery.is_queue();
         if is_inline { &Delivery::Inline } else { &self.delivery }
@@ -497,8 +499,8 @@ impl<S: ShardState> SharedTimer<S> {
         wake_all(self.delivery.backlog().map(Backlog::close).unwrap_or_default());
     }
 
-    /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless
-    /// `keeps_expired`, those in the backlog.
+    /// Refuses new timeouts and ends the threads. Returns the pending timeouts and, unless
+    /// `keeps_expired`, the timeouts in the backlog.
     pub(crate) fn end(&self, keeps_expired: bool) -> (Vec<S::Value>, Vec<S::Due>) {
         let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
         let pending = self.shards.shut_down();
@@ -517,7 +519,7 @@ impl<S: ShardState> SharedTimer<S> {
     /// stay until a shutdown returns them.
     pub(super) fn end_after_panic(&self) {
         self.shards.begin_finish();
-        // A thread that sees this finds the shards closed.
+        // A thread that sees this flag finds the shards closed.
         self.is_reaper_dead.store(true, Ordering::Release);
         self.close_backlog();
         self.on_panic.get().inspect(|on_panic| on_panic());
@@ -533,7 +535,8 @@ impl<S: ShardState> SharedTimer<S> {
 
     /// Returns the number of timeouts that are pending or in the backlog.
     pub(crate) fn len(&self) -> u64 {
-        // A timeout that is taken meanwhile still counts, and none counts twice.
+        // `taken` is read first, so a timeout that is taken meanwhile still counts, and none counts
+        // twice.
         let taken = self.delivery.backlog().map_or(0, Backlog::taken);
         let counts = self.shards.counts();
         counts.pending + counts.expired - taken
@@ -545,7 +548,7 @@ impl<S: ShardState> SharedTimer<S> {
         self.shards.check_invariants();
         let (counts, is_shut_down) = (self.shards.counts(), self.shards.is_shut_down());
         let lateness = self.shared_stats.lock().lateness.count();
-        // A sleep that was moved later has one for each wake-up before its deadline as well.
+        // A sleep that was moved later also has a lateness for each wake-up before its deadline.
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
         let backlog = self.delivery.backlog();
@@ -570,7 +573,7 @@ impl<S: ShardState> SharedTimer<S> {
 }
 
 impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread. A reading of the clock gives its deadline.
+    /// Adds a timeout to the shard of this thread. `deadline` computes its tick from a reading.
     #[inline]
     pub(super) fn insert(
         self: &Arc<Self>,
@@ -578,17 +581,17 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
         deadline: impl FnOnce(&TickClock, Reading) -> Tick,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let clock = &self.shards.clock;
-        // Before the start, whose thread reads the clock too: a clock that panics ends no timer.
+        // Read before the reaper starts and reads the clock too: if the clock panics here, no timer
+        // ends.
         let read = clock.read();
         let value = self.ensure_started(value)?;
-        // A refused timeout needs no wake-up, and its release may be slow.
         let key = self.shards.insert(read.now, deadline(clock, read), value)?;
         self.help_if_late(read);
         Ok(key)
     }
 
-    /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
-    /// then shuts down. Returns the others.
+    /// Refuses new timeouts, runs the pending ones that become due until `deadline` or until none
+    /// is left, then shuts down. Returns the timeouts that did not run.
     pub(super) fn finish_by(&self, deadline: Nanos) -> Vec<T> {
         let clock = &self.shards.clock;
         self.shards.begin_finish();
@@ -600,7 +603,7 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
             let remaining = || deadline.saturating_sub(clock.elapsed()).into();
             self.callback_threads.wait_for_end(remaining);
         }
-        // Without threads no timeout is pending: the first insert starts them.
+        // Without threads no timeout is pending: the first insert starts the threads.
         //
         // The due values of a queue can still be received.
         self.end_with_values(self.delivery.is_queue())
@@ -629,5 +632,5 @@ impl<T: Send + 'static> Drop for Owner<T> {
     }
 }
 
-// As `Shards`.
+// User code never runs under a lock of a timer: see `Shards`.
 impl<S: ShardState> RefUnwindSafe for SharedTimer<S> {}

@@ -15,8 +15,8 @@ use crate::timer::{Grid, MissedTicks, Timer};
 /// Ticks once a period; from [`Timer::interval`] and [`interval()`](super::interval()).
 ///
 /// Ticks lie on a grid, so they do not drift if a task takes them late. [`MissedTicks`] is the
-/// policy for ticks that are missed: the next one was due before the task took the last. As a
-/// [`Stream`] it yields ticks, and ends after an error.
+/// policy for ticks that are missed, which were due before the task took the previous tick. As a
+/// [`Stream`], an interval yields ticks, and ends after an error.
 ///
 /// # Examples
 ///
@@ -40,7 +40,7 @@ use crate::timer::{Grid, MissedTicks, Timer};
 #[derive(Debug)]
 #[must_use = "an interval ticks only when it is awaited"]
 pub struct Interval {
-    /// Its deadline is later than the next tick if that is before the timer was made.
+    /// Its deadline is later than the next tick if that tick is before the timer was made.
     sleep: Sleep,
     grid: Grid,
     missed: MissedTicks,
@@ -71,7 +71,7 @@ impl Interval {
     ///
     /// # Errors
     ///
-    /// Those of [`tick`](Self::tick).
+    /// The errors of [`tick`](Self::tick).
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
         ready!(Pin::new(&mut self.sleep).poll(cx))?;
         let Some(tick) = self.grid.next else { unreachable!("a sleep without end elapses") };
@@ -87,8 +87,8 @@ impl Interval {
 
     /// Restarts the grid: the next tick is `delay` from now.
     ///
-    /// As everywhere in this crate, `reset` takes a delay. In tokio it takes none, and waits for a
-    /// period: `interval.reset(period)`.
+    /// As everywhere in this crate, `reset` takes a delay. In tokio, `reset` takes no delay and
+    /// waits for a period: write `interval.reset(period)`.
     pub fn reset(&mut self, delay: Duration) {
         self.sleep.reset(delay);
         self.grid.next = self.sleep.deadline();
@@ -97,14 +97,14 @@ impl Interval {
     /// Restarts the grid: the next tick is at `instant`. If `instant` has passed, the tick comes at
     /// once and returns `instant`, and the policy decides on the missed ticks.
     ///
-    /// Call it on a new interval whose first tick is not now.
+    /// Call it on a new interval to set a first tick other than now.
     pub fn reset_at(&mut self, instant: Instant) {
         self.sleep.reset_at(instant);
         self.grid.next = Some(instant);
     }
 }
 
-/// Yields ticks. If the timer refuses a tick or has ended, yields that error and then ends.
+/// Yields ticks. If the timer refuses a tick or has ended, yields the error and then ends.
 impl Stream for Interval {
     type Item = Result<Instant, SleepError>;
 

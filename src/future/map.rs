@@ -26,7 +26,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// Waits for the next entry that is due, and removes it; `None` if the map is empty.
     ///
     /// The task sleeps on the timer of the map. A map without a timer uses the [default
-    /// timer](super::default_timer()) or, if the program gave that a clock of its own, another
+    /// timer](super::default_timer()) or, if the default timer has a clock of your own, another
     /// timer of this process. Entries that never expire keep the task asleep.
     ///
     /// # Examples
@@ -54,8 +54,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     /// # Cancel safety
     ///
     /// An entry leaves the map only when the future is ready. So it can be a branch of `select!`,
-    /// beside one that waits for work and inserts it into the map. Call `next` again after that: it
-    /// then waits for the earliest entry.
+    /// beside a branch that waits for work and inserts it into the map. Call `next` again after the
+    /// insert: it then waits for the earliest entry.
     pub async fn next(&mut self) -> Result<Option<(K, V)>, SleepError> {
         loop {
             if let Some(expired) = self.pop_expired() {
@@ -66,7 +66,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
             }
             let Some(next) = self.next_expiration() else { pending().await };
             self.sleep_until(next).await?;
-            // The clock of a map without a timer may be behind that of its sleeps by a moment.
+            // The clock of a map without a timer may be behind the clock of its sleeps by a moment.
             self.clock().raise_latest(next);
         }
     }
@@ -83,9 +83,9 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
 
 /// A [`DelayMap`] that tasks and threads share. Clones are the same map.
 ///
-/// All functions of the map are behind [`lock`](Self::lock). While tasks insert and remove, others
-/// wait in [`next`](Self::next) for entries that are due. An entry with an earlier deadline wakes
-/// them.
+/// All functions of the map are behind [`lock`](Self::lock). While some tasks insert and remove
+/// entries, others wait in [`next`](Self::next) for due entries. A new entry with an earlier
+/// deadline wakes the waiting tasks.
 ///
 /// # Examples
 ///
@@ -110,12 +110,12 @@ pub struct SharedDelayMap<K, V>(Arc<Mutex<SharedMap<K, V>>>);
 
 /// A map, and the tasks that wait for its entries.
 ///
-/// A waiting task sleeps until the `next_expiration` that it saw. A guard that leaves an earlier
-/// one wakes the task. So no task sleeps longer than until the next expiration.
+/// A waiting task sleeps until the `next_expiration` that it saw. If a guard leaves the map with an
+/// earlier expiration, its drop wakes the task. So no task sleeps past the next expiration.
 struct SharedMap<K, V> {
     map: DelayMap<K, V>,
-    /// By the numbers of their futures: when the task wakes up by itself, and its waker, unless it
-    /// was woken.
+    /// For each waiting future, by its number: the instant until which its task sleeps, and the
+    /// waker of the task, unless a guard has woken it.
     waiting: BTreeMap<u64, (Option<Instant>, Option<Waker>)>,
     /// The number of futures so far.
     futures: u64,
@@ -140,10 +140,10 @@ impl<K, V> SharedDelayMap<K, V> {
 
     /// Locks the map. Waits for other threads that have it locked.
     ///
-    /// Under the lock, code of yours must not lock the map again, by this handle or another:
-    /// `Hash`, `Eq` and `Debug`, drops of values, the clock, and the body of an `if let` on
-    /// `lock().get(..)`. Do not keep the guard across an `await`: it is not [`Send`]. A panic of
-    /// your code unlocks the map.
+    /// Code of yours that runs under the lock must not lock the map again, by this handle or
+    /// another. Such code is `Hash`, `Eq` and `Debug`, drops of values, the clock, and the body of
+    /// an `if let` on `lock().get(..)`. Do not keep the guard across an `await`: it is not
+    /// [`Send`]. A panic of your code unlocks the map.
     #[must_use = "the map is unlocked at once"]
     pub fn lock(&self) -> impl DerefMut<Target = DelayMap<K, V>> + '_ {
         Guard(Some(self.0.lock()))
@@ -154,9 +154,9 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
     /// Waits for the next entry that is due, and removes it. While the map is empty, it waits for
     /// an entry.
     ///
-    /// The task sleeps on the timer of the map, or as [`DelayMap::next`] does. Any number of tasks
-    /// may wait. An expiration wakes all of them, and one gets the entry. So one task, which gives
-    /// the entries to others, is cheaper.
+    /// The task sleeps on the same timer as in [`DelayMap::next`]. Any number of tasks may wait. An
+    /// expiration wakes all of them, and one gets the entry. So it is cheaper if one task waits and
+    /// gives the entries to the others.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                 if sleep.as_ref().map(|(until, _)| *until) != next {
                     sleep = next.map(|until| (until, self.0.lock().map.sleep_until(until)));
                 }
-                // Without an end to wait for, an insert wakes this task.
+                // Without an expiration to wait for, only an insert wakes this task.
                 let Some((_, slept)) = &mut sleep else { return Poll::Pending };
                 match Pin::new(slept).poll(cx) {
                     Poll::Pending => return Poll::Pending,
@@ -236,7 +236,7 @@ impl<K, V> Drop for Guard<'_, K, V> {
     }
 }
 
-/// The place of a future among those that wait.
+/// The number of a waiting future. Its drop removes the future from the waiting ones.
 struct Waiter<'a, K, V> {
     shared: &'a Mutex<SharedMap<K, V>>,
     number: u64,

@@ -39,9 +39,9 @@
 //!
 //! # Promises
 //!
-//! The [contract](crate::contract#futures) has them, with their tests. A waker runs without a lock.
-//! One that blocks delays the other sleeps of its timer, but no callback. Under a [`Driver`] it
-//! blocks a worker of your runtime.
+//! The [contract](crate::contract#futures) has the promises, with their tests. A waker runs without
+//! a lock. A waker that blocks delays the other sleeps of its timer, but no callback. Under a
+//! [`Driver`], it blocks a worker of your runtime.
 //!
 //! # Cancel safety
 //!
@@ -52,8 +52,8 @@
 //!
 //! On a [`ManualClock`](crate::ManualClock), sleeps end when the test advances the clock, on every
 //! runtime. This also works inside of `tokio::time::pause`. One `advance` wakes a task once, and a
-//! task that sleeps again needs another: poll it and call `advance_to_next` while it is pending, as
-//! the [retry](crate::guide#retry-with-backoff) of the guide does.
+//! task that sleeps again needs another `advance`. So poll the task, and call `advance_to_next`
+//! while it is pending, as the [retry](crate::guide#retry-with-backoff) of the guide does.
 //!
 //! ```
 //! use std::time::Duration;
@@ -113,9 +113,9 @@ fn handle() -> SleepHandle {
 
 /// Returns the timer that the free functions of this module use.
 ///
-/// The first use creates it with the default settings, unless [`set_default_timer`] was called
-/// before. It exists until the process ends. If it is shut down, the free functions return futures
-/// that end with an error.
+/// The first use creates this timer with the default settings, unless [`set_default_timer`] was
+/// called before. It exists until the process ends. If it is shut down, the free functions return
+/// futures that end with an error.
 ///
 /// # Examples
 ///
@@ -185,12 +185,12 @@ impl From<DefaultTimerError> for std::io::Error {
     }
 }
 
-/// [`Timer::sleep`] on the [default timer](default_timer).
+/// Calls [`Timer::sleep`] on the [default timer](default_timer).
 ///
 /// Write `sleep(delay).await?`. The result is an error if the sleep cannot wait: the process can
-/// start no thread, or your program shut down or limited the timer that it made the default one. A
-/// sleep that ended early, never, or with a panic instead would hide that from the task. Programs
-/// that do neither may write `.await.expect("the timer runs")`.
+/// start no thread, or your program has shut down or limited its default timer. Without the error,
+/// such a sleep would end early, never, or with a panic. A program that neither shuts down nor
+/// limits its default timer may write `.await.expect("the timer runs")`.
 ///
 /// # Cancel safety
 ///
@@ -201,7 +201,7 @@ pub fn sleep(delay: Duration) -> Sleep {
     Sleep::after(handle(), delay)
 }
 
-/// [`Timer::sleep_until`] on the [default timer](default_timer).
+/// Calls [`Timer::sleep_until`] on the [default timer](default_timer).
 ///
 /// # Cancel safety
 ///
@@ -210,7 +210,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep::at(handle(), deadline)
 }
 
-/// [`Timer::timeout`] on the [default timer](default_timer).
+/// Calls [`Timer::timeout`] on the [default timer](default_timer).
 ///
 /// # Examples
 ///
@@ -233,7 +233,7 @@ pub fn timeout<F: IntoFuture>(delay: Duration, future: F) -> Timeout<F::IntoFutu
     Timeout::after(handle(), delay, future)
 }
 
-/// [`Timer::timeout_at`] on the [default timer](default_timer).
+/// Calls [`Timer::timeout_at`] on the [default timer](default_timer).
 ///
 /// # Cancel safety
 ///
@@ -242,7 +242,7 @@ pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::Int
     Timeout::at(Sleep::at(handle(), deadline), future)
 }
 
-/// [`Timer::interval`] on the [default timer](default_timer).
+/// Calls [`Timer::interval`] on the [default timer](default_timer).
 ///
 /// # Cancel safety
 ///

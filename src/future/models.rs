@@ -62,7 +62,7 @@ fn the_first_of_two_ends_counts() {
     });
 }
 
-/// Returns whether the completion is that of an event.
+/// Returns whether the wait was ended by an event.
 fn peek(shared: &SharedWait) -> bool {
     matches!(&*shared.end.lock(), End::Ended(Some(Satisfied)))
 }

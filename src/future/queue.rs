@@ -14,8 +14,8 @@ use crate::timer::{DelayQueue, Receiver};
 
 /// Yields the due values of a queue; from [`DelayQueue::stream`].
 ///
-/// It ends when the queue is shut down and no due value is left. It holds a clone of the queue, so
-/// the queue stays open while a stream exists.
+/// The stream ends when the queue is shut down and no due value is left. It holds a clone of the
+/// queue, so the queue stays open while a stream exists.
 #[must_use = "streams do nothing unless polled"]
 pub struct QueueStream<T: Send + 'static> {
     receiver: Receiver<T>,
@@ -41,13 +41,13 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Waits for a due value and removes it, like [`recv`](Self::recv), in a task.
     ///
     /// Any number of tasks and threads may wait. The queue wakes tasks in the order in which they
-    /// began to wait. A receiver that polls before the woken task may take its value. The woken
-    /// task then keeps its place.
+    /// began to wait. A receiver that polls before the woken task may take the value. The woken
+    /// task then keeps its turn.
     ///
-    /// The future does not borrow the queue, so a runtime can spawn it. It does not keep the queue
-    /// open either: the drop of the last handle ends it with the error.
+    /// The future does not borrow the queue, so a runtime can spawn it. The future does not keep
+    /// the queue open: after the drop of the last handle, it ends with the error.
     ///
-    /// A future that is ready at once allocates nothing. One that waits takes an entry of a
+    /// A future that is ready at once allocates nothing. A future that waits takes an entry of a
     /// `BTreeMap`, which allocates a node for up to 11 waiting tasks.
     ///
     /// # Examples

@@ -25,8 +25,8 @@ pin_project! {
     /// result, even after the deadline. The first poll that finds the future pending registers a
     /// sleep. So a future that is ready at once takes no lock and does not read the clock.
     ///
-    /// A poll after [`TimeoutError::Elapsed`] polls the future again, and is elapsed again while
-    /// the future is pending. Do not poll it after an output of the future.
+    /// A poll after [`TimeoutError::Elapsed`] polls the future again, and ends with that error
+    /// again if the future is pending. Do not poll the timeout after an output of the future.
     ///
     /// # Errors
     ///
@@ -91,10 +91,11 @@ impl Timer {
     /// Limits how long `future` takes.
     ///
     /// The delay starts at the end of the first poll, as in an `async fn`, and not at this call as
-    /// in tokio: so a future that is ready at once never reads the clock, which would take ten
-    /// times as long as all the rest. To count from now, make a [`Deadline`], which accepts every
-    /// delay, and call its [`timeout`](Deadline::timeout); [`Deadline::after`] tells how on a clock
-    /// of your own. With a delay of zero, the timeout polls the future once.
+    /// in tokio. So a timeout whose future is ready at once never reads the clock. The read would
+    /// take ten times as long as all the rest. To count from now, make a [`Deadline`], which
+    /// accepts every delay, and call its [`timeout`](Deadline::timeout); [`Deadline::after`] tells
+    /// how to make a deadline on a clock of your own. With a delay of zero, the timeout polls the
+    /// future once.
     ///
     /// # Examples
     ///
@@ -166,8 +167,7 @@ impl Deadline {
     }
 }
 
-/// Error of a [`Timeout`]: its future did not complete in time, or its timer
-/// failed.
+/// Error of a [`Timeout`]: its future did not complete in time, or its timer failed.
 ///
 /// # Examples
 ///
@@ -220,7 +220,7 @@ impl From<SleepError> for TimeoutError {
     }
 }
 
-/// The kind is [`TimedOut`](io::ErrorKind::TimedOut), or that of the [`SleepError`].
+/// The kind is [`TimedOut`](io::ErrorKind::TimedOut), or the kind of the [`SleepError`].
 impl From<TimeoutError> for io::Error {
     fn from(error: TimeoutError) -> Self {
         match error {

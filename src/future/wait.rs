@@ -1,10 +1,10 @@
 //! Waits in a [`Purgatory`], as futures.
 //!
 //! A wait registers an operation at its first poll. The operation and the future share the
-//! completion and the waker, in the one allocation of a wait. The allocation outlives
-//! both: the future may be moved or dropped while another thread ends the operation, and the task
-//! reads the completion after that. When the operation ends, or is dropped, it stores its
-//! completion and wakes the task. When the future is dropped, its guard cancels the operation.
+//! completion and the waker, in one allocation that lives until both are dropped. The future may be
+//! moved or dropped while another thread ends the operation, and the task reads the completion
+//! after the end. When the operation ends, or is dropped, it stores its completion and wakes the
+//! task. When the future is dropped, its guard cancels the operation.
 
 use std::{
     boxed::Box,
@@ -166,9 +166,9 @@ impl<K> fmt::Debug for Waiting<K> {
 ///
 /// A dropped wait is cancelled and leaves the purgatory. With [`when`](Self::when), this loses no
 /// event, because an event carries no message: the next wait checks the condition first. In the
-/// same way, no value is lost with [`when_reached`](Self::when_reached). Without them, an event or
-/// a value that came before the drop is lost, and the next wait needs another one. So keep such a
-/// wait while other branches of a `select!` win, and poll it by reference.
+/// same way, no value is lost with [`when_reached`](Self::when_reached). Without these functions,
+/// an event or a value that came before the drop is lost, and the next wait needs another one. So
+/// keep such a wait while other branches of a `select!` win, and poll it by reference.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Wait<K: Hash + Eq + Send + 'static> {
     state: WaitState<K>,
@@ -211,7 +211,8 @@ impl<K: Hash + Eq + Send + 'static> Wait<K> {
     /// [all](crate::purgatory::Watch::all) conditions then needs that event and each threshold, in
     /// any order.
     ///
-    /// Like [`DelayedOperation::try_complete`], it runs on the thread that announces the event.
+    /// Like [`DelayedOperation::try_complete`], the condition runs on the thread that announces the
+    /// event.
     ///
     /// # Panics
     ///

@@ -115,7 +115,7 @@ pub mod future;
 #[cfg(feature = "std")]
 #[doc(inline)]
 pub use self::{
-    clock::{BootClock, Clock, Driven, ManualClock, StepListener, SystemClock, watch_steps},
+    clock::{BootClock, Clock, Driven, JumpListener, ManualClock, SystemClock, watch_jumps},
     histogram::Histogram,
     purgatory::{
         Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,

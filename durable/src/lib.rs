@@ -192,7 +192,7 @@ pub use self::{
     },
 };
 pub use async_trait::async_trait;
-pub use delaywheel::{Clock, Driven, ManualClock, StepListener, SystemClock};
+pub use delaywheel::{Clock, Driven, JumpListener, ManualClock, SystemClock};
 #[cfg(feature = "postgres")]
 pub use tokio_postgres::NoTls;
 

@@ -17,9 +17,9 @@ use parking_lot::Mutex;
 use crate::panics::catch;
 
 /// A timer that must read its clocks again after a jump: see [`Clock::watch`](super::Clock::watch).
-pub trait StepListener: Send + Sync {
+pub trait JumpListener: Send + Sync {
     /// Reads the clocks again, or wakes a thread that does. Must not panic.
-    fn clock_has_stepped(&self);
+    fn clock_has_jumped(&self);
 }
 
 /// Period at which a timer reads its clocks where the system does not report jumps.
@@ -32,7 +32,7 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// This is the default of [`Clock::watch`](super::Clock::watch). Other programs whose threads wait
 /// for a time of the wall clock may use it too.
 #[must_use]
-pub fn watch_steps(listener: Weak<dyn StepListener>) -> Option<Duration> {
+pub fn watch_jumps(listener: Weak<dyn JumpListener>) -> Option<Duration> {
     (!system::watch_jumps(listener)).then_some(RECHECK)
 }
 
@@ -65,12 +65,12 @@ impl<T: ?Sized> Listeners<T> {
 }
 
 #[cfg(target_os = "linux")]
-impl Listeners<dyn StepListener> {
+impl Listeners<dyn JumpListener> {
     /// Calls all listeners. A panic of one, or of its drop, must not end the thread that calls
     /// them.
     fn notify(&self) {
         for listener in self.live() {
-            drop(catch(move || listener.clock_has_stepped()));
+            drop(catch(move || listener.clock_has_jumped()));
         }
     }
 }
@@ -88,13 +88,13 @@ mod system {
         },
     };
 
-    use super::{Listeners, Mutex, RECHECK, StepListener};
+    use super::{JumpListener, Listeners, Mutex, RECHECK};
 
-    static LISTENERS: Listeners<dyn StepListener> = Listeners::new();
+    static LISTENERS: Listeners<dyn JumpListener> = Listeners::new();
 
     /// Calls a listener after each jump. Returns whether a thread of this process waits for jumps;
     /// starts the thread if there is none.
-    pub(super) fn watch_jumps(listener: Weak<dyn StepListener>) -> bool {
+    pub(super) fn watch_jumps(listener: Weak<dyn JumpListener>) -> bool {
         /// The process whose thread waits. A forked child has no such thread.
         static PROCESS: Mutex<Option<u32>> = Mutex::new(None);
 
@@ -128,14 +128,14 @@ mod system {
                 LISTENERS.notify();
             }
         });
-        thread::Builder::new().name(String::from("clock-steps")).spawn(run).is_ok()
+        thread::Builder::new().name(String::from("clock-jumps")).spawn(run).is_ok()
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod system {
     /// No other system reports both kinds of jumps.
-    pub(super) fn watch_jumps(_: std::sync::Weak<dyn super::StepListener>) -> bool {
+    pub(super) fn watch_jumps(_: std::sync::Weak<dyn super::JumpListener>) -> bool {
         false
     }
 }
@@ -149,8 +149,8 @@ mod tests {
     /// A listener that panics if the test has dropped the receiver.
     struct Sender(mpsc::Sender<()>);
 
-    impl StepListener for Sender {
-        fn clock_has_stepped(&self) {
+    impl JumpListener for Sender {
+        fn clock_has_jumped(&self) {
             self.0.send(()).expect("the test receives");
         }
     }
@@ -159,7 +159,7 @@ mod tests {
     fn a_listener_that_panics_stops_no_other() {
         let (all, (sent, received)) = (Listeners::new(), mpsc::channel());
         let senders = [mpsc::channel().0, sent];
-        let senders = senders.map(|sender| Arc::new(Sender(sender)) as Arc<dyn StepListener>);
+        let senders = senders.map(|sender| Arc::new(Sender(sender)) as Arc<dyn JumpListener>);
         for sender in &senders {
             all.add(Arc::downgrade(sender));
         }

@@ -23,7 +23,7 @@ use self::jumps::Listeners;
 pub(crate) use self::tick_clock::{Reading, TickClock};
 pub use self::{
     boot::BootClock,
-    jumps::{StepListener, watch_steps},
+    jumps::{JumpListener, watch_jumps},
 };
 
 /// A source of time for a timer.
@@ -100,10 +100,10 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     ///
     /// A [`Timer`](crate::Timer) calls this at its first timeout if the clock [may
     /// jump](Self::may_jump), and at its first deadline by the wall clock. The default,
-    /// [`watch_steps`], is right for clocks of the system. A clock that jumps for other reasons
+    /// [`watch_jumps`], is right for clocks of the system. A clock that jumps for other reasons
     /// keeps the listeners, and calls them itself. Like [`now`](Self::now), this must not panic.
-    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
-        watch_steps(listener)
+    fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
+        watch_jumps(listener)
     }
 
     /// Registers a timer. Returns whether this clock from now on drives the timer, instead of a
@@ -478,7 +478,7 @@ impl Clock for ManualClock {
     }
 
     /// Does nothing: this clock gives its timers their turns itself.
-    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+    fn watch(&self, _: Weak<dyn JumpListener>) -> Option<Duration> {
         None
     }
 

@@ -13,7 +13,7 @@ use crossbeam::utils::CachePadded;
 #[cfg(target_os = "linux")]
 use rustix::time::ClockId;
 
-use super::{Clock, ManualClock, StepListener, SystemClock};
+use super::{Clock, JumpListener, ManualClock, SystemClock};
 use crate::{
     panics::catch,
     sync::{AtomicU64, Ordering},
@@ -132,7 +132,7 @@ impl TickClock {
     /// effect. Returns `true` if the caller must wake the reaper. If the system reports no jumps,
     /// the reaper must begin to recheck. If another call has returned before the effect, the reaper
     /// may have missed a jump.
-    pub(crate) fn watch_jumps(&self, listener: Weak<dyn StepListener>) -> bool {
+    pub(crate) fn watch_jumps(&self, listener: Weak<dyn JumpListener>) -> bool {
         if self.recheck.get().is_some() || self.watch_calls.fetch_add(1, Ordering::AcqRel) > 0 {
             return false;
         }
@@ -373,15 +373,15 @@ mod tests {
             self.0
         }
 
-        fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+        fn watch(&self, _: Weak<dyn JumpListener>) -> Option<Duration> {
             Some(Duration::from_secs(1))
         }
     }
 
     struct Nobody;
 
-    impl StepListener for Nobody {
-        fn clock_has_stepped(&self) {}
+    impl JumpListener for Nobody {
+        fn clock_has_jumped(&self) {}
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
             Instant::now()
         }
 
-        fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
             let clock = self.0.lock().take().expect("the clock panics");
             assert!(!clock.watch_jumps(listener), "it need not wake the reaper");
             None

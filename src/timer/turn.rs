@@ -443,7 +443,7 @@ mod tests {
             SystemTime::UNIX_EPOCH + *self.1.lock()
         }
 
-        fn watch(&self, _: std::sync::Weak<dyn crate::clock::StepListener>) -> Option<Duration> {
+        fn watch(&self, _: std::sync::Weak<dyn crate::clock::JumpListener>) -> Option<Duration> {
             None
         }
     }
@@ -485,7 +485,7 @@ mod tests {
             SystemTime::UNIX_EPOCH + *self.1.lock() + self.0.elapsed()
         }
 
-        fn watch(&self, _: std::sync::Weak<dyn crate::clock::StepListener>) -> Option<Duration> {
+        fn watch(&self, _: std::sync::Weak<dyn crate::clock::JumpListener>) -> Option<Duration> {
             None
         }
     }

@@ -216,14 +216,14 @@ fn the_first_use_starts_one_thread_that_waits_for_steps() {
     let (own, boot) = (Timer::new(), || Timer::builder().clock(BootClock).build().unwrap());
     let timers = [boot(), boot()];
     own.schedule(HOUR, || ()).unwrap();
-    assert_eq!(threads("clock-steps"), 0, "without use");
+    assert_eq!(threads("clock-jumps"), 0, "without use");
     for timer in &timers {
         timer.schedule(HOUR, || ()).unwrap();
     }
     own.schedule_at_time(std::time::SystemTime::now() + HOUR, || ()).unwrap();
     // The thread names itself when it begins.
-    wait_until("a thread waits", || threads("clock-steps") > 0);
-    assert_eq!(threads("clock-steps"), 1, "for all timers");
+    wait_until("a thread waits", || threads("clock-jumps") > 0);
+    assert_eq!(threads("clock-jumps"), 1, "for all timers");
 }
 
 /// The kernel moves its boot-time clock for a process that enters another time namespace. Only a
@@ -232,7 +232,7 @@ fn the_first_use_starts_one_thread_that_waits_for_steps() {
 mod namespace {
     use std::{fs::File, os::fd::AsFd, pin::pin, sync::Weak, task::Context};
 
-    use delaywheel::{StepListener, future::Sleep};
+    use delaywheel::{JumpListener, future::Sleep};
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use super::*;
@@ -243,7 +243,7 @@ mod namespace {
     #[derive(Debug)]
     struct Untold;
 
-    static LISTENER: Mutex<Option<Weak<dyn StepListener>>> = Mutex::new(None);
+    static LISTENER: Mutex<Option<Weak<dyn JumpListener>>> = Mutex::new(None);
 
     impl Clock for Untold {
         fn now(&self) -> Instant {
@@ -254,7 +254,7 @@ mod namespace {
             BootClock.may_jump()
         }
 
-        fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+        fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
             *LISTENER.lock().unwrap() = Some(listener);
             None
         }
@@ -321,7 +321,7 @@ mod namespace {
         assert!(BootClock.now() - boot >= 2 * HOUR, "the clock has not jumped");
         assert!(system.elapsed() < HOUR);
         let listener = LISTENER.lock().unwrap().as_ref().and_then(Weak::upgrade);
-        listener.expect("the timer listens").clock_has_stepped();
+        listener.expect("the timer listens").clock_has_jumped();
         assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "the driver is not woken");
         assert!(turn());
         assert_eq!(sleeps.each_mut().map(is_over), [true, false]);

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, Driven, ManualClock, StepListener};
+use delaywheel::{Clock, Driven, JumpListener, ManualClock};
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -33,7 +33,7 @@ struct Shared {
     since: Mutex<Duration>,
     wall: Mutex<SystemTime>,
     timers: Mutex<Vec<Weak<dyn Driven>>>,
-    listeners: Mutex<Vec<Weak<dyn StepListener>>>,
+    listeners: Mutex<Vec<Weak<dyn JumpListener>>>,
 }
 
 impl Set {
@@ -89,7 +89,7 @@ impl Set {
         *self.shared.wall.lock().unwrap() += span;
         let listeners = self.shared.listeners.lock().unwrap();
         for listener in listeners.iter().filter_map(Weak::upgrade) {
-            listener.clock_has_stepped();
+            listener.clock_has_jumped();
         }
     }
 
@@ -118,7 +118,7 @@ impl Clock for Set {
         self.may_jump
     }
 
-    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+    fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
         if self.recheck.is_none() {
             self.shared.listeners.lock().unwrap().push(listener);
         }

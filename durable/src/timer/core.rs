@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Driven, StepListener};
+use delaywheel::{Clock, Driven, JumpListener};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
@@ -77,8 +77,8 @@ impl Post {
     }
 }
 
-impl StepListener for Post {
-    fn clock_has_stepped(&self) {
+impl JumpListener for Post {
+    fn clock_has_jumped(&self) {
         self.put(|inbox| inbox.has_stepped = true);
     }
 }
@@ -760,7 +760,7 @@ mod tests {
         bench.schedule(0, None);
         bench.turn();
         assert!(bench.deliveries.try_recv().is_err(), "it has not heard of the timeout");
-        bench.core.post.clock_has_stepped();
+        bench.core.post.clock_has_jumped();
         assert!(bench.core.post.inbox.lock().has_news(), "the driver sleeps on");
         bench.turn();
         assert!(bench.deliveries.try_recv().is_ok());

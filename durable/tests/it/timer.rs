@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use delaywheel_durable::{InputError, Missed, StepListener};
+use delaywheel_durable::{InputError, JumpListener, Missed};
 
 use super::*;
 
@@ -274,7 +274,7 @@ fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
 
 /// A clock that the test sets, and whose listeners it calls.
 #[derive(Debug)]
-struct Watched(ManualClock, mpsc::Sender<Weak<dyn StepListener>>);
+struct Watched(ManualClock, mpsc::Sender<Weak<dyn JumpListener>>);
 
 impl Clock for Watched {
     fn now(&self) -> Instant {
@@ -285,7 +285,7 @@ impl Clock for Watched {
         self.0.system_time()
     }
 
-    fn watch(&self, listener: Weak<dyn StepListener>) -> Option<Duration> {
+    fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
         self.1.send(listener).expect("the test waits");
         None
     }
@@ -302,7 +302,7 @@ fn a_timer_sleeps_until_its_clock_reports_a_step() {
     timer.schedule("a", DAY, b"").wait().expect("schedule");
     let listener = listeners.recv().expect("the timer watches").upgrade();
     clock.set_system_time(clock.system_time() + DAY);
-    listener.expect("it runs").clock_has_stepped();
+    listener.expect("it runs").clock_has_jumped();
     deliveries.recv_timeout(300 * SECOND).expect("it was woken");
 }
 

@@ -14,7 +14,7 @@ use loom::thread;
 
 use super::{check, expire_due, join, shards_with, timer_of_shards, waker};
 use crate::{
-    clock::{Clock, Driven, StepListener},
+    clock::{Clock, Driven, JumpListener},
     sync::{AtomicBool, AtomicU64, Ordering, Parker},
     tick::Tick,
     timer::{
@@ -53,7 +53,7 @@ impl Clock for Set {
         UNIX_EPOCH + Duration::from_millis(self.1.load(Ordering::SeqCst))
     }
 
-    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+    fn watch(&self, _: Weak<dyn JumpListener>) -> Option<Duration> {
         None
     }
 

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::{FAR, beside, check, end, expire_due, join, shards_with};
 use crate::{
-    clock::{Clock, StepListener},
+    clock::{Clock, JumpListener},
     sync::{AtomicU64, Ordering, Parker},
     tick::Tick,
     timer::{ShardGuard, shards::Shards},
@@ -39,7 +39,7 @@ impl Clock for Stepped {
         UNIX_EPOCH + Self::passed(stage) + if stage == 0 { HOUR } else { Duration::ZERO }
     }
 
-    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+    fn watch(&self, _: Weak<dyn JumpListener>) -> Option<Duration> {
         None
     }
 }

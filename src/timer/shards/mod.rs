@@ -30,7 +30,7 @@ use super::{
     stats::TimerStats,
 };
 use crate::{
-    clock::{Reading, StepListener, TickClock},
+    clock::{JumpListener, Reading, TickClock},
     sync::Parker,
     tick::Tick,
     wheel::Key,
@@ -330,8 +330,8 @@ impl<S: ShardState> Shards<S> {
     }
 }
 
-impl<S: ShardState> StepListener for Shards<S> {
-    fn clock_has_stepped(&self) {
+impl<S: ShardState> JumpListener for Shards<S> {
+    fn clock_has_jumped(&self) {
         self.wakeup.wake();
     }
 }

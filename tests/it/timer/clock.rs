@@ -6,7 +6,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, ManualClock, Purgatory, Reaper, StepListener, Throttle, Timer, time::DelayMap,
+    Clock, JumpListener, ManualClock, Purgatory, Reaper, Throttle, Timer, time::DelayMap,
 };
 
 use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, must_return};
@@ -52,7 +52,7 @@ impl Clock for Scheduling {
         true
     }
 
-    fn watch(&self, _: Weak<dyn StepListener>) -> Option<Duration> {
+    fn watch(&self, _: Weak<dyn JumpListener>) -> Option<Duration> {
         let (timer, ran) = self.0.lock().unwrap().take()?;
         let again = ran.clone();
         timer.schedule(Duration::ZERO, move || ran.send(()).unwrap()).unwrap();

@@ -231,8 +231,7 @@ fn no_event_is_missed_while_an_operation_begins_to_wait() {
     check(|| {
         let world = World::new();
         // The shard publishes this operation's expiration even after its end. So the registration
-        // below is not the earliest, executes no fence to wake the reaper, and needs a fence of its
-        // own.
+        // below is not the earliest, executes no fence to wake the reaper, and needs its own fence.
         let earlier = world.watch_for_delay(&[0]).expect("it waits");
         assert_eq!(world.purgatory.complete_all(vec![earlier]), 1);
         let event = world.spawn(|world| world.satisfy(0));

@@ -61,13 +61,13 @@
 //!
 //! # How a thread notices that the reaper is late
 //!
-//! `late_from` is the tick after the one in which the next turn has to begin. The reaper stores it
+//! `late_after` is the tick after the one in which the next turn has to begin. The reaper stores it
 //! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. After the
-//! tick `late_from`, each inserter helps, until the reaper sleeps again. If an inserter finds no
+//! tick `late_after`, each inserter helps, until the reaper sleeps again. If an inserter finds no
 //! due shard, or the timer has no executor threads and its reaper is very late, it stores its own
 //! tick. So threads look for due shards at most once a tick.
 //!
-//! No promise rests on `late_from`. Threads store it without order, so that it may be wrong for a
+//! No promise rests on `late_after`. Threads store it without order, so that it may be wrong for a
 //! while. If the stored tick is too late, no thread helps. If the tick is too early, a thread looks
 //! for due shards in vain.
 
@@ -84,7 +84,7 @@ use crate::{
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
     /// The tick after the one in which the next turn of the reaper has to begin.
-    late_from: AtomicU64,
+    late_after: AtomicU64,
     /// Whether the reaper waits for the lock of a shard.
     pub(in crate::timer) is_waiting: AtomicBool,
     parker: Parker,
@@ -101,7 +101,7 @@ impl Wakeup {
     pub(super) fn new(parker: Parker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
-            late_from: AtomicU64::new(u64::MAX),
+            late_after: AtomicU64::new(u64::MAX),
             is_waiting: AtomicBool::new(false),
             parker,
             driver: OnceLock::new(),
@@ -124,8 +124,8 @@ impl Wakeup {
         let sleeps_past = earlier.is_some_and(|expiration| {
             // A timeout that comes now makes no reaper late, however long ago it was due.
             let due = expiration.max(now);
-            if due.get() < self.late_from.load(Ordering::Relaxed) {
-                self.expect_at(due);
+            if due.get() < self.late_after.load(Ordering::Relaxed) {
+                self.set_late_after(due.saturating_add(1));
             }
             fence(Ordering::SeqCst);
             expiration.get() < self.asleep_until.load(Ordering::Relaxed)
@@ -162,17 +162,12 @@ impl Wakeup {
     /// Returns whether the reaper had to begin a turn more than a tick ago, and has not ended it.
     #[inline]
     pub(in crate::timer) fn is_late(&self, now: Tick) -> bool {
-        self.late_from.load(Ordering::Relaxed) < now.get()
+        self.late_after.load(Ordering::Relaxed) < now.get()
     }
 
-    /// Lets no thread find the reaper late before the next tick.
-    pub(in crate::timer) fn excuse(&self, now: Tick) {
-        self.late_from.store(now.get(), Ordering::Relaxed);
-    }
-
-    /// Sets the tick at which the reaper has to begin a turn.
-    pub(in crate::timer) fn expect_at(&self, tick: Tick) {
-        self.late_from.store(tick.get().saturating_add(1), Ordering::Relaxed);
+    /// Lets no thread find the reaper late up to `tick`.
+    pub(in crate::timer) fn set_late_after(&self, tick: Tick) {
+        self.late_after.store(tick.get(), Ordering::Relaxed);
     }
 
     /// Announces that the reaper sleeps until `until`. Before the reaper sleeps, it has to load the
@@ -181,7 +176,7 @@ impl Wakeup {
         // A swap, because an inserter that found the reaper asleep before may be about to swap in
         // `AWAKE`. If the inserter swaps first, the reaper sees the expiration that it has
         // published. Otherwise the inserter wakes the reaper.
-        self.expect_at(until);
+        self.set_late_after(until.saturating_add(1));
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");
         fence(Ordering::SeqCst);

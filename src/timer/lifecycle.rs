@@ -27,7 +27,7 @@
 //! 1. closes every shard,
 //! 2. enters `Finishing`,
 //! 3. wakes the reaper,
-//! 4. waits until all callback threads have ended, or until its deadline,
+//! 4. waits until all callback threads have ended or wait in a finish, or until its deadline,
 //! 5. shuts the timer down.
 //!
 //! The other threads follow these rules:

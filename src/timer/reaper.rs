@@ -19,9 +19,9 @@
 //!    `x`, or for a little less if the ticks are short.
 //!
 //! A timer joins under the lock of [`Joining`]. In the same hold, it starts the thread unless one
-//! runs, and registers the id of the thread. After the hold, it unparks the reaper, unless it has
-//! started the thread. So if a callback on the thread finishes the timer before step 1, the finish
-//! does not wait for the thread. The reaper ends in the hold in which it finds no timer.
+//! runs, and registers the id of the thread. So if a callback on the thread finishes the timer
+//! before step 1, the finish does not wait for the thread. After the hold, the timer unparks the
+//! reaper, unless it has started the thread. The reaper ends in the hold that finds no timer.
 //!
 //! # Why no wake-up is lost
 //!

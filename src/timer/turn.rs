@@ -40,7 +40,7 @@ fn steps_per_hold(lateness: Duration) -> u64 {
 /// Steps of a hold in which another thread helps a late reaper.
 const HELP_STEPS: u64 = 32;
 
-/// Ticks after which a late reaper does not wait for a processor, but for a callback that it runs.
+/// Ticks after which a late reaper counts as blocked by user code, not as waiting for a processor.
 const MOST_LATE: u64 = 64;
 
 /// The time by which the reaper asks to wake before the end of a sleep, because the system wakes
@@ -112,8 +112,8 @@ impl<S: ShardState> SharedTimer<S> {
     /// If these holds expire no timeout, waits for the lock of another due shard. The length of a
     /// hold depends on the lateness in the round before. Returns whether no due timeout is left.
     ///
-    /// It wakes threads and tasks once for all shards, or earlier for [`LEAST_STEPS`] timeouts. If
-    /// cores are short, each wake-up stops another thread, which may hold a lock.
+    /// It wakes threads and tasks once for all shards, or as soon as [`LEAST_STEPS`] timeouts wait
+    /// for them. If cores are short, each wake-up stops another thread, which may hold a lock.
     fn expire_some(&self, batch: &mut Batch<S::Due>) -> bool {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);

@@ -210,8 +210,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
     ///
-    /// A cancelled timeout may make the published expirations too early, but not this tick. The
-    /// call takes each shard's lock for a moment.
+    /// A cancelled timeout may make the published expirations too early, but this tick only if its
+    /// bucket has other timeouts. The call takes each shard's lock for a moment.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         self.lock_each().filter_map(|shard| shard.next_turn()).min()
     }

@@ -39,10 +39,10 @@
 //!
 //! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
 //! holder waits for one. An inserter has a time slice. If an inserter that holds no lock finds the
-//! reaper more than a tick late, it locks a due shard whose lock is free. There it hands off up to
-//! 32 timeouts, if executor threads take them, and then lets the executor run. If every due shard
-//! is locked, the inserter lets the holders of these locks run. Otherwise it would use up its time
-//! slice while the holders wait for theirs.
+//! reaper more than a tick late and a shard due, it lets other threads run. Before that, if
+//! executor threads take the timeouts, it locks a due shard whose lock is free, and hands off up to
+//! 32 of them. If every due shard is locked, the inserter would otherwise use up its time slice
+//! while the holders of these locks wait for theirs.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 
@@ -126,8 +126,8 @@ pub(super) struct Content<S> {
     /// Whether [`settle`] must run when the lock is released: there is a limit, or the shard is
     /// closed.
     must_settle: bool,
-    /// Number of timeouts whose permits are not released: the timeouts in the wheel, and during a
-    /// hold those that have left the wheel in it.
+    /// Number of timeouts whose permits are not released: the timeouts in the wheel and, during a
+    /// hold, also those that have left the wheel in this hold.
     unsettled: usize,
     /// Number of inserts and resets since the last check of the wheel.
     unchecked: u8,
@@ -201,8 +201,8 @@ impl<S: ShardState> ShardGuard<'_, S> {
         &self.content().state
     }
 
-    /// Returns the state. Do not add timeouts to it or move deadlines earlier: only
-    /// [`insert`](Self::insert) and [`reset`](Self::reset) publish expirations.
+    /// Returns the state. Do not add timeouts to it or move deadlines earlier:
+    /// [`insert`](Self::insert) and [`reset`](Self::reset) also publish the earlier expiration.
     #[inline]
     pub(crate) fn state_mut(&mut self) -> &mut S {
         &mut self.content_mut().state
@@ -356,9 +356,9 @@ impl<S: ShardState> ShardGuard<'_, S> {
         self.shard.publish(next.max(self.shard.published()));
     }
 
-    /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
-    ///
-    /// A cancelled timeout may make the published expiration too early, but not this tick.
+    /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending. A
+    /// cancelled timeout may make the published expiration too early, but this tick only if its
+    /// bucket has other timeouts.
     pub(super) fn next_turn(&self) -> Option<Tick> {
         // The wheel may want to split a crowded bucket earlier than the shard has published.
         self.state().wheel().next_expiration().map(|next| next.max(self.shard.published()))

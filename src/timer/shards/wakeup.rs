@@ -56,7 +56,7 @@
 //!
 //! A cancel wakes no thread, and leaves the published expiration as it is. So the reaper may wake
 //! once at the deadline of a cancelled timeout. After that, each shard publishes the next
-//! expiration of its wheel. That expiration may be too early: a timeout was cancelled or moved
+//! expiration of its wheel. That expiration may be too early if a timeout was cancelled or moved
 //! later, and its bucket has other timeouts. The reaper then wakes once for that bucket.
 //!
 //! # How a thread notices that the reaper is late
@@ -65,7 +65,7 @@
 //! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. After the
 //! tick `late_after`, each inserter helps, until the reaper sleeps again. If an inserter finds no
 //! due shard, or the timer has no executor threads and its reaper is very late, it stores its own
-//! tick. So threads look for due shards at most once a tick.
+//! tick. In these two cases, threads look for due shards at most about once a tick.
 //!
 //! No promise rests on `late_after`. Threads store it without order, so that it may be wrong for a
 //! while. If the stored tick is too late, no thread helps. If the tick is too early, a thread looks
@@ -174,8 +174,8 @@ impl Wakeup {
     /// published expirations again.
     pub(super) fn announce(&self, until: Tick) {
         // A swap, because an inserter that found the reaper asleep before may be about to swap in
-        // `AWAKE`. If the inserter swaps first, the reaper sees the expiration that it has
-        // published. Otherwise the inserter wakes the reaper.
+        // `AWAKE`. If the inserter swaps first, the reaper sees the expiration that the
+        // inserter has published. Otherwise the inserter wakes the reaper.
         self.set_late_after(until.saturating_add(1));
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");

@@ -4,7 +4,7 @@
 //! start of tick 0. The offset gives each deadline by the wall clock a tick. A thread that
 //! schedules such a timeout looks at both clocks, and so does a turn before it expires timeouts. If
 //! the offset has changed, the thread moves all timeouts by the wall clock. Each shard keeps the
-//! deadlines of its own.
+//! deadlines by the wall clock of its own timeouts.
 //!
 //! # Why no timeout is early
 //!

@@ -261,9 +261,9 @@ impl Timer {
     /// often share, so that the reaper wakes up rarely.
     ///
     /// The callback never runs before the window. It runs after the window by no more than a
-    /// callback of [`schedule`](Self::schedule) is late. The timer picks the instant whose number
-    /// of ticks is a multiple of the greatest power of two. This instant is often late in the
-    /// window. A window that ends before it begins, or is shorter than a tick, counts as its
+    /// callback of [`schedule`](Self::schedule) is late. The timer picks the instant in the window
+    /// whose number of ticks is a multiple of the greatest power of two. This instant is often late
+    /// in the window. A window that ends before it begins, or is shorter than a tick, counts as its
     /// beginning.
     ///
     /// A `reset` leaves the window, because it sets an exact deadline. If a timeout is often reset,
@@ -379,7 +379,7 @@ impl Timer {
     ///   the sleep, it cannot drop the sleep meanwhile. So let another thread finish the timer.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
-    /// end of their times holds for all, and a shutdown ends every wait. The timer returns each
+    /// of their deadlines holds for all, and a shutdown ends every wait. The timer returns each
     /// callback once, to one of the callers.
     ///
     /// A callback may finish its own timer. The call waits neither for this callback nor for other

@@ -48,7 +48,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let Some(first) = shards.next() else { return 0 };
         let walk = || Walk::new(hash, |other: &K| other.borrow() == key, NextWatcher::EVENTS);
         // A check may add operations to any shard, and this event must not check them. So all
-        // passes begin before the first check, that of the first shard in `take_out`.
+        // passes begin before the first check. `take_out` begins the pass of the first shard.
         let mut others = Vec::new();
         for shard in shards {
             let mut walk = walk();

@@ -19,9 +19,9 @@
 //!
 //! ## Why no event is missed
 //!
-//! Both fences are sequentially consistent, so one comes first. If it is that of the registration,
-//! the announcing thread sees the count, takes the lock later, and finds the watcher. If it is that
-//! of the announcement, the last check of the registration sees the changed state.
+//! Both fences are sequentially consistent, so one comes first. If the fence of the registration is
+//! first, the announcing thread sees the count, takes the lock later, and finds the watcher.
+//! Otherwise the last check of the registration sees the changed state.
 
 use std::{boxed::Box, iter, mem, sync::Arc, vec::Vec};
 

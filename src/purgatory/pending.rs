@@ -43,7 +43,7 @@ pub(super) struct Pending<O> {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Pending<&u8>>() == 56);
 
-/// Stands for every pass whose distance is too large. For `see`, each visit of such a pass is new.
+/// Stands for every pass whose distance is too large: each of its visits counts as the first one.
 const OLD: u32 = u32::MAX;
 
 impl<O> Pending<O> {

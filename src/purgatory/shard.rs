@@ -147,7 +147,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     }
 
     /// Adds an operation, which is out, to the lists of its keys. `key` is the key of its timeout.
-    /// If a comparison of keys panics, it is on some of the lists, and the caller ends it.
+    /// If a comparison of keys panics, the operation is on some lists, and the caller ends it.
     #[inline]
     pub(super) fn add_to_lists(&mut self, key: Key, conditions: &mut Conditions<K>)
     where

@@ -280,9 +280,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     /// Counts a new operation in the limits that displace. For each exceeded limit, displaces the
-    /// operation with the least rank of all shards. The newcomer itself is displaced only if it is
-    /// older than all others, and if the clock has not stepped back since the registration of the
-    /// oldest of these. Searches again if the selected operation has already ended.
+    /// other operation with the least rank of all shards. Displaces the newcomer instead only if it
+    /// was registered before that operation, and if the clock has not stepped back since the
+    /// registration of the latter. Searches again if the selected operation has already ended.
     ///
     /// If the clock panics, cancels the newcomer, but still displaces: the newcomer may have been
     /// displaced before, so that its cancellation makes no room. Then continues the panic.

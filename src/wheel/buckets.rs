@@ -160,7 +160,7 @@ pub(super) struct Buckets {
     pub(super) records: Records,
     /// The buckets by number, in blocks. A block is made when a timeout first needs it.
     blocks: Vec<Option<Box<[Bucket; BLOCK]>>>,
-    /// The non-empty buckets of each level, up to the last level in use.
+    /// The non-empty buckets of each level, up to the last level that has been used.
     levels: Vec<Occupied>,
     queue: BucketQueue,
     pub(super) opened: Opened,
@@ -223,7 +223,7 @@ impl Buckets {
     }
 
     /// Adds a record to a bucket. Returns its position. If the bucket itself held a record, that
-    /// record moves to the position before, and the call returns its slot too.
+    /// record moves to the position before this one, and the call returns its slot too.
     #[inline]
     pub(super) fn place(&mut self, id: BucketId, record: Record) -> (u32, Option<u32>) {
         let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
@@ -418,7 +418,7 @@ impl Buckets {
     /// Frees blocks, levels and chunks without timeouts.
     #[inline]
     pub(super) fn shrink(&mut self) {
-        // Once chunks without live records have left their buckets, `Records::shrink` frees them.
+        // `Records::shrink` frees the memory of chunks that have left their buckets here.
         for id in self.occupied().collect::<Vec<_>>() {
             let Contents::Chunks { newest, .. } = self.bucket(id).contents else { continue };
             if self.records.is_dead(newest) {

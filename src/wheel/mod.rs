@@ -18,7 +18,7 @@
 //!    key is dead, and the wheel does not use it for another timeout.
 //! 4. *In order.* `d` never decreases from one expired timeout to the next: within one `advance`,
 //!    and over all calls of `advance`, with insertions and resets in between. Timeouts with equal
-//!    `d` expire in an order that depends only on the calls made, and need not be the order of
+//!    `d` expire in an order that depends only on the calls made. It need not be the order of
 //!    insertion.
 //! 5. *Bounded.* A step expires a timeout, or moves or looks at a bounded number of them. No step
 //!    is proportional to the time skipped or to the size of a bucket.
@@ -336,9 +336,9 @@ impl<T> TimingWheel<T> {
     /// Advances the time to `now` without removing timeouts.
     ///
     /// Due timeouts stay pending until the next [`advance`](Self::advance). Call `observe` before
-    /// an insert or reset whose deadline may have passed by now. The wheel then replaces such a
-    /// deadline by this `now`, and not by that of the latest `advance`. A `now` before the latest
-    /// one changes nothing.
+    /// an insert or reset whose deadline may have passed by now. Unless a timeout is due, the wheel
+    /// then replaces such a deadline by this `now`, and not by that of the latest `advance`. If
+    /// `now` is before the latest one, nothing changes.
     ///
     /// # Examples
     ///

@@ -25,7 +25,7 @@ pub(super) struct Opened {
     lists: Vec<u32>,
     /// Ticks with hints.
     occupied: Occupied,
-    /// Lines of 16 numbers: the index of the last hint of the same tick in the line before, or
+    /// Lines of 16 numbers: the index of the last hint in an earlier line of the same tick, or
     /// `NIL`, and then up to 15 hints. So a cache line has 15 hints of one tick.
     hints: Vec<u32>,
     /// The live record with the least tick. `NIL` if there is none.
@@ -64,7 +64,7 @@ impl Opened {
         self.front == position
     }
 
-    /// Prepares for the records of a bucket of `size` ticks. All of an earlier bucket have left.
+    /// Prepares for the records of a bucket of `size` ticks. Those of an earlier bucket have left.
     pub(super) fn begin(&mut self, start: Tick, size: usize) {
         if self.start != start || self.front == NIL {
             debug_assert_eq!(self.front, NIL, "a record from {} on is left", self.start);

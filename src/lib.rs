@@ -82,7 +82,7 @@ extern crate std;
 
 #[cfg(feature = "std")]
 mod clock;
-/// Guarantees of the crate, and the tests that check them.
+/// Guarantees of the crate.
 #[doc = include_str!("../docs/contract.md")]
 pub mod contract {}
 mod error;

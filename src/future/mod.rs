@@ -39,9 +39,9 @@
 //!
 //! # Promises
 //!
-//! The [contract](crate::contract#futures) has the promises, with their tests. A waker runs without
-//! a lock. A waker that blocks delays the other sleeps of its timer, but no callback. Under a
-//! [`Driver`], it blocks a worker of your runtime.
+//! The [contract](crate::contract#futures) has the promises. A waker runs without a lock. A waker
+//! that blocks delays the other sleeps of its timer, but no callback. Under a [`Driver`], it blocks
+//! a worker of your runtime.
 //!
 //! # Cancel safety
 //!

@@ -2,7 +2,7 @@
 //!
 //! The protocols of the layers above use these types, so the model checker sees every step of these
 //! protocols. It does not see cells that are set once, the locks of a
-//! [`ManualClock`](crate::ManualClock), and the notices of jumps.
+//! [`ManualClock`](crate::ManualClock), or the notices of jumps.
 
 use std::{boxed::Box, io, string::String, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ pub(crate) use self::real::{
     this_thread, thread, unlock_fair,
 };
 
-/// Starts a thread. Takes a box, because a program would compile a copy for each closure.
+/// Starts a thread. Takes a box, because a program would else compile a copy for each closure.
 pub(crate) fn spawn(name: String, run: Box<dyn FnOnce() + Send>) -> io::Result<ThreadId> {
     thread::Builder::new().name(name).spawn(run).map(|handle| handle.thread().id())
 }

@@ -58,7 +58,7 @@ pub(super) fn present(nanos: impl Fn() -> Nanos) -> (Instant, Nanos) {
 ///
 /// A timer reads the clock for each timeout, and to subtract two [`Instant`]s takes as long as to
 /// lock a shard. `MonotonicCoarse` is the time at the latest interrupt of the kernel's timer, at
-/// most 10 ms ago. To read it takes a third of the time, without the processor's counter.
+/// most 10 ms ago. To read it takes a third of the time, as it reads no counter of the processor.
 #[cfg(target_os = "linux")]
 #[inline]
 #[expect(clippy::cast_sign_loss, reason = "this clock counts from the start of the system")]

@@ -11,7 +11,7 @@
 //!   deadline.
 //! - A queue holds the first non-empty bucket of each level. The reaper sleeps until the earliest
 //!   of these buckets is due. It never visits empty buckets.
-//! - Timeouts in a bucket of at most 16 expire directly from this bucket, even after a year. A
+//! - The timeouts of a bucket with at most 16 expire directly from the bucket, even after a year. A
 //!   bucket with more timeouts is *crowded*: it is due at the start of its range, and its timeouts
 //!   *cascade* to finer levels. The wheel lists the timeouts of a crowded bucket of level 1 by tick
 //!   instead.

@@ -183,7 +183,6 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         new.key = Some(named);
         shard.state_mut().add_to_lists(key, &mut new.conditions);
         unlock(shard);
-        timer.help_if_late(read);
         // The protocol of the filter needs this fence; see `keys`.
         fence(Ordering::SeqCst);
         let end = self.can_complete(new).then_some(Completion::Satisfied);
@@ -194,6 +193,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         if limits.displace {
             self.displace(named);
         }
+        // Last, because help may let other threads run: events would wait for an operation that is
+        // out.
+        timer.help_if_late(read);
         Ok(Watched::Waiting(named))
     }
 

@@ -40,8 +40,8 @@ fn steps_per_hold(lateness: Duration) -> u64 {
 /// Steps of a hold in which another thread helps a late reaper.
 const HELP_STEPS: u64 = 32;
 
-/// Ticks after which a late reaper counts as blocked by user code, not as waiting for a processor.
-const MOST_LATE: u64 = 64;
+/// Lateness from which on a reaper counts as blocked by user code, not as waiting for a processor.
+const BLOCKED: Duration = Duration::from_millis(16);
 
 /// The time by which the reaper asks to wake before the end of a sleep, because the system wakes
 /// threads late.
@@ -202,8 +202,11 @@ impl<S: ShardState> SharedTimer<S> {
                 self.wake_receivers(&mut batch);
                 batch.lateness.inspect(|lateness| self.handler.events.expired(*lateness));
             }
-        } else if !is_due || read.now.saturating_since(self.shards.next_expiration()) > MOST_LATE {
-            self.shards.wakeup.set_late_after(read.now);
+        } else {
+            let due_since = self.shards.clock.ticks.until_start(self.shards.next_expiration());
+            if !is_due || Duration::from(read.elapsed.saturating_sub(due_since)) > BLOCKED {
+                self.shards.wakeup.set_late_after(read.now);
+            }
         }
         // The holder of a due shard, the executor or the reaper may wait for this processor.
         if is_due {
@@ -588,11 +591,11 @@ mod tests {
             shared.help_if_late(timer.shared().shards.clock.read());
             [now, now + 1].map(|tick| wakeup.is_late(Tick::new(tick)))
         };
-        shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
-        assert_eq!(are_late_after_help(65), [true; 2], "a callback makes way for its own thread");
         let other = std::thread::spawn(crate::sync::this_thread).join();
         shared.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
-        assert_eq!([65, 66].map(are_late_after_help), [[true; 2], [false, true]]);
+        assert_eq!([17, 18].map(are_late_after_help), [[true; 2], [false, true]]);
+        shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
+        assert_eq!(are_late_after_help(18), [true; 2], "a callback makes way for its own thread");
         assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");
     }
 

@@ -64,8 +64,8 @@
 //! `late_after` is the tick after the one in which the next turn has to begin. The reaper stores it
 //! when it announces a sleep. An inserter that publishes an earlier expiration lowers it. After the
 //! tick `late_after`, each inserter helps, until the reaper sleeps again. If an inserter finds no
-//! due shard, or the timer has no executor threads and its reaper is very late, it stores its own
-//! tick. In these two cases, threads look for due shards at most about once a tick.
+//! due shard, or the timer has no executor threads and user code seems to block the reaper, it
+//! stores its own tick. In these two cases, threads look for due shards at most about once a tick.
 //!
 //! No promise rests on `late_after`. Threads store it without order, so that it may be wrong for a
 //! while. If the stored tick is too late, no thread helps. If the tick is too early, a thread looks

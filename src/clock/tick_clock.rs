@@ -378,9 +378,10 @@ mod tests {
         }
     }
 
-    struct Nobody;
+    /// A listener that does nothing.
+    struct Ignoring;
 
-    impl JumpListener for Nobody {
+    impl JumpListener for Ignoring {
         fn clock_has_jumped(&self) {}
     }
 
@@ -390,7 +391,7 @@ mod tests {
         let clock = TickClock::new(Some(clock), Duration::from_millis(1));
         let [near, far] = [400, 3_600_000].map(Tick::new);
         assert_eq!(clock.pause_until(far), Duration::from_secs(3600));
-        clock.watch_jumps(Weak::<Nobody>::new());
+        clock.watch_jumps(Weak::<Ignoring>::new());
         assert_eq!(clock.pause_until(far), Duration::from_secs(1));
         assert_eq!(clock.pause_until(near), Duration::from_millis(400));
         assert_eq!(clock.pause_until(Tick::MAX), Duration::MAX, "without timeouts, it sleeps");
@@ -417,7 +418,7 @@ mod tests {
         let source = Arc::new(Watching(Mutex::default()));
         let clock =
             Arc::new(TickClock::new(Some(Arc::clone(&source) as _), Duration::from_millis(1)));
-        let watch = || clock.watch_jumps(Weak::<Nobody>::new());
+        let watch = || clock.watch_jumps(Weak::<Ignoring>::new());
         assert!(catch(watch).is_err());
         *source.0.lock() = Some(Arc::clone(&clock));
         assert!(watch(), "the reaper may have missed a jump");

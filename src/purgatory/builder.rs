@@ -74,8 +74,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// With a [`Reaper`](crate::Reaper), one thread serves many purgatories.
     ///
     /// A purgatory has as many shards as its timer. The default is eight shards for each thread
-    /// that the machine runs at once, at most 64; [`TimerBuilder::shards`] sets another number. If
-    /// the timer is full, so is the purgatory.
+    /// that the machine runs at once, at most 64, and one with a manual clock;
+    /// [`TimerBuilder::shards`] sets another number. If the timer is full, so is the purgatory.
     ///
     /// Before its first operation, a purgatory of 64 shards takes 390 KB, one of 16 shards 105 KB,
     /// and one of a single shard 77 KB. Each shard takes 4 KB more once an operation has ended in

@@ -99,7 +99,8 @@ impl TimerBuilder {
     ///
     /// Default: four for each thread that the machine runs at once, at most 64. So threads that use
     /// the timer at the same time seldom share a lock. A [`DelayQueue`](crate::DelayQueue) has one
-    /// by default, and a purgatory more: see
+    /// by default, and so has a timer on a [`ManualClock`](crate::ManualClock), so that tests do
+    /// not depend on the machine. A purgatory has more: see
     /// [`PurgatoryBuilder::timer`](crate::PurgatoryBuilder::timer).
     ///
     /// A shard takes 1.3 KB before its first timeout, and in a [`Timer`] with the feature `future`
@@ -248,10 +249,12 @@ impl TimerBuilder {
     }
 
     /// Unless the number of shards is set, sets it to `shards` for each thread that the machine
-    /// runs at once, but at most to [`MAX_DEFAULT_SHARDS`].
+    /// runs at once, but at most to [`MAX_DEFAULT_SHARDS`]; to 1 with a manual clock.
     pub(crate) fn shards_per_thread(mut self, shards: usize) -> Self {
+        let is_manual = self.clock.as_ref().is_some_and(|clock| clock.as_manual().is_some());
         let threads = || thread::available_parallelism().map_or(1, usize::from);
-        self.shards.get_or_insert_with(|| threads().saturating_mul(shards).min(MAX_DEFAULT_SHARDS));
+        let per_machine = || threads().saturating_mul(shards).min(MAX_DEFAULT_SHARDS);
+        self.shards.get_or_insert_with(|| if is_manual { 1 } else { per_machine() });
         self
     }
 

@@ -397,7 +397,7 @@ mod tests {
     use super::*;
     use crate::{
         clock::ManualClock,
-        timer::ScheduleErrorKind,
+        timer::{ScheduleErrorKind, Timer},
         wheel::{TimingWheel, WheelBuilder},
     };
 
@@ -408,6 +408,13 @@ mod tests {
         let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let parker = Parker::new();
         Shards::new(wheels.into_iter(), clock, parker, max_pending)
+    }
+
+    #[test]
+    fn a_timer_on_a_manual_clock_has_one_shard_on_all_machines() {
+        let builder = Timer::builder().clock(ManualClock::new());
+        let timer = builder.build_with(drop::<u32>).expect("the settings are valid");
+        assert_eq!(timer.shared().shards.count(), 1);
     }
 
     /// A wheel refuses a timeout if all 2^32 - 2^20 indices are in use. No test has that memory.

@@ -31,10 +31,15 @@ const LEAST_STEPS: u64 = 64;
 /// the wait of other threads.
 const MOST_DOUBLINGS: u128 = 6;
 
+/// Steps of all holds of one turn, unless each has [`LEAST_STEPS`] only. This limit bounds the wait
+/// of the other timers of the reaper, and that for the first callback on its thread.
+const MOST_STEPS: u64 = 1 << 16;
+
 /// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
 /// each millisecond.
-fn steps_per_hold(lateness: Duration) -> u64 {
-    LEAST_STEPS << lateness.as_millis().min(MOST_DOUBLINGS)
+fn steps_per_hold(lateness: Duration, shards: usize) -> u64 {
+    let steps = LEAST_STEPS << lateness.as_millis().min(MOST_DOUBLINGS);
+    steps.min(MOST_STEPS / shards as u64).max(LEAST_STEPS)
 }
 
 /// Steps of a hold in which another thread helps a late reaper.
@@ -118,7 +123,7 @@ impl<S: ShardState> SharedTimer<S> {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);
         let before = batch.lateness.take();
-        let steps = steps_per_hold(before.unwrap_or_default());
+        let steps = steps_per_hold(before.unwrap_or_default(), self.shards.count());
         let (mut is_drained, mut locked) = (true, None);
         for index in self.shards.due(read.now) {
             match self.shards.try_lock(index) {
@@ -699,10 +704,11 @@ mod tests {
     #[test]
     fn a_hold_grows_with_the_lateness_and_ends() {
         let steps = [0, 1, 2, 5, 6, 25, 26, 27, 1000].map(|late| {
-            assert!(steps_per_hold(Duration::from_micros(late * 1000 + 999)) >= 64);
-            steps_per_hold(Duration::from_millis(late))
+            assert!(steps_per_hold(Duration::from_micros(late * 1000 + 999), 1) >= 64);
+            steps_per_hold(Duration::from_millis(late), 8)
         });
         assert_eq!(steps, [64, 128, 256, 2048, 4096, 4096, 4096, 4096, 4096]);
-        assert_eq!(steps_per_hold(Duration::MAX), 4096);
+        let most = [1, 16, 17, 64, 1 << 16].map(|shards| steps_per_hold(Duration::MAX, shards));
+        assert_eq!(most, [4096, 4096, 3855, 1024, 64]);
     }
 }

@@ -10,8 +10,6 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
-#[cfg(target_os = "linux")]
-use rustix::time::ClockId;
 
 use super::{Clock, JumpListener, ManualClock, SystemClock};
 use crate::{
@@ -57,25 +55,18 @@ pub(super) fn present(nanos: impl Fn() -> Nanos) -> (Instant, Nanos) {
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
 ///
 /// A timer reads the clock for each timeout, and to subtract two [`Instant`]s takes as long as to
-/// lock a shard. `MonotonicCoarse` is the time at the latest interrupt of the kernel's timer, at
-/// most 10 ms ago. To read it takes a third of the time, as it reads no counter of the processor.
+/// lock a shard.
 #[cfg(target_os = "linux")]
 #[inline]
 #[expect(clippy::cast_sign_loss, reason = "this clock counts from the start of the system")]
-fn system_nanos(clock: ClockId) -> Nanos {
-    let time = rustix::time::clock_gettime(clock);
+fn system_nanos() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Nanos::new(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-#[cfg(not(target_os = "linux"))]
-enum ClockId {
-    Monotonic,
-    MonotonicCoarse,
 }
 
 /// On other systems, the only clock to read is that of [`Instant`].
 #[cfg(not(target_os = "linux"))]
-fn system_nanos(_: ClockId) -> Nanos {
+fn system_nanos() -> Nanos {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().into()
 }
@@ -100,7 +91,7 @@ impl TickClock {
         let manual_start = source.as_manual().map_or(Duration::ZERO, ManualClock::elapsed);
         let (origin, started) = match source.as_manual() {
             None if is_system => {
-                let (origin, started) = present(|| system_nanos(ClockId::Monotonic));
+                let (origin, started) = present(system_nanos);
                 (Some(origin), started)
             }
             None => (Some(source.now()), Nanos::ZERO),
@@ -160,17 +151,6 @@ impl TickClock {
         self.read().elapsed
     }
 
-    /// Returns the time since the start of tick 0: exactly with the user's clock, and up to 10 ms
-    /// old with the system's. It is not before the latest tick that a thread has seen.
-    #[inline]
-    pub(crate) fn elapsed_coarsely(&self) -> Nanos {
-        if !self.is_system {
-            return self.elapsed();
-        }
-        let elapsed = system_nanos(ClockId::MonotonicCoarse).saturating_sub(self.started);
-        elapsed.max(self.ticks.until_start(self.latest()))
-    }
-
     /// Returns the latest tick that a thread has seen, without reading the clock.
     #[inline]
     pub(crate) fn latest(&self) -> Tick {
@@ -188,7 +168,7 @@ impl TickClock {
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         let elapsed = if self.is_system {
-            system_nanos(ClockId::Monotonic).saturating_sub(self.started)
+            system_nanos().saturating_sub(self.started)
         } else {
             self.elapsed_by_source()
         };
@@ -343,9 +323,6 @@ mod tests {
             let before = clock.origin().elapsed();
             let elapsed = Duration::from(clock.elapsed());
             assert!(elapsed <= clock.origin().elapsed(), "{elapsed:?} are not over");
-            let coarse = Duration::from(clock.elapsed_coarsely());
-            assert!(coarse <= clock.origin().elapsed(), "{coarse:?} are not over");
-            assert!(coarse + Duration::from_secs(1) > before, "{before:?} have passed");
             // It is behind by the shortest of 16 pauses.
             assert!(elapsed + Duration::from_secs(1) > before, "{before:?} have passed");
         }

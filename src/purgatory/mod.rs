@@ -302,7 +302,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     #[inline]
     fn now(&self) -> Nanos {
         let clock = &self.timer.shards.clock;
-        let read = self.calls.catch(|| Some(clock.elapsed_coarsely()));
+        let read = self.calls.catch(|| Some(clock.elapsed()));
         read.unwrap_or_else(|| clock.ticks.until_start(clock.latest()))
     }
 

@@ -71,8 +71,7 @@ pub struct PurgatoryStats {
     /// Waiting times of the operations that have ended.
     ///
     /// A wait ends when a thread reads the clock, just before it takes the lock under which the
-    /// operation ends. The system's clock is read coarsely on Linux: a wait may count as up to 10
-    /// ms shorter than it was. With another clock, waits are exact.
+    /// operation ends.
     pub waits: Histogram,
     /// Counts of the purgatory's timer: lateness, wake-ups.
     pub timer: TimerStats,

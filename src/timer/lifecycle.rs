@@ -13,8 +13,7 @@
 //! | [`Phase`] | Begins | Then |
 //! |-|-|-|
 //! | `Running` | with the timer | |
-//! | `Closing` | before a finish closes the shards | polls of sleeps take the lock |
-//! | `Finishing` | once every shard is closed | the reaper ends once no timeout is pending |
+//! | `Finishing` | before a finish closes the shards | polls of sleeps take the lock |
 //! | `ShutDown` | before a shutdown closes the shards and empties them | the threads end |
 //!
 //! A timer may skip phases, and never returns to one. So a finish cannot undo a shutdown. A
@@ -24,8 +23,8 @@
 //!
 //! A finish
 //!
-//! 1. closes every shard,
-//! 2. enters `Finishing`,
+//! 1. enters `Finishing`,
+//! 2. closes every shard,
 //! 3. wakes the reaper,
 //! 4. waits until all callback threads have ended or wait in a finish, or until its deadline,
 //! 5. shuts the timer down.
@@ -33,7 +32,7 @@
 //! The other threads follow these rules:
 //!
 //! - Before it sleeps, the reaper loads the phase. If the phase is `Finishing` and every shard is
-//!   empty, the reaper closes the backlog, and stops serving the timer.
+//!   closed and empty, the reaper closes the backlog, and stops serving the timer.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
 //!   backlog. Then the sleeps of a [`Timer`](crate::Timer) shut down, and its callbacks begin to
@@ -43,12 +42,11 @@
 //!
 //! # Why no finish waits for too long
 //!
-//! After step 1 the number of pending timeouts never grows. One of three threads removes the last
-//! timeout of a shard:
+//! A closed shard never gets another timeout. One of three threads removes the last one of a shard:
 //!
 //! - the reaper, which checks for the end before it sleeps,
-//! - a thread that cancels or helps before step 1: step 3 then makes the reaper check,
-//! - a thread that cancels after step 1, and then wakes the reaper.
+//! - a thread that cancels or helps before step 2: step 3 then makes the reaper check,
+//! - a thread that cancels after step 2, and then wakes the reaper.
 //!
 //! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
 //! begins to wait under one lock, so it misses no change.
@@ -68,7 +66,6 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
     Running,
-    Closing,
     Finishing,
     ShutDown,
 }

@@ -233,16 +233,16 @@ impl<S: ShardState> Shards<S> {
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
         // Before the shards refuse, so that a thread that was refused sees the phase.
-        self.lifecycle.enter(Phase::Closing);
-        self.lock_each().for_each(|mut shard| shard.close());
         self.lifecycle.enter(Phase::Finishing);
+        self.lock_each().for_each(|mut shard| shard.close());
         self.wakeup.wake();
     }
 
-    /// Returns whether a finish has begun and no timeout is pending.
+    /// Returns whether a finish has closed all shards and no timeout is pending.
     pub(super) fn has_finished(&self) -> bool {
-        self.lifecycle.is(Phase::Finishing)
-            && self.lock_each().all(|shard| shard.state().wheel().is_empty())
+        let is_over =
+            |shard: ShardGuard<'_, S>| shard.is_closed() && shard.state().wheel().is_empty();
+        self.lifecycle.is(Phase::Finishing) && self.lock_each().all(is_over)
     }
 
     /// Returns whether a shutdown has begun.

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::slab::{END, Slab};
 
-/// Maximum number of operations that a thread takes out at once, or ends in one hold, except as a
-/// late reaper. It is 1 in models, so that a walk takes several holds.
+/// How many operations a thread takes out at once, or ends in one hold, at most. A late reaper may
+/// end more. It is 1 in models, so that a walk takes several holds.
 pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
 
 /// The lists of a shard, with the counts and limits that change with them.

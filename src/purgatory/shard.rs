@@ -65,8 +65,9 @@ pub(super) enum Claim<O> {
 
 /// A walk along the watchers of a key in a shard.
 ///
-/// It visits the operations that waited when its *pass* began, and ends even if other threads keep
-/// adding watchers.
+/// It visits the operations that waited when its *pass* began. A walk along watchers of events ends
+/// even if other threads keep adding some. A walk along thresholds also passes those up to its
+/// value that other threads add meanwhile, 32 in a hold.
 pub(super) struct Walk<F> {
     hash: u64,
     /// Tells the key from others of the same hash.

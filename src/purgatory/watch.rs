@@ -281,10 +281,10 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         panic.resume()
     }
 
-    /// Counts a new operation in the limits that displace. For each exceeded limit, displaces the
-    /// other operation with the least rank of all shards. Displaces the newcomer instead only if it
-    /// was registered before that operation, and if the clock has not stepped back since the
-    /// registration of the latter. Searches again if the selected operation has already ended.
+    /// Counts a new operation in the limits that displace, and displaces the operation with the
+    /// least rank for each exceeded limit. That is the newcomer only if it was registered before
+    /// all others, and if the clock has not stepped back since the registration of the next one.
+    /// Searches again if the selected operation has already ended.
     ///
     /// If the clock panics, cancels the newcomer, but still displaces: the newcomer may have been
     /// displaced before, so that its cancellation makes no room. Then continues the panic.
@@ -305,7 +305,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 self.shared.now()
             });
             // One displacement at a time: two threads that see one excess would displace twice.
-            let turn = displacing.lock();
+            let only_one = displacing.lock();
             while limits.is_exceeded(limit) {
                 let others =
                     (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
@@ -321,7 +321,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 if let Claim::Late = claim {
                     continue;
                 }
-                drop((turn, dropped));
+                drop((only_one, dropped));
                 if let Claim::Taken(operation) = claim {
                     calls.complete(operation, Completion::Displaced);
                 }

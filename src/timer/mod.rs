@@ -182,7 +182,8 @@ impl Timer {
     ///
     /// Takes *O*(1) time, amortized, and one lock. A callback of more than 24 bytes takes an
     /// allocation; one without a pointer does so from 17 bytes on. Wakes the reaper if the reaper
-    /// would otherwise wake up too late.
+    /// would otherwise wake up too late. If the reaper is late, the call may also do a bounded part
+    /// of its work: see clause 9 of the [contract](crate::contract#timers).
     pub fn schedule(
         &self,
         delay: Duration,

@@ -189,7 +189,7 @@ impl<S: ShardState> SharedTimer<S> {
     /// take them. Otherwise lets the reaper run. No callback runs here.
     #[cold]
     pub(super) fn help(&self, read: Reading) {
-        // The inserter may be a callback on the reaper's thread, which does not yield to itself. If
+        // A callback on the reaper's thread may be the inserter, and cannot let the reaper run. If
         // the clock panics, this thread does not help, and the inserter still gets its key.
         let follow = || self.handler.catch(|| self.shards.follow_wall_clock(read.now));
         if self.is_threadless() || self.callback_threads.is_reaper() || !follow() {

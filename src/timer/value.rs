@@ -124,7 +124,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if the reaper would otherwise
-    /// wake up too late.
+    /// wake up too late. If the reaper is late, the call may also do a bounded part of its work:
+    /// see clause 9 of the [contract](crate::contract#timers).
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         self.shared().insert(value, |clock, read| clock.deadline(read, delay))
@@ -179,7 +180,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, and one lock. Wakes no thread.
+    /// Takes *O*(1) time, amortized, and one lock. Wakes no thread, except during a `finish`.
     #[inline]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
         self.shared().shards.cancel(key)

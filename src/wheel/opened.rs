@@ -75,7 +75,7 @@ impl Opened {
     }
 
     /// Adds a hint. Returns `false` if the tick is beyond the range.
-    #[expect(clippy::cast_possible_truncation, reason = "a bucket has fewer records than slots")]
+    #[expect(clippy::cast_possible_truncation, reason = "4 billion records take 100 GB")]
     pub(super) fn push(&mut self, deadline: Tick, position: u32) -> bool {
         let offset = deadline.saturating_since(self.start);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);

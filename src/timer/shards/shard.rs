@@ -183,7 +183,7 @@ pub(crate) struct ShardGuard<'a, S: ShardState> {
     content: Option<MutexGuard<'a, Content<S>>>,
     /// The least expiration that this hold has published, if it has lowered the published one.
     earlier: Option<Tick>,
-    /// The tick at which the latest insert or reset read the clock.
+    /// The present of the latest insert or reset, as that call has read it.
     now: Tick,
 }
 

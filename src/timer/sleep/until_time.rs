@@ -24,7 +24,7 @@ use crate::timer::{
 /// [`Timer::sleep_until_time`](crate::Timer::sleep_until_time).
 ///
 /// It is [`Unpin`]. Unlike a poll of a [`Sleep`](crate::future::Sleep), each pending poll clones
-/// the waker and takes a lock. If the wall clock is set to the time, and is set back a tick later,
+/// the waker and takes locks. If the wall clock is set to the time, and is set back a tick later,
 /// before the task polls, the sleep is over. A poll after its end is ready again, unless the wall
 /// clock was set back before the time.
 ///

@@ -14,7 +14,7 @@ use super::{
     lists::BATCH,
     operation::{Completion, DelayedOperation},
     pending::Out,
-    shard::{NextWatcher, OutBatch, Walk, unlock},
+    shard::{NextWatcher, OutBatch, Walk},
 };
 use crate::{
     sync::{Ordering, fence},
@@ -62,7 +62,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             while walk.next.is_some() {
                 let mut guard = timer.shards.lock(shard);
                 guard.state_mut().take_out(&mut walk, &mut batch);
-                unlock(guard);
+                guard.unlock();
                 if !batch.is_empty() {
                     completed += self.check_or_defer(shard, &mut batch);
                     batch.clear();
@@ -116,7 +116,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
             ended += usize::from(guard.state_mut().bring_back(out, now));
         }
-        unlock(guard);
+        guard.unlock();
         for Out { operation, end, is_announced: needs_check, .. } in batch {
             is_announced |= *needs_check;
             if let (Some(operation), Some(end)) = (operation.take(), *end) {

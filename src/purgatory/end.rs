@@ -16,7 +16,7 @@ use super::{
     lists::BATCH,
     operation::{Completion, DelayedOperation, OperationKey},
     pending::Out,
-    shard::{Claim, NextWatcher, Walk, unlock},
+    shard::{Claim, NextWatcher, Walk},
 };
 use crate::{
     panics,
@@ -65,7 +65,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                     let mut guard = self.shared.timer.shards.lock(shard);
                     let (state, check) = (guard.state_mut(), |key| unchecked.push((shard, key)));
                     completed += state.reach(&mut walk, value, now, &mut satisfied, check);
-                    unlock(guard);
+                    guard.unlock();
                 }
             }
         });
@@ -163,7 +163,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 .iter()
                 .map(|key| shard.state_mut().end(key.key, Completion::Satisfied, now))
                 .collect();
-            unlock(shard);
+            shard.unlock();
             for claim in claims {
                 decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
             }
@@ -309,7 +309,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let now = self.shared.now();
         let Some(mut shard) = self.shared.lock_of(key) else { return false };
         let claim = shard.state_mut().end(key.key, completion, now);
-        unlock(shard);
+        shard.unlock();
         self.complete_claimed(claim, completion)
     }
 

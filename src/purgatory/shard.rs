@@ -43,7 +43,7 @@ use super::{
 use crate::{
     clock::Reading,
     ticks::Nanos,
-    timer::{ShardGuard, ShardState},
+    timer::ShardState,
     wheel::{Expired, Key, TimingWheel},
 };
 
@@ -108,23 +108,6 @@ pub(super) struct PurgatoryShard<K, O> {
     last_number: u64,
     /// The greatest number of operations since the shard freed all its memory.
     most: usize,
-}
-
-/// Unlocks a shard, and then drops the values that must not be dropped under the lock.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
-pub(super) fn unlock<K: Send + 'static, O: DelayedOperation<K>>(
-    guard: ShardGuard<'_, PurgatoryShard<K, O>>,
-) {
-    // Most holds leave nothing to drop. The drop of a `None` would still be a call.
-    if let Some(dropped) = guard.unlock() {
-        drop_now(dropped);
-    }
-}
-
-#[cold]
-fn drop_now<K>(dropped: Box<Dropped<K>>) {
-    drop(dropped);
 }
 
 impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {

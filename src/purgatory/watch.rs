@@ -15,7 +15,7 @@ use super::{
     conditions::{Conditions, Effect, Watches},
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     pending::{Out, Pending},
-    shard::{Claim, unlock},
+    shard::Claim,
 };
 use crate::{
     panics::{self, Panic},
@@ -182,7 +182,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let named = OperationKey { key, shard: index as u32, purgatory: self.shared.number };
         new.key = Some(named);
         shard.state_mut().add_to_lists(key, &mut new.conditions);
-        unlock(shard);
+        shard.unlock();
         // The protocol of the filter needs this fence; see `keys`.
         fence(Ordering::SeqCst);
         let end = self.can_complete(new).then_some(Completion::Satisfied);
@@ -271,7 +271,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             (Some(operation), None) => {
                 let mut shard = timer.shards.lock(timer.shards.current());
                 shard.state_mut().lists.stats.count(Completion::Cancelled, Nanos::ZERO);
-                unlock(shard);
+                shard.unlock();
                 calls.complete(operation, Completion::Cancelled);
             }
             // `displace` has ended it.
@@ -317,7 +317,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let mut shard = timer.shards.lock(shard);
                 let claim = shard.state_mut().end(key, Completion::Displaced, present);
                 // The drop of keys is user code, so it follows the release of both locks.
-                let dropped = shard.unlock();
+                let dropped = shard.state_mut().lists.dropped.take();
+                shard.unlock();
                 if let Claim::Late = claim {
                     continue;
                 }

@@ -171,7 +171,7 @@ impl<S: ShardState> SharedTimer<S> {
         *lateness = self.record_lateness(read.elapsed, &expired[before..]).max(*lateness);
         let backlog = self.delivery().backlog().filter(|_| !expired.is_empty());
         *handed += backlog.map_or(0, |backlog| backlog.put(expired));
-        drop(shard.unlock_fairly());
+        shard.unlock_fairly();
         if batch.handed as u64 >= LEAST_STEPS {
             self.wake_receivers(batch);
         }

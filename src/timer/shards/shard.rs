@@ -72,7 +72,7 @@ pub(crate) trait ShardState: Send + 'static {
     /// The value that the reaper hands off for an expired timeout.
     type Due: Send + 'static;
     /// The values that a guard drops after the release of the lock.
-    type Dropped: Default;
+    type Dropped;
 
     fn wheel(&self) -> &TimingWheel<Self::Value>;
 
@@ -432,18 +432,20 @@ impl<S: ShardState> ShardGuard<'_, S> {
         debug_assert!(self.shard.published() <= expiration, "the reaper would sleep too long");
     }
 
-    /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.
+    /// Does what the drop does, but faster.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
-    pub(crate) fn unlock(mut self) -> S::Dropped {
-        let Some(content) = self.content.take() else { return S::Dropped::default() };
-        end_hold(content, self.permits, self.wakeup, self.now, self.earlier, drop)
+    pub(crate) fn unlock(mut self) {
+        if let Some(content) = self.content.take() {
+            end_hold(content, self.permits, self.wakeup, self.now, self.earlier, drop);
+        }
     }
 
     /// Unlocks like `unlock`, and hands the lock to the thread that has waited longest.
-    pub(in crate::timer) fn unlock_fairly(mut self) -> S::Dropped {
-        let Some(content) = self.content.take() else { return S::Dropped::default() };
-        end_hold(content, self.permits, self.wakeup, self.now, self.earlier, unlock_fair)
+    pub(in crate::timer) fn unlock_fairly(mut self) {
+        if let Some(content) = self.content.take() {
+            end_hold(content, self.permits, self.wakeup, self.now, self.earlier, unlock_fair);
+        }
     }
 }
 
@@ -465,7 +467,7 @@ fn end_hold_in_drop<S: ShardState>(
     now: Tick,
     earlier: Option<Tick>,
 ) {
-    drop(end_hold(content, permits, wakeup, now, earlier, drop));
+    end_hold(content, permits, wakeup, now, earlier, drop);
 }
 
 /// Ends the hold of a guard with these parts.
@@ -478,7 +480,7 @@ fn end_hold<'a, S: ShardState>(
     now: Tick,
     earlier: Option<Tick>,
     unlock: impl FnOnce(MutexGuard<'a, Content<S>>),
-) -> S::Dropped {
+) {
     let is_emptied = content.must_settle && settle(&mut content, permits);
     let dropped = content.state.take_dropped();
     unlock(content);
@@ -489,7 +491,7 @@ fn end_hold<'a, S: ShardState>(
     if wakeup.is_waiting.load(Ordering::Relaxed) {
         let_run();
     }
-    dropped
+    drop(dropped);
 }
 
 /// Lets other threads run: the reaper waits for a lock, and the thread that holds it may have lost

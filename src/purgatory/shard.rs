@@ -637,7 +637,7 @@ mod tests {
             Self(clock, purgatory.expect("the settings are valid"))
         }
 
-        fn shard(&self) -> ShardGuard<'_, PurgatoryShard<u64, Never>> {
+        fn shard(&self) -> crate::timer::ShardGuard<'_, PurgatoryShard<u64, Never>> {
             self.1.shared.timer.shards.lock(0)
         }
 

@@ -153,7 +153,7 @@ pub(super) struct BacklogState<T> {
     /// chunk stays when it is empty.
     chunks: VecDeque<VecDeque<Expired<T>>>,
     /// Number of timeouts that were taken.
-    taken: u64,
+    pub(super) taken: u64,
     /// Threads that wait for a timeout. Some of them may have been woken already.
     sleepers: usize,
     /// Whether the backlog is closed: no timeout follows.
@@ -278,16 +278,7 @@ impl<T> Backlog<T> {
         let rest = mem::take(&mut state.chunks);
         state.taken += rest.iter().map(VecDeque::len).sum::<usize>() as u64;
         drop(state);
-        let mut values = Vec::new();
-        for chunk in rest {
-            values.extend(chunk.into_iter().map(|expired| expired.value));
-        }
-        values
-    }
-
-    /// Returns the number of timeouts that were taken.
-    pub(crate) fn taken(&self) -> u64 {
-        self.state.lock().taken
+        rest.into_iter().flatten().map(|expired| expired.value).collect()
     }
 }
 

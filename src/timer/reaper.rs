@@ -268,13 +268,10 @@ pub(super) fn wake_up(clients: &mut Clients, has_slept: bool) {
 /// Announces a sleep to each timer. Returns the time to sleep; `None` if a timer has work.
 pub(super) fn fall_asleep(clients: &mut Clients) -> Option<Duration> {
     let mut within = Duration::MAX;
-    // A timer that is alone sleeps until its own expiration.
-    if clients.len() > 1 {
-        each(clients, &mut |client| {
-            within = within.min(client.until_next());
-            true
-        });
-    }
+    each(clients, &mut |client| {
+        within = within.min(client.until_next());
+        true
+    });
     let mut pause = (!within.is_zero()).then_some(Duration::MAX);
     each(clients, &mut |client| {
         pause = pause.and_then(|pause| Some(pause.min(client.fall_asleep(within)?)));

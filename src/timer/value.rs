@@ -394,11 +394,10 @@ impl<S: ShardState> SharedTimer<S> {
         delivery: Delivery<S::Due>,
         starter: Starter,
     ) -> Arc<Self> {
+        let parts = |index| ShardParts { shards: Arc::clone(&shards), index };
+        let reference = |index| Arc::new(CachePadded::new(parts(index)));
         let shared = Arc::new(Self {
-            references: (0..shards.count())
-                .map(|index| ShardParts { shards: Arc::clone(&shards), index })
-                .map(|parts| Arc::new(CachePadded::new(parts)))
-                .collect(),
+            references: (0..shards.count()).map(reference).collect(),
             shards,
             handler: Arc::new(handler),
             delivery,
@@ -538,7 +537,7 @@ impl<S: ShardState> SharedTimer<S> {
     pub(crate) fn len(&self) -> u64 {
         // `taken` is read first, so a timeout that is taken meanwhile still counts, and none counts
         // twice.
-        let taken = self.delivery.backlog().map_or(0, Backlog::taken);
+        let taken = self.delivery.backlog().map_or(0, |backlog| backlog.state.lock().taken);
         let counts = self.shards.counts();
         counts.pending + counts.expired - taken
     }

@@ -6,7 +6,6 @@ pub(super) mod wakeup;
 mod wall;
 
 use std::{
-    cell::Cell,
     num::NonZeroU64,
     panic::RefUnwindSafe,
     sync::{
@@ -72,8 +71,8 @@ impl<S: ShardState> Shards<S> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(crate) fn current(&self) -> usize {
-        let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
-        let thread = if thread == UNNUMBERED { number_thread() } else { thread };
+        // On some systems, a thread that exits has no number any more.
+        let thread = THREAD.try_with(|number| *number).unwrap_or_default();
         // A division takes longer than the rest of this function.
         if thread < self.count() { thread } else { thread % self.count() }
     }
@@ -240,9 +239,8 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns whether a finish has closed all shards and no timeout is pending.
     pub(super) fn has_finished(&self) -> bool {
-        let is_over =
-            |shard: ShardGuard<'_, S>| shard.is_closed() && shard.state().wheel().is_empty();
-        self.lifecycle.is(Phase::Finishing) && self.lock_each().all(is_over)
+        self.lifecycle.is(Phase::Finishing)
+            && self.lock_each().all(|shard| shard.is_closed() && shard.state().wheel().is_empty())
     }
 
     /// Returns whether a shutdown has begun.
@@ -371,25 +369,15 @@ pub struct TimeoutKey {
 // In models, all threads begin with the first shard, and each execution begins anew.
 #[cfg(loom)]
 loom::thread_local! {
-    static THREAD: Cell<usize> = Cell::new(0);
+    static THREAD: usize = 0;
 }
 #[cfg(not(loom))]
 std::thread_local! {
     /// The number of this thread, in the order in which threads first used a timer.
-    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
-}
-
-/// The number of a thread that has used no timer. On systems where local data of a thread needs a
-/// destructor, also the number of a thread that exits.
-const UNNUMBERED: usize = usize::MAX;
-
-/// Gives this thread the next number, and returns it.
-#[cold]
-fn number_thread() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    let thread = THREADS.fetch_add(1, Ordering::Relaxed);
-    _ = THREAD.try_with(|number| number.set(thread));
-    thread
+    static THREAD: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed)
+    };
 }
 
 #[cfg(all(test, not(loom)))]

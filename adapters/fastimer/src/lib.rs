@@ -8,7 +8,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -21,7 +21,8 @@ use fastimer_core::MakeDelay;
 /// Makes delays of a [`Timer`].
 ///
 /// If the timer is full or shut down, its delays end at once, because `fastimer` has no error for
-/// them. A loop that only waits for delays then spins: stop it before you shut the timer down.
+/// them. Before such an end, other tasks of the runtime run. A loop that only waits for delays then
+/// spins without blocking them: stop it before you shut the timer down.
 ///
 /// # Examples
 ///
@@ -59,11 +60,11 @@ impl MakeDelay for MakeWheelDelay {
     type Delay = WheelDelay;
 
     fn delay_until(&self, at: Instant) -> WheelDelay {
-        WheelDelay(self.timer.sleep_until(at))
+        WheelDelay::new(self.timer.sleep_until(at))
     }
 
     fn delay(&self, duration: Duration) -> WheelDelay {
-        WheelDelay(self.timer.sleep(duration))
+        WheelDelay::new(self.timer.sleep(duration))
     }
 }
 
@@ -74,13 +75,28 @@ impl MakeDelay for MakeWheelDelay {
 /// See [`Sleep`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub struct WheelDelay(Sleep);
+pub struct WheelDelay {
+    sleep: Sleep,
+    /// Whether other tasks have run since the timer refused the sleep.
+    has_yielded: bool,
+}
+
+impl WheelDelay {
+    const fn new(sleep: Sleep) -> Self {
+        Self { sleep, has_yielded: false }
+    }
+}
 
 impl Future for WheelDelay {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(cx).map(drop)
+        if ready!(Pin::new(&mut self.sleep).poll(cx)).is_err() && !self.has_yielded {
+            self.has_yielded = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
     }
 }
 

@@ -3,7 +3,11 @@
 use std::{
     future::{self, Future},
     pin::{Pin, pin},
-    task::{Context, Poll, Waker},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -46,9 +50,23 @@ fn a_timeout_of_fastimer_elapses_and_leaves_the_timer() {
     assert_eq!(timer.stats().pending, 0);
 }
 
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Otherwise, a task that only waits for delays blocks its runtime.
 #[test]
-fn the_delays_of_a_timer_that_is_shut_down_end_at_once() {
+fn the_delays_of_a_timer_that_is_shut_down_end_once_other_tasks_have_run() {
     let (_, timer, delays) = delays();
     timer.shutdown();
-    assert!(poll(pin!(delays.delay(LIMIT))).is_ready());
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let mut delay = pin!(delays.delay(LIMIT));
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(delay.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(woken.0.load(Ordering::Relaxed), "the task runs again at once");
+    assert!(poll(delay).is_ready());
 }

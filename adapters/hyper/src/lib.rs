@@ -7,7 +7,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,9 @@ use hyper::rt;
 /// timer. So on a [`ManualClock`](delaywheel::ManualClock), a test advances its time limits.
 ///
 /// If the timer is full or shut down, its sleeps end at once, because `hyper` has no error for
-/// them. `hyper` then acts as after a timeout.
+/// them. `hyper` then acts as after a timeout. Before such an end, other tasks of the runtime run.
+/// So a loop that only sleeps, such as the check of idle connections in the pool of `hyper-util`,
+/// spins without blocking them.
 ///
 /// # Examples
 ///
@@ -59,13 +61,30 @@ impl Default for HyperTimer {
 }
 
 /// A sleep without an error.
-struct HyperSleep(Sleep);
+struct HyperSleep {
+    sleep: Sleep,
+    /// Whether other tasks have run since the timer refused the sleep.
+    has_yielded: bool,
+}
+
+impl HyperSleep {
+    fn boxed(sleep: Sleep) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(Self { sleep, has_yielded: false })
+    }
+}
 
 impl Future for HyperSleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(cx).map(drop)
+        if ready!(Pin::new(&mut self.sleep).poll(cx)).is_err() {
+            self.has_yielded = !self.has_yielded;
+            if self.has_yielded {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
     }
 }
 
@@ -73,11 +92,11 @@ impl rt::Sleep for HyperSleep {}
 
 impl rt::Timer for HyperTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
-        Box::pin(HyperSleep(self.timer.sleep(duration)))
+        HyperSleep::boxed(self.timer.sleep(duration))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
-        Box::pin(HyperSleep(self.timer.sleep_until(deadline)))
+        HyperSleep::boxed(self.timer.sleep_until(deadline))
     }
 
     fn now(&self) -> Instant {
@@ -86,7 +105,7 @@ impl rt::Timer for HyperTimer {
 
     fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, new_deadline: Instant) {
         match sleep.as_mut().downcast_mut_pin::<HyperSleep>() {
-            Some(mut sleep) => sleep.0.reset_at(new_deadline),
+            Some(mut sleep) => sleep.sleep.reset_at(new_deadline),
             None => *sleep = self.sleep_until(new_deadline),
         }
     }

@@ -177,6 +177,23 @@ fn a_reset_moves_a_sleep_of_hyper_and_one_of_another_timer_is_replaced() {
     assert!(sleep.as_mut().poll(&mut context).is_pending());
     clock.advance(LIMIT);
     assert!(sleep.as_mut().poll(&mut context).is_ready());
+}
+
+/// Otherwise, a task that only sleeps, such as that of a connection pool, blocks its runtime.
+#[test]
+fn another_task_runs_before_a_sleep_ends_that_the_timer_refuses() {
+    use hyper::rt::Timer as _;
+    let timer = Timer::new();
     timer.shutdown();
-    assert!(adapter.sleep(LIMIT).as_mut().poll(&mut context).is_ready(), "an end at once");
+    let adapter = HyperTimer::new(timer);
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("the runtime starts").block_on(async {
+        let mut sleep = adapter.sleep(LIMIT);
+        for _ in 0..3 {
+            let other = tokio::spawn(async {});
+            sleep.as_mut().await;
+            assert!(other.is_finished());
+            adapter.reset(&mut sleep, adapter.now() + LIMIT);
+        }
+    });
 }

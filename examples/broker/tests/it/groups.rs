@@ -138,6 +138,11 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
     let refused = client.call(&join_with(BYTES + 1)).await;
     assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
+    // Names without bytes take memory as well.
+    let mut many = join(&StrBytes::default());
+    many.protocols = vec![JoinGroupRequestProtocol::default(); 51];
+    let refused = client.call(&many).await;
+    assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
     clock.advance(6_000 * MS);
     let request = DescribeGroupsRequest::default().with_groups(vec![group(); 4_000]);
     let described = client.call_in(5, &request).await.groups;

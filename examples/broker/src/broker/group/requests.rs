@@ -13,6 +13,9 @@ use crate::prelude::*;
 /// Bytes that the protocols of a member may have.
 const MAX_MEMBER_BYTES: usize = 256 << 10;
 
+/// Protocols that a member may have. Each join compares those of all members.
+const MAX_PROTOCOLS: usize = 50;
+
 /// The first version with a rebalance timeout; before that it is the session's.
 const TELLS_REBALANCE_TIMEOUT: i16 = 1;
 /// The first version in which the protocol of the answer may be none.
@@ -45,7 +48,8 @@ pub(crate) fn join(
         protocols: protocols.collect(),
         ..Join::default()
     };
-    let is_short = check_length(join.bytes(), MAX_MEMBER_BYTES);
+    let is_short = check_length(join.bytes(), MAX_MEMBER_BYTES)
+        .and_then(|()| check_length(join.protocols.len(), MAX_PROTOCOLS));
     let joining = is_short.and_then(|()| groups.join(&asked.group_id, join));
     let protocol = (header.version < PROTOCOL_MAY_BE_NONE).then(StrBytes::default);
     let refused = JoinGroupResponse::default()
@@ -67,8 +71,8 @@ pub(crate) fn sync(groups: &Coordinator, header: Header, asked: &SyncGroupReques
     reply(header, syncing, |error| Granted::Synced(refused.with_error_code(error.code())))
 }
 
-fn check_length(bytes: usize, limit: usize) -> Result<()> {
-    if bytes > limit { Err(ResponseError::InvalidRequest) } else { Ok(()) }
+fn check_length(length: usize, limit: usize) -> Result<()> {
+    if length > limit { Err(ResponseError::InvalidRequest) } else { Ok(()) }
 }
 
 /// Answers at once, or when the request has waited.

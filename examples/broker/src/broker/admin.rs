@@ -1,6 +1,6 @@
 //! Requests about versions, topics, offsets, settings and the cluster.
 
-use std::net::SocketAddr;
+use std::{collections::HashSet, net::SocketAddr};
 
 use super::{
     Broker, Config,
@@ -260,10 +260,17 @@ pub(super) fn describe_cluster(broker: &Broker, host: SocketAddr) -> DescribeClu
         .with_brokers(vec![node])
 }
 
-/// Returns the offsets for which a client asks.
+/// Returns the offsets for which a client asks. Like Kafka, refuses a partition that is named
+/// again: a search for a time reads a log from its start.
 pub(super) fn list_offsets(topics: &Topics, asked: &ListOffsetsRequest) -> ListOffsetsResponse {
+    let mut named = HashSet::new();
     let answered = asked.topics.iter().map(|topic| {
         let answered = topic.partitions.iter().map(|asked| {
+            if !named.insert((&topic.name, asked.partition_index)) {
+                return ListOffsetsPartitionResponse::default()
+                    .with_partition_index(asked.partition_index)
+                    .with_error_code(ResponseError::InvalidRequest.code());
+            }
             let partition = topics.partition(&topic.name, asked.partition_index);
             find_offset(asked, partition.as_deref())
         });

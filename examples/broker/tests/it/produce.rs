@@ -59,6 +59,24 @@ async fn offset(client: &mut Client, timestamp: i64) -> i64 {
     client.call_in(5, &request).await.topics[0].partitions[0].offset
 }
 
+/// A time may be anywhere in a log. So a short request could make the broker read a log very often.
+#[tokio::test]
+async fn a_request_for_offsets_names_a_partition_once() {
+    let server = system_broker().await;
+    let [first, second] = [0, 1].map(|at| ListOffsetsPartition::default().with_partition_index(at));
+    let topic = ListOffsetsTopic::default().with_name(name(TOPIC)).with_partitions(vec![
+        first.clone(),
+        second,
+        first,
+    ]);
+    let request = ListOffsetsRequest::default().with_topics(vec![topic.clone(), topic]);
+    let response = Client::connect(server.address()).await.call_in(5, &request).await;
+    let answers = response.topics.iter().flat_map(|topic| &topic.partitions);
+    let twice = ResponseError::InvalidRequest.code();
+    let codes: Vec<_> = answers.map(|answer| answer.error_code).collect();
+    assert_eq!(codes, [0, 0, twice, twice, twice, twice]);
+}
+
 #[tokio::test]
 async fn each_partition_of_a_request_fails_on_its_own() {
     let (server, clock) = virtual_broker().await;

@@ -7,7 +7,7 @@
 //! # Locks
 //!
 //! A partition has a lock, and the table of topics has one. Neither is held while a purgatory is
-//! called, and no two are held at once.
+//! called, and no two are held at once. A commit reads the table under the lock of the groups.
 
 mod admin;
 mod batch;

@@ -26,12 +26,7 @@ pub(crate) fn commit(
     let who = identity(&asked.member_id, instance, asked.generation_id_or_member_epoch);
     let answer = |topic: &OffsetCommitRequestTopic| {
         let partitions = topic.partitions.iter().map(|asked| {
-            let index = asked.partition_index;
-            let is_known = topics.partition(&topic.name, index).is_some();
-            let error = ResponseError::UnknownTopicOrPartition.code();
-            OffsetCommitResponsePartition::default()
-                .with_partition_index(index)
-                .with_error_code(if is_known { 0 } else { error })
+            OffsetCommitResponsePartition::default().with_partition_index(asked.partition_index)
         });
         OffsetCommitResponseTopic::default()
             .with_name(metadata::own(&topic.name))
@@ -39,11 +34,17 @@ pub(crate) fn commit(
     };
     let mut answers: Vec<_> = asked.topics.iter().map(answer).collect();
     let outcome = groups.commit(&asked.group_id, &who, |commits| {
-        for (topic, answer) in asked.topics.iter().zip(&answers) {
-            let partitions = topic.partitions.iter().zip(&answer.partitions);
-            for (partition, _) in partitions.filter(|(_, answer)| answer.error_code == 0) {
-                let commits = commits.entry(answer.name.clone()).or_default();
-                commits.insert(partition.partition_index, committed(partition));
+        for (topic, answer) in asked.topics.iter().zip(&mut answers) {
+            for (partition, told) in topic.partitions.iter().zip(&mut answer.partitions) {
+                let index = partition.partition_index;
+                // Under the lock of the groups. A topic that is deleted after this takes the lock
+                // to remove its commits.
+                if topics.partition(&topic.name, index).is_some() {
+                    let commits = commits.entry(answer.name.clone()).or_default();
+                    commits.insert(index, committed(partition));
+                } else {
+                    told.error_code = ResponseError::UnknownTopicOrPartition.code();
+                }
             }
         }
     });
@@ -126,4 +127,41 @@ fn uncommitted(partition: i32) -> OffsetFetchResponsePartitions {
     OffsetFetchResponsePartitions::default()
         .with_partition_index(partition)
         .with_committed_offset(NONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread};
+
+    use super::*;
+    use crate::broker::{Broker, Config};
+
+    #[test]
+    fn a_commit_beside_the_deletion_of_its_topic_leaves_nothing_of_it() {
+        let broker = Broker::new(Config { print: |_| (), ..Config::default() }).unwrap();
+        let topic = TopicName("t".into());
+        let partition = OffsetCommitRequestPartition::default().with_committed_offset(7);
+        let asked = OffsetCommitRequestTopic::default()
+            .with_name(topic.clone())
+            .with_partitions(vec![partition; 1_000]);
+        let group = GroupId("g".into());
+        let request = OffsetCommitRequest::default()
+            .with_group_id(group)
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(vec![asked]);
+        let both = Barrier::new(2);
+        for round in 0..1_000 {
+            broker.topics.create("t", 1, false).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    both.wait();
+                    commit(&broker.groups, &broker.topics, &request);
+                });
+                both.wait();
+                broker.delete_topic(&topic).unwrap();
+            });
+            let left = broker.groups.groups().values().any(|entry| !entry.commits.is_empty());
+            assert!(!left, "round {round}");
+        }
+    }
 }

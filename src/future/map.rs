@@ -142,8 +142,9 @@ impl<K, V> SharedDelayMap<K, V> {
     ///
     /// Code of yours that runs under the lock must not lock the map again, by this handle or
     /// another. Such code is `Hash`, `Eq` and `Debug`, drops of values, the clock, and the body of
-    /// an `if let` on `lock().get(..)`. Do not keep the guard across an `await`: it is not
-    /// [`Send`]. A panic of your code unlocks the map.
+    /// an `if let` on `lock().get(..)`. A future of [`next`](Self::next) locks the map in its polls
+    /// and in its drop. Do not keep the guard across an `await`: it is not [`Send`]. A panic of
+    /// your code unlocks the map.
     #[must_use = "the map is unlocked at once"]
     pub fn lock(&self) -> impl DerefMut<Target = DelayMap<K, V>> + '_ {
         Guard(Some(self.0.lock()))

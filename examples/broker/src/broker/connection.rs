@@ -2,6 +2,7 @@
 //!
 //! One half reads and the other writes. Between them is a queue of replies, some of which are not
 //! ready yet. When the client disconnects, the queue is dropped, and with it the waiting requests.
+//! While the queue is full, nothing is read, and a disconnect shows only when an answer is written.
 
 use std::{io, sync::Arc};
 

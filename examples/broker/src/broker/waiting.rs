@@ -22,7 +22,7 @@ where
 
 /// A request that waits, as its connection holds it.
 ///
-/// Dropping it cancels the wait. So a closed connection leaves no waiting requests.
+/// Dropping it cancels the wait. So the end of a connection leaves no waiting requests.
 pub(super) struct Waiting<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> {
     /// Cancels the wait when it is dropped; `None` if there is none.
     _guard: Option<OperationGuard<K, O>>,

@@ -99,11 +99,12 @@ impl Claims {
     /// Voids the claims of a worker but for some, and returns their number.
     pub(crate) fn keep_only(&mut self, worker: WorkerId, tokens: &[u64]) -> u64 {
         let mut taken = 0;
-        for hold in self.holds.values_mut().filter(|hold| hold.worker == Some(worker)) {
-            if !tokens.contains(&hold.token) {
+        self.holds.retain(|_, hold| {
+            if hold.worker == Some(worker) && !tokens.contains(&hold.token) {
                 (hold.worker, taken) = (None, taken + 1);
             }
-        }
+            hold.worker.is_some() || hold.attempt > 0
+        });
         self.has_voided |= taken > 0;
         taken
     }

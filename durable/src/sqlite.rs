@@ -1635,6 +1635,17 @@ mod tests {
         assert_eq!(another.recv().expect("it was opened").records(), []);
     }
 
+    /// A mover claims each record of an old database.
+    #[test]
+    fn a_claim_that_is_given_back_and_began_nothing_uses_no_memory() {
+        let store = SqliteStore::in_memory();
+        write(&store, &[schedule("a", 10)]);
+        let worker = enter(&store);
+        assert_eq!(ids(&claim(&store, worker)), ["a"]);
+        store.leave(worker).block_on().expect("leave");
+        assert!(store.shared.held.lock().claims.holds.is_empty());
+    }
+
     #[test]
     fn a_claim_that_fails_passes_over_no_record() {
         for steps in 1.. {

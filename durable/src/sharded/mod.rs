@@ -73,7 +73,8 @@ const PAGE: usize = 256;
 ///
 /// 1. Stop all processes, and start them with [`growing`](Self::growing): the old databases first,
 ///    and then the new ones. Now they look for a timeout in its old database, and then in its new
-///    one, to which a new timeout goes.
+///    one, to which a new timeout goes. Pause again what is paused: a new database does not know of
+///    it. What is paused only in the old one does not move, and a new timeout is delivered.
 /// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until
 ///    [`count_unmoved`](Self::count_unmoved) is zero.
 /// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.

@@ -126,8 +126,10 @@ impl Mover<'_> {
                 none.insert(queues.into_iter().map(|queue| queue.name).collect())
             }
         };
+        // In a new database that does not know of a pause, the timeouts would be delivered.
         if let Some(queue) = queues.last()
-            && self.move_batch(queue, &mut sweep.from, limit).await?
+            && (self.is_paused(0, queue).await? && !self.is_paused(1, queue).await?
+                || self.move_batch(queue, &mut sweep.from, limit).await?)
         {
             queues.pop();
             sweep.from = WallTime::MIN;
@@ -137,6 +139,11 @@ impl Mover<'_> {
             self.store(which)?.leave(self.workers[which]).await?;
         }
         Ok(queues.is_empty())
+    }
+
+    async fn is_paused(&self, which: usize, queue: &Name) -> StoreResult<bool> {
+        let queues = self.store(which)?.queues().await?;
+        Ok(queues.iter().any(|state| state.is_paused && state.name == *queue))
     }
 
     fn is_of_pair(&self, id: &TimeoutId) -> bool {

@@ -127,6 +127,9 @@ const PAGE: usize = 1_024;
 
 const TOKENS: u32 = 40;
 
+/// How often the file may be opened before a copy takes its place, so that no token repeats.
+const AHEAD: u32 = 1 << 14;
+
 /// Ranges of claims that are remembered: overdue records and the window, for each queue and
 /// priority.
 const FRONTIERS: usize = 96;
@@ -344,7 +347,9 @@ impl SqliteStore {
         // No claim waits for a connection of its own.
         let copy = || {
             self.connection()?.execute("VACUUM INTO ?", [name])?;
-            Connection::open(path)?.pragma_update(None, "application_id", COPY)
+            let copy = Connection::open(path)?;
+            copy.execute("UPDATE store SET epoch = epoch + ?", [AHEAD])?;
+            copy.pragma_update(None, "application_id", COPY)
         };
         copy().map_err(store_error)?;
         file.sync_all().map_err(file_error)

@@ -1,5 +1,8 @@
 -- Every name is in the schema that replaces {schema}.
-CREATE SCHEMA IF NOT EXISTS "{schema}";
+-- With `IF NOT EXISTS`, the owner of a schema would need a right to create others.
+DO $$ BEGIN
+    IF to_regnamespace('"{schema}"') IS NULL THEN CREATE SCHEMA "{schema}"; END IF;
+END $$;
 
 -- compatible: the least version whose programs also work with these tables.
 CREATE TABLE {schema}.version (version integer NOT NULL, compatible integer NOT NULL);

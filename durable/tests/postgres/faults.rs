@@ -148,7 +148,7 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     let rights = "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA delaywheel TO app;
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA delaywheel TO app;
         GRANT USAGE ON ALL SEQUENCES IN SCHEMA delaywheel TO app;
-        REVOKE CREATE ON DATABASE postgres FROM PUBLIC";
+        REVOKE CREATE ON DATABASE postgres FROM PUBLIC; CREATE SCHEMA own AUTHORIZATION app";
     client.batch_execute(rights).expect("rights");
     let app = server.parameters().replace("user=postgres", "user=app");
     let store = PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("connect");
@@ -158,6 +158,7 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     assert_eq!(timer.stats().acknowledged, 1);
     PostgresStore::migrate_blocking(&app, "delaywheel", NoTls).expect("nothing is missing");
     PostgresStore::migrate_blocking(&app, "other", NoTls).expect_err("it may not make tables");
+    PostgresStore::migrate_blocking(&app, "own", NoTls).expect("it may make tables there");
     // A newer version that still works with this one, so a deploy can be rolled back.
     client.batch_execute("INSERT INTO delaywheel.version VALUES (1001, 1)").expect("version");
     PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("compatible");

@@ -190,8 +190,9 @@ impl Both {
                     4 => drop(both.rival.move_now(3).block_on()),
                     _ => (),
                 }
-                let is_last = left.fetch_sub(1, SeqCst) == 0;
-                if is_last { Err(StoreError::new(StoreErrorReason::Unavailable)) } else { Ok(()) }
+                // A dead mover makes no further call.
+                let is_dead = left.fetch_sub(1, SeqCst).cast_signed() <= 0;
+                if is_dead { Err(StoreError::new(StoreErrorReason::Unavailable)) } else { Ok(()) }
             })));
             (0..self.below(4)).for_each(|_| self.call());
             if self.below(4) == 0 {
@@ -508,6 +509,21 @@ fn a_late_write_of_a_mover_loses_no_timeout() {
         move_all(&sharded);
         assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 1]);
     }
+}
+
+/// The new one fails while the mover has claimed the record.
+#[test]
+fn a_database_that_fails_keeps_no_timeout_of_another_one_claimed() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let (old, has_failed) = (sharded.timers[0].clone(), AtomicU32::new(0));
+    *sharded.hook.lock() = Some(Box::new(move || {
+        let is_claimed = records(&old)[0].state == State::Claimed;
+        let fails = is_claimed && has_failed.fetch_add(1, SeqCst) == 0;
+        if fails { Err(StoreError::new(StoreErrorReason::Unavailable)) } else { Ok(()) }
+    }));
+    sharded.move_now(8).block_on().expect_err("the new one fails");
+    assert_eq!(records(&sharded.timers[0])[0].state, State::Pending);
 }
 
 /// Calls a function before a call of a store, which is the third one of a replace.

@@ -118,6 +118,16 @@ impl Mover<'_> {
             let enter = self.store(which)?.enter(self.now(which), LEASE, Some(NAME));
             self.workers[which] = enter.await?;
         }
+        let result = self.move_next(sweep, limit).await;
+        // All records that did not move are pending again, also if a database has failed.
+        self.leave(0).await.and(self.leave(1).await).and(result)
+    }
+
+    async fn leave(&self, which: usize) -> StoreResult<()> {
+        self.store(which)?.leave(self.workers[which]).await
+    }
+
+    async fn move_next(&self, sweep: &mut Sweep, limit: usize) -> StoreResult<bool> {
         let queues = match &mut sweep.queues {
             Some(queues) => queues,
             none => {
@@ -133,10 +143,6 @@ impl Mover<'_> {
         {
             queues.pop();
             sweep.from = WallTime::MIN;
-        }
-        // All records that did not move are pending again.
-        for which in [0, 1] {
-            self.store(which)?.leave(self.workers[which]).await?;
         }
         Ok(queues.is_empty())
     }

@@ -331,7 +331,6 @@ mod shared {
 
     use delaywheel_durable::{Delivery, PostgresStore};
     use fastrand::Rng;
-    use tokio::runtime::Runtime;
     use tokio_postgres::{Client, Error, NoTls};
 
     use super::{
@@ -367,10 +366,6 @@ mod shared {
         }
     }
 
-    fn runtime() -> Runtime {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime")
-    }
-
     #[test]
     fn nothing_acknowledged_is_lost_by_sigkill_of_a_client_of_postgres() {
         let Some(server) = Server::start() else { return };
@@ -402,7 +397,8 @@ mod shared {
     #[test]
     fn three_workers_in_chaos_lose_no_timeout_and_each_takes_effect_once() {
         let Some(server) = Server::start() else { return };
-        let mut client = client_with_ledger(&server);
+        let mut client = connect_to(&server);
+        client.batch_execute("CREATE TABLE ledger (id text)").expect("table");
         let proxy = Proxy::start(&server.parameters());
         let place = ("table", proxy.parameters().as_ref());
         let mut entries = Entries::new();
@@ -454,12 +450,6 @@ mod shared {
         postgres::Client::connect(&parameters, postgres::NoTls).expect("connect")
     }
 
-    fn client_with_ledger(server: &Server) -> postgres::Client {
-        let mut client = connect_to(server);
-        client.batch_execute("CREATE TABLE ledger (id text)").expect("table");
-        client
-    }
-
     /// Ends the connections of the children, whose tables are those of the schema.
     fn end_connections(client: &mut postgres::Client) {
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -501,7 +491,8 @@ mod shared {
             let (store, parameters) = (store.clone(), parameters.to_owned());
             let (deliveries, sender) = (Arc::clone(&deliveries), sender.clone());
             thread::spawn(move || {
-                let runtime = runtime();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let runtime = runtime.expect("runtime");
                 let mut client = runtime.block_on(connect(&parameters));
                 let next = || deliveries.lock().expect("not poisoned").recv();
                 while let Ok(delivery) = next() {

@@ -9,6 +9,10 @@ use delaywheel_durable::StoreResult;
 
 use super::*;
 
+/// The store panics when it reads the answer to a schedule.
+const OTHER_TYPE: &str = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
+    ALTER TABLE delaywheel.timeouts ALTER previous TYPE integer";
+
 fn poll_once<R>(call: &mut Pin<Box<dyn Future<Output = StoreResult<R>> + Send + '_>>) {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
@@ -37,13 +41,9 @@ fn calls_that_are_dropped_before_their_turn_are_not_made() {
     drop(dropped);
     store.are_current(&[]).block_on().expect("current");
     client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-    timer
-        .history(None, None, 1)
-        .wait()
-        .expect("this read needs no task that polls the earlier one");
+    timer.history(None, None, 1).wait().expect("no task polls the earlier read");
     first.block_on().expect("history");
-    let made: i64 = client.query_one("SELECT last_value FROM made", &[]).expect("made").get(0);
-    assert_eq!(made, 2);
+    assert_eq!(integer(&mut client, "SELECT last_value FROM made"), 2);
 }
 
 /// The server writes it after the caller has dropped the call. The timer does not look by itself.
@@ -102,9 +102,7 @@ fn a_timer_hears_of_a_change_whose_call_panics() {
     let (timer, seen) = telling(DurableTimer::builder(store).recheck(None));
     client.batch_execute("SELECT delaywheel.schedule('before', now(), '')").expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("before"));
-    let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
-        ALTER TABLE delaywheel.timeouts ALTER previous TYPE integer";
-    client.batch_execute(other_type).expect("another type");
+    client.batch_execute(OTHER_TYPE).expect("another type");
     timer.schedule("a", Duration::ZERO, b"").wait().expect_err("it panics");
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("a"));
 }
@@ -113,9 +111,7 @@ fn a_timer_hears_of_a_change_whose_call_panics() {
 #[test]
 fn a_call_that_panics_leaves_no_transaction_to_a_later_one() {
     let Some((_server, store, mut client, now)) = stored() else { return };
-    let other_type = "DROP TRIGGER told_replaced ON delaywheel.timeouts;
-        ALTER TABLE delaywheel.timeouts ALTER previous TYPE integer";
-    client.batch_execute(other_type).expect("another type");
+    client.batch_execute(OTHER_TYPE).expect("another type");
     let new = NewTimeout::new("id", now.saturating_add(SECOND), b"").expect("valid");
     let schedules = [new.clone(), new].map(Command::Schedule);
     store.write(now, &schedules).block_on().expect_err("it panics");

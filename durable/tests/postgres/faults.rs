@@ -210,8 +210,7 @@ fn a_publication_of_all_tables_refuses_no_change() {
     let refused = "SELECT count(*) FROM pg_class WHERE relnamespace = 'delaywheel'::regnamespace
         AND relkind = 'r' AND relname <> 'version' AND relreplident <> 'f' AND NOT EXISTS (
             SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary)";
-    let refused: i64 = client.query_one(refused, &[]).expect("tables").get(0);
-    assert_eq!(refused, 0, "of version, no row changes");
+    assert_eq!(integer(&mut client, refused), 0, "of version, no row changes");
     client.batch_execute("DELETE FROM delaywheel.counts").expect("delete");
 }
 
@@ -287,10 +286,8 @@ fn transactions_of_a_stricter_isolation_leave_few_rows() {
         COMMIT";
     client.batch_execute(ends).expect("transaction");
     assert!(store.renew(worker, now.saturating_add(SECOND), LONG).block_on().expect("renew"));
-    let mut rows = |table: &str| {
-        let sql = format!("SELECT count(*) FROM delaywheel.{table}");
-        client.query_one(&sql, &[]).expect("rows").get::<_, i64>(0)
-    };
+    let mut rows =
+        |table| integer(&mut client, &format!("SELECT count(*) FROM delaywheel.{table}"));
     until(|| ["counts", "history"].map(&mut rows) == [1, 0]);
     assert_eq!(store.count().block_on().expect("count").live, 1);
 }
@@ -312,8 +309,7 @@ fn an_old_attempt_that_a_worker_has_passed_over_is_removed_later() {
     let mut renew = |left: i64| {
         until(|| {
             assert!(store.renew(worker, store.now(), LONG).block_on().expect("renew"));
-            let count = "SELECT count(*) FROM delaywheel.history";
-            client.query_one(count, &[]).expect("count").get::<_, i64>(0) == left
+            integer(&mut client, "SELECT count(*) FROM delaywheel.history") == left
         });
     };
     renew(1);
@@ -389,8 +385,8 @@ fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
         until(|| {
             let wait = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
                 AND query_start < clock_timestamp() - interval '300 ms'";
-            let count: i64 = watcher.query_one(wait, &[]).expect("waits").get(0);
-            count == 3 || writes.iter().any(thread::ScopedJoinHandle::is_finished)
+            integer(&mut watcher, wait) == 3
+                || writes.iter().any(thread::ScopedJoinHandle::is_finished)
         });
         wait_for_standby("");
         for write in writes {

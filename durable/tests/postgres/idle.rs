@@ -8,13 +8,10 @@ fn a_process_that_waits_has_two_connections_and_one_that_has_ended_none() {
     let Some(server) = Server::start() else { return };
     let (timer, seen) = start(&server);
     let mut client = client(&server);
-    let mut count = || {
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaywheel'";
-        client.query_one(sql, &[]).expect("connections").get::<_, i64>(0)
-    };
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaywheel'";
     let mut wait_for = |most| {
-        until(|| count() <= most);
-        count()
+        until(|| integer(&mut client, count) <= most);
+        integer(&mut client, count)
     };
     for _ in 0..2 {
         for number in 0..50 {

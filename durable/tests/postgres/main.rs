@@ -178,7 +178,11 @@ fn state(store: &PostgresStore, id: &TimeoutId) -> State {
 
 /// Waits until a query does not count zero.
 fn wait_for(client: &mut postgres::Client, count: &str) {
-    until(|| client.query_one(count, &[]).expect("count").get::<_, i64>(0) > 0);
+    until(|| integer(client, count) > 0);
+}
+
+fn integer(client: &mut postgres::Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).expect(sql).get(0)
 }
 
 /// Makes a call that stalls until something else was done. `client` holds the lock.
@@ -378,8 +382,7 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
                 let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
                     AND query_start < now() - interval '200 ms'";
                 let mut watcher = self::client(&server);
-                let mut waits = || watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0);
-                until(|| end.is_finished() || waits() > 0);
+                until(|| end.is_finished() || integer(&mut watcher, waits) > 0);
                 claim.commit().expect("commit");
                 end.join().expect("end");
             });
@@ -437,7 +440,7 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
                 direct.write(now, &[Command::Cancel(record.id)]).block_on().expect("cancel");
             }
             // The server may notice later that a connection is cut, and keeps its locks until then.
-            until(|| client.query_one(open, &[]).expect("count").get::<_, i64>(0) == 0);
+            until(|| integer(&mut client, open) == 0);
         }
     }
 }

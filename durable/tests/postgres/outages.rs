@@ -77,7 +77,7 @@ fn a_statement_that_takes_too_long_keeps_no_lock_and_no_session() {
     client.batch_execute(STALL_READS).expect("stall");
     let failed = reason(store.history(now, None, None, 1).block_on());
     assert_eq!(failed, StoreErrorReason::Unavailable);
-    until(|| client.query_one(STALLED, &[]).expect("count").get::<_, i64>(0) == 0);
+    until(|| integer(&mut client, STALLED) == 0);
 }
 
 /// A process of the server hangs in a claim, which has locked its worker.

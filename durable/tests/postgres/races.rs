@@ -191,27 +191,14 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
     assert_eq!(call(), [Begun::Void]);
 }
 
-/// Two schemas of one database have the same queue and key.
+/// Two processes begin deliveries of two queues. Each queue and its key make the same text. Another
+/// schema of the database has one of them as well.
 #[test]
-fn a_begin_makes_no_key_of_another_schema_busy() {
+fn a_begin_makes_no_key_of_another_queue_or_schema_busy() {
     let Some((server, store, mut client, now)) = stored() else { return };
-    let [first, second] = [store, open(&server.parameters(), "other")].map(|store| {
-        let new = NewTimeout::new("a", now, b"").and_then(|new| new.key("k")).expect("valid");
-        store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
-        let worker = store.enter(now, LONG, None).block_on().expect("enter");
-        let claims = claim(&store, worker, now);
-        move || store.begin(now, &claims, NonZeroUsize::new(1)).block_on().expect("begin")
-    });
-    client.batch_execute(STALL).expect("stall");
-    let begun = during(&mut client, first, |_| assert_eq!(second(), [Begun::Begun]));
-    assert_eq!(begun, [Begun::Begun]);
-}
-
-/// Two processes begin deliveries of two queues. Each queue and its key make the same text.
-#[test]
-fn a_begin_makes_no_key_of_another_queue_busy() {
-    let Some((server, store, mut client, now)) = stored() else { return };
-    let stores = [(store, "a", "", "b c"), (connect(&server), "b", " b", "c")];
+    let schema = open(&server.parameters(), "other");
+    let stores =
+        [(store, "a", "", "b c"), (connect(&server), "b", " b", "c"), (schema, "a", "", "b c")];
     let begins = stores.map(|(store, id, queue, key)| {
         let queue = Name::new(queue).expect("valid");
         let new = NewTimeout::new(id, now, b"").and_then(|new| new.key(key)).expect("valid");
@@ -226,8 +213,10 @@ fn a_begin_makes_no_key_of_another_queue_busy() {
     });
     client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
-        let begins = begins.map(|begin| scope.spawn(begin));
-        until(|| client.query_one(STALLED, &[]).expect("count").get::<_, i64>(0) == 2);
+        let [first, second, other_schema] = begins;
+        let begins = [scope.spawn(first), scope.spawn(second)];
+        until(|| integer(&mut client, STALLED) == 2);
+        assert_eq!(other_schema(), [Begun::Begun]);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
         for begin in begins {
             assert_eq!(begin.join().expect("no panic"), [Begun::Begun]);

@@ -242,7 +242,7 @@ impl SqliteStore {
 
     /// Opens a connection of its own, so that no claim waits for it.
     fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
-        connect(&self.shared.path, self.shared.is_read_only())
+        connect(&self.shared.path, self.shared.epoch.is_none())
     }
 
     /// Creates a store in memory, for tests and simulations. Nothing is left after its last clone.
@@ -485,12 +485,6 @@ impl SqliteStore {
     }
 }
 
-impl Shared {
-    fn is_read_only(&self) -> bool {
-        self.epoch.is_none()
-    }
-}
-
 impl Drop for Shared {
     fn drop(&mut self) {
         // A worker that enters later must be wary still. The same holds if this fails.
@@ -584,7 +578,7 @@ impl Store for SqliteStore {
     }
 
     async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
-        if self.shared.is_read_only() {
+        if self.shared.epoch.is_none() {
             return Ok(None);
         }
         Ok(Some(self.shared.held.lock().claims.leases(limit)))
@@ -596,7 +590,7 @@ impl Store for SqliteStore {
         lease: Duration,
         name: Option<&str>,
     ) -> StoreResult<WorkerId> {
-        if self.shared.is_read_only() {
+        if self.shared.epoch.is_none() {
             return Err(StoreError::new(StoreErrorReason::ReadOnly));
         }
         Ok(self.void(|held| {
@@ -1455,7 +1449,7 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<Record> {
         error: row.get(6)?,
     };
     if checksum(&record, text) != row.get::<_, i64>(8)? {
-        return Err(damaged("the checksum differs"));
+        return Err(damaged(format!("the checksum of {:?} differs", record.id)));
     }
     Ok(record)
 }
@@ -1511,11 +1505,7 @@ fn commit_error(error: rusqlite::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        sync::mpsc::{self, Receiver, Sender},
-        thread,
-    };
+    use std::{fs, sync::mpsc, thread};
 
     use tempfile::TempDir;
 
@@ -1731,16 +1721,6 @@ mod tests {
         assert_eq!(ids(&claim(&store, worker)), ["second", "first"]);
     }
 
-    fn gate(store: &SqliteStore) -> (Receiver<()>, Sender<()>) {
-        let ((reached, commit), (go, gate)) = (mpsc::channel(), mpsc::channel());
-        let hook = move || {
-            reached.send(()).expect("the test waits");
-            gate.recv().is_err()
-        };
-        store.shared.writer.lock().commit_hook(Some(hook));
-        (commit, go)
-    }
-
     /// The copy of a large file would need as much memory. SQLite removes the name of its temporary
     /// file at once.
     #[cfg(target_os = "linux")]
@@ -1778,7 +1758,12 @@ mod tests {
         write(&store, &[schedule("a", 10), schedule("b", 10)]);
         let claims: Vec<_> = claim(&store, worker).iter().map(Record::claim).collect();
         write(&store, &[schedule("c", 10)]);
-        let (commit, go) = gate(&store);
+        let ((reached, commit), (go, gate)) = (mpsc::channel(), mpsc::channel());
+        let hook = move || {
+            reached.send(()).expect("the test waits");
+            gate.recv().is_err()
+        };
+        store.shared.writer.lock().commit_hook(Some(hook));
         thread::scope(|scope| {
             let cancel = scope
                 .spawn(|| store.write(at(0), &[Command::Cancel(claims[0].id.clone())]).block_on());

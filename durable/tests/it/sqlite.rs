@@ -362,7 +362,8 @@ fn a_damaged_record_stops_no_others_and_can_be_cancelled() {
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
         .expect("start");
     assert_eq!(seen.recv_timeout(60 * SECOND).expect("delivery"), "good");
-    timer.get("bad").wait().expect_err("it is damaged");
+    let error = timer.get("bad").wait().expect_err("it is damaged");
+    assert!(format!("{error:?}").contains("bad"), "an operator has to know the id: {error:?}");
     let kept = NewTimeout::new("bad", at(0), b"").expect("valid").conflict(Conflict::Keep);
     timer.schedule_new(kept).wait().expect_err("it would never be delivered");
     let moved = timer.reschedule("bad", DAY);

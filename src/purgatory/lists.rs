@@ -1,12 +1,12 @@
 //! The lists of a shard: for each key, the watchers of its events in the order of registration, and
 //! the watchers of its value in the order of thresholds.
 //!
-//! A new watcher of events is always the last one of its list. So up to [`CHUNK`] of them share a
-//! chunk. The first few are in the list itself, so most keys need no chunk. An operation knows the
+//! A new watcher of events is always the last one of its list. So up to [`GROUP`] of them share a
+//! group. The first few are in the list itself, so most keys need no group. An operation knows the
 //! *spot* of each of its watchers. So a watcher leaves a list of thousands without a search.
 //!
-//! Chunks and thresholds are in ordered maps. Between two holds, a walk remembers the number of the
-//! chunk, or the threshold, where it continues. So the walk needs no entry on the list, and any
+//! Groups and thresholds are in ordered maps. Between two holds, a walk remembers the number of the
+//! group, or the threshold, where it continues. So the walk needs no entry on the list, and any
 //! watcher may leave meanwhile.
 
 use std::{any::Any, boxed::Box, collections::BTreeMap, mem, ops::Bound, sync::Arc, vec::Vec};
@@ -26,7 +26,7 @@ pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
 /// The lists of a shard, with the counts and limits that change with them.
 pub(super) struct Lists<K> {
     pub(super) keys: Table<K, List>,
-    pub(super) chunks: Slab<Chunk>,
+    pub(super) groups: Slab<Group>,
     /// The slots of all operations by number, if the total limit displaces.
     pub(super) all: BTreeMap<u64, u32>,
     /// Number of watchers.
@@ -59,7 +59,7 @@ impl<K> Lists<K> {
     pub(super) fn new(filter: Filter, limits: Arc<Limits>, calls: Calls) -> Self {
         Self {
             keys: Table::new(),
-            chunks: Slab::new(),
+            groups: Slab::new(),
             all: BTreeMap::new(),
             watched: 0,
             filter,
@@ -76,7 +76,7 @@ impl<K> Lists<K> {
         K: Send,
     {
         debug_assert_eq!(self.watched, 0, "a watcher is left");
-        (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.chunks, Slab::new()))
+        (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.groups, Slab::new()))
     }
 
     /// Counts a watcher of a key. Adds the key to the table, unless it is there. Returns the number
@@ -102,7 +102,7 @@ impl<K> Lists<K> {
     /// Returns the number of the key of a watcher; `None` if the watcher is on no list.
     pub(super) fn key_of(&self, watcher: Watcher) -> Option<u32> {
         match watcher {
-            Watcher::Event(spot) => Some(spot.key(&self.chunks)),
+            Watcher::Event(spot) => Some(spot.key(&self.groups)),
             Watcher::Threshold(key, _) => Some(key),
             Watcher::Reached => None,
         }
@@ -113,11 +113,11 @@ impl<K> Lists<K> {
     pub(super) fn remove_event(&mut self, spot: Spot, is_counted: bool) {
         self.watched -= 1;
         if self.limits.per_key.is_some() {
-            self.release_permit(spot.key(&self.chunks), is_counted);
+            self.release_permit(spot.key(&self.groups), is_counted);
         }
-        let (is_in_chunk, key, index) = spot.split();
-        if is_in_chunk {
-            return self.remove_from_chunk(key, index);
+        let (is_in_group, key, index) = spot.split();
+        if is_in_group {
+            return self.remove_from_group(key, index);
         }
         let list = &mut self.keys.entries.at_mut(key).list;
         debug_assert_ne!(list.few[index], END, "a watcher leaves twice");
@@ -127,20 +127,20 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Removes a watcher of events from its chunk. Also removes a chunk that is empty then.
+    /// Removes a watcher of events from its group. Also removes a group that is empty then.
     #[inline(never)]
-    fn remove_from_chunk(&mut self, number: u32, index: usize) {
-        let slots = &mut self.chunks.at_mut(number).slots;
+    fn remove_from_group(&mut self, number: u32, index: usize) {
+        let slots = &mut self.groups.at_mut(number).slots;
         debug_assert_ne!(slots[index], END, "a watcher leaves twice");
         slots[index] = END;
         if slots.iter().any(|&slot| slot != END) {
             return;
         }
-        let emptied = self.chunks.remove(number, None);
-        self.chunks.close_sparse(number);
-        let (.., Chunk { first, key, .. }) = emptied.expect("the chunk is there");
+        let emptied = self.groups.remove(number, None);
+        self.groups.close_sparse(number);
+        let (.., Group { first, key, .. }) = emptied.expect("the group is there");
         let list = &mut self.keys.entries.at_mut(key).list;
-        list.remove_chunk(number, first);
+        list.remove_group(number, first);
         if list.is_empty() {
             self.remove_key(key);
         }
@@ -211,27 +211,27 @@ pub(super) enum Watcher {
 /// Watchers of events that a list holds without a map. One in models, so that models use the map.
 const IN_LIST: u32 = if cfg!(loom) { 1 } else { 4 };
 
-/// Watchers of events that a chunk has room for.
-const CHUNK: u32 = if cfg!(loom) { 1 } else { 8 };
+/// Watchers of events that a group has room for.
+const GROUP: u32 = if cfg!(loom) { 1 } else { 8 };
 
 /// Watchers of the events of one key. A slot of [`END`] is a vacancy.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(super) struct Group {
     /// The number of its first watcher.
     first: u64,
     /// The key in the table.
     pub(super) key: u32,
     /// Number of slots that were ever used.
     used: u32,
-    slots: [u32; CHUNK as usize],
+    slots: [u32; GROUP as usize],
 }
 
 /// Where a watcher of events is: the number of its key and the index in the list or, with the
-/// highest bit set, the number of its chunk and the index in the chunk.
+/// highest bit set, the number of its group and the index in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spot(u32);
 
-const IN_CHUNK: u32 = 1 << 31;
+const IN_GROUP: u32 = 1 << 31;
 
 impl Spot {
     pub(super) const NONE: Self = Self(END);
@@ -239,31 +239,31 @@ impl Spot {
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
     #[inline]
     fn in_list(key: u32, index: usize) -> Self {
-        assert!(key < IN_CHUNK / IN_LIST, "a shard has more than 2^29 keys");
+        assert!(key < IN_GROUP / IN_LIST, "a shard has more than 2^29 keys");
         Self(key * IN_LIST + index as u32)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "an index is less than 8")]
-    fn in_chunk(chunk: u32, index: usize) -> Self {
+    fn in_group(group: u32, index: usize) -> Self {
         // So that the spot is less than `NONE`.
-        assert!(chunk < (END - IN_CHUNK) / CHUNK, "a shard has too many chunks");
-        Self(IN_CHUNK | (chunk * CHUNK + index as u32))
+        assert!(group < (END - IN_GROUP) / GROUP, "a shard has too many groups");
+        Self(IN_GROUP | (group * GROUP + index as u32))
     }
 
     /// Returns the key in the table.
-    pub(super) fn key(self, chunks: &Slab<Chunk>) -> u32 {
-        let (is_in_chunk, number, _) = self.split();
-        if is_in_chunk { chunks.at(number).key } else { number }
+    pub(super) fn key(self, groups: &Slab<Group>) -> u32 {
+        let (is_in_group, number, _) = self.split();
+        if is_in_group { groups.at(number).key } else { number }
     }
 
-    /// Returns whether the spot is in a chunk, the number of the chunk or of the key, and the index
-    /// in the chunk or in the list.
+    /// Returns whether the spot is in a group, the number of the group or of the key, and the index
+    /// in the group or in the list.
     #[inline]
     const fn split(self) -> (bool, u32, usize) {
-        let (is_in_chunk, spot) = (self.0 & IN_CHUNK != 0, self.0 & !IN_CHUNK);
+        let (is_in_group, spot) = (self.0 & IN_GROUP != 0, self.0 & !IN_GROUP);
         // Two branches, so that each divides by a power of two that the compiler knows.
-        if is_in_chunk {
-            (true, spot / CHUNK, (spot % CHUNK) as usize)
+        if is_in_group {
+            (true, spot / GROUP, (spot % GROUP) as usize)
         } else {
             (false, spot / IN_LIST, (spot % IN_LIST) as usize)
         }
@@ -277,7 +277,7 @@ pub(super) type Threshold = (u64, u64);
 #[derive(Debug)]
 pub(super) struct List {
     few: [u32; IN_LIST as usize],
-    /// The last chunk, or `END`.
+    /// The last group, or `END`.
     last: u32,
     /// Boxed, because it is `None` for most keys.
     more: Option<Box<More>>,
@@ -286,8 +286,8 @@ pub(super) struct List {
 /// The watchers of a key that are not in the list itself.
 #[derive(Debug, Default)]
 struct More {
-    /// The chunks, by the number of the first watcher.
-    chunks: BTreeMap<u64, u32>,
+    /// The groups, by the number of the first watcher.
+    groups: BTreeMap<u64, u32>,
     /// The slots of the operations that wait for thresholds.
     thresholds: BTreeMap<Threshold, u32>,
 }
@@ -299,7 +299,7 @@ impl List {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        let is_empty = |more: &More| more.chunks.is_empty() && more.thresholds.is_empty();
+        let is_empty = |more: &More| more.groups.is_empty() && more.thresholds.is_empty();
         self.few.iter().all(|&slot| slot == END) && self.more.as_deref().is_none_or(is_empty)
     }
 
@@ -308,7 +308,7 @@ impl List {
     #[inline]
     pub(super) fn add_event(
         &mut self,
-        chunks: &mut Slab<Chunk>,
+        groups: &mut Slab<Group>,
         key: u32,
         number: u64,
         slot: u32,
@@ -320,36 +320,36 @@ impl List {
                 return Spot::in_list(key, used);
             }
         } else {
-            let chunk = chunks.at_mut(self.last);
-            let used = chunk.used as usize;
-            if let Some(vacancy) = chunk.slots.get_mut(used) {
+            let group = groups.at_mut(self.last);
+            let used = group.used as usize;
+            if let Some(vacancy) = group.slots.get_mut(used) {
                 *vacancy = slot;
-                chunk.used += 1;
-                return Spot::in_chunk(self.last, used);
+                group.used += 1;
+                return Spot::in_group(self.last, used);
             }
         }
-        self.add_chunk(chunks, key, number, slot)
+        self.add_group(groups, key, number, slot)
     }
 
-    /// Adds a chunk with a watcher.
+    /// Adds a group with a watcher.
     #[cold]
     #[inline]
-    fn add_chunk(&mut self, chunks: &mut Slab<Chunk>, key: u32, number: u64, slot: u32) -> Spot {
-        let mut slots = [END; CHUNK as usize];
+    fn add_group(&mut self, groups: &mut Slab<Group>, key: u32, number: u64, slot: u32) -> Spot {
+        let mut slots = [END; GROUP as usize];
         slots[0] = slot;
-        let chunk = Chunk { first: number, key, used: 1, slots };
-        self.last = chunks.insert(0, chunk).expect("2^32 slots are in use").index();
-        self.more.get_or_insert_default().chunks.insert(number, self.last);
-        Spot::in_chunk(self.last, 0)
+        let group = Group { first: number, key, used: 1, slots };
+        self.last = groups.insert(0, group).expect("2^32 slots are in use").index();
+        self.more.get_or_insert_default().groups.insert(number, self.last);
+        Spot::in_group(self.last, 0)
     }
 
-    /// Removes a chunk, which has no watchers left.
+    /// Removes a group, which has no watchers left.
     #[inline]
-    fn remove_chunk(&mut self, number: u32, first: u64) {
-        let More { chunks, .. } = self.more.as_deref_mut().expect("a list has its chunks");
-        chunks.remove(&first);
+    fn remove_group(&mut self, number: u32, first: u64) {
+        let More { groups, .. } = self.more.as_deref_mut().expect("a list has its groups");
+        groups.remove(&first);
         if self.last == number {
-            self.last = chunks.last_key_value().map_or(END, |(_, &last)| last);
+            self.last = groups.last_key_value().map_or(END, |(_, &last)| last);
         }
     }
 
@@ -368,18 +368,19 @@ impl List {
         debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
     }
 
-    /// Returns the watchers of events in groups, in order, from the group with number `first` on. A
-    /// group is the list itself, with number 0, or a chunk, with the number of its first watcher.
+    /// Returns the watchers of events in order, from the group with number `first` on: those of the
+    /// list itself, as if it were group 0, and those of each group. A group has the number of its
+    /// first watcher.
     /// Each item is the number of a group and its slots.
     #[inline]
     pub(super) fn events<'a>(
         &'a self,
-        chunks: &'a Slab<Chunk>,
+        groups: &'a Slab<Group>,
         first: u64,
     ) -> impl Iterator<Item = (u64, &'a [u32])> {
         let few = (first == 0).then_some((0, &self.few[..]));
-        let more = self.more.iter().flat_map(move |more| more.chunks.range(first..));
-        few.into_iter().chain(more.map(|(&first, &chunk)| (first, &chunks.at(chunk).slots[..])))
+        let more = self.more.iter().flat_map(move |more| more.groups.range(first..));
+        few.into_iter().chain(more.map(|(&first, &group)| (first, &groups.at(group).slots[..])))
     }
 
     /// Returns the watchers of thresholds, in order: their thresholds, and their slots.

@@ -215,7 +215,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             let PurgatoryShard { wheel, lists, .. } = shard.state_mut();
             wheel.shrink();
             lists.keys.shrink();
-            lists.chunks.shrink();
+            lists.groups.shrink();
         }
         self.shared.limits.shrink();
     }

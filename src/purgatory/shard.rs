@@ -154,7 +154,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         for (count, (hash, key)) in conditions.events.iter_mut().enumerate() {
             let key = lists.count_watcher(*hash, key);
             let list = &mut lists.keys.entries.at_mut(key).list;
-            let spot = list.add_event(&mut lists.chunks, key, number, index);
+            let spot = list.add_event(&mut lists.groups, key, number, index);
             match pending.spots.get_mut(count) {
                 Some(few) => *few = spot,
                 None => pending.further.get_or_insert_default().push(Watcher::Event(spot)),
@@ -171,10 +171,10 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         mut visit: impl FnMut(Key, &mut Pending<O>),
     ) {
         let Some(NextWatcher::Events(from, skipped)) = walk.next.take() else { return };
-        let Self { wheel, lists: Lists { keys, chunks, .. }, .. } = self;
+        let Self { wheel, lists: Lists { keys, groups, .. }, .. } = self;
         let Some((_, entry)) = keys.find(walk.hash, &walk.is_key) else { return };
         let mut visits = 0;
-        for (first, slots) in entry.list.events(chunks, from) {
+        for (first, slots) in entry.list.events(groups, from) {
             let skipped = if first == from { skipped } else { 0 };
             for (&slot, index) in slots[skipped..].iter().zip(skipped..) {
                 let Some((key, pending)) = wheel.at_mut(slot) else { continue };
@@ -281,7 +281,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     pub(super) fn read_ahead(&self, keys: &[OperationKey]) {
         let pending = keys.iter().filter_map(|key| self.wheel.get(key.key));
         let spots = pending.flat_map(|one| &one.spots).filter(|spot| **spot != Spot::NONE);
-        black_box(spots.fold(0, |sum, spot| sum ^ spot.key(&self.lists.chunks)));
+        black_box(spots.fold(0, |sum, spot| sum ^ spot.key(&self.lists.groups)));
     }
 
     /// Takes an operation off the wheel and all lists, unless its end is decided. If it is out, the
@@ -420,7 +420,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             return self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer));
         };
         let of_key = |list: &List| {
-            let mut events = list.events(&self.lists.chunks, 0).flat_map(|(_, slots)| slots);
+            let mut events = list.events(&self.lists.groups, 0).flat_map(|(_, slots)| slots);
             let event = events.find_map(|&slot| self.victim(None, slot, newcomer));
             event.or_else(|| {
                 let mut thresholds = list.thresholds().rev();
@@ -584,7 +584,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             assert!(!entry.list.is_empty(), "key {index} has no watcher");
             assert_eq!(lists.keys.find(entry.hash, |_| true).map(|_| ()), Some(()));
             let mut last = 0;
-            for (first, slots) in entry.list.events(&lists.chunks, 0) {
+            for (first, slots) in entry.list.events(&lists.groups, 0) {
                 for &slot in slots.iter().filter(|&&slot| self.wheel.key_at(slot).is_some()) {
                     let key = self.wheel.key_at(slot).expect("a watcher waits");
                     let number = self.wheel.get(key).expect("a watcher waits").number;

@@ -149,9 +149,9 @@ pub(crate) struct Backlog<T> {
 }
 
 pub(super) struct BacklogState<T> {
-    /// The timeouts, in chunks, so that no insert copies earlier ones under the lock. The last
-    /// chunk stays when it is empty.
-    chunks: VecDeque<VecDeque<Expired<T>>>,
+    /// The timeouts, in blocks, so that no insert copies earlier ones under the lock. The last
+    /// block stays when it is empty.
+    blocks: VecDeque<VecDeque<Expired<T>>>,
     /// Number of timeouts that were taken.
     pub(super) taken: u64,
     /// Threads that wait for a timeout. Some of them may have been woken already.
@@ -165,24 +165,24 @@ pub(super) struct BacklogState<T> {
 // User code never runs under this lock, so a panic leaves no inconsistent state.
 impl<T> RefUnwindSafe for Backlog<T> {}
 
-/// Number of timeouts in a chunk.
-const CHUNK: usize = 1024;
+/// Number of timeouts in a block.
+const BLOCK: usize = 1024;
 
 impl<T> BacklogState<T> {
     fn push(&mut self, expired: Expired<T>) {
-        if self.chunks.back().is_none_or(|last| last.len() == CHUNK) {
-            self.chunks.push_back(VecDeque::with_capacity(CHUNK));
+        if self.blocks.back().is_none_or(|last| last.len() == BLOCK) {
+            self.blocks.push_back(VecDeque::with_capacity(BLOCK));
         }
-        self.chunks.back_mut().expect("there is a chunk").push_back(expired);
+        self.blocks.back_mut().expect("there is a block").push_back(expired);
     }
 
     fn take(&mut self) -> Result<Expired<T>, TryRecvError> {
         let none = if self.is_closed { TryRecvError::Disconnected } else { TryRecvError::Empty };
-        let first = self.chunks.front_mut().ok_or(none)?;
+        let first = self.blocks.front_mut().ok_or(none)?;
         let expired = first.pop_front().ok_or(none)?;
         self.taken += 1;
-        if first.is_empty() && self.chunks.len() > 1 {
-            self.chunks.pop_front();
+        if first.is_empty() && self.blocks.len() > 1 {
+            self.blocks.pop_front();
         }
         Ok(expired)
     }
@@ -191,8 +191,8 @@ impl<T> BacklogState<T> {
 impl<T> Backlog<T> {
     /// Makes an empty backlog. `is_queue` tells whether the user receives the timeouts.
     pub(crate) fn new(is_queue: bool) -> Self {
-        let (chunks, receivers) = (VecDeque::new(), Receivers::default());
-        let state = BacklogState { chunks, taken: 0, sleepers: 0, is_closed: false, receivers };
+        let (blocks, receivers) = (VecDeque::new(), Receivers::default());
+        let state = BacklogState { blocks, taken: 0, sleepers: 0, is_closed: false, receivers };
         Self { is_queue, state: Mutex::new(state), arrived: Condvar::default() }
     }
 
@@ -225,7 +225,7 @@ impl<T> Backlog<T> {
     /// value.
     fn wake_threads(&self, most: usize) -> Vec<Waker> {
         let mut state = self.state.lock();
-        let is_empty = state.chunks.front().is_none_or(VecDeque::is_empty);
+        let is_empty = state.blocks.front().is_none_or(VecDeque::is_empty);
         let most = if is_empty { 0 } else { most };
         // A thread that finds no timeout sleeps again. More notifications than sleepers would wake
         // it twice.
@@ -275,7 +275,7 @@ impl<T> Backlog<T> {
     pub(crate) fn take_all(&self) -> Vec<T> {
         let mut state = self.state.lock();
         debug_assert!(state.is_closed, "a timeout may come after all were taken");
-        let rest = mem::take(&mut state.chunks);
+        let rest = mem::take(&mut state.blocks);
         state.taken += rest.iter().map(VecDeque::len).sum::<usize>() as u64;
         drop(state);
         rest.into_iter().flatten().map(|expired| expired.value).collect()
@@ -285,14 +285,12 @@ impl<T> Backlog<T> {
 /// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
 pub(crate) type Ticket = Option<u64>;
 
-/// The waker of a task; `None` while a poll clones it without the lock. The poll looks for a value
-/// again before it stores the clone.
-type Slot = Option<Waker>;
-
 /// The wakers of the waiting tasks, by ticket.
 #[derive(Default)]
 pub(super) struct Receivers {
-    waiting: BTreeMap<u64, Slot>,
+    /// `None` while a poll clones the waker without the lock. The poll looks for a value again
+    /// before it stores the clone.
+    waiting: BTreeMap<u64, Option<Waker>>,
     next_ticket: u64,
 }
 
@@ -309,7 +307,7 @@ impl Receivers {
     }
 
     /// Returns the slot of a ticket. A task without a ticket gets a new one.
-    pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut Slot {
+    pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut Option<Waker> {
         let ticket = *ticket.get_or_insert_with(|| {
             self.next_ticket += 1;
             self.next_ticket
@@ -319,7 +317,7 @@ impl Receivers {
     }
 
     /// Clears a ticket. Returns its slot, or `None` if a put or a close has removed it.
-    pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<Slot> {
+    pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<Option<Waker>> {
         self.waiting.remove(&ticket.take()?)
     }
 }

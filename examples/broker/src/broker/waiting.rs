@@ -20,6 +20,13 @@ where
     purgatory.stats().shut_down
 }
 
+/// Ends an operation that a purgatory has refused.
+pub(super) fn end_refused<K, O: DelayedOperation<K>>(refused: WatchError<O>) {
+    let is_shut_down = refused.kind() == WatchErrorKind::ShutDown;
+    let end = if is_shut_down { Completion::ShutDown } else { Completion::Displaced };
+    refused.into_value().complete(end);
+}
+
 /// A request that waits, as its connection holds it.
 ///
 /// Dropping it cancels the wait. So the end of a connection leaves no waiting requests.
@@ -36,18 +43,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> 
         watched: Result<Watched, WatchError<O>>,
         ended: oneshot::Receiver<T>,
     ) -> Self {
-        let guard = match watched {
-            Ok(watched) => watched.key().map(|key| purgatory.guard(key)),
-            Err(refused) => {
-                let completion = match refused.kind() {
-                    WatchErrorKind::ShutDown => Completion::ShutDown,
-                    _ => Completion::Displaced,
-                };
-                refused.into_value().complete(completion);
-                None
-            }
-        };
-        Self { _guard: guard, ended }
+        let key = watched.map_err(end_refused).ok().and_then(Watched::key);
+        Self { _guard: key.map(|key| purgatory.guard(key)), ended }
     }
 
     /// Waits until the operation has ended; `None` if it ended without an answer, as after a panic.

@@ -23,9 +23,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{
-    Completion, DelayedOperation, Purgatory, PurgatoryStats, TimerStats, ValueTimer, WatchErrorKind,
-};
+use delaywheel::{Completion, DelayedOperation, Purgatory, PurgatoryStats, TimerStats, ValueTimer};
 use tokio::sync::oneshot;
 
 use super::{
@@ -36,7 +34,7 @@ use crate::broker::{
     Config,
     counts::Shared,
     purgatory, timer_builder,
-    waiting::{Waiting, answer_all},
+    waiting::{Waiting, answer_all, end_refused},
 };
 use crate::prelude::*;
 
@@ -344,9 +342,7 @@ impl Coordinator {
         let (coordinator, key) = (Weak::clone(&self.this), group.clone());
         let rebalance = Rebalance { coordinator, group, round, left: left.saturating_sub(delay) };
         if let Err(refused) = self.rebalances.watch(rebalance, [key], delay) {
-            let is_shut_down = refused.kind() == WatchErrorKind::ShutDown;
-            let end = if is_shut_down { Completion::ShutDown } else { Completion::Displaced };
-            refused.into_value().complete(end);
+            end_refused(refused);
         }
     }
 

@@ -266,13 +266,16 @@ pub(super) fn list_offsets(topics: &Topics, asked: &ListOffsetsRequest) -> ListO
     let mut named = HashSet::new();
     let answered = asked.topics.iter().map(|topic| {
         let answered = topic.partitions.iter().map(|asked| {
-            if !named.insert((&topic.name, asked.partition_index)) {
-                return ListOffsetsPartitionResponse::default()
-                    .with_partition_index(asked.partition_index)
-                    .with_error_code(ResponseError::InvalidRequest.code());
+            let index = asked.partition_index;
+            let answer = ListOffsetsPartitionResponse::default().with_partition_index(index);
+            if !named.insert((&topic.name, index)) {
+                return answer.with_error_code(ResponseError::InvalidRequest.code());
             }
-            let partition = topics.partition(&topic.name, asked.partition_index);
-            find_offset(asked, partition.as_deref())
+            let Some(partition) = topics.partition(&topic.name, index) else {
+                return answer.with_error_code(ResponseError::UnknownTopicOrPartition.code());
+            };
+            let (offset, timestamp) = find_offset(&partition, asked.timestamp);
+            answer.with_offset(offset).with_timestamp(timestamp)
         });
         ListOffsetsTopicResponse::default()
             .with_name(own(&topic.name))
@@ -281,20 +284,12 @@ pub(super) fn list_offsets(topics: &Topics, asked: &ListOffsetsRequest) -> ListO
     ListOffsetsResponse::default().with_topics(answered.collect())
 }
 
-fn find_offset(
-    asked: &ListOffsetsPartition,
-    partition: Option<&Partition>,
-) -> ListOffsetsPartitionResponse {
-    let answer =
-        ListOffsetsPartitionResponse::default().with_partition_index(asked.partition_index);
-    let Some(partition) = partition else {
-        return answer.with_error_code(ResponseError::UnknownTopicOrPartition.code());
-    };
-    let (offset, timestamp) = match asked.timestamp {
+/// Returns the offset for a time, or for a constant such as [`LATEST`], and the time of its record.
+fn find_offset(partition: &Partition, timestamp: i64) -> (i64, i64) {
+    match timestamp {
         LATEST => (partition.high_watermark(), NO_OFFSET),
         EARLIEST => (partition.lock().start, NO_OFFSET),
         LATEST_TIME => partition.lock().latest().unwrap_or((NO_OFFSET, NO_OFFSET)),
         time => partition.lock().find(time).unwrap_or((NO_OFFSET, NO_OFFSET)),
-    };
-    answer.with_offset(offset).with_timestamp(timestamp)
+    }
 }

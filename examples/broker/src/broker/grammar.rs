@@ -145,21 +145,20 @@ pub(super) fn check(frame: &[u8], key: ApiKey, version: i16) -> Result<(), Refus
         return Err(Refusal::Version(key, version));
     }
     let is_compact = key.request_header_version(version) >= 2;
-    let mut walk =
-        Walk { rest: frame, version, is_compact, elements: MAX_ELEMENTS, has_too_many: false };
+    let mut walk = Walk { rest: frame, version, is_compact, elements: Some(MAX_ELEMENTS) };
     let walked = walk.header().and_then(|()| walk.structure(parts));
-    let refusal =
-        if walk.has_too_many { Refusal::TooMany(key) } else { Refusal::Malformed(key, version) };
-    walked.map_err(|Malformed| refusal)
+    walked.map_err(|Malformed| match walk.elements {
+        Some(_) => Refusal::Malformed(key, version),
+        None => Refusal::TooMany(key),
+    })
 }
 
 struct Walk<'a> {
     rest: &'a [u8],
     version: i16,
     is_compact: bool,
-    /// Elements that may still come.
-    elements: usize,
-    has_too_many: bool,
+    /// Elements that may still come; `None` once there are too many.
+    elements: Option<usize>,
 }
 
 impl Walk<'_> {
@@ -213,10 +212,8 @@ impl Walk<'_> {
     }
 
     fn take(&mut self, elements: usize) -> Result<usize, Malformed> {
-        let left = self.elements.checked_sub(elements);
-        self.has_too_many = left.is_none();
-        self.elements = left.ok_or(Malformed)?;
-        Ok(elements)
+        self.elements = self.elements.and_then(|left| left.checked_sub(elements));
+        self.elements.map(|_| elements).ok_or(Malformed)
     }
 
     /// Reads the length of bytes or of an array. A compact length is one more; zero stands for

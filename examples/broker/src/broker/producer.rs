@@ -41,15 +41,12 @@ impl Producers {
             let error = ResponseError::TransactionalIdAuthorizationFailed;
             return response.with_error_code(error.code()).with_producer_id(ProducerId(NONE));
         }
-        let (id, epoch) = self.next(asked.producer_id.0, asked.producer_epoch);
-        response.with_producer_id(ProducerId(id)).with_producer_epoch(epoch)
-    }
-
-    fn next(&self, id: i64, epoch: i16) -> (i64, i16) {
-        match epoch.checked_add(1) {
+        let (ProducerId(id), epoch) = (asked.producer_id, asked.producer_epoch);
+        let (id, epoch) = match epoch.checked_add(1) {
             Some(next) if id >= 0 && epoch >= 0 => (id, next),
             _ => (self.0.fetch_add(1, Ordering::Relaxed), 0),
-        }
+        };
+        response.with_producer_id(ProducerId(id)).with_producer_epoch(epoch)
     }
 }
 
@@ -69,10 +66,6 @@ impl Stamp {
     pub(super) fn new(producer: i64, epoch: i16, first: i32, count: i32) -> Option<Self> {
         let last = after(first, count - 1);
         (producer >= 0).then_some(Self { producer, epoch, first, last })
-    }
-
-    fn is_valid(self) -> bool {
-        self.epoch >= 0 && self.first >= 0
     }
 }
 
@@ -107,7 +100,7 @@ impl Sequences {
     /// `InvalidProducerEpoch` if the producer has a later epoch, `OutOfOrderSequenceNumber` if
     /// records before these are missing.
     pub(super) fn check(&self, stamp: Stamp) -> Result<Option<i64>, ResponseError> {
-        if !stamp.is_valid() {
+        if stamp.epoch < 0 || stamp.first < 0 {
             return Err(ResponseError::InvalidRecord);
         }
         // A producer that was displaced may continue with any number.

@@ -207,10 +207,8 @@ impl Log {
     /// `max_bytes` would be exceeded, but for a first batch that `must_progress`.
     pub(super) fn read(&self, offset: i64, max_bytes: usize, must_progress: bool) -> Result<Bytes> {
         self.readable_bytes(offset)?;
-        let readable = self.batches.range(self.index(offset)..);
-        let readable = readable.take_while(|entry| entry.end <= self.high_watermark);
         let mut bytes = 0;
-        let fitting = readable.take_while(|entry| {
+        let fitting = self.readable(self.index(offset)).take_while(|entry| {
             let is_forced = must_progress && bytes == 0;
             bytes += entry.bytes.len();
             bytes <= max_bytes || is_forced
@@ -218,20 +216,21 @@ impl Log {
         Ok(fitting.map(|entry| &*entry.bytes).collect::<Vec<_>>().concat().into())
     }
 
-    /// The batches that may be read.
-    fn readable(&self) -> impl Iterator<Item = &Entry> {
-        self.batches.iter().take_while(|entry| entry.end <= self.high_watermark)
+    /// The batches from an index on that may be read.
+    fn readable(&self, from: usize) -> impl Iterator<Item = &Entry> {
+        self.batches.range(from..).take_while(|entry| entry.end <= self.high_watermark)
     }
 
     /// Returns offset and timestamp of the first record at a time or later that may be read. In a
     /// compressed batch, they are those of the batch.
     pub(super) fn find(&self, timestamp: i64) -> Option<(i64, i64)> {
-        self.readable().find(|entry| entry.max_timestamp >= timestamp)?.find(timestamp, self.start)
+        let found = self.readable(0).find(|entry| entry.max_timestamp >= timestamp);
+        found?.find(timestamp, self.start)
     }
 
     /// The same for the first record with the latest time.
     pub(super) fn latest(&self) -> Option<(i64, i64)> {
-        let latest = self.readable().map(|entry| entry.max_timestamp).max()?;
+        let latest = self.readable(0).map(|entry| entry.max_timestamp).max()?;
         self.find(latest)
     }
 }

@@ -101,17 +101,13 @@ async fn receive(
             }
         };
         let ready_bytes = if let Reply::Now(frame) = &reply { frame.len() } else { 0 };
-        let share = share(&ready, ready_bytes).await;
+        let ready_bytes = u32::try_from(ready_bytes.min(MAX_READY_BYTES)).unwrap_or(u32::MAX);
+        // Waits until the queue may take a ready reply of this length.
+        let share = Arc::clone(&ready).acquire_many_owned(ready_bytes).await.ok();
         if replies.send((reply, share)).await.is_err() {
             return End::Closed;
         }
     }
-}
-
-/// Waits until the queue may take a ready reply of this length.
-async fn share(ready: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
-    let bytes = u32::try_from(bytes.min(MAX_READY_BYTES)).unwrap_or(u32::MAX);
-    Arc::clone(ready).acquire_many_owned(bytes).await.ok()
 }
 
 /// Writes replies, each as soon as it is ready, until the queue has ended.

@@ -18,7 +18,7 @@ const STORED: usize = 8 << 20;
 async fn stored() -> Server {
     let server = start(Config { max_fetch_bytes: STORED, ..config() }).await;
     let mut producer = Client::connect(server.address()).await;
-    let records = record_batch(-1, 0..1, &vec![b'x'; 1_000_000]);
+    let records = record_batch(0..1, &vec![b'x'; 1_000_000]);
     for _ in 0..8 {
         producer.call(&produce_records(1, records.clone())).await;
     }

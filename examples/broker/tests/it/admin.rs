@@ -139,7 +139,7 @@ async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
 
 #[tokio::test]
 async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
-    let (server, _clock) = slow_broker().await;
+    let (server, _clock) = virtual_broker(HOUR).await;
     let mut consumer = waiting_client(&server, &fetch(&[0], 1, HOUR_MS)).await;
     let mut producer = waiting_client(&server, &produce(0, -1, 1)).await;
     let request = DeleteTopicsRequest::default().with_topic_names(vec![name(TOPIC)]);

@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 #[tokio::test]
 async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
-    let (server, _clock) = slow_broker().await;
+    let (server, _clock) = virtual_broker(HOUR).await;
     let mut clients = Vec::new();
     for _ in 0..20 {
         let mut client = Client::connect(server.address()).await;

@@ -22,7 +22,7 @@ async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
 #[tokio::test]
 async fn a_fetch_that_has_its_bytes_or_an_error_does_not_wait() {
     // The clock does not move, so a fetch that waits here hangs.
-    let (server, _clock) = virtual_broker().await;
+    let (server, _clock) = virtual_broker(10 * MS).await;
     let client = &mut Client::connect(server.address()).await;
     assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [0], "it wants no wait");
     assert_eq!(lengths(&client.call(&fetch(&[0], 0, HOUR_MS)).await), [0], "it wants no bytes");

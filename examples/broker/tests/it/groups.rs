@@ -128,7 +128,7 @@ async fn requests_about_groups_are_answered_in_every_version() {
 #[tokio::test]
 async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_it() {
     const BYTES: usize = 256 << 10;
-    let (server, clock) = virtual_broker().await;
+    let (server, clock) = virtual_broker(10 * MS).await;
     let mut members = Vec::new();
     for _ in 0..16 {
         members.push(waiting_client(&server, &join_with(BYTES)).await);

@@ -13,14 +13,9 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const HOUR_MS: i32 = 3_600_000;
 
-/// A broker on a clock that the test moves, with a follower that takes 10 ms.
-pub(crate) async fn virtual_broker() -> (Server, ManualClock) {
-    start_virtual(Config { follower_delay: Some(10 * MS), ..config() }).await
-}
-
-/// The same, but its follower takes an hour.
-pub(crate) async fn slow_broker() -> (Server, ManualClock) {
-    start_virtual(Config { follower_delay: Some(HOUR), ..config() }).await
+/// A broker on a clock that the test moves, with a follower that takes this long.
+pub(crate) async fn virtual_broker(follower_delay: Duration) -> (Server, ManualClock) {
+    start_virtual(Config { follower_delay: Some(follower_delay), ..config() }).await
 }
 
 pub(crate) async fn start_virtual(config: Config) -> (Server, ManualClock) {

@@ -21,7 +21,7 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_all_partitions
 
 #[tokio::test]
 async fn a_request_for_all_acks_and_an_empty_fetch_end_at_their_time_to_the_millisecond() {
-    let (server, clock) = slow_broker().await;
+    let (server, clock) = virtual_broker(HOUR).await;
     let mut client = waiting_client(&server, &produce(0, -1, 1)).await;
     let mut consumer = waiting_client(&server, &fetch(&[0], 1, 1_000)).await;
     clock.advance(999 * MS);
@@ -40,7 +40,7 @@ async fn a_request_for_all_acks_and_an_empty_fetch_end_at_their_time_to_the_mill
 
 #[tokio::test]
 async fn a_request_for_no_ack_gets_no_answer_and_one_that_fails_closes_the_connection() {
-    let (server, clock) = virtual_broker().await;
+    let (server, clock) = virtual_broker(10 * MS).await;
     let mut client = Client::connect(server.address()).await;
     client.send(&produce(0, 0, 3)).await;
     // The next answer is that of the next request.
@@ -79,7 +79,7 @@ async fn a_request_for_offsets_names_a_partition_once() {
 
 #[tokio::test]
 async fn each_partition_of_a_request_fails_on_its_own() {
-    let (server, clock) = virtual_broker().await;
+    let (server, clock) = virtual_broker(10 * MS).await;
     let mut request = produce_all(&[0, 1, 9], -1, 1);
     request.topic_data[0].partition_data[1].records = Some(Bytes::from_static(&[7; 100]));
     let mut client = waiting_client(&server, &request).await;

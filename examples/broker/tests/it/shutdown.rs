@@ -1,12 +1,10 @@
 //! A shutdown answers all waiting requests, and no client delays it.
 
-use std::time::Duration;
-
 use crate::prelude::*;
 
 #[tokio::test]
 async fn a_shutdown_answers_all_requests_and_closes() {
-    let (server, _clock) = slow_broker().await;
+    let (server, _clock) = virtual_broker(HOUR).await;
     let mut consumers = Vec::new();
     for _ in 0..50 {
         consumers.push(waiting_client(&server, &fetch(&[0, 1], 1, HOUR_MS)).await);
@@ -35,10 +33,10 @@ async fn a_shutdown_answers_all_requests_and_closes() {
 
 #[tokio::test]
 async fn a_client_that_reads_no_answers_does_not_delay_a_shutdown() {
-    let (server, clock) = virtual_broker().await;
+    let (server, clock) = virtual_broker(10 * MS).await;
     let mut client = Client::connect(server.address()).await;
     client.call(&produce_all(&[0, 0, 0, 0], 1, 10_000)).await;
-    clock.advance(Duration::from_millis(10));
+    clock.advance(10 * MS);
     for _ in 0..60 {
         client.send(&fetch(&[0], 1, 0)).await;
     }
@@ -48,7 +46,7 @@ async fn a_client_that_reads_no_answers_does_not_delay_a_shutdown() {
     let closing = tokio::spawn(server.shutdown());
     until("the wait for the client", || broker.stats().follower.pending == 1).await;
     assert!(!closing.is_finished());
-    clock.advance(Duration::from_secs(1));
+    clock.advance(1_000 * MS);
     soon(closing).await.unwrap();
     drop(client);
 }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{
     Broker, Handled, Reply, frame,
     log::Partition,
-    metadata::{Topics, own},
+    metadata::own,
     request::{Header, Malformed},
     waiting::Waiting,
 };
@@ -84,18 +84,16 @@ impl Wanted {
         let max_bytes = max_bytes.min(broker.config.max_fetch_bytes);
         // A fetch that asks for more bytes than it accepts would always wait for its timeout.
         let min_bytes = u64::try_from(asked.min_bytes).unwrap_or(0).min(max_bytes as u64);
-        let topics = asked.topics.iter().map(|topic| Self::topic(&broker.topics, topic));
-        Self { topics: topics.collect(), min_bytes, max_bytes }
-    }
-
-    fn topic(topics: &Topics, asked: &FetchTopic) -> (TopicName, Vec<WantedPartition>) {
-        let partitions = asked.partitions.iter().map(|wanted| WantedPartition {
-            index: wanted.partition,
-            partition: topics.partition(&asked.topic, wanted.partition),
-            offset: wanted.fetch_offset,
-            max_bytes: usize::try_from(wanted.partition_max_bytes).unwrap_or(0),
+        let topics = asked.topics.iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|wanted| WantedPartition {
+                index: wanted.partition,
+                partition: broker.topics.partition(&topic.topic, wanted.partition),
+                offset: wanted.fetch_offset,
+                max_bytes: usize::try_from(wanted.partition_max_bytes).unwrap_or(0),
+            });
+            (own(&topic.topic), partitions.collect())
         });
-        (own(&asked.topic), partitions.collect())
+        Self { topics: topics.collect(), min_bytes, max_bytes }
     }
 
     /// The partitions that the fetch waits on.

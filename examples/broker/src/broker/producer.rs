@@ -8,10 +8,7 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
-use kafka_protocol::{
-    ResponseError,
-    messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId},
-};
+use crate::prelude::*;
 
 /// Batches of a producer that a partition remembers; no client has more in flight.
 const REMEMBERED: usize = 5;

@@ -1,12 +1,9 @@
 //! Requests: how the broker reads them.
 
-use bytes::{Buf, Bytes};
-use kafka_protocol::{
-    messages::{ApiKey, RequestHeader, RequestKind},
-    protocol::{Decodable, StrBytes},
-};
+use bytes::Buf;
 
 use super::{grammar, refusal::Refusal};
+use crate::prelude::*;
 
 /// A message that breaks the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,13 +5,11 @@ use super::{
     message::{Commits, own},
     requests::identity,
 };
-use crate::{
-    broker::{
-        frame::Room,
-        metadata::{self, Topics},
-    },
-    prelude::*,
+use crate::broker::{
+    frame::Room,
+    metadata::{self, Topics},
 };
+use crate::prelude::*;
 
 /// Stands for an offset that was never committed.
 const NONE: i64 = -1;

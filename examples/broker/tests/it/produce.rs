@@ -63,12 +63,9 @@ async fn offset(client: &mut Client, timestamp: i64) -> i64 {
 #[tokio::test]
 async fn a_request_for_offsets_names_a_partition_once() {
     let server = system_broker().await;
-    let [first, second] = [0, 1].map(|at| ListOffsetsPartition::default().with_partition_index(at));
-    let topic = ListOffsetsTopic::default().with_name(name(TOPIC)).with_partitions(vec![
-        first.clone(),
-        second,
-        first,
-    ]);
+    let partitions = [0, 1, 0].map(|at| ListOffsetsPartition::default().with_partition_index(at));
+    let topic = ListOffsetsTopic::default().with_name(name(TOPIC));
+    let topic = topic.with_partitions(partitions.into());
     let request = ListOffsetsRequest::default().with_topics(vec![topic.clone(), topic]);
     let response = Client::connect(server.address()).await.call_in(5, &request).await;
     let answers = response.topics.iter().flat_map(|topic| &topic.partitions);

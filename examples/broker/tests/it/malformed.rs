@@ -29,13 +29,16 @@ async fn a_connection_with_a_bad_frame_is_closed_and_others_are_served() {
         bad.push(metadata);
     }
     bad.push(frame(1, 1, &metadata(&[&"x".repeat(1_001)], true)));
+    bad.push(frame(1, 1, &metadata(&vec![""; 8_001], true)));
     let cut_off = frame(1, 11, &fetch(&[0, 1], 1, HOUR_MS));
     bad.push(BytesMut::from(&cut_off[..cut_off.len() - 1]));
     for bytes in &bad {
         assert!(answer(&server, bytes).await.is_empty(), "{bytes:?}");
     }
     assert_eq!(server.broker().stats().counts.rejected, bad.len() as u64);
-    assert_eq!(Client::connect(server.address()).await.produce(0, 1, 1).await, 0);
+    let mut good = Client::connect(server.address()).await;
+    assert_eq!(good.call(&metadata(&vec![""; 8_000], true)).await.topics.len(), 8_000);
+    assert_eq!(good.produce(0, 1, 1).await, 0);
 }
 
 #[tokio::test]

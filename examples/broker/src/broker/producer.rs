@@ -162,6 +162,9 @@ mod tests {
         assert_eq!(sequences.check(stamp(7, 0, 9, 3)), Ok(Some(30)), "the fifth before the next");
         assert_eq!(sequences.check(stamp(7, 0, 6, 3)), gap, "too old to be remembered");
         assert_eq!(sequences.check(stamp(8, 0, 40, 1)), Ok(None), "a producer of another time");
+        for invalid in [stamp(8, -1, 0, 1), stamp(8, 0, -1, 1)] {
+            assert_eq!(sequences.check(invalid), Err(ResponseError::InvalidRecord));
+        }
         // Numbers start again after the greatest.
         let last = stamp(9, 0, i32::MAX - 1, 3);
         assert_eq!(last.last, 0);

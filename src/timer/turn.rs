@@ -32,14 +32,15 @@ const LEAST_STEPS: u64 = 64;
 const MOST_DOUBLINGS: u128 = 6;
 
 /// Steps of all holds of one turn, unless each has [`LEAST_STEPS`] only. This limit bounds the wait
-/// of the other timers of the reaper, and that for the first callback on its thread.
+/// of the other timers of the reaper, and that for the first callback on its thread. Shards that
+/// are not due have no part in it: a turn reads all, so short holds of the others would be rare.
 const MOST_STEPS: u64 = 1 << 16;
 
 /// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
 /// each millisecond.
-fn steps_per_hold(lateness: Duration, shards: usize) -> u64 {
+fn steps_per_hold(lateness: Duration, due: usize) -> u64 {
     let steps = LEAST_STEPS << lateness.as_millis().min(MOST_DOUBLINGS);
-    steps.min(MOST_STEPS / shards as u64).max(LEAST_STEPS)
+    steps.min(MOST_STEPS / due.max(1) as u64).max(LEAST_STEPS)
 }
 
 /// Steps of a hold in which another thread helps a late reaper.
@@ -123,7 +124,7 @@ impl<S: ShardState> SharedTimer<S> {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);
         let before = batch.lateness.take();
-        let steps = steps_per_hold(before.unwrap_or_default(), self.shards.count());
+        let steps = steps_per_hold(before.unwrap_or_default(), self.shards.due(read.now).count());
         let (mut is_drained, mut locked) = (true, None);
         for index in self.shards.due(read.now) {
             match self.shards.try_lock(index) {
@@ -709,5 +710,16 @@ mod tests {
         assert_eq!(steps, [64, 128, 256, 2048, 4096, 4096, 4096, 4096, 4096]);
         let most = [1, 16, 17, 64, 1 << 16].map(|shards| steps_per_hold(Duration::MAX, shards));
         assert_eq!(most, [4096, 4096, 3855, 1024, 64]);
+    }
+
+    #[test]
+    fn shards_that_are_not_due_shorten_no_hold() {
+        let settings = Timer::builder().clock(ManualClock::new()).shards(1024).inline();
+        let timer = settings.build_with(drop::<u32>).expect("the settings are valid");
+        for value in 0..4000 {
+            timer.schedule(Duration::ZERO, value).expect("the timer runs");
+        }
+        let mut batch = Batch { lateness: Some(BLOCKED), ..Batch::new() };
+        assert!(timer.shared().expire_some(&mut batch), "{} are left", timer.stats().pending);
     }
 }

@@ -260,8 +260,8 @@ pub(super) fn describe_cluster(broker: &Broker, host: SocketAddr) -> DescribeClu
         .with_brokers(vec![node])
 }
 
-/// Returns the offsets for which a client asks. Like Kafka, refuses a partition that is named
-/// again: a search for a time reads a log from its start.
+/// Returns the offsets for which a client asks. Refuses a partition that is named again, for which
+/// Kafka gives no offset at all: a search for a time reads a log from its start.
 pub(super) fn list_offsets(topics: &Topics, asked: &ListOffsetsRequest) -> ListOffsetsResponse {
     let mut named = HashSet::new();
     let answered = asked.topics.iter().map(|topic| {

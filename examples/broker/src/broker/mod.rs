@@ -7,7 +7,8 @@
 //! # Locks
 //!
 //! A partition has a lock, and the table of topics has one. Neither is held while a purgatory is
-//! called, and no two are held at once. A commit reads the table under the lock of the groups.
+//! called, and no two are held at once. A commit and a deletion take that of the table under the
+//! lock of the groups.
 
 mod admin;
 mod batch;
@@ -250,15 +251,15 @@ impl Broker {
     }
 
     fn delete_topic(&self, name: &TopicName) -> Result<()> {
-        let partitions = self.topics.remove(name).ok_or(ResponseError::UnknownTopicOrPartition)?;
-        for partition in &*partitions {
+        // A later commit is for a new topic of this name.
+        let partitions = self.groups.forget_topic(name, || self.topics.remove(name));
+        for partition in &*partitions.ok_or(ResponseError::UnknownTopicOrPartition)? {
             self.storage.release(partition.lock().delete());
             for produce in self.waiters.produces.cancel_for_key(&**partition) {
                 produce.complete(Completion::Cancelled);
             }
             self.waiters.fetches.check_and_complete(&**partition);
         }
-        self.groups.forget_topic(name);
         Ok(())
     }
 

@@ -237,11 +237,11 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Forgets the commits for a topic that was deleted.
-    pub(crate) fn forget_topic(&self, topic: &TopicName) {
-        for entry in self.groups().values_mut() {
-            entry.commits.remove(topic);
-        }
+    /// Forgets the commits for a topic, in the hold of the lock in which `delete` removes it.
+    pub(crate) fn forget_topic<R>(&self, topic: &TopicName, delete: impl FnOnce() -> R) -> R {
+        let mut groups = self.groups();
+        groups.values_mut().for_each(|entry| drop(entry.commits.remove(topic)));
+        delete()
     }
 
     fn create(&self, groups: &mut Groups, name: &Name) -> Result<()> {

@@ -35,8 +35,7 @@ pub(crate) fn commit(
         for (topic, answer) in asked.topics.iter().zip(&mut answers) {
             for (partition, told) in topic.partitions.iter().zip(&mut answer.partitions) {
                 let index = partition.partition_index;
-                // Under the lock of the groups. A topic that is deleted after this takes the lock
-                // to remove its commits.
+                // Under the lock of the groups, like a deletion.
                 if topics.partition(&topic.name, index).is_some() {
                     let commits = commits.entry(answer.name.clone()).or_default();
                     commits.insert(index, committed(partition));

@@ -285,12 +285,14 @@ impl<T> Backlog<T> {
 /// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
 pub(crate) type Ticket = Option<u64>;
 
+/// The waker of a task; `None` while a poll clones it without the lock. The poll looks for a value
+/// again before it stores the clone.
+type WakerSlot = Option<Waker>;
+
 /// The wakers of the waiting tasks, by ticket.
 #[derive(Default)]
 pub(super) struct Receivers {
-    /// `None` while a poll clones the waker without the lock. The poll looks for a value again
-    /// before it stores the clone.
-    waiting: BTreeMap<u64, Option<Waker>>,
+    waiting: BTreeMap<u64, WakerSlot>,
     next_ticket: u64,
 }
 
@@ -307,7 +309,7 @@ impl Receivers {
     }
 
     /// Returns the slot of a ticket. A task without a ticket gets a new one.
-    pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut Option<Waker> {
+    pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut WakerSlot {
         let ticket = *ticket.get_or_insert_with(|| {
             self.next_ticket += 1;
             self.next_ticket
@@ -317,7 +319,7 @@ impl Receivers {
     }
 
     /// Clears a ticket. Returns its slot, or `None` if a put or a close has removed it.
-    pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<Option<Waker>> {
+    pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<WakerSlot> {
         self.waiting.remove(&ticket.take()?)
     }
 }

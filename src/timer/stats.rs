@@ -118,8 +118,7 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn new(name: String, warn_if_later_than: Duration) -> Self {
-        let (is_late, panics) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { name, warn_if_later_than, is_late, panics }
+        Self { name, warn_if_later_than, is_late: false.into(), panics: 0.into() }
     }
 
     pub(super) fn started(&self) {

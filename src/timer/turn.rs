@@ -235,6 +235,7 @@ impl<S: ShardState> SharedTimer<S> {
             stats.lateness.record(lateness, equal.len() as u64);
             greatest = greatest.max(lateness);
         }
+        debug_assert!(greatest <= stats.lateness.max(), "a lateness was not recorded");
         Some(greatest)
     }
 

@@ -138,9 +138,8 @@ pub(super) struct Content<S> {
 
 impl<S: ShardState> Shard<S> {
     pub(super) fn new(state: S, has_limit: bool) -> Self {
-        let (is_closed, must_settle) = (false, has_limit);
+        let (is_closed, must_settle, unsettled, unchecked) = (false, has_limit, 0, 0);
         let (counts, wall_deadlines) = (TimerStats::default(), WallDeadlines::default());
-        let (unsettled, unchecked) = (0, 0);
         let content =
             Content { state, is_closed, must_settle, unsettled, unchecked, counts, wall_deadlines };
         Self { content: Mutex::new(content), published: AtomicU64::new(u64::MAX) }

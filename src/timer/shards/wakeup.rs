@@ -147,13 +147,15 @@ impl Wakeup {
 
     /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
     pub(crate) fn leave_to_driver(&self) {
-        self.driver.get_or_init(Mutex::default);
+        let is_first = self.driver.set(Mutex::new(None)).is_ok();
+        debug_assert!(is_first, "a timer has one driver");
     }
 
     /// Stores the waker of the task that takes the place of the reaper.
     pub(crate) fn store_driver_waker(&self, waker: &Waker) {
         if let Some(driver) = self.driver.get() {
-            _ = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));
+            let stored = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));
+            debug_assert!(stored.is_pending(), "there is no value to take");
         }
     }
 

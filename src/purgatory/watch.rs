@@ -21,7 +21,7 @@ use crate::{
     panics::{self, Panic},
     sync::{Ordering, fence},
     ticks::Nanos,
-    timer::{Refused, ScheduleErrorKind},
+    timer::{Refused, ScheduleErrorKind, ShardState as _},
 };
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
@@ -317,7 +317,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let mut shard = timer.shards.lock(shard);
                 let claim = shard.state_mut().end(key, Completion::Displaced, present);
                 // The drop of keys is user code, so it follows the release of both locks.
-                let dropped = shard.state_mut().lists.dropped.take();
+                let dropped = shard.state_mut().take_dropped();
                 shard.unlock();
                 if let Claim::Late = claim {
                     continue;

@@ -124,7 +124,8 @@ impl<S: ShardState> SharedTimer<S> {
         let read = self.shards.clock.read();
         self.shards.follow_wall_clock(read.now);
         let before = batch.lateness.take();
-        let steps = steps_per_hold(before.unwrap_or_default(), self.shards.due(read.now).count());
+        let due = || self.shards.due(read.now).count();
+        let steps = before.map_or(LEAST_STEPS, |lateness| steps_per_hold(lateness, due()));
         let (mut is_drained, mut locked) = (true, None);
         for index in self.shards.due(read.now) {
             match self.shards.try_lock(index) {
@@ -303,8 +304,7 @@ impl<S: ShardState> Driven for SharedTimer<S> {
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
         // Without executors, callbacks run on this thread, or a pool may run them on it.
-        let is_callback_thread = !self.shared.delivery.has_executors();
-        self.shared.callback_threads.set_reaper(thread, is_callback_thread);
+        self.shared.callback_threads.set_reaper(thread, !self.shared.delivery.has_executors());
     }
 
     fn turn(&mut self) -> Turn {

@@ -522,6 +522,11 @@ fn before(sharded: &Sharded, number: u32, call: impl Fn() + Send + 'static) {
     }));
 }
 
+fn is_unknown<T>(answer: Result<T, DurableError>) -> bool {
+    matches!(answer, Err(DurableError::Store(error))
+        if error.reason() == StoreErrorReason::OutcomeUnknown)
+}
+
 /// In virtual time, calls under way are carried out after a shutdown.
 #[test]
 fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
@@ -534,8 +539,8 @@ fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
         old.shutdown();
         assert!(old.finish(300 * SECOND).wait().expect("finish"));
     });
-    assert!(matches!(sharded.schedule_new(new).wait(), Err(DurableError::Store(error))
-        if error.reason() == StoreErrorReason::OutcomeUnknown));
+    assert!(is_unknown(sharded.schedule_new(new).wait()));
+    assert!(is_unknown(sharded.pause("").wait()), "the other one is open");
     assert!(sharded.finish(300 * SECOND).wait().expect("finish"));
     assert!(matches!(sharded.pause("").wait(), Err(DurableError::ShutDown)));
 }

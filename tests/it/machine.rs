@@ -192,9 +192,8 @@ impl Machine {
         assert!(is_idle || !is_as_before || limit.is_some(), "no work at the next expiration");
         assert!(count <= limit.unwrap_or(u64::MAX), "more steps than allowed");
         assert!(is_drained || limit.is_some(), "without a limit, a due timeout was left");
-        if is_drained {
-            self.oracle.assert_nothing_is_held();
-        }
+        let held = self.oracle.least().filter(|&least| is_drained && least <= self.oracle.now);
+        assert_eq!(held, None, "a timeout that is due was left");
     }
 
     fn clear(&mut self) {

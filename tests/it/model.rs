@@ -24,7 +24,7 @@ fn wheels_of_each_size_agree_with_the_oracle() {
 /// Runs scripts on wheels of one size, with a share of all operations.
 fn agree(size_byte: u8, percent: u64) {
     let replayed = variable("DELAYWHEEL_MODEL_SEED");
-    let ops = model_operations() * percent / 100;
+    let ops = variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS) * percent / 100;
     let mut done = 0;
     for seed in replayed.map_or(0..=u64::MAX, |seed| seed..=seed) {
         let mut bytes = random_bytes(seed);
@@ -54,8 +54,4 @@ fn report(seed: u64, script: &Script) -> ! {
 
 fn fails(script: &Script) -> bool {
     panic::catch_unwind(AssertUnwindSafe(|| Machine::run(script))).is_err()
-}
-
-fn model_operations() -> u64 {
-    variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS)
 }

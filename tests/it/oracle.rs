@@ -51,10 +51,6 @@ impl Oracle {
         self.reached = expired.deadline;
     }
 
-    pub(crate) fn assert_nothing_is_held(&self) {
-        assert!(self.least().is_none_or(|least| least > self.now), "held");
-    }
-
     pub(crate) fn least(&self) -> Option<Tick> {
         self.pending.values().map(|&(deadline, _)| deadline).min()
     }

@@ -19,12 +19,12 @@ use std::{
 };
 
 use delaywheel::{
-    BootClock, Clock, Completion, DelayedOperation, ScheduleErrorKind, SystemClock, TimeoutGuard,
-    Timer, WatchErrorKind,
+    Clock, Completion, DelayedOperation, ScheduleErrorKind, SystemClock, TimeoutGuard, Timer,
+    WatchErrorKind,
 };
-
 #[cfg(target_os = "linux")]
-use crate::timer::threads::threads;
+use {crate::timer::threads::has_threads, delaywheel::BootClock};
+
 use crate::{
     purgatory::support::{Op, Shared},
     timer::support::{GENEROUS, HOUR, MS, wait_until},
@@ -216,14 +216,14 @@ fn the_first_use_starts_one_thread_that_waits_for_steps() {
     let (own, boot) = (Timer::new(), || Timer::builder().clock(BootClock).build().unwrap());
     let timers = [boot(), boot()];
     own.schedule(HOUR, || ()).unwrap();
-    assert_eq!(threads("clock-jumps"), 0, "without use");
+    assert!(has_threads("clock-jumps", 0), "without use");
     for timer in &timers {
         timer.schedule(HOUR, || ()).unwrap();
     }
     own.schedule_at_time(std::time::SystemTime::now() + HOUR, || ()).unwrap();
     // The thread names itself when it begins.
-    wait_until("a thread waits", || threads("clock-jumps") > 0);
-    assert_eq!(threads("clock-jumps"), 1, "for all timers");
+    wait_until("a thread waits", || !has_threads("clock-jumps", 0));
+    assert!(has_threads("clock-jumps", 1), "for all timers");
 }
 
 /// The kernel moves its boot-time clock for a process that enters another time namespace. Only a

@@ -168,7 +168,10 @@ impl World {
         let delay = when.delay();
         let instant = self.instant_of(self.time_for(delay));
         let ahead = span_of(duration(delay).as_nanos().min(FAR));
-        (duration(delay), instant, self.clock.wall() + ahead - span_of(BACK))
+        let wall = self.clock.wall();
+        // On Windows, no time is after the year 30828.
+        let time = wall.checked_add(ahead).unwrap_or(wall + span_of(FAR / 50));
+        (duration(delay), instant, time - span_of(BACK))
     }
 
     pub(crate) fn turn(&self) -> u64 {

@@ -16,10 +16,8 @@ use delaywheel::{
 use crate::support::{SECOND, Wakes, poll, poll_with, purgatory};
 
 fn completion(wait: &mut Wait<u32>) -> Option<Completion> {
-    match poll(wait) {
-        Poll::Ready(result) => Some(result.expect("the purgatory is open")),
-        Poll::Pending => None,
-    }
+    let Poll::Ready(result) = poll(wait) else { return None };
+    Some(result.expect("the purgatory is open"))
 }
 
 fn assert_empty(purgatory: &AsyncPurgatory<u32>) {

@@ -27,7 +27,8 @@ fn agree(size_byte: u8, percent: u64) {
     let ops = variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS) * percent / 100;
     let mut done = 0;
     for seed in replayed.map_or(0..=u64::MAX, |seed| seed..=seed) {
-        let mut bytes = random_bytes(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut bytes: Vec<_> = (0..SCRIPT_BYTES).map(|_| random.u8(..)).collect();
         bytes[0] = size_byte;
         let script = Script::decode(&bytes);
         if fails(&script) {
@@ -38,11 +39,6 @@ fn agree(size_byte: u8, percent: u64) {
             break;
         }
     }
-}
-
-fn random_bytes(seed: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    (0..SCRIPT_BYTES).map(|_| random.u8(..)).collect()
 }
 
 /// Runs a failing script again, with its panic message.

@@ -1,9 +1,6 @@
 //! Throttled calls, in virtual time.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, OnceLock};
 
 use delaywheel::{ManualClock, Throttle, Timer};
 
@@ -78,12 +75,12 @@ fn a_cancel_that_comes_too_late_does_not_forget_the_run() {
     clock.advance(50 * MS);
     // One is inserted before the throttled callback, one after it: in either order of equal
     // deadlines, the first one runs before that callback, which has left the wheel by then.
-    let is_first = Arc::new(AtomicBool::new(true));
+    let first = Arc::new(OnceLock::new());
     for _ in 0..2 {
         let (called, log, shown) = (Arc::clone(&throttle), events.clone(), clock.clone());
-        let is_first = Arc::clone(&is_first);
+        let first = Arc::clone(&first);
         let cancel_and_call = move || {
-            if is_first.swap(false, Ordering::Relaxed) {
+            if first.set(()).is_ok() {
                 assert!(!called.cancel());
                 log.push(("cancel", shown.elapsed().as_millis()));
                 called.call().unwrap();

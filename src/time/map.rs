@@ -345,3 +345,32 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for DelayMap<K, V> {
         f.debug_map().entries(self.iter()).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn an_entry_that_has_left_the_map_takes_no_memory() {
+        let (clock, hour) = (ManualClock::new(), Duration::from_secs(3600));
+        let timer = Timer::builder().clock(clock.clone()).build().expect("it can be built");
+        let mut map = DelayMap::on(&timer);
+        for end in 0..3 {
+            for number in 0..5_000 {
+                map.insert(number, 0, hour).expect("the map has room");
+            }
+            clock.advance(hour);
+            match end {
+                0 => map.clear(),
+                1 => (0..5_000).for_each(|number| assert_eq!(map.remove(&number), Some(0))),
+                _ => while map.pop_expired().is_some() {},
+            }
+            assert_eq!((map.len(), map.table.len()), (0, 0));
+            if end > 0 {
+                map.shrink();
+            }
+            assert_eq!((map.entries.slots(), map.table.capacity()), (0, 0), "end {end}");
+        }
+    }
+}

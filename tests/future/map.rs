@@ -2,13 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
-    task::{Context, Poll, Wake, Waker},
+    pin::{Pin, pin},
+    sync::{Arc, mpsc},
+    task::{Poll, Waker},
     thread,
     time::Duration,
 };
@@ -28,28 +24,21 @@ type Next<'a> = Pin<Box<dyn Future<Output = Result<(u32, u32), SleepError>> + 'a
 /// A task that runs only after a wake-up.
 struct Task<'a> {
     next: Next<'a>,
-    is_woken: Arc<Flag>,
-}
-
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
+    woken: (Arc<Wakes>, Waker),
+    /// The number of wake-ups before the last poll.
+    seen: Option<u64>,
 }
 
 impl<'a> Task<'a> {
     fn new(map: &'a SharedDelayMap<u32, u32>) -> Self {
-        Self { next: Box::pin(map.next()), is_woken: Arc::new(Flag(AtomicBool::new(true))) }
+        Self { next: Box::pin(map.next()), woken: Wakes::new(), seen: None }
     }
 
     /// Polls until the task waits without a wake-up. Returns the entries.
     fn run(&mut self, map: &'a SharedDelayMap<u32, u32>) -> Vec<(u32, u32)> {
-        let (mut entries, waker) = (Vec::new(), Waker::from(Arc::clone(&self.is_woken)));
-        while self.is_woken.0.swap(false, Ordering::SeqCst) {
-            let mut context = Context::from_waker(&waker);
-            while let Poll::Ready(entry) = self.next.as_mut().poll(&mut context) {
+        let (mut entries, (woken, waker)) = (Vec::new(), &self.woken);
+        while self.seen.replace(woken.count()) != Some(woken.count()) {
+            while let Poll::Ready(entry) = poll_with(&mut self.next, waker) {
                 entries.push(entry.expect("the timer runs"));
                 self.next = Box::pin(map.next());
             }
@@ -134,6 +123,26 @@ fn a_map_whose_timer_is_shut_down_keeps_its_entries() {
     assert!(matches!(poll(&mut next), Poll::Ready(Err(_))));
     clock.advance(SECOND);
     assert_eq!(map.lock().pop_expired(), Some((1, 1)));
+}
+
+#[test]
+fn a_task_waits_for_the_entries_of_a_map() {
+    let (timer, clock) = timer();
+    let mut map = DelayMap::on(&timer);
+    assert_eq!(block_on(map.next()).unwrap(), None, "it is empty");
+    map.insert('a', 1, 2 * SECOND).unwrap();
+    assert!(poll(&mut pin!(map.next())).is_pending());
+    map.insert('b', 2, SECOND).unwrap();
+    {
+        let mut next = pin!(map.next());
+        assert!(poll(&mut next).is_pending());
+        clock.advance(SECOND);
+        assert_eq!(poll(&mut next).map(Result::unwrap), Poll::Ready(Some(('b', 2))));
+    }
+    clock.advance(SECOND);
+    assert_eq!(block_on(map.next()).unwrap(), Some(('a', 1)));
+    map.insert('c', 3, Duration::MAX).unwrap();
+    assert!(poll(&mut pin!(map.next())).is_pending());
 }
 
 /// The timer has seen the deadline, and the map has not.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use delaywheel::{
-    ManualClock, MissedTicks, Timer,
+    Clock, ManualClock, MissedTicks, Timer,
     time::{Deadline, DelayMap, format_grpc_timeout, parse_grpc_timeout},
 };
 
@@ -29,13 +29,18 @@ fn a_replaced_entry_keeps_its_key_and_takes_the_new_deadline() {
     assert_eq!(map.insert(String::from("a"), 2, 3 * HOUR).unwrap(), Some(1));
     clock.advance(2 * HOUR);
     assert_eq!((map.pop_expired(), map.get("a")), (None, Some(&2)));
+    assert_eq!(map.deadline("a"), Some(clock.now() + HOUR));
     clock.advance(HOUR);
     assert_eq!(map.get("a"), Some(&2), "it stays until it is taken");
     assert_eq!((map.pop_expired(), map.get("a")), (Some(("a".into(), 2)), None));
     map.insert("b".into(), 3, Duration::MAX).unwrap();
     assert_eq!((map.deadline("b"), map.next_expiration()), (None, None));
     clock.advance(1000 * HOUR);
-    assert_eq!((map.pop_expired(), map.remove("b")), (None, Some(3)));
+    map.get_mut("b").into_iter().for_each(|value| *value += 1);
+    assert_eq!((map.pop_expired(), map.remove("b")), (None, Some(4)));
+    map.insert("c".into(), 5, HOUR).unwrap();
+    map.clear();
+    assert_eq!((map.len(), map.get("c"), map.next_expiration()), (0, None, None));
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -93,33 +98,6 @@ fn a_call_drops_its_result_if_the_drop_of_a_key_panics() {
     let key = ManuallyDrop::new(Brittle);
     assert!(catch_unwind(AssertUnwindSafe(|| map.remove(&*key))).is_err());
     assert_eq!((map.len(), Rc::strong_count(&value)), (0, 1));
-}
-
-#[cfg(feature = "future")]
-#[test]
-fn a_task_waits_for_the_entries_of_a_map() {
-    use std::{
-        pin::pin,
-        task::{Context, Poll, Waker},
-    };
-
-    let clock = ManualClock::new();
-    let mut map = map(&clock);
-    let mut context = Context::from_waker(Waker::noop());
-    assert_eq!(pollster::block_on(map.next()).unwrap(), None, "it is empty");
-    map.insert('a', 1, 2 * HOUR).unwrap();
-    assert!(pin!(map.next()).poll(&mut context).is_pending());
-    map.insert('b', 2, HOUR).unwrap();
-    {
-        let mut next = pin!(map.next());
-        assert!(next.as_mut().poll(&mut context).is_pending());
-        clock.advance(HOUR);
-        assert_eq!(next.poll(&mut context).map(Result::unwrap), Poll::Ready(Some(('b', 2))));
-    }
-    clock.advance(HOUR);
-    assert_eq!(pollster::block_on(map.next()).unwrap(), Some(('a', 1)));
-    map.insert('c', 3, Duration::MAX).unwrap();
-    assert!(pin!(map.next()).poll(&mut context).is_pending());
 }
 
 #[test]

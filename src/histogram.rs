@@ -186,12 +186,21 @@ mod tests {
     fn percentiles_are_at_most_an_eighth_too_high() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.percentile(99.0), Duration::ZERO);
+        let mut other = Histogram::default();
         for micros in 1..=1000 {
-            histogram.record(Duration::from_micros(micros), 1);
+            let part = if micros % 2 == 0 { &mut histogram } else { &mut other };
+            part.record(Duration::from_micros(micros), 1);
         }
+        let before = histogram.clone();
+        histogram.add(&other);
         let median = histogram.percentile(50.0);
         assert!(median >= Duration::from_micros(500) && median <= Duration::from_micros(563));
         assert_eq!(histogram.percentile(100.0), Duration::from_millis(1));
+        assert_eq!(histogram.percentile(0.0), Duration::from_nanos(1023), "the least one");
         assert_eq!(histogram.count(), 1000);
+        let since =
+            histogram.since(&before).skip_while(|(end, _)| *end < Duration::from_micros(900));
+        let ends = [917_503, 983_039, 1_000_000].map(Duration::from_nanos);
+        assert!(since.eq(ends.into_iter().zip([33, 33, 8])), "the odd ones, by buckets");
     }
 }

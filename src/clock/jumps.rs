@@ -166,5 +166,11 @@ mod tests {
         all.notify();
         all.notify();
         assert_eq!(received.try_iter().count(), 2);
+        let unused = Weak::<Sender>::new();
+        assert_eq!(
+            watch_jumps(unused),
+            None,
+            "the kernel reports jumps, so no timer looks for them"
+        );
     }
 }

@@ -400,6 +400,8 @@ mod tests {
         *source.0.lock() = Some(Arc::clone(&clock));
         assert!(watch(), "the reaper may have missed a jump");
         assert!(!watch(), "only once");
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        assert!(!clock.watch_jumps(Weak::<Ignoring>::new()), "no call came between");
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! Repeated callbacks, in virtual time.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Arc, Mutex};
 
 use delaywheel::{Clock, MissedTicks, Repeating, Timer};
 
@@ -69,6 +66,7 @@ fn a_panic_of_its_callback_ends_a_repetition() {
 #[test]
 fn a_repetition_whose_clock_panics_after_the_callback_has_ended_and_says_so() {
     let clock = HookedClock::new();
+    clock.clock.advance(SECOND);
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     let broken = clock.clone();
     let next_read = move |_: &Repeating| broken.set(|| panic!("a clock that panics"));
@@ -139,16 +137,17 @@ fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (value, hold) = held();
         let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Burst, hold).unwrap();
-        let (reads, mut repeating) = (Arc::new(AtomicUsize::new(0)), Some(repeating));
+        let (reads, mut repeating) = (Arc::new(Mutex::new(0)), Some(repeating));
         let count = Arc::clone(&reads);
         clock.set(move || {
-            if count.fetch_add(1, Ordering::Relaxed) + 1 == asked {
+            *count.lock().unwrap() += 1;
+            if *count.lock().unwrap() == asked {
                 assert!(repeating.take().expect("it is there").stop());
             }
         });
         // Only up to the first occurrence: the second one would remove a timeout that was left.
         clock.clock.advance(MS);
-        let reads = reads.load(Ordering::Relaxed);
+        let reads = *reads.lock().unwrap();
         clock.set(|| ());
         if reads < asked {
             assert!(asked > 4, "the timer read the clock only {reads} times");

@@ -1,5 +1,7 @@
 //! The order of callbacks, and the steps of a manual clock.
 
+use std::time::Duration;
+
 use delaywheel::Timer;
 
 use super::support::{Log, MS, SECOND, Set, YEAR, manual};
@@ -17,6 +19,19 @@ fn the_clock_stops_only_at_ticks_with_a_pending_timeout() {
     assert!(timer.schedule(SECOND, || ()).unwrap().cancel());
     assert_eq!(clock.advance_to_next(), None);
     assert_eq!(clock.elapsed(), YEAR);
+    timer.schedule(SECOND, || ()).unwrap();
+    assert_eq!(clock.advance_to_next(), Some(SECOND), "from now on");
+}
+
+#[test]
+fn an_advance_ends_after_all_callbacks_that_are_due_at_its_end() {
+    let (clock, timer) = manual();
+    let later = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (log, next) = (Log::new(), timer.clone());
+    let note = log.note(1);
+    later.schedule(SECOND, move || drop(next.schedule(Duration::ZERO, note).unwrap())).unwrap();
+    clock.advance(SECOND);
+    assert_eq!(log.take(), [1], "the other timer had its turn before");
 }
 
 #[test]

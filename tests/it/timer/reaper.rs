@@ -12,8 +12,8 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, Completion, Debounce, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Timer,
-    TimerBuilder, ValueTimer,
+    Clock, Completion, Debounce, ManualClock, Purgatory, Reaper, ScheduleErrorKind, Throttle,
+    Timer, TimerBuilder, ValueTimer,
 };
 
 use super::support::{
@@ -226,10 +226,11 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
 
 #[test]
 fn a_first_call_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() {
-    let calls: [fn(&Timer) -> bool; 3] = [
+    let calls: [fn(&Timer) -> bool; 4] = [
         |timer| timer.schedule(YEAR, || ()).is_ok(),
         |timer| timer.schedule_at_time(SystemTime::now() + YEAR, || ()).is_ok(),
         |timer| Debounce::new(timer, YEAR, || ()).call().is_ok(),
+        |timer| Throttle::new(timer, YEAR, || ()).call().is_ok(),
     ];
     for (number, call) in calls.into_iter().enumerate() {
         let clock = Set::reporting(true, None);

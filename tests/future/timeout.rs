@@ -74,6 +74,11 @@ fn the_delay_starts_at_the_first_poll_and_a_deadline_stands() {
     clock.advance(SECOND);
     assert!(poll(&mut by_delay).is_ready());
     assert!(poll(&mut timer.timeout_at(clock.now(), pending::<()>())).is_ready());
+    clock.advance(Duration::from_nanos(1));
+    assert!(poll(&mut timer.timeout(Duration::ZERO, pending::<()>())).is_ready(), "in a tick");
+    let mut moved = timer.sleep(SECOND);
+    moved.reset(Duration::ZERO);
+    assert!(poll(&mut moved).is_ready() && poll(&mut timer.sleep(Duration::ZERO)).is_ready());
 }
 
 #[test]

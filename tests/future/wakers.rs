@@ -253,7 +253,15 @@ fn a_waker_is_cloned_woken_and_dropped_without_a_lock() {
     assert!(poll_with(&mut sleep, &nosy()).is_pending());
     clock.advance(SECOND);
     assert!(poll_with(&mut sleep, &nosy()).is_ready());
-    timer.shutdown();
+    let map = SharedDelayMap::on(&timer);
+    let (used, mut next) = (map.clone(), Box::pin(map.next()));
+    let looks = waker(move || assert_eq!(used.lock().get(&1), Some(&2)));
+    assert!(poll_with(&mut next, &looks).is_pending());
+    map.lock().insert(1, 2, SECOND).expect("the map has room");
+    let mut sleep = timer.sleep(SECOND);
+    let used = timer.clone();
+    assert!(poll_with(&mut sleep, &waker(move || drop(used.stats()))).is_pending());
+    timer.finish(Duration::ZERO);
     let mut sleep = timer.sleep(SECOND);
     assert!(poll_with(&mut sleep, &nosy()).is_ready(), "refuses and drops it");
 }

@@ -134,9 +134,8 @@ impl Log {
 
     /// Drops the oldest batch, if it is replicated. Returns its bytes.
     pub(super) fn drop_oldest(&mut self) -> u64 {
-        let Some(oldest) = self.droppable().and_then(|_| self.batches.pop_front()) else {
-            return 0;
-        };
+        let oldest = self.droppable().and_then(|_| self.batches.pop_front());
+        let Some(oldest) = oldest else { return 0 };
         self.start = oldest.end;
         oldest.bytes.len() as u64
     }
@@ -146,7 +145,6 @@ impl Log {
         let kept = self.kept();
         self.is_deleted = true;
         self.batches.clear();
-        self.start = self.end;
         kept
     }
 

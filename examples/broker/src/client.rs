@@ -181,7 +181,7 @@ pub fn produce_records(acks: i16, records: Bytes) -> ProduceRequest {
 
 /// A batch of this many records. The record at index i has timestamp i.
 pub fn batch(count: i64) -> Bytes {
-    record_batch(0..i32::try_from(count).unwrap(), b"value")
+    record_batch(-1, 0..i32::try_from(count).unwrap(), b"value")
 }
 
 /// The partitions of a response.
@@ -230,16 +230,16 @@ pub fn sync(member: &StrBytes, generation: i32) -> SyncGroupRequest {
 }
 
 /// Returns a batch of the records with these sequence numbers, which are their timestamps as well.
-pub fn record_batch(numbers: Range<i32>, value: &[u8]) -> Bytes {
+/// The producer is idempotent, in its epoch 0, unless it is -1.
+pub fn record_batch(producer: i64, numbers: Range<i32>, value: &[u8]) -> Bytes {
     let value = Bytes::copy_from_slice(value);
     let record = |number: i32| Record {
         transactional: false,
         control: false,
         delete_horizon: false,
         partition_leader_epoch: -1,
-        // The producer is not idempotent.
-        producer_id: -1,
-        producer_epoch: -1,
+        producer_id: producer,
+        producer_epoch: if producer < 0 { -1 } else { 0 },
         timestamp_type: TimestampType::Creation,
         offset: number.into(),
         sequence: number,

@@ -37,7 +37,7 @@ pub(crate) async fn run(broker: SocketAddr, time: Duration) -> (i64, Vec<Duratio
 /// Appends records to a partition, and waits until all replicas have them.
 async fn append(client: &mut Client, partition: i32, from: i64, count: i32) {
     let first = i32::try_from(from).unwrap();
-    let records = client::record_batch(first..first + count, &[b'.'; 100]);
+    let records = client::record_batch(-1, first..first + count, &[b'.'; 100]);
     let mut request = client::produce_records(-1, records);
     request.topic_data[0].partition_data[0].index = partition;
     assert_eq!(client::outcome(&client.call(&request).await).base_offset, from);

@@ -106,10 +106,8 @@ impl Wanted {
     fn is_there(&self) -> bool {
         let mut bytes = 0_u64;
         for wanted in self.topics.iter().flat_map(|(_, partitions)| partitions) {
-            match wanted.readable_bytes() {
-                Ok(readable) => bytes += readable,
-                Err(_) => return true,
-            }
+            let Ok(readable) = wanted.readable_bytes() else { return true };
+            bytes += readable;
         }
         bytes >= self.min_bytes
     }

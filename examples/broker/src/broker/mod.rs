@@ -328,8 +328,5 @@ where
 
 fn timer_builder(config: &Config, name: &str) -> TimerBuilder {
     let builder = Timer::builder().name(name);
-    match &config.clock {
-        Some(clock) => builder.clock(clock.clone()),
-        None => builder,
-    }
+    if let Some(clock) = &config.clock { builder.clock(clock.clone()) } else { builder }
 }

@@ -131,9 +131,8 @@ impl Written {
     }
 
     fn has_failed(&self) -> bool {
-        let mut answers =
-            self.response.responses.iter().flat_map(|topic| &topic.partition_responses);
-        answers.any(|answer| answer.error_code != 0)
+        let mut topics = self.response.responses.iter();
+        topics.any(|topic| topic.partition_responses.iter().any(|answer| answer.error_code != 0))
     }
 
     /// Makes the answer, with this error for records that are not replicated.

@@ -51,14 +51,12 @@ async fn requests_about_topics_are_answered_in_every_version() {
     };
     in_every_version(client, |version| records(version.into()), None).await;
     in_every_version(client, |_| records(99), Some(ResponseError::OffsetOutOfRange)).await;
-    let response = client.call_in(0, &records(-1)).await;
-    assert_eq!(response.topics[0].partitions[0].low_watermark, 9);
+    assert_eq!(client.call_in(0, &records(-1)).await.topics[0].partitions[0].low_watermark, 9);
     // Creation begins with version 2, and deletion with version 1.
     let topic = |version| vec![name(&format!("topic-{}", version + 1))];
     let delete = |version| DeleteTopicsRequest::default().with_topic_names(topic(version));
     in_every_version(client, delete, None).await;
-    let unknown = Some(ResponseError::UnknownTopicOrPartition);
-    in_every_version(client, delete, unknown).await;
+    in_every_version(client, delete, Some(ResponseError::UnknownTopicOrPartition)).await;
     let topic = DescribeConfigsResource::default()
         .with_resource_type(2)
         .with_resource_name(text(TOPIC))
@@ -143,10 +141,8 @@ async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
     let mut consumer = waiting_client(&server, &fetch(&[0], 1, HOUR_MS)).await;
     let mut producer = waiting_client(&server, &produce(0, -1, 1)).await;
     let request = DeleteTopicsRequest::default().with_topic_names(vec![name(TOPIC)]);
-    assert_eq!(
-        Client::connect(server.address()).await.call_in(5, &request).await.responses[0].error_code,
-        0
-    );
+    let deleted = Client::connect(server.address()).await.call_in(5, &request).await;
+    assert_eq!(deleted.responses[0].error_code, 0);
     let unknown = ResponseError::UnknownTopicOrPartition.code();
     assert_eq!(codes(&consumer.receive::<FetchRequest>().await), [unknown]);
     assert_eq!(outcome(&producer.receive::<ProduceRequest>().await).error_code, unknown);

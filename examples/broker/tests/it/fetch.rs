@@ -27,12 +27,15 @@ async fn a_fetch_that_has_its_bytes_or_an_error_does_not_wait() {
     assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [0], "it wants no wait");
     assert_eq!(lengths(&client.call(&fetch(&[0], 0, HOUR_MS)).await), [0], "it wants no bytes");
     assert_eq!(lengths(&client.call(&fetch(&[0], 1, -1)).await), [0]);
+    let mut in_session = fetch(&[0], 1, HOUR_MS);
+    (in_session.session_id, in_session.session_epoch) = (7, 1);
+    let no_session = ResponseError::FetchSessionIdNotFound.code();
+    assert_eq!(client.call(&in_session).await.error_code, no_session);
     let unknown = ResponseError::UnknownTopicOrPartition.code();
     assert_eq!(codes(&client.call(&fetch(&[0, 9], 1, HOUR_MS)).await), [0, unknown]);
     let mut beyond = fetch(&[0], 1, HOUR_MS);
     beyond.topics[0].partitions[0].fetch_offset = 1;
-    let out_of_range = ResponseError::OffsetOutOfRange.code();
-    assert_eq!(codes(&client.call(&beyond).await), [out_of_range]);
+    assert_eq!(codes(&client.call(&beyond).await), [ResponseError::OffsetOutOfRange.code()]);
 }
 
 #[tokio::test]

@@ -54,11 +54,13 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
         let joined = client.call_in(version, &join(&StrBytes::default())).await;
         assert_eq!((joined.error_code, joined.members.len()), (0, 1), "version {version}");
         let (member, generation) = (joined.member_id, joined.generation_id);
-        let synced = client.call_in(version.min(5), &sync(&member, generation)).await;
-        assert_eq!(synced.error_code, 0);
+        assert_eq!(client.call_in(version.min(5), &sync(&member, generation)).await.error_code, 0);
         let heartbeat = HeartbeatRequest::default().with_group_id(group());
         let heartbeat = heartbeat.with_member_id(member.clone()).with_generation_id(generation);
         assert_eq!(client.call_in(version.min(4), &heartbeat).await.error_code, 0);
+        let delete = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
+        let deleted = client.call_in(0, &delete).await.results[0].error_code;
+        assert_eq!(deleted, ResponseError::NonEmptyGroup.code());
         for code in [0, ResponseError::UnknownMemberId.code()] {
             let leave = LeaveGroupRequest::default().with_group_id(group());
             let who = MemberIdentity::default().with_member_id(member.clone());
@@ -71,8 +73,9 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
             assert_eq!(left, code, "version {version}");
         }
     }
-    let unknown = Some(ResponseError::UnknownMemberId);
-    in_every_version(client, |_| join(&text("nobody")), unknown).await;
+    in_every_version(client, |_| join(&text("nobody")), Some(ResponseError::UnknownMemberId)).await;
+    let short = Some(ResponseError::InvalidSessionTimeout);
+    in_every_version(client, |_| join(&text("")).with_session_timeout_ms(0), short).await;
 }
 
 #[tokio::test]
@@ -106,8 +109,7 @@ async fn requests_about_groups_are_answered_in_every_version() {
     let states: Vec<_> = described.iter().map(|group| &*group.group_state).collect();
     assert_eq!(states, ["Empty", "Dead"]);
     in_every_version(client, |_| ListGroupsRequest::default(), None).await;
-    let listed = client.call_in(4, &ListGroupsRequest::default()).await;
-    assert_eq!(listed.groups[0].group_id, group());
+    assert_eq!(client.call_in(4, &ListGroupsRequest::default()).await.groups[0].group_id, group());
     let delete = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
     assert_eq!(client.call_in(0, &delete).await.results[0].error_code, 0);
     in_every_version(client, |_| delete.clone(), Some(ResponseError::GroupIdNotFound)).await;
@@ -138,11 +140,12 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
     let refused = client.call(&join_with(BYTES + 1)).await;
     assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
+    let refused = client.call(&join(&StrBytes::default())).await;
+    assert_eq!(refused.error_code, ResponseError::InconsistentGroupProtocol.code());
     // Names without bytes take memory as well.
     let mut many = join(&StrBytes::default());
     many.protocols = vec![JoinGroupRequestProtocol::default(); 51];
-    let refused = client.call(&many).await;
-    assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
+    assert_eq!(client.call(&many).await.error_code, ResponseError::InvalidRequest.code());
     clock.advance(6_000 * MS);
     let request = DescribeGroupsRequest::default().with_groups(vec![group(); 4_000]);
     let described = client.call_in(5, &request).await.groups;

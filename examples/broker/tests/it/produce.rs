@@ -51,6 +51,24 @@ async fn a_request_for_no_ack_gets_no_answer_and_one_that_fails_closes_the_conne
     assert!(client.receive_rest().await.is_empty());
 }
 
+#[tokio::test]
+async fn a_batch_that_arrives_again_gets_the_same_answer_and_is_not_appended() {
+    // The clock does not move, and there is no follower: no request waits.
+    let (server, _clock) = start_virtual(config()).await;
+    let client = &mut Client::connect(server.address()).await;
+    let init = InitProducerIdRequest::default().with_transactional_id(None);
+    let id = client.call(&init).await.producer_id;
+    let next = client.call(&init.with_producer_id(id).with_producer_epoch(0)).await;
+    assert_eq!((next.producer_id, next.producer_epoch), (id, 1));
+    let gap = ResponseError::OutOfOrderSequenceNumber.code();
+    for (numbers, answer) in [(0..2, (0, 0)), (0..2, (0, 0)), (2..3, (0, 2)), (4..5, (gap, -1))] {
+        let request = produce_records(-1, record_batch(id.0, numbers, b"value"));
+        let response = client.call(&request).await;
+        assert_eq!((outcome(&response).error_code, outcome(&response).base_offset), answer);
+    }
+    assert_eq!(server.broker().stats().counts.records, 3);
+}
+
 /// The offset of partition 0 for a time.
 async fn offset(client: &mut Client, timestamp: i64) -> i64 {
     let partition = ListOffsetsPartition::default().with_timestamp(timestamp);

@@ -106,17 +106,15 @@ impl Coordinator {
                     coordinator.end_session(&session);
                 }
             });
+            // A round, and not the longest wait, ends a join.
+            let unlimited = Config { max_wait: Duration::MAX, ..config.clone() };
             Self {
                 this: Weak::clone(this),
                 initial_delay: config.group_delay,
                 max_wait: config.max_wait,
                 groups: Mutex::default(),
                 rebalances: purgatory(config, "rebalances"),
-                // A round, and not the longest wait, ends a join.
-                requests: purgatory(
-                    &Config { max_wait: Duration::MAX, ..config.clone() },
-                    "requests",
-                ),
+                requests: purgatory(&unlimited, "requests"),
                 sessions: sessions.expect("the settings are valid"),
                 run: fastrand::u32(..),
                 numbers: AtomicU64::new(1),
@@ -255,8 +253,8 @@ impl Coordinator {
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
         let group = Group::new(generation, number << 32);
-        let entry = Entry { group, commits: Commits::default(), unused_since: number };
-        groups.insert(own(name), entry);
+        groups
+            .insert(own(name), Entry { group, commits: Commits::default(), unused_since: number });
         Ok(())
     }
 

@@ -369,12 +369,11 @@ impl World {
             self.advance();
         }
         let groups = self.coordinator.groups();
-        let contents = &groups[&GROUP];
-        assert_eq!(contents.group.phase(), Phase::Stable);
-        assert_eq!(contents.group.generation(), self.generation);
+        let group = &groups[&GROUP].group;
+        assert_eq!((group.phase(), group.generation()), (Phase::Stable, self.generation));
         let alive: Vec<_> =
             self.processes.iter().filter(|process| !matches!(process.state, State::Dead)).collect();
-        assert_eq!(contents.group.members().count(), alive.len());
+        assert_eq!(group.members().count(), alive.len());
         let mut owned: Vec<u8> = alive.iter().flat_map(|process| process.owned.clone()).collect();
         owned.sort_unstable();
         assert_eq!(owned, (0..PARTITIONS).collect::<Vec<_>>(), "each partition has one owner");

@@ -271,8 +271,7 @@ impl Group {
         if self.phase != Phase::Joining || self.round != round.number {
             return true;
         }
-        let has_joined = |member: &Member| member.waiting.is_some();
-        !round.is_first && self.members.values().all(has_joined)
+        !round.is_first && self.members.values().all(|member| member.waiting.is_some())
     }
 
     /// Returns whether members were added to the present round since the last call.
@@ -362,8 +361,7 @@ impl Group {
                 *votes.entry(favourite).or_default() += 1;
             }
         }
-        let chosen = votes.into_iter().max_by_key(|&(_, votes)| votes);
-        chosen.map(|(name, _)| name.clone())
+        votes.into_iter().max_by_key(|&(_, votes)| votes).map(|(name, _)| name.clone())
     }
 
     /// Takes the assignments, if they come from the leader. Answers with the member's own
@@ -440,10 +438,7 @@ impl Group {
             return Ok(());
         }
         self.check_generation(who)?;
-        match self.phase {
-            Phase::Syncing => Err(ResponseError::RebalanceInProgress),
-            _ => Ok(()),
-        }
+        if self.phase == Phase::Syncing { Err(ResponseError::RebalanceInProgress) } else { Ok(()) }
     }
 
     /// Ends a session, unless a heartbeat has come meanwhile. Returns whether it has ended.

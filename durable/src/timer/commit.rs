@@ -199,10 +199,8 @@ impl CommitQueue {
         if !state.is_closed {
             state.asked += job.asked();
             state.jobs.push_back(job);
-            let are_many = state.asked >= MANY;
-            drop(state);
             self.changed[0].notify_one();
-            if are_many {
+            if state.asked >= MANY {
                 self.changed[1].notify_one();
             }
         }

@@ -599,8 +599,7 @@ impl Driver {
     }
 
     fn stop_deliveries(&self, turn: &mut Turn<'_>) {
-        let stopped = self.runs().filter(|run| run.is_stopped());
-        turn.step.stopped.extend(stopped.flat_map(|run| run.stop()));
+        turn.step.stopped.extend(self.runs().flat_map(|run| run.stop()));
     }
 
     /// Gives back the records that only the store takes for held: it carried out a claim or begin
@@ -965,9 +964,7 @@ impl Driver {
             if kept < count && self.permit_at <= turn.now {
                 let (more, next) =
                     contain(|| turn.store.permits(&name, turn.now, rate, count - kept))?;
-                if kept + more < count {
-                    self.permit_at = next;
-                }
+                self.permit_at = next;
                 self.permits = (kept + more, turn.now.saturating_add(PERMIT));
             }
             count = count.min(self.permits.0);

@@ -710,6 +710,9 @@ mod tests {
             let delivery = bench.start_delivery();
             bench.write(Command::Settle(delivery.record().claim(), Settlement::Done));
             delivery.acknowledged_in_transaction();
+            bench.core.notice(None, WallTime::MIN);
+            bench.turn();
+            assert!(delivery.is_current(), "its own acknowledgement does not stop it");
             end(delivery);
             assert_eq!(bench.settled(), None);
             bench.turn();
@@ -814,6 +817,21 @@ mod tests {
                 assert_eq!(bench.core.counters.read().fenced, 0, "{name}");
             }
         }
+    }
+
+    /// The notice of it is lost.
+    #[test]
+    fn the_next_renewal_of_the_lease_stops_a_delivery_that_was_cancelled() {
+        let bench = Bench::new(|_| ());
+        bench.schedule(0, None);
+        bench.turn();
+        let delivery = bench.start_delivery();
+        bench.write(Command::Cancel("a".parse().expect("valid")));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| delivery.stop_token().wait(300 * SECOND));
+            bench.pass(10 * SECOND);
+            assert!(waits.join().expect("join"));
+        });
     }
 
     /// A clock whose first reading is old when it arrives.

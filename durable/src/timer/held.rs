@@ -397,6 +397,7 @@ mod tests {
             held.free(first.expect("no other runs").slot.as_ref());
             let taken = if evicts { held.evict() } else { held.take_lanes() };
             assert_eq!((taken.len(), held.in_lane(Lane::Window)), expected);
+            assert_eq!(held.size.count, expected.1);
             assert_eq!(held.parked_keys(), []);
         }
     }

@@ -107,6 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn jitter_makes_some_delays_shorter_and_none_longer() {
+        let delays: Vec<_> = (0..99).filter_map(|_| Backoff::default().delay(1)).collect();
+        let range = Duration::from_millis(800)..=Duration::from_secs(1);
+        assert!(delays.iter().all(|delay| range.contains(delay)), "{delays:?}");
+        assert!(delays.iter().min() < delays.iter().max());
+    }
+
+    #[test]
     fn the_longest_delay_does_not_overflow() {
         let backoff = Backoff::new(Duration::MAX).max(Duration::MAX).jitter(0.0);
         let settlement = backoff.settle(1, String::new(), WallTime::MIN, None);

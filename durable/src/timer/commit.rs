@@ -708,6 +708,11 @@ mod tests {
         waiting.under_way[0].clear();
         assert!(waiting.take(0).is_empty());
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 3));
+        // In a group that fails, a command behind the batch waits as well.
+        let mut ids = waiting.aside.jobs[0].ids().cloned().collect();
+        let group = [job(0, [1, 2]), job(1, [2]), job(2, [3])].into_iter().enumerate().collect();
+        let (behind, others) = split_behind(group, &mut ids);
+        assert_eq!((behind.len(), others.len()), (2, 1));
     }
 
     /// Otherwise the thread of commits sleeps beside it, and `finish` waits for the pause.
@@ -720,6 +725,21 @@ mod tests {
         waiting.asked = 1;
         assert_eq!(waiting.take(0).len(), 1);
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 2));
+    }
+
+    #[test]
+    fn a_command_that_is_set_aside_during_a_try_of_another_one_is_tried() {
+        let (queue, tried) = (CommitQueue::default(), Cell::new(0));
+        queue.state.lock().aside.add(job(0, [0]));
+        let write = |_| {
+            match tried.replace(tried.get() + 1) {
+                0 => queue.state.lock().aside.add(job(1, [1])),
+                _ => queue.close(),
+            }
+            Failed::default()
+        };
+        queue.run_aside(write, |_| FxHashSet::default());
+        assert_eq!(tried.get(), 2);
     }
 
     /// A command waits behind a settlement that cannot be written now.

@@ -137,7 +137,7 @@ fn bad_input_is_a_typed_error() {
     let last: SystemTime = WallTime::MAX.to_system_time();
     let before = UNIX_EPOCH - Duration::from_nanos(1);
     // The fields of a timeout are public.
-    let new = NewTimeout::new("b", timer.now(), b"").expect("valid");
+    let new = NewTimeout::new("b", timer.now(), vec![0; 1 << 20]).expect("valid");
     let large = NewTimeout { payload: vec![0; (1 << 20) + 1].into(), ..new.clone() };
     let too_large = InputError::LargePayload(1_048_577);
     for (receipt, expected) in [
@@ -157,6 +157,7 @@ fn bad_input_is_a_typed_error() {
         );
     }
     assert_eq!(Repeat::every(Duration::ZERO), Err(InputError::ShortPeriod));
+    assert!(Repeat::every(SECOND / 1_000).is_ok() && Repeat::every(4_000_000 * DAY).is_err());
     assert_eq!(timer.schedule("a", last, b"").wait().expect("schedule"), Scheduled::Created);
     let batch = timer.schedule_batch(vec![new, large]).wait();
     assert!(matches!(batch, Err(DurableError::Input(error)) if error == too_large));
@@ -205,7 +206,7 @@ fn timeouts_that_are_too_old_are_skipped() {
     drop(timer);
     clock.advance(100 * SECOND);
     let (timer, seen) = start(DurableTimer::builder(store).skip_older_than(60 * SECOND), &clock);
-    clock.advance(Duration::ZERO);
+    assert!(timer.finish(Duration::ZERO).wait().expect("finish"));
     assert_eq!(ids(&seen), ["edge", "recent"]);
     assert_eq!(timer.stats().skipped, 1);
     assert_eq!(timer.count().wait().expect("count").live, 0);
@@ -255,8 +256,11 @@ fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
     clock.advance(70 * SECOND);
     assert_eq!(ids(&seen), ["minutely"]);
     clock.set_system_time(start_time.to_system_time());
-    clock.advance(90 * SECOND - MICRO);
-    assert!(ids(&seen).is_empty(), "the first minute is not delivered again");
+    timer.schedule("soon", 30 * SECOND, b"").wait().expect("schedule");
+    clock.advance(30 * SECOND - MICRO);
+    assert!(ids(&seen).is_empty(), "it is early");
+    clock.advance(60 * SECOND);
+    assert_eq!(ids(&seen), ["soon"], "the first minute is not delivered again");
     clock.advance(MICRO);
     assert_eq!(ids(&seen), ["once"]);
     clock.advance(30 * SECOND);
@@ -394,6 +398,7 @@ fn cron_follows_its_time_zone() {
     clock.set_system_time(summer.into());
     let (daily, seen) = plain(&clock);
     let at_nine = Repeat::cron("0 9 * * *", "Europe/Vienna").expect("valid");
+    assert!(at_nine.is_cron());
     let first = at_nine.after(daily.now(), daily.now()).expect("zone").expect("occurrence");
     let new = NewTimeout::new("nine", first, b"").expect("valid").repeat(at_nine);
     daily.schedule_new(new).wait().expect("schedule");
@@ -422,9 +427,10 @@ fn cron_follows_its_time_zone() {
 fn settings_out_of_range_are_refused_by_name() {
     type Builder = DurableTimerBuilder;
     type Setting = fn(Builder) -> Builder;
-    let wrong: [(&str, Setting); 10] = [
+    let wrong: [(&str, Setting); 11] = [
         ("window", |builder| builder.window(Duration::from_micros(999))),
         ("window_capacity", |builder| builder.window_capacity(0, 1)),
+        ("window_capacity", |builder| builder.window_capacity(1, 0)),
         ("window_capacity", |builder| builder.window_capacity((1 << 24) + 1, 1)),
         ("max_deliveries", |builder| builder.max_deliveries(0)),
         ("lease", |builder| builder.lease(Duration::from_micros(2_999))),

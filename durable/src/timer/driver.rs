@@ -1503,6 +1503,7 @@ mod tests {
         for (count, locked) in [(6, 1), (9, 4)] {
             let mut bench = Bench::new(count).quick();
             bench.driver.settings.queue.rate = NonZeroU32::new(10);
+            assert!(!bench.driver.may_begin_at_claim(), "a claim takes no permits");
             let oldest = (count - locked..count).map(|number| format!("{number}"));
             bench.store.lock(oldest.map(|id| TimeoutId::new(id).expect("valid")));
             let (end, mut steps, mut begun) = (bench.now.saturating_add(2 * SECOND), 0, 0);

@@ -93,6 +93,7 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
     let error = Some("moved to another database");
     assert_eq!((dead[0].state, dead[0].error.as_deref()), (State::Dead, error));
     assert_eq!((timer.stats().retries, timer.stats().dead), (3, 1));
+    assert_eq!(timer.reschedule("a", SECOND).wait().expect("move"), Rescheduled::NotFound);
     assert!(timer.requeue("a", Duration::ZERO).wait().expect("requeue"));
     clock.advance(Duration::ZERO);
     assert_eq!(attempts.load(SeqCst), 5);

@@ -50,6 +50,43 @@ async fn a_locked_row_delays_its_own_commands_only() {
     assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
 }
 
+/// A transaction of the user has locked a row of each kind.
+#[test]
+fn locked_rows_keep_no_others_from_a_claim_a_begin_or_the_end_of_a_lease() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let enter = |name| store.enter(now, SECOND, Some(name)).block_on().expect("enter");
+    let (worker, locked, lapsed) = (enter("worker"), enter("locked"), enter("lapsed"));
+    assert!(store.renew(worker, now, LONG).block_on().expect("renew"));
+    let claims = [("a", worker), ("b", worker), ("c", locked), ("d", lapsed), ("e", lapsed)];
+    let claims = claims.map(|(id, worker)| {
+        put(&store, id, now);
+        claim(&store, worker, now).remove(0)
+    });
+    for id in ["f", "g"] {
+        put(&store, id, now);
+    }
+    let lock = format!(
+        "BEGIN; SELECT FROM delaywheel.timeouts WHERE id IN ('a', 'd', 'f') FOR UPDATE;
+        SELECT FROM delaywheel.workers WHERE id = {} FOR UPDATE",
+        locked.0
+    );
+    client.batch_execute(&lock).expect("lock");
+    let begun = store.begin(now, &claims[..2], None).block_on().expect("begin");
+    assert_eq!(begun, [Begun::Locked, Begun::Begun]);
+    let later = now.saturating_add(2 * SECOND);
+    let renew = |worker| store.renew(worker, later, LONG).block_on().expect("renew");
+    assert!(renew(worker) && !renew(lapsed));
+    let request = ClaimRequest::new(now, later);
+    assert_eq!(store.claim(lapsed, &request).block_on().expect("claim"), None);
+    let claimed = claim(&store, worker, now);
+    assert!(claimed.iter().map(|claim| claim.id.as_str()).eq(["e", "g"]), "{claimed:?}");
+    // The name is free.
+    enter("lapsed");
+    client.batch_execute("COMMIT").expect("commit");
+    assert!(renew(worker));
+    assert_eq!([&claims[2], &claims[3]].map(|claim| state(&store, &claim.id)), [State::Pending; 2]);
+}
+
 /// A user's transaction is the first to use a queue, and does not add it in the end.
 #[test]
 fn a_queue_that_an_open_transaction_adds_is_used_by_others() {

@@ -289,6 +289,16 @@ async fn a_transaction_of_the_user_decides() {
     assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("created", "not_found"));
     let delivery = deliveries.recv_timeout(LONG).expect("delivery");
     assert_eq!(delivery.id().as_str(), "sql");
+    // Neither an earlier token nor that of a timeout that waits is a claim.
+    let later = "SELECT delaywheel.schedule('later', now() + interval '1 day', 'x')";
+    client.batch_execute(later).await.expect("schedule");
+    for rest in ["", ", now()", ", NULL, NULL, 'fault'", ", NULL, now() + interval '1 day'"] {
+        let acknowledge = format!("delaywheel.acknowledge(id, token - state{rest})");
+        let sql = format!("SELECT {acknowledge} FROM delaywheel.timeouts");
+        let rows = client.query(&sql, &[]).await.expect("acknowledge");
+        assert!(rows.len() == 2 && rows.iter().all(|row| !row.get::<_, bool>(0)), "{sql}");
+    }
+    assert_eq!(store.history(timer.now(), None, None, 9).block_on().expect("history").len(), 1);
     delivery.acknowledge();
     assert!(timer.finish(LONG).wait().expect("finish"));
 }

@@ -192,13 +192,17 @@ fn a_delivery_does_not_begin_after_its_timeout_was_moved() {
 }
 
 /// Two processes begin deliveries of two queues. Each queue and its key make the same text. Another
-/// schema of the database has one of them as well.
+/// schema of the database has one of them as well, and only a third process begins the same one.
 #[test]
 fn a_begin_makes_no_key_of_another_queue_or_schema_busy() {
     let Some((server, store, mut client, now)) = stored() else { return };
     let schema = open(&server.parameters(), "other");
-    let stores =
-        [(store, "a", "", "b c"), (connect(&server), "b", " b", "c"), (schema, "a", "", "b c")];
+    let stores = [
+        (store, "a", "", "b c"),
+        (connect(&server), "b", " b", "c"),
+        (connect(&server), "c", "", "b c"),
+        (schema, "a", "", "b c"),
+    ];
     let begins = stores.map(|(store, id, queue, key)| {
         let queue = Name::new(queue).expect("valid");
         let new = NewTimeout::new(id, now, b"").and_then(|new| new.key(key)).expect("valid");
@@ -213,14 +217,18 @@ fn a_begin_makes_no_key_of_another_queue_or_schema_busy() {
     });
     client.batch_execute(STALL).expect("stall");
     thread::scope(|scope| {
-        let [first, second, other_schema] = begins;
-        let begins = [scope.spawn(first), scope.spawn(second)];
-        until(|| integer(&mut client, STALLED) == 2);
+        let [first, second, same, other_schema] = begins;
+        let begins = [first, second, same].into_iter().zip(1..).map(|(begin, number)| {
+            let begin = scope.spawn(begin);
+            until(|| integer(&mut client, STALLED) == number);
+            begin
+        });
+        let begins: Vec<_> = begins.collect();
         assert_eq!(other_schema(), [Begun::Begun]);
         client.batch_execute("SELECT pg_advisory_unlock(1)").expect("go on");
-        for begin in begins {
-            assert_eq!(begin.join().expect("no panic"), [Begun::Begun]);
-        }
+        let answers = begins.into_iter().map(|begin| begin.join().expect("no panic"));
+        let expected = [Begun::Begun, Begun::Begun, Begun::Busy].map(|answer| vec![answer]);
+        assert_eq!(answers.collect::<Vec<_>>(), expected);
     });
 }
 

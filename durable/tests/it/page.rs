@@ -191,6 +191,8 @@ fn changes_need_permission_and_the_origin_of_the_page() {
         &["Origin: http://evil.example"],
         &["Origin: null"],
         &[&own, "Sec-Fetch-Site: cross-site"],
+        // Without a token, nothing is one.
+        &["Authorization: Bearer 0123456789abcdef"],
         &["Sec-Fetch-Site: same-site"],
         // The browser has resolved a name of that site to this machine.
         &["Host: evil.example", "Origin: http://evil.example"],

@@ -66,7 +66,15 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
         }
         store
     };
+    // Rows of records are not stale, though these are as old as those that are.
+    let same = NewTimeout::new("9500/same", at(499), b"").and_then(|new| new.queue("other"));
+    let kept = [new(0), Command::Schedule(same.expect("valid"))];
+    store.write(at(0), &kept).block_on().expect("write");
+    crate::settle_all(&store, at(0), at(1), &Settlement::Dead { error: String::new() });
     let store = settle(store, 0);
+    let cancels = kept.map(|command| Command::Cancel(command.id().clone()));
+    let cancelled = store.write(at(0), &cancels).block_on().expect("write");
+    assert_eq!(cancelled, [Answer::Cancelled(Cancelled::Cancelled); 2]);
     let left = count(&path, "ids");
     assert!((501..900).contains(&left), "{left} rows of 500 records");
     let live = |store: &SqliteStore| crate::records(store).len();
@@ -87,7 +95,9 @@ fn an_id_is_free_after_its_timeout_and_later_commits_remove_its_row() {
     assert!(left < 500, "{left} rows of none");
     store.compact().expect("compact");
     assert_eq!(count(&path, "ids"), 0);
-    store.write(at(0), &[new(1), new(2)]).block_on().expect("write");
+    let cancel = Command::Cancel(new(3).id().clone());
+    store.write(at(0), &[new(1), new(2), new(3), cancel]).block_on().expect("write");
+    assert_eq!(count(&path, "ids"), 2);
     drop(store);
     drop(SqliteStore::open_checked(&path).expect("it is not damaged"));
     change(&path, "DELETE FROM ids WHERE next = 2");

@@ -45,6 +45,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     limits_of_deliveries_by_key(&open());
     attempts_after_a_step_back_of_the_clock(&open());
     clocks_that_differ_or_step_back(&open());
+    schedules_that_change_something_or_nothing(&open());
     a_void_claim_beside_a_valid_one(&open());
     a_late_renewal_takes_nothing(&open());
     what_moves_between_databases(&open());
@@ -132,20 +133,60 @@ fn attempts_after_a_step_back_of_the_clock(store: &dyn Store) {
     let settle = |how| {
         let [claim] = &claim(store, worker)[..] else { panic!("one is pending") };
         write(store, Command::Settle(claim.clone(), how));
-        store.get(&id("a")).block_on().expect("get").expect("kept").next
+        store.get(&id("a")).block_on().expect("get").expect("kept")
     };
     write(store, Command::Schedule(new("a", due)));
-    assert_eq!(settle(retry.clone()), due);
+    assert_eq!(settle(retry.clone()).next, due);
     settle(Settlement::Dead { error: String::new() });
     write(store, Command::Requeue(id("a"), requeued));
-    assert_eq!(settle(retry), requeued);
+    assert_eq!(settle(retry).next, requeued);
+    assert_eq!(settle(Settlement::Again(due)).error, None);
 }
 
-/// A worker claims a timeout that was moved, and still holds the claim from before.
+/// The time does not count, and each other part does.
+fn schedules_that_change_something_or_nothing(store: &dyn Store) {
+    let mut new = NewTimeout { conflict: Conflict::ReplaceChanged, ..new("a", at(0)) };
+    let changes: [fn(&mut NewTimeout); 6] = [
+        |_| (),
+        |new| new.payload = [1].into(),
+        |new| new.repeat = Repeat::every(Duration::from_secs(1)).ok(),
+        |new| new.queue = Name::new("q").expect("valid"),
+        |new| new.priority = Priority::High,
+        |new| new.key = Name::new("k").ok(),
+    ];
+    let mut answer = Scheduled::Created;
+    for change in changes {
+        change(&mut new);
+        for answer in [answer, Scheduled::Kept] {
+            new.due = new.due.saturating_add(Duration::from_micros(1));
+            let command = Command::Schedule(new.clone());
+            assert_eq!(write(store, command), Answer::Scheduled(answer), "{new:?}");
+        }
+        answer = Scheduled::Replaced;
+    }
+}
+
+/// A worker claims a timeout that was moved, and still holds the claim from before. One that is
+/// pending gives no claim, also not for later.
 fn a_void_claim_beside_a_valid_one(store: &dyn Store) {
     write(store, Command::Schedule(new("a", at(0))));
     let worker = enter(store);
+    let proof = store.get(&id("a")).block_on().expect("get").expect("kept").claim();
+    let is_void = || {
+        let settle = |end| Command::Settle(proof.clone(), end);
+        for commands in [
+            vec![settle(Settlement::Done)],
+            vec![settle(Settlement::Done), Command::Cancel(id("b"))],
+            vec![settle(Settlement::Release)],
+        ] {
+            let answers = store.write(at(0), &commands).block_on().expect("write");
+            assert_eq!(answers[0], Answer::Settled(false));
+        }
+        assert_eq!(begin(store, std::slice::from_ref(&proof)), [Begun::Void]);
+    };
+    is_void();
     let mut claims = claim(store, worker);
+    is_void();
     write(store, Command::Reschedule(id("a"), at(0)));
     claims.extend(claim(store, worker));
     let early = at(0).saturating_sub(Duration::from_micros(1));
@@ -318,7 +359,7 @@ impl Comparison<'_> {
 
     fn step(&mut self) {
         if self.rng.u8(..4) == 0 {
-            self.now = self.now.saturating_add(Duration::from_micros(self.rng.u64(..400)));
+            self.now = self.now.saturating_add(self.span(8));
         }
         match self.rng.u8(..13) {
             0..6 => self.write(),
@@ -331,8 +372,12 @@ impl Comparison<'_> {
     }
 
     fn time(&mut self) -> WallTime {
-        let span = Duration::from_micros(self.rng.u64(..1_000));
-        self.now.saturating_add(span).saturating_sub(Duration::from_micros(300))
+        self.now.saturating_add(self.span(20)).saturating_sub(Duration::from_micros(300))
+    }
+
+    /// Few lengths, so that times are often equal.
+    fn span(&mut self, lengths: u64) -> Duration {
+        Duration::from_micros(50 * self.rng.u64(..lengths))
     }
 
     fn id(&mut self) -> TimeoutId {
@@ -463,7 +508,7 @@ impl Comparison<'_> {
     }
 
     fn work(&mut self) {
-        let lease = Duration::from_micros(self.rng.u64(..2_000));
+        let lease = self.span(40);
         match self.rng.u8(..5) {
             0 => {
                 let name = [None, None, Some("one"), Some("two")][self.rng.usize(..4)];
@@ -522,7 +567,10 @@ impl Comparison<'_> {
             store.list(&all, usize::MAX >> 1).block_on().map(|list| without_tokens(&list))
         });
         self.same(|store| store.count().block_on());
-        let range = (self.time(), self.time());
+        let mut range = (self.time(), self.time());
+        if self.rng.bool() {
+            range = (WallTime::MIN, WallTime::MAX);
+        }
         let (queue, limit) = (self.queue(), self.rng.usize(..40));
         for (queue, limit) in [(None, usize::MAX), (Some(&queue), limit)] {
             self.same(|store| store.count_live(range.0, range.1, queue, limit).block_on());

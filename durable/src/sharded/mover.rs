@@ -101,8 +101,7 @@ impl Sharded {
             for (shard, store) in this.stores().enumerate() {
                 let query = if shard < this.old { &all } else { &copies };
                 read(store, query.clone(), PAGE, |record| {
-                    let is_old = shard < this.old && this.home(&record.id) != shard;
-                    count += u64::from(is_old || shard >= this.old && is_parked(&record));
+                    count += u64::from(this.home(&record.id) != shard || is_parked(&record));
                     true
                 })
                 .await?;

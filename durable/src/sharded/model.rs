@@ -336,6 +336,8 @@ fn many_of_one_time() -> Sharded {
 #[test]
 fn timeouts_of_one_time_are_not_claimed_again_and_again() {
     let sharded = many_of_one_time();
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    assert_eq!(sharded.list(&all, 999).wait().expect("list").len(), 400);
     let calls = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&calls);
     *sharded.hook.lock() = Some(Box::new(move || {
@@ -356,10 +358,12 @@ fn a_move_of_many_timeouts_stops_at_a_shutdown() {
     assert!(sharded.count_unmoved().wait().expect("count") > 100);
 }
 
-/// Its delay was the longest one.
+/// Its delay was the longest one. A new one would be taken for a copy.
 #[test]
 fn an_attempt_at_the_end_of_time_is_no_move() {
     let (sharded, new, _) = two();
+    let refused = sharded.schedule_new(NewTimeout { due: PARKED, ..new.clone() }).wait();
+    assert!(matches!(refused, Err(DurableError::Input(_))), "{refused:?}");
     write(&sharded, 1, WallTime::MAX, &new);
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
 }
@@ -414,8 +418,13 @@ fn a_requeue_of_a_mark_makes_no_second_timeout() {
 fn a_queue_whose_pause_a_new_database_does_not_know_does_not_move() {
     let (sharded, new, _) = two();
     write(&sharded, 0, new.due, &new);
+    let id = (0..99).map(|number| TimeoutId::new(format!("q{number}")).expect("valid"));
+    let id = id.into_iter().find(|id| sharded.home(id) == 1).expect("one of two");
+    let other = NewTimeout { id, ..new.clone() }.queue("q").expect("valid");
+    write(&sharded, 0, new.due, &other);
     sharded.timers[0].pause("").wait().expect("pause");
     move_all(&sharded);
+    assert_eq!(records(&sharded.timers[1]).len(), 1, "of the other queue");
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 1);
     sharded.pause("").wait().expect("pause");
     move_all(&sharded);
@@ -462,6 +471,20 @@ fn a_reschedule_does_not_turn_the_copy_of_a_cancelled_timeout_into_a_timeout() {
     assert_eq!(answer.expect("reschedule"), Rescheduled::NotFound);
     move_all(&sharded);
     assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
+}
+
+/// A worker has died with it.
+#[test]
+fn a_timeout_that_waits_for_a_second_attempt_does_not_move() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let (store, request) = (sharded.timers[0].store(), ClaimRequest::new(new.due, WallTime::MAX));
+    let worker = store.enter(new.due, SECOND, None).block_on().expect("enter");
+    let batch = store.claim(worker, &request).block_on().expect("claim").expect("lease");
+    store.begin(new.due, &[batch.records[0].claim()], None).block_on().expect("begin");
+    store.leave(worker).block_on().expect("leave");
+    move_all(&sharded);
+    assert_eq!(sharded.get(&new.id).wait().expect("get").map(|kept| kept.attempt), Some(1));
 }
 
 /// Another worker takes its claims before any of its calls.

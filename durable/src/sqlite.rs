@@ -1593,7 +1593,7 @@ mod tests {
             let begun = store.begin(at(60), &claims[1..], None).block_on().map(drop);
             let written = store.write(at(0), &[schedule("c", 10)]).block_on().map(drop);
             let paused = store.pause(&Name::default(), true).block_on();
-            for result in [begun, written, paused] {
+            for result in [begun, written, paused, store.compact().map(drop)] {
                 assert_eq!(result.expect_err(when).reason(), StoreErrorReason::InUse, "{when}");
             }
         };
@@ -1715,6 +1715,9 @@ mod tests {
         set("PRAGMA max_page_count = 1000000");
         assert_eq!(store.count().block_on().expect("count").live, 1);
         assert_eq!(begin(&store, &claims), [Begun::Begun]);
+        let sql = "SELECT attempt FROM records";
+        let written = store.read(|reader| reader.query_row(sql, (), |row| row.get::<_, u32>(0)));
+        assert_eq!(written.expect("read"), 1);
         let first = store.get(&claims[0].id).block_on().expect("get").expect("kept");
         assert_eq!(first.attempt, 1);
         write(&store, &commands);

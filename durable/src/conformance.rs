@@ -440,9 +440,9 @@ impl Comparison<'_> {
         let (limit, max_bytes) = (self.rng.usize(1..6), self.rng.usize(1..60));
         let request = ClaimRequest::new(self.now, self.time());
         let (queue, busy) = (self.queue(), self.key().into_iter().collect());
-        let (begins, lapse) = (self.rng.bool(), self.rng.bool());
+        let (begins, lapse, cron) = (self.rng.bool(), self.rng.bool(), self.rng.bool());
         let request =
-            ClaimRequest { from, limit, max_bytes, queue, busy, begins, lapse, ..request };
+            ClaimRequest { from, limit, max_bytes, cron, queue, busy, begins, lapse, ..request };
         let batch = self.store.claim(our, &request).block_on().expect("claim");
         let expected = self.reference.claim(their, &request).block_on().expect("claim");
         assert_eq!(batch.is_some(), expected.is_some(), "{request:?}");

@@ -765,7 +765,9 @@ impl Driver {
         let recheck = recheck.map(|recheck| turn.now.saturating_add(recheck));
         let leaves_cron = cfg!(feature = "cron") && !claim.request.cron;
         let cron = leaves_cron.then_some(self.cron_at);
-        self.recheck_at = recheck.into_iter().chain(cron).min();
+        // A claim of the other lane may have left some.
+        let left = self.recheck_at.filter(|&at| at <= self.cron_at);
+        self.recheck_at = recheck.into_iter().chain(cron).chain(left).min();
         self.plan(claim, &batch, turn.now);
         batch.records.sort_unstable_by_key(rank);
         for record in batch.records {
@@ -1034,7 +1036,6 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.cron_at = turn.now.saturating_add(CRON_PAUSE);
-        self.recheck_at = self.recheck_at.into_iter().chain([self.cron_at]).min();
         let at = turn.now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
@@ -1406,6 +1407,28 @@ mod tests {
         assert_eq!(ids(&begun), ["good"]);
         left.dedup();
         assert!((13..40).contains(&left.len()), "left {} times in an hour", left.len());
+    }
+
+    /// The claim of the backlog lane began earlier, so it left none.
+    #[cfg(feature = "cron")]
+    #[test]
+    fn a_claim_of_one_lane_forgets_no_rules_that_one_of_the_other_left() {
+        let mut bench = Bench::new(0);
+        let rules = ["once cron Europe/Wien 0 9 * * *", "once cron UTC * * * * *"];
+        let [bad, good] = rules.map(|rule| Repeat::from_text(rule).expect("text"));
+        bench.schedule([new("bad", bench.now).repeat(bad)]);
+        let claims = bench.step().claims.into_iter();
+        let (window, backlog) = claims.partition(|claim| claim.lane == Lane::Window);
+        bench.carry_out(window);
+        assert_eq!(bench.steps(1), []);
+        bench.schedule([new("good", bench.now).repeat(good)]);
+        bench.driver.notice(None, bench.now);
+        assert_eq!(bench.steps(3), []);
+        bench.carry_out(backlog);
+        assert_eq!(bench.steps(3), []);
+        assert_eq!(bench.driver.next_step(), Some(bench.now.saturating_add(CRON_PAUSE)));
+        bench.pass(CRON_PAUSE);
+        assert_eq!(ids(&bench.steps(3)), ["good"]);
     }
 
     #[test]

@@ -375,9 +375,10 @@ impl Comparison<'_> {
         self.now.saturating_add(self.span(20)).saturating_sub(Duration::from_micros(300))
     }
 
-    /// Few lengths, so that times are often equal.
+    /// Few lengths, so that times are often equal, or differ by a microsecond.
     fn span(&mut self, lengths: u64) -> Duration {
-        Duration::from_micros(50 * self.rng.u64(..lengths))
+        let more = u64::from(self.rng.u8(..4) == 0);
+        Duration::from_micros(50 * self.rng.u64(..lengths) + more)
     }
 
     fn id(&mut self) -> TimeoutId {

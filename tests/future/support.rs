@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{DelayQueue, ManualClock, Purgatory, Timer, future::AsyncPurgatory};
+use delaywheel::{
+    DelayQueue, ManualClock, Purgatory, Timer,
+    future::{AsyncPurgatory, Sleep},
+};
 
 pub(crate) use crate::clock::Set;
 
@@ -67,6 +70,15 @@ pub(crate) fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 pub(crate) fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(waker))
+}
+
+/// Begins a sleep. A busy machine may take longer for the first poll, which starts the reaper.
+pub(crate) fn begin(sleep: &mut Sleep, delay: Duration, waker: &Waker) {
+    let mut is_pending = || {
+        sleep.reset(delay);
+        poll_with(sleep, waker).is_pending()
+    };
+    assert!((0..1_000).any(|_| is_pending()), "the sleep does not last");
 }
 
 pub(crate) struct Pending(pub(crate) u32);

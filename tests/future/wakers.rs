@@ -12,7 +12,7 @@ use delaywheel::{Timer, future::SharedDelayMap};
 use futures_core::Stream;
 use pollster::block_on;
 
-use crate::support::{SECOND, Wakes, poll, poll_with, purgatory, queue, timer};
+use crate::support::{SECOND, Wakes, begin, poll, poll_with, purgatory, queue, timer};
 
 struct Call<F>(F);
 
@@ -254,14 +254,14 @@ fn a_waker_is_cloned_woken_and_dropped_without_a_lock() {
     clock.advance(SECOND);
     assert!(poll_with(&mut sleep, &nosy()).is_ready());
     let map = SharedDelayMap::on(&timer);
-    let (used, mut next) = (map.clone(), Box::pin(map.next()));
-    let looks = waker(move || assert_eq!(used.lock().get(&1), Some(&2)));
-    assert!(poll_with(&mut next, &looks).is_pending());
+    let (used, own, (looked, looks)) = (map.clone(), timer.clone(), mpsc::channel());
+    let looking = waker(move || looked.send((used.lock().len(), own.stats().pending)).unwrap());
+    let (mut next, mut sleep) = (Box::pin(map.next()), timer.sleep(SECOND));
+    assert!(poll_with(&mut next, &looking).is_pending());
+    assert!(poll_with(&mut sleep, &looking).is_pending());
     map.lock().insert(1, 2, SECOND).expect("the map has room");
-    let mut sleep = timer.sleep(SECOND);
-    let used = timer.clone();
-    assert!(poll_with(&mut sleep, &waker(move || drop(used.stats()))).is_pending());
     timer.finish(Duration::ZERO);
+    assert!(looks.try_iter().eq([(1, 1); 2]));
     let mut sleep = timer.sleep(SECOND);
     assert!(poll_with(&mut sleep, &nosy()).is_ready(), "refuses and drops it");
 }
@@ -276,9 +276,7 @@ fn a_waker_may_drop_the_last_handle_of_its_timer() {
     });
     let mut held = handle.lock().expect("no test panics with it");
     let mut near = timer.sleep(Duration::from_millis(1));
-    while poll_with(&mut near, &last).is_ready() {
-        near.reset(Duration::from_millis(1));
-    }
+    begin(&mut near, Duration::from_millis(1), &last);
     let (woken, waker) = Wakes::new();
     let mut far = timer.sleep(Duration::from_secs(3600));
     assert!(poll_with(&mut far, &waker).is_pending());
@@ -300,9 +298,7 @@ fn a_waker_that_blocks_delays_no_callback() {
         let _ = released.lock().expect("only this one locks").recv();
     });
     let mut sleep = timer.sleep(Duration::from_millis(1));
-    while poll_with(&mut sleep, &blocking).is_ready() {
-        sleep.reset(Duration::from_millis(1));
-    }
+    begin(&mut sleep, Duration::from_millis(1), &blocking);
     enters.recv().expect("the waker is woken");
     let (ran, runs) = mpsc::channel();
     timer.schedule(Duration::ZERO, move || ran.send(()).expect("the test waits")).expect("it runs");

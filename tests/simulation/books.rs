@@ -113,7 +113,7 @@ impl Books {
         self.latest = self.latest.max(self.floor(self.elapsed(now)));
     }
 
-    fn elapsed(&self, now: Time) -> u64 {
+    pub(crate) fn elapsed(&self, now: Time) -> u64 {
         u64::try_from(now.saturating_sub(self.origin)).unwrap_or(u64::MAX)
     }
 
@@ -121,7 +121,7 @@ impl Books {
         elapsed / self.tick
     }
 
-    fn ceil(&self, elapsed: u64) -> Tick {
+    pub(crate) fn ceil(&self, elapsed: u64) -> Tick {
         if elapsed == u64::MAX { Tick::MAX } else { elapsed.div_ceil(self.tick) }
     }
 
@@ -144,11 +144,6 @@ impl Books {
 
     pub(crate) fn at(&self, now: Time, time: Time) -> Tick {
         self.due(now, self.elapsed(time))
-    }
-
-    /// Returns the first tick that begins at a time or later.
-    pub(crate) fn first_from(&self, time: Time) -> Tick {
-        self.ceil(self.elapsed(time))
     }
 
     /// A time that has passed is due at once.

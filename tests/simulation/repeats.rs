@@ -141,7 +141,7 @@ impl Repeats {
 impl Plan {
     /// Returns the last tick in which the next occurrence may run.
     fn latest(&self, books: &Books) -> Tick {
-        books.first_from(self.point + Time::from(self.jitter))
+        books.ceil(books.elapsed(self.point + Time::from(self.jitter)))
     }
 
     /// Runs an occurrence, which ends within its tick, and plans the next one.

@@ -115,6 +115,12 @@ mod tests {
     }
 
     #[test]
+    fn no_attempts_count_as_one() {
+        let backoff = Backoff::default().attempts(0);
+        assert_eq!([0, 1].map(|attempt| backoff.is_last(attempt)), [false, true]);
+    }
+
+    #[test]
     fn the_longest_delay_does_not_overflow() {
         let backoff = Backoff::new(Duration::MAX).max(Duration::MAX).jitter(0.0);
         let settlement = backoff.settle(1, String::new(), WallTime::MIN, None);

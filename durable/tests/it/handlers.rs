@@ -58,7 +58,7 @@ fn a_task_that_never_ran_is_no_attempt_and_delays_no_other_queue() {
     let other = Queue::with("other", move |delivery| drop(sender.send(delivery.id().clone())));
     let timer = DurableTimer::builder(SqliteStore::in_memory())
         .clock(clock.clone())
-        .backoff(Backoff::new(SECOND).attempts(0))
+        .backoff(Backoff::new(SECOND).attempts(1))
         .queue(other)
         .build_async(
             move |task| match count.fetch_add(1, SeqCst) {

@@ -201,14 +201,12 @@ fn a_command_does_not_pass_a_settlement_of_its_timeout_that_is_tried_again() {
     }
     let deliveries: Vec<_> = gate.deliveries.iter().take(2).collect();
     let new = NewTimeout::new("a", timer.now().saturating_add(FAR), b"").expect("valid");
-    let start = Instant::now();
     let (again, other) = gate.group(&timer, || {
         deliveries.into_iter().for_each(Delivery::acknowledge);
         (timer.schedule_new(new.conflict(Conflict::Refuse)), timer.cancel("none"))
     });
     assert_eq!(again.wait().expect("schedule"), Scheduled::Created);
     other.wait().expect("cancel");
-    assert!(start.elapsed() >= Duration::from_millis(200), "it is tried again after a while");
 }
 
 /// The server refuses three tries of a call because of a lock, or does not answer.

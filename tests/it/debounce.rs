@@ -7,10 +7,10 @@ use delaywheel::{Debounce, ManualClock, Timer};
 use crate::timer::support::{HookedClock, Log, MS, SECOND, manual, must_return};
 
 /// A debounce of 10 ms, and a log of its runs in milliseconds.
-fn debounced(timer: &Timer, clock: &ManualClock) -> (Debounce, Log<u128>) {
+fn debounced(timer: &Timer, clock: &ManualClock) -> (Arc<Debounce>, Log<u128>) {
     let (runs, clock) = (Log::new(), clock.clone());
     let log = runs.clone();
-    (Debounce::new(timer, 10 * MS, move || log.push(clock.elapsed().as_millis())), runs)
+    (Arc::new(Debounce::new(timer, 10 * MS, move || log.push(clock.elapsed().as_millis()))), runs)
 }
 
 #[test]
@@ -19,7 +19,6 @@ fn a_clock_may_call_the_debounce_that_reads_it() {
         let clock = HookedClock::new();
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (debounce, runs) = debounced(&timer, &clock.clock);
-        let debounce = Arc::new(debounce);
         let called = Arc::downgrade(&debounce);
         clock.set(move || {
             let Some(debounce) = called.upgrade() else { return };
@@ -43,7 +42,6 @@ fn a_call_beside_another_that_has_taken_the_last_permit_shares_its_run() {
         let clock = HookedClock::new();
         let timer = Timer::builder().clock(clock.clone()).max_pending(1).build().unwrap();
         let (debounce, runs) = debounced(&timer, &clock.clock);
-        let debounce = Arc::new(debounce);
         let mut other = Some(Arc::clone(&debounce));
         clock.set(move || other.take().into_iter().for_each(|other| other.call().unwrap()));
         debounce.call().expect("a run is scheduled");
@@ -61,7 +59,6 @@ fn a_call_that_read_the_clock_first_does_not_shorten_the_quiet_period_of_a_later
         // another tick, the earlier call would use that time and hide a fault.
         let timer = Timer::builder().clock(clock.clone()).tick(10 * MS).build().unwrap();
         let (debounce, runs) = debounced(&timer, &clock.clock);
-        let debounce = Arc::new(debounce);
         debounce.call().unwrap();
         // The clock answers 0 ms to the outer call. Before the answer arrives, 6 ms pass, and
         // another call is made.
@@ -84,7 +81,6 @@ fn a_call_that_read_the_clock_first_does_not_shorten_the_quiet_period_of_a_later
 fn a_cancel_that_comes_too_late_says_so() {
     let (clock, timer) = manual();
     let (debounce, runs) = debounced(&timer, &clock);
-    let debounce = Arc::new(debounce);
     // One of these runs before the debounced callback, once that has left the wheel.
     for _ in 0..2 {
         let cancelled = Arc::clone(&debounce);

@@ -1,6 +1,9 @@
 //! Repeated callbacks, in virtual time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use delaywheel::{Clock, MissedTicks, Repeating, Timer};
 
@@ -137,17 +140,16 @@ fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
         let (value, hold) = held();
         let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Burst, hold).unwrap();
-        let (reads, mut repeating) = (Arc::new(Mutex::new(0)), Some(repeating));
+        let (reads, mut repeating) = (Arc::new(AtomicUsize::new(0)), Some(repeating));
         let count = Arc::clone(&reads);
         clock.set(move || {
-            *count.lock().unwrap() += 1;
-            if *count.lock().unwrap() == asked {
+            if count.fetch_add(1, Ordering::Relaxed) + 1 == asked {
                 assert!(repeating.take().expect("it is there").stop());
             }
         });
         // Only up to the first occurrence: the second one would remove a timeout that was left.
         clock.clock.advance(MS);
-        let reads = *reads.lock().unwrap();
+        let reads = reads.load(Ordering::Relaxed);
         clock.set(|| ());
         if reads < asked {
             assert!(asked > 4, "the timer read the clock only {reads} times");

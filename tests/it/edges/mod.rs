@@ -12,8 +12,7 @@ use std::{
 };
 
 use delaywheel::{
-    BootClock, Clock, Debounce, DelayQueue, ManualClock, MissedTicks, Repeating, SystemClock,
-    Throttle, Timer,
+    Clock, Debounce, DelayQueue, ManualClock, MissedTicks, Repeating, SystemClock, Throttle, Timer,
 };
 
 use crate::timer::support::{MS, YEAR, manual, manual_with, must_return};
@@ -61,7 +60,7 @@ fn a_clock_without_timers_shows_the_time_that_was_set() {
     assert!(clock.run_until_idle(0) && clock.run_until_idle(usize::MAX));
     clock.advance(1000 * YEAR);
     assert!(clock.elapsed() > 1000 * YEAR && clock.now() > SystemClock.now());
-    assert!(BootClock.now() <= SystemClock.now(), "until the first suspension");
+    assert!(delaywheel::BootClock.now() <= SystemClock.now(), "until the first suspension");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use delaywheel::Timer;
 use super::support::{GENEROUS, HOUR, MS, block, wait_until};
 
 /// Returns whether `count` threads of this process have names that begin with `name`, of at most 15
-/// bytes. Only Linux lists them: elsewhere, this is always so.
+/// bytes. Only Linux lists its threads. On another system, the answer is always `true`.
 pub(crate) fn has_threads(name: &str, count: usize) -> bool {
     if cfg!(not(target_os = "linux")) {
         return true;

@@ -73,7 +73,8 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
             assert_eq!(left, code, "version {version}");
         }
     }
-    in_every_version(client, |_| join(&text("nobody")), Some(ResponseError::UnknownMemberId)).await;
+    let unknown = Some(ResponseError::UnknownMemberId);
+    in_every_version(client, |_| join(&text("nobody")), unknown).await;
     let short = Some(ResponseError::InvalidSessionTimeout);
     in_every_version(client, |_| join(&text("")).with_session_timeout_ms(0), short).await;
 }

@@ -90,5 +90,6 @@ fn requests_that_stop_cost_what_has_come_in_up_to_a_bound_and_are_closed_in_the_
             assert_eq!(stats().counts.rejected, CLIENTS as u64);
         });
     });
-    assert!((4 * MIB + 1..12 * MIB).contains(&measured.bytes_max), "{measured:?}");
+    assert!(measured.bytes_max > 4 * MIB, "{} bytes", measured.bytes_max);
+    assert!(measured.bytes_max < 12 * MIB, "{} bytes", measured.bytes_max);
 }

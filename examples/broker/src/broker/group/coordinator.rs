@@ -253,8 +253,8 @@ impl Coordinator {
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
         let group = Group::new(generation, number << 32);
-        groups
-            .insert(own(name), Entry { group, commits: Commits::default(), unused_since: number });
+        let entry = Entry { group, commits: Commits::default(), unused_since: number };
+        groups.insert(own(name), entry);
         Ok(())
     }
 

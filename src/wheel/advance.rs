@@ -122,8 +122,8 @@ impl<T> TimingWheel<T> {
             self.expired_to = expiration;
             let position = match due {
                 FirstDue::Opened(position) => {
-                    if let Some(line) = self.buckets.opened.full_line() {
-                        self.read_ahead(line);
+                    if let Some(mut line) = self.buckets.opened.full_line() {
+                        self.read_ahead(&mut line);
                     }
                     position
                 }
@@ -190,14 +190,15 @@ impl<T> TimingWheel<T> {
         earliest.1.filter(|_| is_due)
     }
 
-    /// Reads the slots of some timeouts, so that their cache misses overlap. The loops are short,
-    /// because the processor looks only some hundred instructions ahead.
+    /// Reads the slots of some timeouts, so that their cache misses overlap. Replaces the positions
+    /// by the slots. The loops are short, because the processor looks only some hundred
+    /// instructions ahead.
     #[inline(never)]
-    pub(super) fn read_ahead<const N: usize>(&self, mut positions: [u32; N]) {
-        for position in &mut positions {
+    pub(super) fn read_ahead(&self, positions: &mut [u32]) {
+        for position in &mut *positions {
             *position = self.buckets.records.slot(*position);
         }
-        for slot in positions {
+        for &mut slot in positions {
             black_box(self.values.key_at(slot));
         }
     }

@@ -520,7 +520,7 @@ impl<T> TimingWheel<T> {
     fn merge(&mut self, chunk: u32) {
         let mut few = [NIL; FEW];
         few.iter_mut().zip(self.buckets.records.survivors(chunk)).for_each(|(at, one)| *at = one);
-        self.read_ahead(few);
+        self.read_ahead(&mut { few });
         for position in few.into_iter().filter(|&position| position != NIL) {
             self.cascade(position);
         }

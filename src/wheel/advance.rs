@@ -5,7 +5,7 @@ use core::{hint::black_box, iter::FusedIterator};
 use super::{
     Key, TimingWheel,
     buckets::{Contents, FirstDue},
-    records::BucketId,
+    records::{BucketId, NIL},
 };
 use crate::tick::Tick;
 
@@ -64,7 +64,9 @@ impl<'a, T> Advance<'a, T> {
     ///
     /// A step looks through at most 16 timeouts, and expires or moves at most one of them. Or it
     /// lists up to 16 timeouts of a larger bucket by tick, and moves those that a reset has put
-    /// beyond the range of the bucket. Each step takes constant time, amortized.
+    /// beyond the range of the bucket. Or it moves up to 16 of a larger bucket, and all of them
+    /// count as steps, so the last step may go beyond the limit by 15. Each step takes constant
+    /// time, amortized.
     ///
     /// # Examples
     ///
@@ -127,7 +129,7 @@ impl<T> TimingWheel<T> {
                     }
                     position
                 }
-                FirstDue::Bucket(id) => match self.next_of_bucket(id) {
+                FirstDue::Bucket(id) => match self.next_of_bucket(id, steps) {
                     Some(position) => position,
                     None => continue,
                 },
@@ -147,21 +149,28 @@ impl<T> TimingWheel<T> {
     }
 
     /// Returns the record that must leave a due bucket next. `None` if this step has listed the
-    /// records of a chunk by tick, or if a sparse bucket has no due timeout left.
-    fn next_of_bucket(&mut self, id: BucketId) -> Option<u32> {
+    /// records of a chunk by tick, or has moved them, or if a sparse bucket has no due timeout
+    /// left. Subtracts a step for each record that it moves but the first.
+    fn next_of_bucket(&mut self, id: BucketId, steps: &mut u64) -> Option<u32> {
         let Contents::Chunks { newest, is_crowded } = self.buckets.bucket(id).contents else {
             return Some(id.link());
         };
         let level = self.buckets.geometry.level(id);
-        if level > 0 && !is_crowded {
-            return self.next_of_sparse(id, newest);
-        }
-        if !self.buckets.is_opened_when_due(level) {
+        if level == 0 {
             return Some(self.buckets.records.any_of(newest));
         }
-        for position in self.buckets.open(id, newest) {
-            self.cascade(position);
+        if !is_crowded {
+            return self.next_of_sparse(id, newest);
         }
+        if self.buckets.is_opened_when_due(level) {
+            for position in self.buckets.open(id, newest) {
+                self.cascade(position);
+            }
+            return None;
+        }
+        let (_, older) = self.buckets.records.neighbours(newest);
+        let moved = self.spread(if older == NIL { newest } else { older });
+        *steps = steps.saturating_sub(moved - 1);
         None
     }
 
@@ -194,7 +203,9 @@ impl<T> TimingWheel<T> {
     /// by the slots. The loops are short, because the processor looks only some hundred
     /// instructions ahead.
     #[inline(never)]
-    pub(super) fn read_ahead(&self, positions: &mut [u32]) {
+    fn read_ahead(&self, positions: &mut [u32]) {
+        // With a known length, the compiler would write out the loops, in 3 KB.
+        let positions = black_box(positions);
         for position in &mut *positions {
             *position = self.buckets.records.slot(*position);
         }
@@ -206,7 +217,7 @@ impl<T> TimingWheel<T> {
     /// Moves a record to the bucket that its deadline has by now.
     pub(super) fn cascade(&mut self, position: u32) {
         let record = self.buckets.record(position);
-        self.place(record.deadline(), record.slot);
+        self.place(record);
         self.buckets.remove(position);
     }
 }

@@ -375,6 +375,13 @@ impl Buckets {
         beyond.into_iter().filter(|&position| position != NIL)
     }
 
+    /// Removes the records of a chunk, and returns them.
+    pub(super) fn take(&mut self, chunk: u32) -> impl Iterator<Item = Record> + Clone + use<> {
+        let records = self.records.take(chunk);
+        self.end_chunk(chunk);
+        records
+    }
+
     /// Makes a bucket empty.
     #[inline]
     fn vacate(&mut self, id: BucketId) {

@@ -36,8 +36,9 @@
 //! levels. Their `queue` orders the levels by the expiration of the first non-empty bucket of each,
 //! so that the wheel finds due buckets in order. `advance` takes the records of a due bucket one by
 //! one. A timeout that is due expires. A timeout that is not due *cascades*: the wheel places it
-//! again. Only a crowded bucket of level 1 is `opened`: the wheel lists its records by tick,
-//! because each cascade would cost a cache miss. The hierarchy is scheme 7 of Varghese and Lauck.
+//! again, and those of a chunk of a crowded bucket together, so that their cache misses overlap.
+//! Only a crowded bucket of level 1 is `opened`: the wheel lists its records by tick, because each
+//! cascade would cost a cache miss. The hierarchy is scheme 7 of Varghese and Lauck.
 //! The delay queue of buckets and the overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The slab then
@@ -52,7 +53,7 @@ mod opened;
 mod queue;
 mod records;
 
-use core::fmt;
+use core::{fmt, hint::black_box};
 
 pub use self::{
     advance::{Advance, Expired},
@@ -60,7 +61,7 @@ pub use self::{
 };
 use self::{
     buckets::{Buckets, Geometry},
-    records::{BucketId, CHUNK, FEW, NIL, Record},
+    records::{BucketId, CHUNK, Record},
 };
 pub use crate::slab::Key;
 use crate::{
@@ -240,7 +241,7 @@ impl<T> TimingWheel<T> {
             record.deadline = deadline;
         } else {
             self.remove(position);
-            self.place(deadline, key.index());
+            self.place(Record { deadline, slot: key.index() });
         }
         Some(before)
     }
@@ -492,10 +493,13 @@ impl<T> TimingWheel<T> {
     ///
     /// Not inlined, because a reset to a later deadline does not need it.
     #[inline(never)]
-    fn place(&mut self, deadline: Tick, slot: u32) {
-        let id = self.buckets.geometry.bucket(self.expired_to, deadline);
-        let position = self.add_record(id, Record { deadline, slot });
-        self.values.set_tag(slot, position);
+    fn place(&mut self, record: Record) {
+        let id = self.buckets.geometry.bucket(self.expired_to, record.deadline());
+        let position = match self.buckets.place_quickly(id, record) {
+            Some(position) => position,
+            None => self.add_record(id, record),
+        };
+        self.values.set_tag(record.slot, position);
     }
 
     /// Adds a record to a bucket. Returns its position.
@@ -518,12 +522,21 @@ impl<T> TimingWheel<T> {
 
     #[inline(never)]
     fn merge(&mut self, chunk: u32) {
-        let mut few = [NIL; FEW];
-        few.iter_mut().zip(self.buckets.records.survivors(chunk)).for_each(|(at, one)| *at = one);
-        self.read_ahead(&mut { few });
-        for position in few.into_iter().filter(|&position| position != NIL) {
-            self.cascade(position);
+        let (newer, _) = self.buckets.records.neighbours(chunk);
+        if newer.is_some() {
+            self.spread(chunk);
         }
+    }
+
+    /// Moves the records of a chunk to the buckets that their deadlines have by now. Returns their
+    /// number.
+    fn spread(&mut self, chunk: u32) -> u64 {
+        let records = self.buckets.take(chunk);
+        // Reads all slots first, so that their cache misses overlap.
+        for record in records.clone() {
+            black_box(self.values.key_at(record.slot));
+        }
+        records.map(|record| self.place(record)).count() as u64
     }
 }
 

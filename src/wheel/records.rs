@@ -17,9 +17,6 @@ use crate::{
 /// Records of a chunk: three cache lines.
 pub(super) const CHUNK: u32 = 16;
 
-/// Greatest number of live records of an older chunk that the wheel places again.
-pub(super) const FEW: usize = 3;
-
 /// Greatest number of chunks of a small wheel, which does not place the last records again.
 const SMALL: usize = 1024;
 
@@ -163,6 +160,15 @@ impl Records {
         self.live(chunk).map(|position| (records[(position % CHUNK) as usize].deadline(), position))
     }
 
+    /// Makes the live records of a chunk dead, and returns them.
+    pub(super) fn take(&mut self, chunk: u32) -> impl Iterator<Item = Record> + Clone + use<> {
+        let mut records = [Record::default(); CHUNK as usize];
+        let live = self.live(chunk).map(|position| self.get(position));
+        let count = records.iter_mut().zip(live).map(|(at, record)| *at = record).count();
+        self.live[chunk as usize] = 0;
+        records.into_iter().take(count)
+    }
+
     /// Makes a record dead. Returns the bits of the live records in its chunk.
     #[inline]
     pub(super) fn clear(&mut self, position: u32) -> u16 {
@@ -172,7 +178,8 @@ impl Records {
         *live
     }
 
-    /// Returns whether the wheel should move the last live records of a chunk.
+    /// Returns whether these live records of a chunk are at most three, which the wheel should move
+    /// if the bucket has a newer chunk.
     #[inline]
     pub(super) fn are_few(&self, live: u16) -> bool {
         let without_least = |live: u16| live & live.wrapping_sub(1);
@@ -240,12 +247,6 @@ impl Records {
     #[inline]
     pub(super) fn is_dead(&self, chunk: u32) -> bool {
         self.live.get(chunk as usize) == Some(&0)
-    }
-
-    /// Returns the positions of the live records of a chunk, if its bucket has a newer chunk.
-    pub(super) fn survivors(&self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
-        let (newer, _) = self.neighbours(chunk);
-        newer.map(|_| self.live(chunk)).into_iter().flatten()
     }
 
     /// Returns the position of a live record of a bucket with this newest chunk.

@@ -359,43 +359,37 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
-/// The server still carries out a claim whose client is gone, and the worker leaves. The default of
-/// the database is a stricter isolation.
+/// The server still carries out a claim of a process that is gone, and the worker leaves. The
+/// default of the database is a stricter isolation.
 #[test]
 fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
-    let Some(server) = Server::start() else { return };
+    let Some((server, gone, mut client, now)) = stored() else { return };
     let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
     let parameters = format!("{} {isolation}", server.parameters());
     let store = open(&parameters, "delaywheel");
-    let now = store.now();
     let other = store.enter(now, 600 * SECOND, None).block_on().expect("enter");
-    for lapses in [false, true] {
+    for (lapses, stall) in [(false, STALL), (true, "SELECT pg_advisory_lock(1)")] {
         let id = put(&store, &lapses.to_string(), now);
         let worker = store.enter(now, SECOND, None).block_on().expect("enter");
-        let number = worker.0.cast_signed();
-        let mut client = client(&server);
-        let mut claim = client.transaction().expect("begin");
-        let lock = "SELECT FROM delaywheel.workers WHERE id = $1 FOR KEY SHARE";
-        assert_eq!(claim.query(lock, &[&number]).expect("lock").len(), 1);
-        let update = "UPDATE delaywheel.timeouts SET state = 1, worker = $1 WHERE id = $2";
-        claim.execute(update, &[&number, &id.as_str()]).expect("claim");
-        if lapses {
-            let later = now.saturating_add(2 * SECOND);
-            let renew = || assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
-            // This does not wait for the claim.
-            renew();
-            claim.commit().expect("commit");
-            renew();
-        } else {
-            thread::scope(|scope| {
+        client.batch_execute(stall).expect("stall");
+        let later = now.saturating_add(2 * SECOND);
+        let renew = || assert!(store.renew(other, later, SECOND).block_on().expect("renew"));
+        thread::scope(|scope| {
+            let request = ClaimRequest::new(now, later);
+            let claim = || gone.claim(worker, &request).block_on().map(drop).expect("claim");
+            during(&mut client, claim, |client| {
+                if lapses {
+                    // This does not wait for the claim.
+                    return renew();
+                }
                 let end = scope.spawn(|| store.leave(worker).block_on().expect("leave"));
                 let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-                    AND query_start < now() - interval '200 ms'";
-                let mut watcher = self::client(&server);
-                until(|| end.is_finished() || integer(&mut watcher, waits) > 0);
-                claim.commit().expect("commit");
-                end.join().expect("end");
+                    AND wait_event <> 'advisory' AND query_start < now() - interval '200 ms'";
+                until(|| end.is_finished() || integer(client, waits) > 0);
             });
+        });
+        if lapses {
+            renew();
         }
         assert_eq!(state(&store, &id), State::Pending, "after a lapse: {lapses}");
     }

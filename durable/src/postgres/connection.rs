@@ -780,16 +780,24 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use pollster::FutureExt as _;
 
+    use super::{
+        super::{PostgresStore, ServerClock, Store, WallTime},
+        *,
+    };
+
+    /// The store has no server to connect to.
     #[test]
     fn a_silent_server_leaves_a_worker_time_to_renew_its_lease() {
         let connect = connect_by(tokio_postgres::NoTls);
         let connections = Connections::open(Config::new(), connect, "s").expect("start");
+        let store = PostgresStore::at(ServerClock::new(WallTime::MIN), &connections);
         for (lease, quick) in [(600, 35), (30, 10), (60, 10), (3, 5)] {
-            connections.leave_time_for(Duration::from_secs(lease));
+            let lease = Duration::from_secs(lease);
+            store.enter(WallTime::MIN, lease, None).block_on().expect_err("no server");
             let limits = [false, true].map(|is_quick| connections.limit(is_quick).as_secs());
-            assert_eq!(limits, [35, quick], "after a lease of {lease} seconds");
+            assert_eq!(limits, [35, quick], "after a lease of {lease:?}");
         }
     }
 

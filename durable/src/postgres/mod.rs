@@ -315,8 +315,6 @@ impl PostgresStore {
     }
 
     async fn of(connections: &Arc<Connections>) -> StoreResult<Self> {
-        let lane = || Lane::new(connections, 1);
-        let writers = Lane::new(connections, 2);
         let begin = |turn: Turn| async move {
             let version = check(&turn).await?;
             if version < NEWEST {
@@ -331,16 +329,20 @@ impl PostgresStore {
             let shown = turn.query(sql::NOW, &[]).await?;
             Ok(ServerClock::new(WallTime::now_of(shown[0].get(0))))
         };
-        let clock = Arc::new(writers.call(begin).await?);
+        Ok(Self::at(Lane::new(connections, 1).call(begin).await?, connections))
+    }
+
+    fn at(clock: ServerClock, connections: &Arc<Connections>) -> Self {
+        let lane = || Lane::new(connections, 1);
         let shared = Shared {
-            writers,
+            writers: Lane::new(connections, 2),
             single: lane(),
             worker: lane(),
             keeper: Lane::quick(connections),
             backlog: lane(),
             starter: Lane::quick(connections),
             reader: lane(),
-            clock,
+            clock: Arc::new(clock),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
             sender: AtomicU64::new(new_sender()),
@@ -349,7 +351,7 @@ impl PostgresStore {
             tidied: Mutex::new(SystemTime::UNIX_EPOCH),
             connections: Arc::clone(connections),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 
     /// Schedules a timeout within a transaction of the caller. Its conflict policy is ignored: it

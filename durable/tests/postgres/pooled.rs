@@ -12,23 +12,28 @@ use super::*;
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// Notes the settings of each transaction that adds or removes timeouts.
+/// Notes the settings of each transaction that adds or removes timeouts, and after `t` those of
+/// each that begins deliveries of its claims.
 const NOTE: &str = "
     CREATE TABLE noted (setting text);
     CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        INSERT INTO noted VALUES (concat_ws(' ', current_setting('synchronous_commit'),
-            current_setting('transaction_isolation'), current_setting('lock_timeout') <> '0',
-            current_setting('idle_in_transaction_session_timeout')));
+        INSERT INTO noted VALUES (concat_ws(' ', TG_OP = 'UPDATE',
+            current_setting('synchronous_commit'), current_setting('transaction_isolation'),
+            current_setting('lock_timeout') <> '0', current_setting('idle_in_transaction_session_timeout')));
         RETURN NULL;
     END $$;
-    CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();";
+    CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();
+    CREATE TRIGGER begun AFTER UPDATE ON delaywheel.timeouts FOR EACH ROW
+        WHEN (OLD.worker IS NOT NULL AND NEW.begun) EXECUTE FUNCTION note();";
 
-/// The settings of all transactions of the store.
-const NOTED: &str = "on read committed t 10s";
+/// The settings of all transactions of the store. A begin does not wait for the disk.
+const NOTED: &str = "f on read committed t 10s, t off read committed t 10s";
 
 fn noted(client: &mut postgres::Client) -> String {
-    client.query_one("SELECT DISTINCT setting FROM noted", &[]).expect("one").get(0)
+    let sql = "WITH old AS (DELETE FROM noted RETURNING setting)
+        SELECT string_agg(DISTINCT setting, ', ') FROM old";
+    client.query_one(sql, &[]).expect("noted").get(0)
 }
 
 /// Ends with the test.
@@ -103,7 +108,11 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     let other = connect(&server);
     client.batch_execute(NOTE).expect("trigger");
     let (timer, seen) = start(&server);
-    deliver(&timer, &seen, "without a pool");
+    // A claim begins no delivery with a key.
+    let keyed = |id: String, due| NewTimeout::new(id, due, b"").and_then(|new| new.key("k"));
+    let new = keyed("without a pool".to_owned(), timer.now()).expect("valid");
+    timer.schedule_new(new).wait().expect("schedule");
+    seen.recv_timeout(LONG).expect("delivery");
     assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(noted(&mut client), NOTED);
 
@@ -115,7 +124,7 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     }
     let batch = (0..300).map(|number| {
         let due = timer.now().saturating_add(SECOND);
-        NewTimeout::new(format!("{number}"), due, b"").expect("valid")
+        keyed(format!("{number}"), due).expect("valid")
     });
     timer.schedule_batch(batch.collect()).wait().expect("schedule");
     for _ in 0..300 {

@@ -106,3 +106,22 @@ impl QueueOverview {
         Ok(Self { live: count(WallTime::MAX).await?, due, queue })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::StoreError;
+
+    #[test]
+    fn a_change_waits_for_a_lock_but_not_without_end_and_for_nothing_else() {
+        for (reason, waits) in [(StoreErrorReason::Locked, true), (StoreErrorReason::Full, false)] {
+            let mut tries = 0;
+            let failed = change(|| {
+                tries += 1;
+                Err::<(), _>(StoreError::new(reason))
+            });
+            assert_eq!(failed.expect_err("it ends").reason(), reason);
+            assert_eq!(tries > 1, waits, "{reason}");
+        }
+    }
+}

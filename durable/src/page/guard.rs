@@ -25,13 +25,13 @@ impl Page {
     /// Returns whether a text is the token. The time that it takes tells nothing but the length.
     fn admits(&self, given: &str) -> bool {
         let is_equal = |token: &String| token.as_bytes().ct_eq(given.as_bytes()).into();
-        self.token.as_ref().is_none_or(is_equal)
+        self.token.as_ref().is_some_and(is_equal)
     }
 
     fn has_bearer(&self, headers: &HeaderMap) -> bool {
         let bearer = text(headers, &header::AUTHORIZATION);
         let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
-        self.token.is_some() && bearer.is_some_and(|given| self.admits(given))
+        bearer.is_some_and(|given| self.admits(given))
     }
 
     /// Returns whether the token is the password, for which a browser asks.

@@ -237,3 +237,11 @@ fn shorten(text: &str) -> String {
     let short: String = text.chars().take(ERROR).collect();
     if short.len() < text.len() { format!("{short}…") } else { short }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_number_that_has_reached_the_bound_has_a_plus() {
+        assert_eq!([999, 1_000].map(|number| super::count(number, 1_000)), ["999", "1,000+"]);
+    }
+}

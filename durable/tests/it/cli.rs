@@ -121,6 +121,9 @@ fn lists_have_filters_and_continue_where_the_last_one_ended() {
     assert_eq!(ids(&file.json(&["list", "--due-before", "1h"]).1), ["due"]);
     let early = file.json(&["list", "--due-before", "1970-01-01T00:00:01Z"]);
     assert_eq!(early, (0, json!({"timeouts": [], "next": null})));
+    for none in [["--due-before", "-500000h"], ["--error", "line 1"]] {
+        assert_eq!(ids(&file.json(&[&["list"], &none[..]].concat()).1).len(), 0, "{none:?}");
+    }
     // By id, and dead ones too.
     assert_eq!(ids(&file.json(&["list", "--prefix", "mail/2", "--limit", "2"]).1).len(), 2);
     let sms = ["dead", "--error", "line 1", "--prefix", "sms/"];
@@ -178,6 +181,7 @@ fn requeue_takes_one_or_those_that_fit() {
     assert_eq!(after_year_9999.status.code(), Some(2));
     assert_eq!(file.json(&["requeue", "sms/1", "--at", "2100-01-02T00:00:00Z"]).0, 0);
     assert_eq!(file.json(&["requeue", "sms/1"]), (1, requeued(0, false)));
+    assert_eq!(file.json(&["requeue", "sms/1", "--dry-run"]), (1, requeued(0, true)));
     assert_eq!(file.json(&["show", "sms/1"]).1["next_attempt"], "2100-01-02T00:00:00Z");
     assert_eq!(file.json(&["requeue", "--error", "line 1"]), (0, requeued(2, false)));
     assert_eq!(file.json(&["requeue", "--prefix", "mail/", "--limit", "120"]).1["requeued"], 120);

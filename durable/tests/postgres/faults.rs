@@ -388,6 +388,12 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
         clock(&mut client, "");
         assert_eq!(state(&store, &id), State::Claimed, "{code}");
     }
+    // After a deadlock or a conflict, the statement is tried again.
+    client.batch_execute("CREATE SEQUENCE tries").expect("sequence");
+    let fail = "CASE nextval('public.tries') WHEN 1 THEN RAISE deadlock_detected;
+        WHEN 2 THEN RAISE serialization_failure; ELSE END CASE;";
+    clock(&mut client, fail);
+    claim(&store, worker, now);
 }
 
 /// The commit of another program waits for a standby, and no other commit with a notification can

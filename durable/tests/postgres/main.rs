@@ -447,6 +447,10 @@ fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
             until(|| integer(&mut client, open) == 0);
         }
     }
+    // A COPY that finds a known id is undone, and a statement follows.
+    put(&direct, "number-000", now);
+    proxy.arm("number-150", Cut::Row);
+    assert_eq!(reason(store.write(now, &batch(near)).block_on()), StoreErrorReason::OutcomeUnknown);
 }
 
 #[test]

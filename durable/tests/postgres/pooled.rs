@@ -109,10 +109,9 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     client.batch_execute(NOTE).expect("trigger");
     let (timer, seen) = start(&server);
     // A claim begins no delivery with a key.
-    let keyed = |id: String, due| NewTimeout::new(id, due, b"").and_then(|new| new.key("k"));
-    let new = keyed("without a pool".to_owned(), timer.now()).expect("valid");
-    timer.schedule_new(new).wait().expect("schedule");
-    seen.recv_timeout(LONG).expect("delivery");
+    let keyed = |id: &str, due| NewTimeout::new(id, due, b"").and_then(|new| new.key("k"));
+    timer.schedule_new(keyed("no pool", timer.now()).expect("valid")).wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("no pool"));
     assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(noted(&mut client), NOTED);
 
@@ -124,7 +123,7 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     }
     let batch = (0..300).map(|number| {
         let due = timer.now().saturating_add(SECOND);
-        keyed(format!("{number}"), due).expect("valid")
+        keyed(&number.to_string(), due).expect("valid")
     });
     timer.schedule_batch(batch.collect()).wait().expect("schedule");
     for _ in 0..300 {

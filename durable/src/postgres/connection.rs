@@ -35,7 +35,7 @@ use tokio::{
 use tokio_postgres::{
     AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, Socket, Statement,
     binary_copy::BinaryCopyInWriter,
-    error::SqlState,
+    error::{DbError, Severity, SqlState},
     tls::{MakeTlsConnect, TlsConnect},
     types::{ToSql, Type},
 };
@@ -611,7 +611,9 @@ impl Session {
         if are_stale && self.connections.own.is_some() {
             self.connections.pool.retain(|_, _| false);
         }
-        let is_lost = are_stale || error.as_db_error().is_none() || self.client().is_closed();
+        // After another severity, the server closes the connection.
+        let is_error = |error: &DbError| error.parsed_severity() == Some(Severity::Error);
+        let is_lost = are_stale || !error.as_db_error().is_some_and(is_error);
         let is_conflict = matches!(
             error.code(),
             Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE)

@@ -205,7 +205,7 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
 }
 
 /// After a failover, the address leads to another server. Or the server refuses the plan of a
-/// prepared statement whose result has other types by now.
+/// prepared statement whose result has other types by now, or ends the session.
 #[test]
 fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_table() {
     let Some(server) = Server::start() else { return };
@@ -234,6 +234,15 @@ fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_
     client.batch_execute(change).expect("change");
     queues().expect_err("another type");
     assert_eq!(queues().expect("a new session"), before);
+
+    // The server ends the session, and says so a moment before it closes the connection.
+    let end = "ALTER TABLE delaywheel.timeouts
+        ADD CHECK (pg_terminate_backend(pg_backend_pid())) NOT VALID";
+    client.batch_execute(end).expect("rule");
+    for _ in 0..9 {
+        assert_eq!(reason(write()), StoreErrorReason::OutcomeUnknown);
+        queues().expect("a new connection");
+    }
 }
 
 /// Change data capture publishes all tables. Rarely, a change of a timeout removes rows of counts.

@@ -329,6 +329,11 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_number_that_has_reached_the_bound_has_a_plus() {
+        assert_eq!([999, 1_000].map(|number| view::count(number, 1_000)), ["999", "1,000+"]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_has_sent_half_a_request_delays_the_end_only_for_a_moment() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");

@@ -782,12 +782,7 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use pollster::FutureExt as _;
-
-    use super::{
-        super::{PostgresStore, ServerClock, Store, WallTime},
-        *,
-    };
+    use super::{super::*, *};
 
     /// The store has no server to connect to.
     #[test]
@@ -797,7 +792,7 @@ mod tests {
         let store = PostgresStore::at(ServerClock::new(WallTime::MIN), &connections);
         for (lease, quick) in [(600, 35), (30, 10), (60, 10), (3, 5)] {
             let lease = Duration::from_secs(lease);
-            store.enter(WallTime::MIN, lease, None).block_on().expect_err("no server");
+            block_on(store.enter(WallTime::MIN, lease, None)).expect_err("no server");
             let limits = [false, true].map(|is_quick| connections.limit(is_quick).as_secs());
             assert_eq!(limits, [35, quick], "after a lease of {lease:?}");
         }

@@ -586,9 +586,6 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
-        if commands.is_empty() {
-            return Ok(Vec::new());
-        }
         let lane = if commands.len() == 1 { &self.shared.single } else { &self.shared.writers };
         let commands = commands.to_vec();
         let call = move |store: Self, mut turn: Turn| async move {

@@ -58,10 +58,8 @@ fn settle_all(store: &dyn Store, now: WallTime, until: WallTime, settlement: &Se
     let claims: Vec<_> = records.iter().map(Record::claim).collect();
     store.begin(now, &claims, None).block_on().expect("begin");
     let settle = |claim| Command::Settle(claim, settlement.clone());
-    store
-        .write(now, &claims.into_iter().map(settle).collect::<Vec<_>>())
-        .block_on()
-        .expect("settle");
+    let settled: Vec<_> = claims.into_iter().map(settle).collect();
+    store.write(now, &settled).block_on().expect("settle");
     store.leave(worker).block_on().expect("leave");
 }
 

@@ -29,9 +29,8 @@ fn column(client: &mut postgres::Client, sql: &str) -> Vec<String> {
 
 #[test]
 fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
-    let Some(server) = Server::start() else { return };
-    let (store, mut client) = (connect(&server), client(&server));
-    fill(&store, store.now());
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    fill(&store, now);
     let due = "SELECT concat_ws(' ', id, state, attempt, late > '2 hours', worker IS NULL)
         FROM delaywheel.due ORDER BY id";
     let rows = ["held delivering 1 t f", "idle claimed 0 t f", "late pending 0 t t"];

@@ -166,6 +166,8 @@ fn a_pool_of_the_user_serves_a_timer_and_is_returned() {
         let from_one = PostgresStore::from_pool(pool.clone(), "delaywheel", one.handle().clone());
         assert_eq!(reason(from_one.block_on()), StoreErrorReason::Other);
     }
+    let odd_name = PostgresStore::from_pool(pool.clone(), "a-b", runtime.handle().clone());
+    assert_eq!(reason(odd_name.block_on()), StoreErrorReason::Other);
     let task = runtime.spawn(async move {
         let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
         let timer = DurableTimer::builder(store.clone())

@@ -85,11 +85,8 @@ impl Served {
 
     fn is_dead(&self) -> bool {
         let id = "order/1".parse().expect("valid");
-        self.store
-            .get(&id)
-            .block_on()
-            .expect("get")
-            .is_some_and(|record| record.state == State::Dead)
+        let record = self.store.get(&id).block_on().expect("get");
+        record.is_some_and(|record| record.state == State::Dead)
     }
 }
 

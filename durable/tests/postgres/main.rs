@@ -216,6 +216,8 @@ fn postgres_refuses_odd_names_and_a_server_that_is_gone() {
     let Some(server) = Server::start() else { return };
     let parameters = server.parameters();
     let refused = |name| reason(PostgresStore::connect_blocking(&parameters, name, NoTls));
+    let may_have = |length| PostgresStore::migrations(&"a".repeat(length)).is_ok();
+    assert!(may_have(48) && !may_have(49));
     for name in ["", "Caps", "a-b", "1a", "a\"b", "pg_a"] {
         assert_eq!(refused(name), StoreErrorReason::Other);
     }

@@ -199,6 +199,7 @@ fn a_step_forward_of_the_clock_ends_no_lease_before_a_worker_can_renew_it() {
     let begin = Instant::now();
     let other = store.enter(now, lease, None).block_on().expect("enter");
     claim(&store, other, now);
+    assert!(store.now() >= ahead, "a claim tells of the step");
     let renew = |store: &PostgresStore, worker| {
         assert!(store.renew(worker, store.now(), lease).block_on().expect("renew"));
         assert!(store.now() >= ahead, "it hears of the step");

@@ -20,7 +20,8 @@ const NOTE: &str = "
     BEGIN
         INSERT INTO noted VALUES (concat_ws(' ', TG_OP = 'UPDATE',
             current_setting('synchronous_commit'), current_setting('transaction_isolation'),
-            current_setting('lock_timeout') <> '0', current_setting('idle_in_transaction_session_timeout')));
+            current_setting('lock_timeout') <> '0',
+            current_setting('idle_in_transaction_session_timeout')));
         RETURN NULL;
     END $$;
     CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts EXECUTE FUNCTION note();

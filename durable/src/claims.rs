@@ -206,7 +206,7 @@ pub(crate) fn view(record: Record, hold: Option<&Hold>) -> Record {
     Record { state, token: hold.token, ..record }
 }
 
-/// A queue that has a row in the store.
+/// A queue that is or was paused, or has a rate.
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) is_paused: bool,

@@ -216,6 +216,7 @@ fn clocks_that_differ_or_step_back(store: &dyn Store) {
         store.permits(&queue, now, rate, 10_000).block_on().expect("permits").0
     });
     assert!(given.sum::<usize>() <= 7_700, "of a second, and the tenth before it");
+    assert_eq!(store.queues().block_on().expect("queues").len(), 1, "a permit adds no queue");
     let lease = 30 * SECOND;
     let worker = store.enter(now, lease, None).block_on().expect("enter");
     for (now, until) in [(now.saturating_sub(20 * SECOND), 50), (back, 30)] {

@@ -502,8 +502,10 @@ impl Store for SqliteStore {
         let mut writer = self.shared.writer.lock();
         let mut effects = self.shared.held.lock().mark(commands);
         let result = self.transact(&mut writer, |transaction| {
-            for queue in &effects.queues {
-                set_paused(transaction, queue, false)?;
+            let queues: BTreeSet<_> = commands.iter().filter_map(Command::queue).collect();
+            for queue in queues {
+                let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
+                transaction.prepare_cached(sql)?.execute([queue.as_str()])?;
             }
             let answers = commands.iter().map(|command| effects.apply(command, now, transaction));
             let answers = answers.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -702,11 +704,6 @@ impl Store for SqliteStore {
         rate: NonZeroU32,
         most: usize,
     ) -> StoreResult<(usize, WallTime)> {
-        if !self.shared.held.lock().claims.queues.contains_key(queue) {
-            let sql = "INSERT OR IGNORE INTO queues VALUES (?, 0)";
-            let add = |writer: &Connection| writer.execute(sql, [queue.as_str()]);
-            self.transact(&mut self.shared.writer.lock(), add)?;
-        }
         let mut held = self.shared.held.lock();
         Ok(held.claims.queues.entry(queue.clone()).or_default().permits(now, rate, most))
     }
@@ -767,7 +764,6 @@ struct Effects {
     token: u64,
     live: i64,
     dead: i64,
-    queues: BTreeSet<Name>,
     keep: Duration,
     attempts: u64,
     /// Number of rows that became stale, and the greatest time of their records.
@@ -884,16 +880,10 @@ impl Held {
         let ids = || commands.iter().map(Command::id);
         let claims = &self.claims;
         let holds = ids().filter_map(|id| Some((id.clone(), claims.holds.get(id)?.clone())));
-        let queues = commands.iter().filter_map(|command| match command {
-            Command::Schedule(new) => Some(&new.queue),
-            _ => None,
-        });
-        let queues = queues.filter(|queue| !claims.queues.contains_key(*queue));
         let effects = Effects {
             holds: holds.collect(),
             token: claims.last_token,
             keep: self.keep,
-            queues: queues.cloned().collect(),
             cleaned: self.cleaned.clone(),
             ..Effects::default()
         };
@@ -903,9 +893,6 @@ impl Held {
     }
 
     fn take_effect(&mut self, effects: &Effects) {
-        for queue in &effects.queues {
-            self.claims.queues.entry(queue.clone()).or_default();
-        }
         self.cleaned.clone_from(&effects.cleaned);
         for (id, spot) in &effects.changed {
             self.claims.holds.remove(id);

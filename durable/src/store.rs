@@ -86,6 +86,14 @@ impl Command {
         }
     }
 
+    /// Returns the queue, if the command tells it.
+    pub(crate) fn queue(&self) -> Option<&Name> {
+        match self {
+            Self::Schedule(new) => Some(&new.queue),
+            _ => None,
+        }
+    }
+
     pub(crate) fn payload_bytes(&self) -> usize {
         match self {
             Self::Schedule(new) => new.payload.len(),
@@ -117,10 +125,7 @@ impl Command {
 /// Returns the earliest time at which commands make a record due, and the queue if all are of one:
 /// first of those that do not tell the time, then of others.
 pub(crate) fn news(commands: &[Command]) -> impl Iterator<Item = (Option<&Name>, WallTime)> {
-    let dues = commands.iter().filter_map(|command| match command {
-        Command::Schedule(new) => Some((Some(&new.queue), new.due)),
-        _ => Some((None, command.due()?)),
-    });
+    let dues = commands.iter().filter_map(|command| Some((command.queue(), command.due()?)));
     [false, true].into_iter().filter_map(move |is_known| {
         dues.clone()
             .filter(|(_, due)| (*due > WallTime::MIN) == is_known)
@@ -361,7 +366,7 @@ pub struct Counts {
     pub dead: u64,
 }
 
-/// A queue of a store: the default one, or one that had a timeout, a permit or a pause.
+/// A queue of a store: the default one, or one that had a timeout or a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueState {

@@ -427,12 +427,6 @@ impl PostgresStore {
         client.query_one(&*sql, parameters).await.map_err(|error| store_error(error, false))
     }
 
-    fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
-        let (queue, due) = news(commands).next()?;
-        let is_near = due <= now.saturating_add(NOTICE);
-        is_near.then(|| self.notice(queue, due))
-    }
-
     /// Returns the text of a notification: when, who, and which queue if that is known.
     fn notice(&self, queue: Option<&Name>, due: WallTime) -> String {
         let queue = queue.map_or_else(String::new, |queue| format!(" {queue}"));
@@ -540,12 +534,9 @@ impl PostgresStore {
         now: WallTime,
         commands: &[Command],
     ) -> StoreResult<Vec<Answer>> {
-        let queues = commands.iter().filter_map(|command| match command {
-            Command::Schedule(new) => Some(&new.queue),
-            _ => None,
-        });
-        self.add_queues(turn, queues).await?;
-        let told = self.notification(now, commands);
+        self.add_queues(turn, commands.iter().filter_map(Command::queue)).await?;
+        let near = news(commands).next().filter(|(_, due)| *due <= now.saturating_add(NOTICE));
+        let told = near.map(|(queue, due)| self.notice(queue, due));
         let told = told.as_deref();
         let stopped = self.notice(None, WallTime::MIN);
         let groups = groups(commands);

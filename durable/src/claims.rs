@@ -24,18 +24,20 @@ const SKEW: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Claims {
     /// A change of a record removes its hold.
-    pub(crate) holds: FxHashMap<TimeoutId, Hold>,
+    pub(crate) holds: Holds,
     pub(crate) queues: BTreeMap<Name, Queue>,
     pub(crate) last_token: u64,
     /// Records are pending again, and their timers have to be told.
     pub(crate) has_voided: bool,
-    leases: BTreeMap<WorkerId, WallTime>,
-    names: BTreeMap<String, WorkerId>,
+    /// When the lease of each worker ends, and the name that it may have.
+    leases: BTreeMap<WorkerId, (WallTime, Option<String>)>,
     last_worker: u64,
     /// Records that another transaction has locked.
     #[cfg(test)]
     pub(crate) locked: Vec<TimeoutId>,
 }
+
+pub(crate) type Holds = FxHashMap<TimeoutId, Hold>;
 
 #[derive(Clone)]
 pub(crate) struct Hold {
@@ -59,12 +61,14 @@ impl Hold {
 impl Claims {
     /// Adds a worker, which takes the records of an earlier one of its name.
     pub(crate) fn enter(&mut self, until: WallTime, name: Option<&str>) -> WorkerId {
-        self.last_worker += 1;
-        let worker = WorkerId(self.last_worker);
-        self.leases.insert(worker, until);
-        if let Some(old) = name.and_then(|name| self.names.insert(name.to_owned(), worker)) {
+        let is_same =
+            |(_, old): &(_, &(_, Option<String>))| name.is_some() && old.1.as_deref() == name;
+        if let Some(old) = self.leases.iter().find(is_same).map(|(&old, _)| old) {
             self.take_from(old);
         }
+        self.last_worker += 1;
+        let worker = WorkerId(self.last_worker);
+        self.leases.insert(worker, (until, name.map(str::to_owned)));
         worker
     }
 
@@ -76,13 +80,13 @@ impl Claims {
     /// Returns whether there was a lease.
     pub(crate) fn renew(&mut self, worker: WorkerId, now: WallTime, lease: Duration) -> bool {
         let until = now.saturating_add(lease);
-        let known = self.leases.get_mut(&worker);
+        let known = self.leases.get_mut(&worker).map(|(until, _)| until);
         let is_in_time = known.as_deref().is_some_and(|old| *old >= now.saturating_add(lease / 2));
         // A late call shortens no lease. A much longer one is from before a step of the clock.
         let has_stepped = |old| old > until.saturating_add(STEP);
         let longer = |old| if has_stepped(old) { until } else { until.max(old) };
         let is_known = known.map(|old| *old = longer(*old)).is_some();
-        let lapsed = self.leases.iter().filter(|&(_, &until)| is_in_time && until < now);
+        let lapsed = self.leases.iter().filter(|(_, (until, _))| is_in_time && *until < now);
         for worker in lapsed.map(|(&worker, _)| worker).collect::<Vec<_>>() {
             self.take_from(worker);
         }
@@ -110,9 +114,8 @@ impl Claims {
     }
 
     pub(crate) fn leases(&self, limit: usize) -> Vec<WorkerLease> {
-        let lease = |(&worker, &until): (&WorkerId, &WallTime)| {
-            let name = self.names.iter().find(|&(_, named)| *named == worker);
-            let name = name.map(|(name, _)| name.clone());
+        let lease = |(&worker, (until, name)): (&WorkerId, &(WallTime, Option<String>))| {
+            let (until, name) = (*until, name.clone());
             let holds = self.holds.values().filter(|hold| hold.worker == Some(worker));
             let delivering = holds.clone().filter(|hold| hold.begun).count() as u64;
             WorkerLease { worker, name, until, held: holds.count() as u64, delivering }
@@ -127,7 +130,7 @@ impl Claims {
         }
         let others = self.holds.values().filter_map(|hold| hold.worker);
         let others = others.filter(|&holder| holder != except);
-        others.filter_map(|holder| self.leases.get(&holder).copied()).min()
+        others.filter_map(|holder| Some(self.leases.get(&holder)?.0)).min()
     }
 
     pub(crate) fn is_held(&self, id: &str) -> bool {
@@ -149,12 +152,6 @@ impl Claims {
             key: record.key.clone(),
         };
         self.holds.insert(record.id.clone(), hold);
-    }
-
-    /// Returns a record as it is with the claims.
-    pub(crate) fn view(&self, record: Record) -> Record {
-        let hold = self.holds.get(&record.id);
-        view(record, hold)
     }
 
     pub(crate) fn begin(
@@ -196,8 +193,8 @@ impl Claims {
 }
 
 /// Returns a record as it is with its hold.
-pub(crate) fn view(record: Record, hold: Option<&Hold>) -> Record {
-    let Some(hold) = hold else { return record };
+pub(crate) fn view(record: Record, holds: &Holds) -> Record {
+    let Some(hold) = holds.get(&record.id) else { return record };
     let record = Record { attempt: hold.attempt, ..record };
     if hold.worker.is_none() {
         return record;

@@ -39,10 +39,10 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, TransactionBehavior,
     types::Type,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::{
-    claims::{Claims, Hold, Queue, view},
+    claims::{Claims, Holds, Queue, view},
     error::{InputError, StoreError, StoreErrorReason, StoreResult},
     record::{Attempt, AttemptEnd, Claim, Name, Priority, Record, State, TimeoutId, fnv},
     repeat::Repeat,
@@ -389,7 +389,7 @@ impl SqliteStore {
         let select = |tables: &str, condition: &str, parameters: &[&dyn ToSql]| {
             let sql = format!("{COLUMNS} {tables} WHERE {condition}");
             let mut statement = reader.prepare_cached(&sql)?;
-            let read = |row: &Row<'_>| read_row(row).map(|record| held.claims.view(record));
+            let read = |row: &Row<'_>| read_row(row).map(|record| view(record, &held.claims.holds));
             statement.query_map(parameters, read)?.collect::<rusqlite::Result<Vec<_>>>()
         };
         let (dead, from, until, after) = match query {
@@ -535,7 +535,7 @@ impl Store for SqliteStore {
         while held.changing.contains(id) {
             self.shared.settled.wait(&mut held);
         }
-        self.read(|reader| find(reader, id, held.claims.holds.get(id)))
+        self.read(|reader| find(reader, id, &held.claims.holds))
     }
 
     async fn list(&self, query: &Query, limit: usize) -> StoreResult<Vec<Record>> {
@@ -760,7 +760,7 @@ struct Effects {
     /// Id, and the place after the change if the record is live.
     changed: Vec<(TimeoutId, Option<Spot>)>,
     /// Holds of the records before the transaction. A change takes the hold away.
-    holds: FxHashMap<TimeoutId, Hold>,
+    holds: Holds,
     token: u64,
     live: i64,
     dead: i64,
@@ -784,7 +784,7 @@ impl Effects {
         if let (Command::Settle(claim, Settlement::Done), true) = (command, self.keep.is_zero()) {
             return self.remove_held(claim, writer);
         }
-        let old = match (find(writer, id, self.holds.get(id)), command) {
+        let old = match (find(writer, id, &self.holds), command) {
             (
                 Err(error),
                 Command::Cancel(_)
@@ -992,7 +992,7 @@ impl Frontier {
             let key = (queue, priority, place.0.as_micros(), place.1.as_str());
             let record = unless_damaged(statement.query_row(key, read_row).optional())?.flatten();
             let record = record.filter(|record| !claims.is_held(record.id.as_str()));
-            let Some(record) = record.map(|record| claims.view(record)) else { continue };
+            let Some(record) = record.map(|record| view(record, &claims.holds)) else { continue };
             let is_kept = is_passed_over(&record);
             has_room = is_kept || take(record);
             kept.extend((is_kept || !has_room).then_some(place));
@@ -1009,7 +1009,7 @@ impl Frontier {
                     && let Some(record) = unless_damaged(read_row(row))?
                 {
                     let is_kept = is_passed_over(&record);
-                    has_room = is_kept || take(claims.view(record));
+                    has_room = is_kept || take(view(record, &claims.holds));
                     kept.extend(is_kept.then(|| place.clone()));
                 }
                 if has_room {
@@ -1283,7 +1283,7 @@ fn read_queues(reader: &Connection) -> rusqlite::Result<Vec<QueueState>> {
 
 fn count_attempts(writer: &Connection, attempts: &[(&TimeoutId, u32)]) -> rusqlite::Result<()> {
     for &(id, attempt) in attempts {
-        if let Some(record) = find(writer, id, None)? {
+        if let Some(record) = find(writer, id, &Holds::default())? {
             let counted = Record { attempt, ..record.clone() };
             replace(writer, Some(&record), Some(&counted))?;
         }
@@ -1294,11 +1294,11 @@ fn count_attempts(writer: &Connection, attempts: &[(&TimeoutId, u32)]) -> rusqli
 fn find(
     connection: &Connection,
     id: &TimeoutId,
-    hold: Option<&Hold>,
+    holds: &Holds,
 ) -> rusqlite::Result<Option<Record>> {
     let mut statement = connection.prepare_cached(&format!("{COLUMNS} {BY_ID} WHERE id = ?"))?;
     let record = statement.query_row([id.as_str()], read_row).optional()?;
-    Ok(record.map(|record| view(record, hold)))
+    Ok(record.map(|record| view(record, holds)))
 }
 
 /// Passes over a record that cannot be read, as it would stop its queue.

@@ -226,7 +226,10 @@ impl Queue {
         let free = now.since(start).as_micros() / interval.as_micros();
         let count = u32::try_from(free).unwrap_or(u32::MAX);
         let count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
-        self.given = start.saturating_add(interval * count);
-        (count as usize, self.given.saturating_add(interval))
+        let given = start.saturating_add(interval * count);
+        if count > 0 || has_stepped {
+            self.given = given;
+        }
+        (count as usize, given.saturating_add(interval))
     }
 }

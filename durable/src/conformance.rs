@@ -51,7 +51,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     what_moves_between_databases(&open());
     old_attempts_are_removed(&open());
     changes_are_noticed_before_their_calls_return(&open());
-    for seed in 0..3 {
+    for seed in 0..4 {
         agrees_with_the_reference(&open(), seed, steps);
     }
 }

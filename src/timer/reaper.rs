@@ -189,7 +189,7 @@ impl Reaper {
             let reaper = self.clone();
             let run = move || {
                 // By default, Linux may wake a thread 50 us late, to wake several threads at once.
-                #[cfg(target_os = "linux")]
+                #[cfg(all(target_os = "linux", not(miri)))]
                 let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(1));
                 reaper.run();
             };

@@ -131,9 +131,9 @@ const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 /// # Crashes of the server
 ///
 /// The store's own commits are durable, even if the database's default of `synchronous_commit` is
-/// `off`. A transaction of the caller has the caller's setting. The exception is the commit with
-/// which a delivery begins, which does not wait for the disk. If the server crashes within a moment
-/// after it, a later cancel can answer [`Cancelled`](Cancelled::Cancelled) while the handler runs.
+/// `off`. A transaction of the caller has the caller's setting. The exception is a commit that only
+/// begins deliveries, which does not wait for the disk. If the server crashes within a moment after
+/// it, a later cancel can answer [`Cancelled`](Cancelled::Cancelled) while the handler runs.
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,

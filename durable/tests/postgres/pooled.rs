@@ -111,8 +111,9 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     let (timer, seen) = start(&server);
     // A claim begins no delivery with a key.
     let keyed = |id: &str, due| NewTimeout::new(id, due, b"").and_then(|new| new.key("k"));
-    timer.schedule_new(keyed("no pool", timer.now()).expect("valid")).wait().expect("schedule");
-    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("no pool"));
+    let new = keyed("without a pool", timer.now()).expect("valid");
+    timer.schedule_new(new).wait().expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("without a pool"));
     assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(noted(&mut client), NOTED);
 

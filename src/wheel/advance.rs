@@ -215,7 +215,7 @@ impl<T> TimingWheel<T> {
     }
 
     /// Moves a record to the bucket that its deadline has by now.
-    pub(super) fn cascade(&mut self, position: u32) {
+    fn cascade(&mut self, position: u32) {
         let record = self.buckets.record(position);
         self.place(record);
         self.buckets.remove(position);

@@ -18,8 +18,11 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Makes a change, again and again while another transaction has locked its record, for as long as
 /// a timer does. Blocks.
 #[doc(hidden)]
-pub fn change<R>(mut call: impl FnMut() -> StoreResult<R>) -> StoreResult<R> {
-    let limit = Instant::now() + LOCKED;
+pub fn change<R>(call: impl FnMut() -> StoreResult<R>) -> StoreResult<R> {
+    change_until(Instant::now() + LOCKED, call)
+}
+
+fn change_until<R>(limit: Instant, mut call: impl FnMut() -> StoreResult<R>) -> StoreResult<R> {
     loop {
         match call() {
             Err(error) if error.reason() == StoreErrorReason::Locked && Instant::now() < limit => {
@@ -116,7 +119,7 @@ mod tests {
     fn a_change_waits_for_a_lock_but_not_without_end_and_for_nothing_else() {
         for (reason, waits) in [(StoreErrorReason::Locked, true), (StoreErrorReason::Full, false)] {
             let mut tries = 0;
-            let failed = change(|| {
+            let failed = change_until(Instant::now() + RETRY, || {
                 tries += 1;
                 Err::<(), _>(StoreError::new(reason))
             });

@@ -95,8 +95,8 @@ const PARTS: usize = 512;
 #[cfg(any(feature = "std", test))]
 const SPARE: usize = 2 * SEGMENT;
 
-/// Slots of at most this many bytes are not packed: the records of a sparse wheel take as much
-/// memory, and packing does not free these.
+/// Slots of at most this many bytes are not packed. In a sparse wheel, the records take as much
+/// memory as such slots, and packing does not free records.
 const UNPACKED: usize = 32;
 
 /// Slots of a new slab's first segment.
@@ -192,7 +192,8 @@ impl<V> Slab<V> {
     /// Removes the value of a slot; with `only`, only a value that has this key. Returns the key,
     /// the tag and the value; `None` if no value was removed.
     ///
-    /// No call in it returns the value: where two such results meet, the compiler copies both.
+    /// It takes the value out itself, not in one function for each of the two cases: where the
+    /// results of two calls meet, the compiler copies the value once more.
     #[expect(clippy::inline_always, reason = "a value that a call returns is copied once more")]
     #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32, only: Option<Key>) -> Option<(Key, u32, V)> {

@@ -31,7 +31,8 @@ pub(crate) struct Parker(Arc<Token>);
 
 #[derive(Debug, Default)]
 struct Token {
-    is_there: Mutex<bool>,
+    /// Whether a wake-up has come that no park has used yet.
+    is_woken: Mutex<bool>,
     arrived: Condvar,
 }
 
@@ -42,11 +43,11 @@ impl Parker {
 
     /// Parks this thread for at most `timeout`. The call may return earlier without a wake-up.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
-        let mut is_there = self.0.is_there.lock();
-        if !*is_there {
-            is_there = self.0.arrived.wait_for(is_there, timeout);
+        let mut is_woken = self.0.is_woken.lock();
+        if !*is_woken {
+            is_woken = self.0.arrived.wait_for(is_woken, timeout);
         }
-        *is_there = false;
+        *is_woken = false;
     }
 
     #[cfg(all(test, loom))]
@@ -55,7 +56,7 @@ impl Parker {
     }
 
     pub(crate) fn unpark(&self) {
-        *self.0.is_there.lock() = true;
+        *self.0.is_woken.lock() = true;
         self.0.arrived.notify_one();
     }
 }

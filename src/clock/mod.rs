@@ -43,8 +43,9 @@ pub use self::{
 /// are by the wall clock.
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
-/// [`ManualClock`] must forward `adopt` to it, or its timers get threads. The wrapping clock must
-/// not be behind the [`ManualClock`], whose [`advance`](ManualClock::advance) would never return.
+/// [`ManualClock`] must forward `adopt` to it. Otherwise its timers get threads. It must never show
+/// an earlier time than the [`ManualClock`]. Otherwise [`advance`](ManualClock::advance) finds that
+/// a timeout is due which by the wrapping clock is not, and tries again without end.
 ///
 /// # Examples
 ///

@@ -146,7 +146,8 @@ impl TickClock {
         self.elapsed().saturating_add(span.into())
     }
 
-    /// Returns the time since the start of tick 0. Not `#[inline]`, so that callers are short.
+    /// Returns the time since the start of tick 0. Not `#[inline]`, so that a program contains the
+    /// code of the read once, and not in each caller.
     pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
     }

@@ -48,7 +48,7 @@ pub(super) struct Table<K, L> {
     /// adds and removes entries.
     pub(super) entries: Slab<Entry<K, L>>,
     /// The number of the first entry of each chain, or `END`.
-    #[expect(clippy::vec_box, reason = "a growing vector moves no heads")]
+    #[expect(clippy::vec_box, reason = "a vector that grows then copies pointers only")]
     heads: Vec<Box<[u32; HEADS]>>,
     chains: u32,
     /// The number of chains, rounded up to a power of two, minus one.

@@ -368,10 +368,9 @@ impl List {
         debug_assert!(removed.is_some(), "no watcher has threshold {threshold:?}");
     }
 
-    /// Returns the watchers of events in order, from the group with number `first` on: those of the
-    /// list itself, as if it were group 0, and those of each group. A group has the number of its
-    /// first watcher.
-    /// Each item is the number of a group and its slots.
+    /// Returns the groups of watchers of events in order, from the one with number `first` on: the
+    /// number of each and its slots. The number of a group is that of its first watcher. The
+    /// watchers in the list itself come first, as a group with number 0.
     #[inline]
     pub(super) fn events<'a>(
         &'a self,

@@ -17,7 +17,7 @@ const SPOTS: usize = 3;
 #[repr(C)]
 pub(super) struct Pending<O> {
     /// Its thresholds, and then the spots for which `spots` has no room.
-    #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
+    #[expect(clippy::box_collection, reason = "mostly `None`, in one word instead of three")]
     pub(super) further: Option<Box<Vec<Watcher>>>,
     /// The time of its registration.
     pub(super) since: Nanos,

@@ -545,7 +545,7 @@ const STORED: usize = 24;
 impl Task {
     #[inline]
     fn new(callback: impl FnOnce() + Send + 'static) -> Self {
-        // The `Option` takes no more room than a callback with a pointer, and else one word more.
+        // The `Option` takes no room if the callback holds a pointer. Otherwise it takes a word.
         let mut callback = Some(callback);
         Self(StackFuture::from_or_box(poll_fn(move |_| {
             if let Some(callback) = callback.take() {

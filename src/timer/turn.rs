@@ -31,9 +31,10 @@ const LEAST_STEPS: u64 = 64;
 /// the wait of other threads.
 const MOST_DOUBLINGS: u128 = 6;
 
-/// Steps of all holds of one turn, unless each has [`LEAST_STEPS`] only. This limit bounds the wait
-/// of the other timers of the reaper, and that for the first callback on its thread. Shards that
-/// are not due have no part in it: a turn reads all, so short holds of the others would be rare.
+/// Steps that the due shards of one turn share, each at least [`LEAST_STEPS`]. This limit bounds
+/// how long the other timers of the reaper wait, and the first callback on its thread. Shards that
+/// are not due get no share: each turn reads the expirations of all shards, which takes long beside
+/// the short holds that would be left for a few due ones.
 const MOST_STEPS: u64 = 1 << 16;
 
 /// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
@@ -269,8 +270,9 @@ impl<S: ShardState> TimerClient<S> {
         if is_drained {
             let clock = &self.shared.shards.clock;
             let has_expired = self.batch.lateness.take().is_some();
-            // A reaper that rechecks the clock wakes before the end of its sleep. If it raised no
-            // expiration then, it would recheck the clock until cancelled timeouts are due.
+            // The reaper has slept, but nothing was due: it slept for cancelled timeouts, which the
+            // published expirations still include. A reaper that rechecks the clock wakes before
+            // they are due. It raises the expirations too, or it would recheck until then.
             let has_woken = |until| until <= clock.latest() || clock.recheck().is_some();
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
                 self.shared.shards.lock_each().for_each(|shard| shard.raise_published());

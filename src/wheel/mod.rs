@@ -166,7 +166,8 @@ impl<T> TimingWheel<T> {
     /// only while the wheel has less than one segment of slots.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        // All calls are the last step of their branch, so the compiler saves few registers.
+        // Each call that is not inlined is the last step of its branch. So hardly a value has to
+        // survive a call, and the compiler saves few registers.
         let slot = self.values.vacant();
         if slot == END || self.is_full() || self.expired_to < self.now {
             return self.insert_slowly(deadline, value);

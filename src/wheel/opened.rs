@@ -3,9 +3,9 @@
 //! To move each record to level 0 would access its slot once more. Instead the chunks leave the
 //! bucket, and the position of each record goes into the list of its tick. A list entry is a
 //! *hint*: its record may have died since, and the wheel removes the hint when it gets there. So a
-//! cancel changes no list, unless the record was in *front*. A record of another bucket may have
-//! taken the position of a dead one. The hint is not for such a record, whose chunk is in the list
-//! of its bucket.
+//! cancel changes no list, unless the record was in *front*. A record of another bucket may take
+//! the position of a dead one. The wheel does not mistake it for the record of the hint: its chunk
+//! belongs to a bucket, while the chunks of the opened bucket are detached.
 
 use alloc::vec::Vec;
 use core::mem;

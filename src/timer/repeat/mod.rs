@@ -424,8 +424,8 @@ impl Occurrence {
         let Some(timer) = repetition.timer.upgrade() else { return };
         let clock = &timer.shards.clock;
         let read = clock.read();
-        // A present that no `Instant` can represent lies centuries ahead, and so does the next
-        // occurrence.
+        // If an `Instant` cannot represent the present, the planned time of this occurrence stands
+        // for it.
         let now = clock.instant_at(read.elapsed).or(work.grid.next);
         match (now, repetition.missed) {
             // Jitter alone does not make an occurrence count as missed.

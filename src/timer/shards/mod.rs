@@ -359,8 +359,8 @@ pub(crate) struct ShardParts<S> {
 /// [`ValueTimer`](crate::ValueTimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey {
-    /// A whole word, like the key: the processor stalls if code stores half of a word and then
-    /// copies the whole word.
+    /// A whole word, as the key is, although 32 bits would do: if code stores half of a word and
+    /// then copies the whole, the processor waits for that store.
     pub(super) shard: usize,
     /// The key in the wheel of the shard.
     pub(super) key: Key,

@@ -457,7 +457,8 @@ impl<S: ShardState> Drop for ShardGuard<'_, S> {
     }
 }
 
-/// Not inlined, so that the parts of a guard need not be in memory for the case of a panic.
+/// Not inlined: so the code that drops a guard in a panic gets the parts of the guard as arguments,
+/// and the compiler keeps them in registers until then.
 #[inline(never)]
 fn end_hold_in_drop<S: ShardState>(
     content: MutexGuard<'_, Content<S>>,

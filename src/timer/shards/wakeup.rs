@@ -130,8 +130,8 @@ impl Wakeup {
             fence(Ordering::SeqCst);
             expiration.get() < self.asleep_until.load(Ordering::Relaxed)
         });
-        // If the reaper sleeps until `now` or earlier, the clock has jumped ahead. The comparison
-        // covers `AWAKE` as well, which wraps to the greatest number.
+        // If the reaper sleeps until `now` or earlier, the clock has jumped ahead. A reaper that is
+        // awake needs no wake-up: `AWAKE` less one wraps to the greatest number.
         if sleeps_past || self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get() {
             self.wake_sleeper();
         }

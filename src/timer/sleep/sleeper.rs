@@ -200,7 +200,8 @@ impl Sleep {
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(crate) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        // In one expression: to store the parts of a sleep and directly load the whole is slow.
+        // All parts are known before the sleep is made. If code changed a part of it in memory and
+        // then copied the whole, the processor would wait for that store.
         let deadline = handle.parts().shards.clock.elapsed().saturating_add(delay.into());
         let stage = if delay.is_zero() { Stage::Out } else { Stage::Ahead };
         Self { handle, deadline, stage }

@@ -97,7 +97,7 @@ impl Geometry {
     #[inline]
     pub(super) fn start(&self, id: BucketId, tick: Tick) -> Tick {
         let shift = self.level(id) * self.bits;
-        Tick::new(tick.get().checked_shr(shift).map_or(0, |digits| digits << shift))
+        Tick::new(tick.get() >> shift << shift)
     }
 
     /// Returns whether a tick is in the range of a bucket, once timeouts have expired up to

@@ -173,10 +173,7 @@ pub(in crate::timer) fn wake_each(shards: &Shards<TimingWheel<Waker>>) {
             let wheel = shard.state_mut();
             slots = wheel.slots();
             let end = slots.min(start.saturating_add(256));
-            let take = |slot| {
-                let held = wheel.get_mut(wheel.key_at(slot)?)?;
-                Some(mem::replace(held, Waker::noop().clone()))
-            };
+            let take = |slot| Some(mem::replace(wheel.at_mut(slot)?.1, Waker::noop().clone()));
             let wakers: Vec<_> = (start..end).filter_map(take).collect();
             drop(shard);
             start = end;

@@ -345,7 +345,8 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
                 Effect::Check => check(key),
                 Effect::Satisfied => match self.end(key, Completion::Satisfied, now) {
                     Claim::Taken(operation) => satisfied.push((at, operation)),
-                    Claim::IsOut | Claim::Late => ended_elsewhere += 1,
+                    Claim::IsOut => ended_elsewhere += 1,
+                    Claim::Late => unreachable!("it was found in this hold"),
                 },
             }
         }

@@ -23,7 +23,9 @@ use crate::slab::{END, Slab};
 /// end more. It is 1 in models, so that a walk takes several holds.
 pub(super) const BATCH: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// The lists of a shard, with the counts and limits that change with them.
+/// The lists of a shard, and all that changes when an operation enters or leaves them: counts,
+/// limits, the filter, and keys to drop. One type apart from the wheel, so that an operation can
+/// leave its lists while it is borrowed from the wheel.
 pub(super) struct Lists<K> {
     pub(super) keys: Table<K, List>,
     pub(super) groups: Slab<Group>,

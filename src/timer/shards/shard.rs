@@ -21,7 +21,10 @@
 //! - Between two holds, the reaper neither yields nor sleeps. In each round, it locks every due
 //!   shard whose lock is free. Only if none of these had a due timeout does the reaper wait for the
 //!   lock of another due shard.
-//! - While the reaper waits for a lock, each thread that unlocks a shard lets other threads run.
+//! - While the reaper waits for a lock, each thread that unlocks a shard lets other threads run. It
+//!   may still hold a lock that comes before those of the shards, such as that of a
+//!   [`Debounce`](crate::Debounce). This does no harm: the thread waits for no other thread, and
+//!   the system could have stopped it there as well.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
 //! waited before it. A thread that still spins when the hold ends may get the lock after the next

@@ -10,8 +10,8 @@ use super::{
 use crate::tick::Tick;
 
 impl<T> TimingWheel<T> {
-    /// Checks the clauses of the [contract](crate::wheel#contract) that one state of the wheel
-    /// shows, and that values, records, buckets and queue agree. For tests and fuzzers.
+    /// Checks the clauses of the [contract](crate::contract#the-wheel) that one state of the
+    /// wheel shows, and that values, records, buckets and queue agree. For tests and fuzzers.
     ///
     /// # Panics
     ///

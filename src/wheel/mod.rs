@@ -6,27 +6,10 @@
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance` or `observe`, and `expired_to` is the tick up to
-//! which timeouts have expired: *now*, or an earlier tick while timeouts are due. `d(t)` is the
-//! deadline of timeout `t`: the tick given to `insert` or `reset`. A deadline before `expired_to`
-//! counts as `expired_to`.
-//!
-//! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
-//! 2. *Never held.* After `advance(now)` has been drained, every remaining timeout has
-//!    `d(t) > now`.
-//! 3. *Exactly once.* A key ends once: its timeout expires, is cancelled or is drained. Then the
-//!    key is dead, and the wheel does not use it for another timeout.
-//! 4. *In order.* `d` never decreases from one expired timeout to the next: within one `advance`,
-//!    and over all calls of `advance`, with insertions and resets in between. Timeouts with equal
-//!    `d` expire in an order that depends only on the calls made. It need not be the order of
-//!    insertion.
-//! 5. *Bounded.* A step expires a timeout, or moves or looks at a bounded number of them. No step
-//!    is proportional to the time skipped or to the size of a bucket.
-//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` has a step to take.
-//!    It is never later than the least deadline, and `None` if and only if the wheel is empty. An
-//!    empty bucket causes no wake-up.
-//!
-//! `check_invariants` checks these clauses as far as one state of a wheel can show them.
+//! The [contract](crate::contract#the-wheel) has the promises. Here too, *now* is the tick of the
+//! latest `advance` or `observe`. `expired_to` is the tick up to which timeouts have expired:
+//! *now*, or an earlier tick while timeouts are due. `check_invariants` checks the promises as far
+//! as one state of a wheel can show them.
 //!
 //! # Implementation
 //!
@@ -78,9 +61,9 @@ use crate::{
 /// [`Ticks`](crate::Ticks) converts the time of a clock into ticks. The
 /// [guide](crate::guide#an-event-loop) has an event loop.
 ///
-/// The [contract](self#contract) lists the promises of a wheel. Dropping the wheel drops the
-/// pending values. As with a `Vec`, a panic in one drop does not prevent the others, and a second
-/// one aborts.
+/// The [contract](crate::contract#the-wheel) lists the promises of a wheel. Dropping the wheel
+/// drops the pending values. As with a `Vec`, a panic in one drop does not prevent the others, and
+/// a second one aborts.
 ///
 /// # Examples
 ///

@@ -170,11 +170,11 @@ impl<K> fmt::Debug for Waiting<K> {
 /// an event or a value that came before the drop is lost, and the next wait needs another one. So
 /// keep such a wait while other branches of a `select!` win, and poll it by reference.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Wait<K: Hash + Eq + Send + 'static> {
+pub struct Wait<K: Send + 'static> {
     state: WaitState<K>,
 }
 
-enum WaitState<K: Hash + Eq + Send + 'static> {
+enum WaitState<K: Send + 'static> {
     New(New<K>),
     /// The guard cancels the operation when it is dropped. `None` if the operation has ended, or
     /// ends when the completion in progress on the thread of the first poll has returned.
@@ -183,7 +183,7 @@ enum WaitState<K: Hash + Eq + Send + 'static> {
 }
 
 /// A wait that has not been polled.
-struct New<K: Hash + Eq + Send + 'static> {
+struct New<K: Send + 'static> {
     purgatory: AsyncPurgatory<K>,
     conditions: Conditions<K>,
     delay: Duration,
@@ -205,7 +205,7 @@ impl<K: Hash + Eq + Send + 'static> New<K> {
     }
 }
 
-impl<K: Hash + Eq + Send + 'static> Wait<K> {
+impl<K: Send + 'static> Wait<K> {
     /// Sets the condition, which the purgatory checks at the first poll and after each event on a
     /// key. Without it, an event on a key after the first poll ends the wait. A wait for
     /// [all](crate::purgatory::Watch::all) conditions then needs that event and each threshold, in
@@ -265,7 +265,7 @@ impl<K: Hash + Eq + Send + 'static> Future for Wait<K> {
     }
 }
 
-impl<K: Hash + Eq + Send + 'static> Drop for Wait<K> {
+impl<K: Send + 'static> Drop for Wait<K> {
     fn drop(&mut self) {
         if let WaitState::Registered(shared, _) = &self.state {
             shared.forget_waker();
@@ -273,13 +273,13 @@ impl<K: Hash + Eq + Send + 'static> Drop for Wait<K> {
     }
 }
 
-impl<K> Unpin for Wait<K> where K: Hash + Eq + Send + 'static {}
+impl<K: Send + 'static> Unpin for Wait<K> {}
 
 // User code never runs under a lock of the wait, so a panic leaves no inconsistent state.
 impl<K> UnwindSafe for Waiting<K> {}
 impl<K> RefUnwindSafe for Waiting<K> {}
 
-impl<K: Hash + Eq + Send + 'static> fmt::Debug for Wait<K> {
+impl<K: Send + 'static> fmt::Debug for Wait<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.state {
             WaitState::New(_) => "Wait(new)",

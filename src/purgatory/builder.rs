@@ -189,7 +189,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// [`PurgatoryBuildError`] if a limit is 0, or a setting of the timer is out of range.
     pub fn build(self) -> Result<Purgatory<K, O>, PurgatoryBuildError>
     where
-        K: Hash + Eq + Send + 'static,
+        K: Send + 'static,
         O: DelayedOperation<K>,
     {
         if self.max_delayed.is_some_and(|limit| limit.operations == 0) {

@@ -21,7 +21,7 @@ use crate::{
     ticks::Nanos,
 };
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Checks the operations that watch a key, after an event on it, and completes those that can
     /// complete. Returns their number.
     ///

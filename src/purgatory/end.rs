@@ -23,7 +23,7 @@ use crate::{
     sync::{Ordering, fence},
 };
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Announces that the value of a key has reached `value`. Completes the operations that wait
     /// for this value or a lower one, in the order of their thresholds. Returns how many completed.
     ///
@@ -362,20 +362,20 @@ fn make_room<T>(ended: &mut Vec<T>) {
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[must_use = "the operation is cancelled as soon as this is dropped"]
-pub struct OperationGuard<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> {
+pub struct OperationGuard<K: Send + 'static, O: DelayedOperation<K>> {
     /// Dangling once the guard is disarmed.
     shared: Weak<SharedPurgatory<K, O>>,
     key: OperationKey,
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> OperationGuard<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> OperationGuard<K, O> {
     /// Drops the guard without cancelling the operation.
     pub fn disarm(mut self) {
         self.shared = Weak::new();
     }
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Drop for OperationGuard<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> Drop for OperationGuard<K, O> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             Purgatory { shared }.end(self.key, Completion::Cancelled);
@@ -383,7 +383,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Drop for OperationGu
     }
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> fmt::Debug for OperationGuard<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> fmt::Debug for OperationGuard<K, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OperationGuard").field("key", &self.key).finish_non_exhaustive()
     }

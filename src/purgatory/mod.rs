@@ -32,8 +32,7 @@ mod stats;
 mod watch;
 
 use std::{
-    boxed::Box, collections::BTreeMap, error::Error, fmt, hash::Hash, sync::Arc, time::Duration,
-    vec::Vec,
+    boxed::Box, collections::BTreeMap, error::Error, fmt, sync::Arc, time::Duration, vec::Vec,
 };
 
 use crossbeam::utils::CachePadded;
@@ -125,11 +124,11 @@ use crate::{
 /// assert_eq!((purgatory.stats().watched, purgatory.stats().delayed), (0, 0));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-pub struct Purgatory<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> {
+pub struct Purgatory<K: Send + 'static, O: DelayedOperation<K>> {
     shared: Arc<SharedPurgatory<K, O>>,
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Returns a builder with the default settings.
     pub fn builder() -> PurgatoryBuilder<K, O> {
         PurgatoryBuilder::new()
@@ -221,19 +220,19 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Clone for Purgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> Clone for Purgatory<K, O> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Default for Purgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> Default for Purgatory<K, O> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> fmt::Debug for Purgatory<K, O> {
+impl<K: Send + 'static, O: DelayedOperation<K>> fmt::Debug for Purgatory<K, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Purgatory").field("number", &self.shared.number).finish_non_exhaustive()
     }

@@ -30,7 +30,7 @@ mod server;
 mod storage;
 mod waiting;
 
-use std::{fmt, hash::Hash, io, net::SocketAddr, sync::Arc};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 use delaywheel::{
     Completion, DelayedOperation, Overload, Purgatory, PurgatoryStats, Timer, TimerBuilder,
@@ -314,7 +314,7 @@ impl Waiters {
 /// may name as many partitions as the grammar allows.
 fn purgatory<K, O>(config: &Config, name: &str) -> Purgatory<K, O>
 where
-    K: Hash + Eq + Send + 'static,
+    K: Send + 'static,
     O: DelayedOperation<K>,
 {
     Purgatory::builder()

@@ -1,7 +1,5 @@
 //! The bridge from a purgatory to a connection: an operation that ends sends on a channel.
 
-use std::hash::Hash;
-
 use delaywheel::{
     Completion, DelayedOperation, OperationGuard, Purgatory, WatchError, WatchErrorKind, Watched,
 };
@@ -11,7 +9,7 @@ use tokio::sync::oneshot;
 /// operations that another thread is checking: that thread answers them.
 pub(super) fn answer_all<K, O>(purgatory: &Purgatory<K, O>) -> u64
 where
-    K: Hash + Eq + Send + 'static,
+    K: Send + 'static,
     O: DelayedOperation<K>,
 {
     for operation in purgatory.shutdown() {
@@ -30,13 +28,13 @@ pub(super) fn end_refused<K, O: DelayedOperation<K>>(refused: WatchError<O>) {
 /// A request that waits, as its connection holds it.
 ///
 /// Dropping it cancels the wait. So the end of a connection leaves no waiting requests.
-pub(super) struct Waiting<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> {
+pub(super) struct Waiting<K: Send + 'static, O: DelayedOperation<K>, T> {
     /// Cancels the wait when it is dropped; `None` if there is none.
     _guard: Option<OperationGuard<K, O>>,
     ended: oneshot::Receiver<T>,
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> {
+impl<K: Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> {
     /// Takes an operation that was passed to a purgatory. One that was refused ends at once.
     pub(super) fn new(
         purgatory: &Purgatory<K, O>,

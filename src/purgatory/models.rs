@@ -123,7 +123,7 @@ impl World {
             SharedPurgatory::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
                 .expect("the settings are in range");
         // A timer without its starter starts no threads: the models do the work of these threads.
-        drop(shared.timer.take_starter());
+        shared.timer.need_no_threads();
         let purgatory = Purgatory { shared: Arc::new(shared) };
         Self { purgatory, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }

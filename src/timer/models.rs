@@ -250,7 +250,7 @@ fn serve_by<V: 'static>(
     };
     let served = reaper.join(timer.client(), start);
     served.expect("the thread starts");
-    drop(timer.take_starter());
+    timer.need_no_threads();
     started
 }
 

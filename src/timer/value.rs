@@ -414,7 +414,7 @@ impl<S: ShardState> SharedTimer<S> {
         if shared.shards.clock.source.adopt(driven) {
             // The clock may already advance, and take a turn, on another thread.
             shared.is_threadless.store(true, Ordering::Release);
-            drop(shared.take_starter());
+            shared.need_no_threads();
         }
         shared
     }
@@ -426,14 +426,13 @@ impl<S: ShardState> SharedTimer<S> {
         self.shards.watch_jumps();
         self.shards.wakeup.leave_to_driver();
         self.is_threadless.store(true, Ordering::Release);
-        drop(self.take_starter());
+        self.need_no_threads();
     }
 
-    /// Marks the threads as started and returns the starter, if no thread has taken it before.
-    pub(crate) fn take_starter(&self) -> Option<Starter> {
-        let starter = self.starter.lock().take();
+    /// Starts no threads from now on: something else takes their place.
+    pub(crate) fn need_no_threads(&self) {
+        let _starter = self.starter.lock().take();
         self.is_started.store(true, Ordering::Release);
-        starter
     }
 
     /// Starts the threads unless they have been started. If a thread cannot be started, the error

@@ -202,6 +202,7 @@ impl TimerBuilder {
         Ok(Timer {
             #[cfg(feature = "future")]
             sleeps: Arc::new(super::sleep::Sleeps::new(wakers, &values)),
+            references: Shards::references(&values.shards),
             values: ValueTimer::from_shared(values),
         })
     }

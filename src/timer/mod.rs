@@ -45,6 +45,7 @@ use std::{
     future::{Future, poll_fn},
     ops::RangeInclusive,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant, SystemTime},
     vec::Vec,
@@ -72,7 +73,7 @@ pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
     value::SharedTimer,
 };
-use crate::clock::TickClock;
+use crate::{clock::TickClock, wheel::TimingWheel};
 
 /// Runs callbacks after a delay.
 ///
@@ -123,8 +124,10 @@ use crate::clock::TickClock;
 #[derive(Clone)]
 pub struct Timer {
     values: ValueTimer<Task>,
+    /// For each shard, the reference that the handles of its timeouts clone.
+    references: Arc<[shards::ShardRef<TimingWheel<Task>>]>,
     #[cfg(feature = "future")]
-    sleeps: std::sync::Arc<sleep::Sleeps>,
+    sleeps: Arc<sleep::Sleeps>,
 }
 
 impl Timer {
@@ -305,7 +308,7 @@ impl Timer {
     #[inline]
     fn handle<E>(&self, scheduled: Result<TimeoutKey, E>) -> Result<TimeoutHandle, E> {
         let TimeoutKey { shard, key } = scheduled?;
-        Ok(TimeoutHandle { shard: self.values.shared().references[shard].clone(), key })
+        Ok(TimeoutHandle { shard: Arc::clone(&self.references[shard]), key })
     }
 
     /// Returns the time of the timer's clock, to which the timer compares deadlines. If the clock

@@ -8,12 +8,10 @@ use std::{
     fmt, format, io,
     ops::RangeInclusive,
     panic::RefUnwindSafe,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant, SystemTime},
     vec::Vec,
 };
-
-use crossbeam::utils::CachePadded;
 
 use super::{
     Timer,
@@ -22,7 +20,7 @@ use super::{
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
     shards::{
-        ShardParts, ShardRef, Shards, TimeoutKey,
+        Shards, TimeoutKey,
         shard::{ShardGuard, ShardState},
     },
     stats::TimerStats,
@@ -360,8 +358,6 @@ impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
 /// The threads hold the [`SharedTimer`] until they end. [`Owner`] counts the user's handles.
 pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
-    /// For each shard, the reference that the handles of its timeouts clone.
-    pub(super) references: Vec<ShardRef<S>>,
     pub(crate) handler: Arc<Handler<S::Due>>,
     pub(super) delivery: Delivery<S::Due>,
     /// `None` once the threads have been started, or if the timer needs none.
@@ -394,10 +390,7 @@ impl<S: ShardState> SharedTimer<S> {
         delivery: Delivery<S::Due>,
         starter: Starter,
     ) -> Arc<Self> {
-        let parts = |index| ShardParts { shards: Arc::clone(&shards), index };
-        let reference = |index| Arc::new(CachePadded::new(parts(index)));
         let shared = Arc::new(Self {
-            references: (0..shards.count()).map(reference).collect(),
             shards,
             handler: Arc::new(handler),
             delivery,
@@ -409,9 +402,8 @@ impl<S: ShardState> SharedTimer<S> {
             shared_stats: Mutex::new(TimerStats::default()),
             on_panic: OnceLock::new(),
         });
-        let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(&shared);
         // If the clock drives the timer, no thread is started.
-        if shared.shards.clock.source.adopt(driven) {
+        if shared.shards.clock.source.adopt(Arc::<Self>::downgrade(&shared)) {
             // The clock may already advance, and take a turn, on another thread.
             shared.is_threadless.store(true, Ordering::Release);
             shared.need_no_threads();

@@ -63,6 +63,12 @@ impl<S: ShardState> Shards<S> {
         Arc::new(Self { all, clock, wakeup, permits, lifecycle, wall, look: OnceLock::new() })
     }
 
+    /// Returns a reference to each shard.
+    pub(super) fn references(self: &Arc<Self>) -> Arc<[ShardRef<S>]> {
+        let parts = |index| ShardParts { shards: Arc::clone(self), index };
+        (0..self.count()).map(|index| Arc::new(CachePadded::new(parts(index)))).collect()
+    }
+
     /// Returns the number of shards.
     pub(crate) fn count(&self) -> usize {
         self.all.len()

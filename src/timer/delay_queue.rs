@@ -232,7 +232,7 @@ impl TimerBuilder {
         self.shards.get_or_insert(1);
         self.execution = Some(Execution::Queue);
         let shared = self.build_with_state(None, |wheel, _, _| wheel, drop)?;
-        let Delivery::Backlog(due) = &shared.delivery else { unreachable!("it is a queue") };
+        let Delivery::Backlog(due) = shared.delivery() else { unreachable!("it is a queue") };
         Ok(DelayQueue { due: Arc::clone(due), timer: ValueTimer::from_shared(shared) })
     }
 }

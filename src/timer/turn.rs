@@ -201,7 +201,7 @@ impl<S: ShardState> SharedTimer<S> {
         let mut due = self.shards.due(read.now).peekable();
         let is_due = due.peek().is_some();
         // A queue is left to the reaper: its receivers may be tasks, whose wakers are user code.
-        if is_due && self.delivery.has_executors() {
+        if is_due && self.delivery().has_executors() {
             // A closed shard is left to the reaper: the backlog may be closed as well.
             let mut free = due.filter_map(|index| self.shards.try_lock(index));
             if let Some(shard) = free.find(|shard| !shard.is_closed()) {
@@ -284,9 +284,9 @@ impl<S: ShardState> TimerClient<S> {
 
 impl<S: ShardState> Driven for SharedTimer<S> {
     fn turn(&self) {
-        // Wakers of sleeps run inline. A poll of a sleep sees the time that is read here, or this
-        // turn sees the sleep.
-        if matches!(self.delivery, Delivery::Inline) {
+        // A timer of sleeps is configured as inline. A poll of a sleep sees the time that is read
+        // here, or this turn sees the sleep.
+        if matches!(self.configured, Delivery::Inline) {
             self.shards.clock.read();
             self.shards.lock_each().for_each(drop);
         }
@@ -306,7 +306,7 @@ impl<S: ShardState> Driven for SharedTimer<S> {
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
         // Without executors, callbacks run on this thread, or a pool may run them on it.
-        self.shared.callback_threads.set_reaper(thread, !self.shared.delivery.has_executors());
+        self.shared.callback_threads.set_reaper(thread, !self.shared.delivery().has_executors());
     }
 
     fn turn(&mut self) -> Turn {

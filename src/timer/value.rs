@@ -359,7 +359,9 @@ impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
 pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) shards: Arc<Shards<S>>,
     pub(crate) handler: Arc<Handler<S::Due>>,
-    pub(super) delivery: Delivery<S::Due>,
+    /// Where expired timeouts go, unless the clock drives the timer: see
+    /// [`delivery`](Self::delivery).
+    pub(super) configured: Delivery<S::Due>,
     /// `None` once the threads have been started, or if the timer needs none.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
@@ -393,7 +395,7 @@ impl<S: ShardState> SharedTimer<S> {
         let shared = Arc::new(Self {
             shards,
             handler: Arc::new(handler),
-            delivery,
+            configured: delivery,
             starter: Mutex::new(Some(starter)),
             is_started: AtomicBool::new(false),
             is_threadless: AtomicBool::new(false),
@@ -473,7 +475,7 @@ impl<S: ShardState> SharedTimer<S> {
     /// Runs callbacks on this thread until the backlog is closed and empty.
     pub(crate) fn run_executor(&self) {
         let take = |backlog: &Backlog<_>| backlog.take_by(None).ok();
-        while let Some(expired) = self.delivery.backlog().and_then(take) {
+        while let Some(expired) = self.delivery().backlog().and_then(take) {
             self.handler.call(expired);
         }
         self.callback_threads.leave();
@@ -481,13 +483,13 @@ impl<S: ShardState> SharedTimer<S> {
 
     /// Returns where expired timeouts go: inline if the clock drives the timer, except in a queue.
     pub(super) fn delivery(&self) -> &Delivery<S::Due> {
-        let is_inline = self.is_threadless() && !self.delivery.is_queue();
-        if is_inline { &Delivery::Inline } else { &self.delivery }
+        let is_inline = self.is_threadless() && !self.configured.is_queue();
+        if is_inline { &Delivery::Inline } else { &self.configured }
     }
 
     /// Closes the backlog: the threads that take from it end once it is empty.
     pub(super) fn close_backlog(&self) {
-        wake_all(self.delivery.backlog().map(Backlog::close).unwrap_or_default());
+        wake_all(self.delivery().backlog().map(Backlog::close).unwrap_or_default());
     }
 
     /// Refuses new timeouts and ends the threads. Returns the pending timeouts and, unless
@@ -496,7 +498,7 @@ impl<S: ShardState> SharedTimer<S> {
         let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
         let pending = self.shards.shut_down();
         self.close_backlog();
-        let backlog = self.delivery.backlog().filter(|_| !keeps_expired);
+        let backlog = self.delivery().backlog().filter(|_| !keeps_expired);
         let expired = backlog.map(Backlog::take_all).unwrap_or_default();
         self.callback_threads.shut_down();
         // A timer that was never used emits no event.
@@ -528,7 +530,7 @@ impl<S: ShardState> SharedTimer<S> {
     pub(crate) fn len(&self) -> u64 {
         // `taken` is read first, so a timeout that is taken meanwhile still counts, and none counts
         // twice.
-        let taken = self.delivery.backlog().map_or(0, |backlog| backlog.state.lock().taken);
+        let taken = self.delivery().backlog().map_or(0, |backlog| backlog.state.lock().taken);
         let counts = self.shards.counts();
         counts.pending + counts.expired - taken
     }
@@ -542,7 +544,7 @@ impl<S: ShardState> SharedTimer<S> {
         // A sleep that was moved later also has a lateness for each wake-up before its deadline.
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
-        let backlog = self.delivery.backlog();
+        let backlog = self.delivery().backlog();
         let is_closed = backlog.is_none_or(|backlog| backlog.state.lock().is_closed);
         assert!(!is_shut_down || is_closed, "the backlog is open");
     }
@@ -597,7 +599,7 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
         // Without threads no timeout is pending: the first insert starts the threads.
         //
         // The due values of a queue can still be received.
-        self.end_with_values(self.delivery.is_queue())
+        self.end_with_values(self.delivery().is_queue())
     }
 
     /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.

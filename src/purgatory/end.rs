@@ -316,7 +316,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     /// Completes an operation unless another thread does. Returns whether this thread decided its
     /// end.
     #[inline]
-    fn complete_claimed(&self, claim: Claim<O>, completion: Completion) -> bool {
+    pub(super) fn complete_claimed(&self, claim: Claim<O>, completion: Completion) -> bool {
         match claim {
             Claim::Late => return false,
             Claim::IsOut => {}

@@ -13,15 +13,17 @@ use super::{
     Purgatory, SharedPurgatory,
     calls::run_checks,
     conditions::{Conditions, Effect, Watches},
+    limits::LimitOf,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     pending::{Out, Pending},
-    shard::Claim,
+    shard::{Claim, Rank},
 };
 use crate::{
     panics::{self, Panic},
     sync::{Ordering, fence},
     ticks::Nanos,
     timer::{Refused, ScheduleErrorKind, ShardState as _},
+    wheel::Key,
 };
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
@@ -281,57 +283,58 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         panic.resume()
     }
 
-    /// Counts a new operation in the limits that displace, and displaces the operation with the
-    /// least rank for each exceeded limit. That is the newcomer only if it was registered before
-    /// all others, and if the clock has not stepped back since the registration of the next one.
-    /// Searches again if the selected operation has already ended.
+    /// Counts a new operation in the limits that displace, and displaces an operation for each
+    /// exceeded limit.
     ///
     /// If the clock panics, cancels the newcomer, but still displaces: the newcomer may have been
     /// displaced before, so that its cancellation makes no room. Then continues the panic.
     #[cold]
     fn displace(&self, newcomer: OperationKey) {
-        let SharedPurgatory { displacing, timer, limits, calls, .. } = &*self.shared;
-        let (own_shard, mut broken) = (newcomer.shard as usize, None);
-        let exceeded = timer.shards.lock(own_shard).state_mut().count(newcomer.key);
+        let SharedPurgatory { displacing, timer, limits, .. } = &*self.shared;
+        let (shards, mut broken) = (&timer.shards, None);
+        let exceeded = shards.lock(newcomer.shard as usize).state_mut().count(newcomer.key);
         for limit in exceeded {
-            let oldest = |shard, except| {
-                let (rank, key) = timer.shards.lock(shard).state().oldest(limit, except)?;
-                Some((rank, shard, key))
-            };
-            let except = |shard| (shard == own_shard).then_some(newcomer.key);
-            let present = panics::catch(|| timer.shards.clock.elapsed()).unwrap_or_else(|panic| {
+            let present = panics::catch(|| shards.clock.elapsed()).unwrap_or_else(|panic| {
                 broken = Some(panic);
                 self.end(newcomer, Completion::Cancelled);
                 self.shared.now()
             });
+            let (mut claim, mut dropped) = (Claim::Late, None);
             // One displacement at a time: two threads that see one excess would displace twice.
             let only_one = displacing.lock();
-            while limits.is_exceeded(limit) {
-                let others =
-                    (0..timer.shards.count()).filter_map(|shard| oldest(shard, except(shard)));
-                let Some(other @ (rank @ (is_by_threshold, at), ..)) = others.min() else { break };
-                let own =
-                    oldest(own_shard, None).filter(|_| !is_by_threshold && at <= present.get());
-                let own = own.filter(|(own, ..)| *own < rank);
-                let (_, shard, key) = own.unwrap_or(other);
-                let mut shard = timer.shards.lock(shard);
-                let claim = shard.state_mut().end(key, Completion::Displaced, present);
+            // A selected operation may end before this thread locks its shard again.
+            while matches!(claim, Claim::Late) && limits.is_exceeded(limit) {
+                let Some((_, index, key)) = self.select(limit, newcomer, present) else { break };
+                let mut shard = shards.lock(index);
+                claim = shard.state_mut().end(key, Completion::Displaced, present);
                 // The drop of keys is user code, so it follows the release of both locks.
-                let dropped = shard.state_mut().take_dropped();
-                shard.unlock();
-                if let Claim::Late = claim {
-                    continue;
-                }
-                drop((only_one, dropped));
-                if let Claim::Taken(operation) = claim {
-                    calls.complete(operation, Completion::Displaced);
-                }
-                break;
+                dropped = shard.state_mut().take_dropped();
             }
+            drop((only_one, dropped));
+            self.complete_claimed(claim, Completion::Displaced);
         }
         if let Some(panic) = broken {
             panic.resume();
         }
+    }
+
+    /// Selects the operation that a limit displaces, the one with the least rank. Returns its rank,
+    /// its shard and its key there.
+    ///
+    /// Selects the newcomer only if the next operation was registered after it. If the time of that
+    /// registration is after `now`, the clock has stepped back, and the newcomer only seems older.
+    fn select(&self, limit: LimitOf, new: OperationKey, now: Nanos) -> Option<(Rank, usize, Key)> {
+        let (shards, own) = (&self.shared.timer.shards, new.shard as usize);
+        let oldest = |index, except| {
+            let (rank, key) = shards.lock(index).state().oldest(limit, except)?;
+            Some((rank, index, key))
+        };
+        let others = (0..shards.count())
+            .filter_map(|index| oldest(index, (index == own).then_some(new.key)));
+        let next @ (rank @ (is_by_threshold, since), ..) = others.min()?;
+        let may_be_new = !is_by_threshold && since <= now.get();
+        let first = oldest(own, None).filter(|(first, ..)| may_be_new && *first < rank);
+        Some(first.unwrap_or(next))
     }
 }
 

@@ -30,7 +30,18 @@ pub enum Condition<K> {
 #[derive(Debug, Clone, Copy)]
 pub struct Watch<I> {
     conditions: I,
-    is_all: bool,
+    needs: Needs,
+}
+
+/// What satisfies an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Its check, after an event on one of its plain keys.
+    Check,
+    /// One of the conditions of its [`Watch`].
+    Any,
+    /// All conditions of its [`Watch`].
+    All,
 }
 
 impl<I> Watch<I> {
@@ -38,7 +49,7 @@ impl<I> Watch<I> {
     /// check returns `true` after an event. Without any condition, the operation waits as one
     /// without a key.
     pub const fn any(conditions: I) -> Self {
-        Self { conditions, is_all: false }
+        Self { conditions, needs: Needs::Any }
     }
 
     /// Returns conditions that must *all* hold: every threshold is reached and, if the operation
@@ -48,7 +59,7 @@ impl<I> Watch<I> {
     /// Each announcement checks the operation at most once. If a caller announces one change both
     /// as a value and as an event, an operation that waits for both is checked twice.
     pub const fn all(conditions: I) -> Self {
-        Self { conditions, is_all: true }
+        Self { conditions, needs: Needs::All }
     }
 }
 
@@ -59,31 +70,30 @@ mod sealed {
 /// Something that an operation can watch: a [`Watch`], or plain keys such as `[3, 4]`, which stand
 /// for their events. Other crates cannot implement this trait.
 pub trait Watches<K>: sealed::Sealed {
-    /// Returns whether all conditions must hold, `None` for plain keys, and the conditions. A
-    /// threshold comes with a second copy of its key.
+    /// Returns the conditions, and which of them must hold. A threshold comes with a second copy of
+    /// its key.
     #[doc(hidden)]
-    #[expect(clippy::type_complexity, reason = "a hidden type would be one more name")]
-    fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>);
+    fn into_conditions(self) -> (Needs, impl Iterator<Item = (K, Option<(u64, K)>)>);
 }
 
 impl<I: IntoIterator> sealed::Sealed for I {}
 
 impl<K, I: IntoIterator<Item = K>> Watches<K> for I {
     #[inline]
-    fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>) {
-        (None, self.into_iter().map(|key| (key, None)))
+    fn into_conditions(self) -> (Needs, impl Iterator<Item = (K, Option<(u64, K)>)>) {
+        (Needs::Check, self.into_iter().map(|key| (key, None)))
     }
 }
 
 impl<I> sealed::Sealed for Watch<I> {}
 
 impl<K: Clone, I: IntoIterator<Item = Condition<K>>> Watches<K> for Watch<I> {
-    fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>) {
+    fn into_conditions(self) -> (Needs, impl Iterator<Item = (K, Option<(u64, K)>)>) {
         let conditions = self.conditions.into_iter().map(|condition| match condition {
             Condition::Events(key) => (key, None),
             Condition::Threshold(key, at) => (key.clone(), Some((at, key))),
         });
-        (Some(self.is_all), conditions)
+        (self.needs, conditions)
     }
 }
 
@@ -97,8 +107,6 @@ pub(crate) struct Conditions<K> {
     positions: HashTable<usize>,
     /// Whether conditions were left out, because there are more than `max_keys`.
     pub(super) is_too_large: bool,
-    /// Whether the caller gave plain keys. Then the check decides, even if keys were left out.
-    pub(super) is_plain: bool,
 }
 
 /// A value that a key must reach.
@@ -119,10 +127,9 @@ impl<K: Eq> Conditions<K> {
         Self {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
-            rule: Rule { is_all: false, check: Check::Always, missing: 0 },
+            rule: Rule { needs: Needs::Check, check: Check::Always, missing: 0 },
             positions: HashTable::new(),
             is_too_large: false,
-            is_plain: true,
         }
     }
 
@@ -136,9 +143,8 @@ impl<K: Eq> Conditions<K> {
         hash: impl Fn(&K) -> u64,
         discard: impl Fn(K),
     ) {
-        let (is_all, conditions) = watches.into_conditions();
-        self.rule.is_all = is_all.unwrap_or(false);
-        self.is_plain = is_all.is_none();
+        let (needs, conditions) = watches.into_conditions();
+        self.rule.needs = needs;
         for (key, threshold) in conditions {
             let hash = hash(&key);
             let is_it =
@@ -214,8 +220,7 @@ impl<K: Eq> Conditions<K> {
 /// The conditions of an operation that do not hold yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
-    /// Whether all conditions of the operation must hold, instead of one.
-    pub(super) is_all: bool,
+    pub(super) needs: Needs,
     pub(super) check: Check,
     /// Number of thresholds that have not been reached.
     pub(super) missing: u32,
@@ -255,7 +260,7 @@ impl Rule {
     /// it out.
     #[inline]
     pub(super) fn effect(self) -> Effect {
-        if self.check == Check::Always && !(self.is_all && self.missing > 0) {
+        if self.check == Check::Always && (self.needs != Needs::All || self.missing == 0) {
             Effect::Check
         } else {
             Effect::Nothing
@@ -266,7 +271,7 @@ impl Rule {
     pub(super) fn on_threshold(&mut self) -> Effect {
         debug_assert_ne!(self.missing, 0, "a threshold is reached once");
         self.missing -= 1;
-        if self.is_all && (self.check != Check::Never || self.missing > 0) {
+        if self.needs == Needs::All && (self.check != Check::Never || self.missing > 0) {
             self.effect()
         } else {
             Effect::Satisfied
@@ -278,7 +283,8 @@ impl Rule {
     #[inline]
     pub(super) fn at_first(&mut self, missing: usize, reached: usize) -> Effect {
         self.missing = u32::try_from(missing).expect("`max_keys` is less");
-        if reached > 0 && (!self.is_all || self.check == Check::Never && self.missing == 0) {
+        let do_all_hold = self.check == Check::Never && self.missing == 0;
+        if reached > 0 && (self.needs != Needs::All || do_all_hold) {
             Effect::Satisfied
         } else {
             self.effect()
@@ -290,9 +296,9 @@ impl Rule {
 mod tests {
     use super::*;
 
-    fn rule(is_all: bool, is_checked: bool, missing: u32) -> Rule {
+    fn rule(needs: Needs, is_checked: bool, missing: u32) -> Rule {
         let check = if is_checked { Check::Always } else { Check::Never };
-        Rule { is_all, check, missing }
+        Rule { needs, check, missing }
     }
 
     #[test]
@@ -327,19 +333,19 @@ mod tests {
 
     #[test]
     fn any_needs_one_condition_and_all_needs_every() {
-        let mut any = rule(false, true, 2);
+        let mut any = rule(Needs::Any, true, 2);
         assert_eq!(any.on_event(), Effect::Check);
         assert_eq!(any.on_threshold(), Effect::Satisfied);
 
-        let mut all = rule(true, true, 2);
+        let mut all = rule(Needs::All, true, 2);
         assert_eq!(all.on_event(), Effect::Nothing);
         assert_eq!(all.on_threshold(), Effect::Nothing);
         assert_eq!(all.on_threshold(), Effect::Check);
         assert_eq!(all.on_event(), Effect::Check);
 
-        let mut thresholds = rule(true, false, 1);
+        let mut thresholds = rule(Needs::All, false, 1);
         assert_eq!(thresholds.on_threshold(), Effect::Satisfied);
-        assert_eq!(rule(true, false, 0).at_first(0, 1), Effect::Satisfied);
-        assert_eq!(rule(false, false, 0).at_first(1, 0), Effect::Nothing);
+        assert_eq!(rule(Needs::All, false, 0).at_first(0, 1), Effect::Satisfied);
+        assert_eq!(rule(Needs::Any, false, 0).at_first(1, 0), Effect::Nothing);
     }
 }

@@ -3,7 +3,7 @@
 use std::{boxed::Box, vec::Vec};
 
 use super::{
-    conditions::{Check, Rule},
+    conditions::{Check, Needs, Rule},
     lists::{Lists, Spot, Watcher},
     operation::Completion,
 };
@@ -28,7 +28,7 @@ pub(super) struct Pending<O> {
     pub(super) seen: u32,
     /// The parts of its rule: this field and the next two.
     pub(super) missing: u32,
-    is_all: bool,
+    needs: Needs,
     pub(super) check: Check,
     /// Whether an event was announced while it is out.
     pub(super) is_announced: bool,
@@ -50,14 +50,14 @@ impl<O> Pending<O> {
     /// Makes a pending operation that is out.
     #[inline]
     pub(super) fn new(since: Nanos, rule: Rule) -> Self {
-        let Rule { is_all, check, missing } = rule;
+        let Rule { needs, check, missing } = rule;
         Self {
             further: None,
             since,
             spots: [Spot::NONE; SPOTS],
             seen: 0,
             missing,
-            is_all,
+            needs,
             check,
             is_announced: false,
             is_counted: false,
@@ -68,7 +68,7 @@ impl<O> Pending<O> {
 
     #[inline]
     pub(super) const fn rule(&self) -> Rule {
-        Rule { is_all: self.is_all, check: self.check, missing: self.missing }
+        Rule { needs: self.needs, check: self.check, missing: self.missing }
     }
 
     /// Notes the visit of a pass, which is later than this operation. Returns `false` if this pass
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_pass_skips_an_operation_that_it_or_a_later_one_has_visited_unless_that_is_not_known() {
-        let rule = Rule { is_all: false, check: Check::Always, missing: 0 };
+        let rule = Rule { needs: Needs::Check, check: Check::Always, missing: 0 };
         let mut one = Pending { number: 7, ..Pending::<()>::new(Nanos::ZERO, rule) };
         assert!(one.see(9) && !one.see(9) && !one.see(8) && one.see(10));
         let far = 7 + u64::from(OLD);

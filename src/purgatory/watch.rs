@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::{
     Purgatory, SharedPurgatory,
     calls::run_checks,
-    conditions::{Conditions, Effect, Watches},
+    conditions::{Conditions, Effect, Needs, Watches},
     limits::LimitOf,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     pending::{Out, Pending},
@@ -154,7 +154,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let SharedPurgatory { timer, limits, calls, max_delay, .. } = &*self.shared;
         let shards = &timer.shards;
         // Conditions of a `Watch` that were left out may not hold, so the others decide nothing.
-        let is_checked = !new.conditions.is_too_large || new.conditions.is_plain;
+        let is_checked = !new.conditions.is_too_large || new.conditions.rule.needs == Needs::Check;
         if is_checked && self.can_complete(new) {
             self.shared.at_once[shards.current()].fetch_add(1, Ordering::Relaxed);
             if let Some(operation) = new.operation.take() {

@@ -215,7 +215,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
         let shared = SharedPurgatory::new(timer, self.max_delay, limits, self.hasher)?;
         let shared = Arc::new(shared);
         let weak = Arc::downgrade(&shared);
-        let end = move || drop(weak.upgrade().inspect(|shared| shared.shut_down_now()));
+        let end = move || drop(weak.upgrade().inspect(|shared| shared.shut_down()));
         shared.timer.on_panic.get_or_init(|| Arc::new(end));
         Ok(Purgatory { shared })
     }

@@ -84,7 +84,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     #[inline]
     pub(super) fn check_or_defer(&self, shard: usize, batch: &mut [Out<O>]) -> usize {
         if is_too_deep() {
-            self.defer_checks(shard, batch);
+            self.check_later(shard, batch);
             return 0;
         }
         let (calls, mut completed) = (&self.shared.calls, 0);
@@ -114,7 +114,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let (mut ended, mut is_announced) = (0, false);
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
-            ended += usize::from(guard.state_mut().bring_back(out, now));
+            ended += usize::from(guard.state_mut().put_back(out, now));
         }
         guard.unlock();
         for Out { operation, end, is_announced: needs_check, .. } in batch {
@@ -150,7 +150,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     }
 
     #[cold]
-    fn defer_checks(&self, shard: usize, batch: &mut [Out<O>]) {
+    fn check_later(&self, shard: usize, batch: &mut [Out<O>]) {
         // An entry without an operation needs no check here: another thread has taken the operation
         // out after the event, and checks it, or the operation has ended.
         let are_here = batch.iter().filter(|out| out.operation.is_some()).map(|out| out.key);

@@ -161,7 +161,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             shard.state().read_ahead(keys);
             let claims: SmallVec<[_; BATCH]> = keys
                 .iter()
-                .map(|key| shard.state_mut().end(key.key, Completion::Satisfied, now))
+                .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))
                 .collect();
             shard.unlock();
             for claim in claims {
@@ -179,7 +179,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     pub fn cancel(&self, key: OperationKey) -> Option<O> {
         let now = self.shared.now();
         let mut shard = self.shared.lock_of(key)?;
-        match shard.state_mut().end(key.key, Completion::Cancelled, now) {
+        match shard.state_mut().claim(key.key, Completion::Cancelled, now) {
             Claim::Taken(operation) => Some(operation),
             Claim::IsOut | Claim::Late => None,
         }
@@ -299,7 +299,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     #[must_use = "the operations have not been answered"]
     pub fn shutdown(&self) -> Vec<O> {
         let mut operations = Vec::new();
-        self.shared.shut_down(|ended| operations.append(ended));
+        self.shared.end_all(|ended| operations.append(ended));
         operations
     }
 
@@ -308,7 +308,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     pub(super) fn end(&self, key: OperationKey, completion: Completion) -> bool {
         let now = self.shared.now();
         let Some(mut shard) = self.shared.lock_of(key) else { return false };
-        let claim = shard.state_mut().end(key.key, completion, now);
+        let claim = shard.state_mut().claim(key.key, completion, now);
         shard.unlock();
         self.complete_claimed(claim, completion)
     }

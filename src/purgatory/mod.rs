@@ -308,25 +308,25 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     /// Refuses further operations, and ends the waiting ones. Passes the ended operations to `take`
     /// after they have left the timer and the limits. Also decides the end of operations that are
     /// out, and takes back expired operations whose completion has not begun.
-    fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
+    fn end_all(&self, mut take: impl FnMut(&mut Vec<O>)) {
         let mut ended = Vec::new();
         self.timer.shards.lock_each().for_each(|mut shard| shard.close());
         for shard in 0..self.timer.shards.count() {
             let mut slot = Some(0);
             while let Some(start) = slot {
                 let now = self.now();
-                slot = self.timer.shards.lock(shard).state_mut().shut_down(start, now, &mut ended);
+                slot = self.timer.shards.lock(shard).state_mut().end_some(start, now, &mut ended);
                 take(&mut ended);
             }
         }
-        ended.extend(self.timer.end(false).1.into_iter().filter_map(DueOperation::take));
+        ended.extend(self.timer.stop(false).1.into_iter().filter_map(DueOperation::take));
         self.taken_back.fetch_add(ended.len() as u64, Ordering::Release);
         take(&mut ended);
     }
 
     /// Shuts down, and completes the waiting operations.
-    fn shut_down_now(&self) {
-        self.shut_down(|ended| {
+    fn shut_down(&self) {
+        self.end_all(|ended| {
             let operations = ended.drain(..);
             operations.for_each(|operation| self.calls.complete(operation, Completion::ShutDown));
         });
@@ -338,7 +338,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
 #[cfg(not(all(test, loom)))]
 impl<K: Send + 'static, O: DelayedOperation<K>> Drop for SharedPurgatory<K, O> {
     fn drop(&mut self) {
-        self.shut_down_now();
+        self.shut_down();
     }
 }
 

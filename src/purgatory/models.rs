@@ -342,7 +342,7 @@ fn an_operation_that_comes_during_a_shutdown_is_refused_or_answered() {
         let world = World::unchecked();
         let event = world.spawn(|world| world.satisfy(0));
         let closer = world.spawn(|world| {
-            world.purgatory.shared.shut_down_now();
+            world.purgatory.shared.shut_down();
         });
         let refused = world.try_watch(&[0]).err();
         join(event);
@@ -365,7 +365,7 @@ fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
         world.watch(&[0]);
         // The event finds that the operation cannot complete, and brings the operation back.
         let event = world.spawn(|world| world.purgatory.check_and_complete(&0));
-        world.purgatory.shared.shut_down_now();
+        world.purgatory.shared.shut_down();
         // If the event has taken the operation out, the thread of the event completes it.
         assert_eq!(join(event), 0);
         assert_eq!(world.ends(), [ShutDown]);

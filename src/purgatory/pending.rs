@@ -140,7 +140,7 @@ pub(super) struct Out<O> {
     /// `None` if it waits again.
     pub(super) operation: Option<O>,
     /// How the thread that has it ends it; `None` if it should wait again. If another thread has
-    /// decided the end meanwhile, `bring_back` stores that end here.
+    /// decided the end meanwhile, `put_back` stores that end here.
     pub(super) end: Option<Completion>,
     /// Whether it waits again, and needs a check, since an event was announced while it was out.
     pub(super) is_announced: bool,

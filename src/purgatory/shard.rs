@@ -257,7 +257,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Brings back an operation that was out. It waits again, or ends as `out.end` says, unless
     /// another thread has decided its end. Returns whether this call ended it.
     #[inline]
-    pub(super) fn bring_back(&mut self, out: &mut Out<O>, now: Nanos) -> bool {
+    pub(super) fn put_back(&mut self, out: &mut Out<O>, now: Nanos) -> bool {
         let key = out.key;
         let Some(pending) = self.wheel.get_mut(key) else {
             let decided = self.decided.remove(&key);
@@ -271,7 +271,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             out.is_announced = is_announced;
             return false;
         };
-        if let Claim::Taken(operation) = self.end(key, end, now) {
+        if let Claim::Taken(operation) = self.claim(key, end, now) {
             out.operation = Some(operation);
         }
         true
@@ -287,7 +287,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// Takes an operation off the wheel and all lists, unless its end is decided. If it is out, the
     /// thread that has it completes it.
     #[inline]
-    pub(super) fn end(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
+    pub(super) fn claim(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
         let Some(pending) = self.wheel.get(key) else { return Claim::Late };
         pending.leave(&mut self.lists, completion, now);
         let operation = self.wheel.cancel(key).and_then(|pending| pending.operation);
@@ -318,7 +318,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         }
         for key in found {
             // An operation with several watchers on the key ends at the first of them.
-            if let Claim::Taken(operation) = self.end(key, Completion::Cancelled, now) {
+            if let Claim::Taken(operation) = self.claim(key, Completion::Cancelled, now) {
                 cancelled.push(operation);
             }
         }
@@ -343,7 +343,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             match self.on_threshold(key, number) {
                 Effect::Nothing => {}
                 Effect::Check => check(key),
-                Effect::Satisfied => match self.end(key, Completion::Satisfied, now) {
+                Effect::Satisfied => match self.claim(key, Completion::Satisfied, now) {
                     Claim::Taken(operation) => satisfied.push((at, operation)),
                     Claim::IsOut => ended_elsewhere += 1,
                     Claim::Late => unreachable!("it was found in this hold"),
@@ -385,14 +385,14 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
 
     /// Ends up to 32 operations, in up to 256 slots from `start` on, because the purgatory shuts
     /// down. Adds those that are not out to `ended`. Returns the next slot; `None` after the last.
-    pub(super) fn shut_down(&mut self, start: u32, now: Nanos, ended: &mut Vec<O>) -> Option<u32> {
+    pub(super) fn end_some(&mut self, start: u32, now: Nanos, ended: &mut Vec<O>) -> Option<u32> {
         let slots = self.wheel.slots();
         let mut slot = start;
         let mut claims = 0;
         while slot < slots.min(start + SLOTS) && claims < BATCH {
             if let Some(key) = self.wheel.key_at(slot) {
                 claims += 1;
-                if let Claim::Taken(operation) = self.end(key, Completion::ShutDown, now) {
+                if let Claim::Taken(operation) = self.claim(key, Completion::ShutDown, now) {
                     ended.push(operation);
                 }
             }

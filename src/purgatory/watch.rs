@@ -306,7 +306,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             while matches!(claim, Claim::Late) && limits.is_exceeded(limit) {
                 let Some((_, index, key)) = self.select(limit, newcomer, present) else { break };
                 let mut shard = shards.lock(index);
-                claim = shard.state_mut().end(key, Completion::Displaced, present);
+                claim = shard.state_mut().claim(key, Completion::Displaced, present);
                 // The drop of keys is user code, so it follows the release of both locks.
                 dropped = shard.state_mut().take_dropped();
             }

@@ -362,7 +362,7 @@ impl Timer {
     #[inline]
     pub fn shutdown(&self) -> Vec<Task> {
         #[cfg(feature = "future")]
-        self.sleeps.shutdown();
+        self.sleeps.end_all();
         self.values.shutdown()
     }
 

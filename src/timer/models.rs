@@ -174,7 +174,7 @@ fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
         let (shards, _parker) = new_shards(1, Some(1));
         let inserter = beside(&shards, |shards| try_insert(shards, 0, DUE, DUE, 7).err());
         let reaper = beside(&shards, expire);
-        let mut got = shards.shut_down();
+        let mut got = shards.close_and_drain();
         got.extend(join(reaper));
         got.extend(join(inserter).map(ScheduleError::into_value));
         assert_eq!(got, [7]);
@@ -321,7 +321,7 @@ fn a_finish_beside_a_thread_that_helps_runs_the_due_value_and_waits_for_the_othe
         let refused = join(helper);
         let is_over = turn == Turn::Ended || reaper.turn() == Turn::Ended;
         assert_eq!(is_over, refused == [8], "a timeout is pending, or none");
-        let pending = timer.shards.shut_down();
+        let pending = timer.shards.close_and_drain();
         assert_eq!(pending.len() + refused.len(), 1);
         if !is_over {
             timer.close_backlog();

@@ -494,9 +494,9 @@ impl<S: ShardState> SharedTimer<S> {
 
     /// Refuses new timeouts and ends the threads. Returns the pending timeouts and, unless
     /// `keeps_expired`, the timeouts in the backlog.
-    pub(crate) fn end(&self, keeps_expired: bool) -> (Vec<S::Value>, Vec<S::Due>) {
+    pub(crate) fn stop(&self, keeps_expired: bool) -> (Vec<S::Value>, Vec<S::Due>) {
         let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
-        let pending = self.shards.shut_down();
+        let pending = self.shards.close_and_drain();
         self.close_backlog();
         let backlog = self.delivery().backlog().filter(|_| !keeps_expired);
         let expired = backlog.map(Backlog::take_all).unwrap_or_default();
@@ -599,16 +599,16 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
         // Without threads no timeout is pending: the first insert starts the threads.
         //
         // The due values of a queue can still be received.
-        self.end_with_values(self.delivery().is_queue())
+        self.shut_down_keeping(self.delivery().is_queue())
     }
 
     /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
     pub(crate) fn shut_down(&self) -> Vec<T> {
-        self.end_with_values(false)
+        self.shut_down_keeping(false)
     }
 
-    fn end_with_values(&self, keeps_expired: bool) -> Vec<T> {
-        let (mut pending, expired) = self.end(keeps_expired);
+    fn shut_down_keeping(&self, keeps_expired: bool) -> Vec<T> {
+        let (mut pending, expired) = self.stop(keeps_expired);
         pending.extend(expired);
         pending
     }

@@ -19,7 +19,7 @@ fn an_executor_completes_one_operation_while_the_reaper_expires_another() {
         world.watch_for_delay(&[1]);
         let executor = world.spawn(|world| world.purgatory.shared.timer.run_executor());
         world.expire();
-        world.purgatory.shared.shut_down_now();
+        world.purgatory.shared.shut_down();
         join(executor);
         let ends = world.ends();
         assert_eq!(ends.len(), 2, "each ends once");
@@ -36,7 +36,7 @@ fn an_executor_or_a_shutdown_completes_an_operation_that_the_reaper_expires() {
         let world = with_executor();
         world.watch_for_delay(&[0]);
         let reaper = world.spawn(World::expire);
-        world.purgatory.shared.shut_down_now();
+        world.purgatory.shared.shut_down();
         world.purgatory.shared.timer.run_executor();
         join(reaper);
         assert!(matches!(world.ends()[..], [Expired | ShutDown]), "lost");

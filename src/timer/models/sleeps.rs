@@ -229,7 +229,7 @@ fn a_poll_without_the_lock_sees_a_shutdown() {
         let world = World::new();
         let mut task = Task::new(&world, 1, First::Same);
         let ending = thread::spawn(move || {
-            world.timer.shards.shut_down().into_iter().for_each(Waker::wake);
+            world.timer.shards.close_and_drain().into_iter().for_each(Waker::wake);
         });
         assert!(task.run_until().is_err(), "the time is not over");
         join(ending);

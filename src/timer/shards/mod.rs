@@ -255,11 +255,11 @@ impl<S: ShardState> Shards<S> {
     }
 
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
-    pub(super) fn shut_down(&self) -> Vec<S::Value> {
+    pub(super) fn close_and_drain(&self) -> Vec<S::Value> {
         self.lifecycle.enter(Phase::ShutDown);
         let mut values = Vec::new();
         for index in 0..self.count() {
-            let mut wheel = self.lock(index).shut_down();
+            let mut wheel = self.lock(index).close_and_take();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
         self.wakeup.wake();

@@ -9,7 +9,7 @@
 //! - The published expiration is not after any deadline in the shard; see
 //!   [`wakeup`](super::wakeup).
 //! - A closed shard refuses new timeouts. Inserting and closing take the same lock, so each timeout
-//!   is refused or returned by [`ShardGuard::shut_down`], and none is lost.
+//!   is refused or returned by [`ShardGuard::close_and_take`], and none is lost.
 //! - Each pending timeout holds a permit. The guard releases the permits of the timeouts that have
 //!   left the wheel, however they left it.
 //!
@@ -380,7 +380,7 @@ impl<S: ShardState> ShardGuard<'_, S> {
     }
 
     /// Closes the shard and returns its wheel. The caller empties it, without the lock.
-    pub(super) fn shut_down(&mut self) -> TimingWheel<S::Value> {
+    pub(super) fn close_and_take(&mut self) -> TimingWheel<S::Value> {
         self.close();
         let Content { state, counts, wall_deadlines, .. } = self.content_mut();
         *wall_deadlines = WallDeadlines::default();

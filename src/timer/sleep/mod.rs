@@ -62,7 +62,7 @@ impl Sleeps {
     }
 
     /// Ends the pending sleeps with an error, and refuses new ones.
-    pub(super) fn shutdown(&self) {
+    pub(super) fn end_all(&self) {
         wake_all(self.wakers.shut_down());
     }
 
@@ -158,7 +158,7 @@ pub type SleepError = ScheduleError<()>;
 
 impl Drop for Sleeps {
     fn drop(&mut self) {
-        self.shutdown();
+        self.end_all();
     }
 }
 

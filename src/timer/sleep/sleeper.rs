@@ -259,7 +259,7 @@ impl Sleep {
     }
 
     /// Leaves the wheel, and returns `result` for the poll.
-    fn end(&mut self, result: Result<(), ScheduleError<()>>) -> Polled {
+    fn leave_with(&mut self, result: Result<(), ScheduleError<()>>) -> Polled {
         self.cancel();
         Poll::Ready(result)
     }
@@ -289,7 +289,7 @@ impl Sleep {
     /// one hold of the lock.
     fn renew(&mut self, index: u32, key: Key, held_due: Tick, waker: &Waker) -> Polled {
         if self.is_elapsed() {
-            return self.end(Ok(()));
+            return self.leave_with(Ok(()));
         }
         let mut waker = waker.clone();
         let id = WakerId::of(&waker);
@@ -325,10 +325,10 @@ impl Sleep {
                 #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16")]
                 let shard = shard as u32;
                 self.stage = self.stage_in(shard, key, due, id);
-                if self.clock().latest() >= due { self.end(Ok(())) } else { Poll::Pending }
+                if self.clock().latest() >= due { self.leave_with(Ok(())) } else { Poll::Pending }
             }
-            Err(_) if self.is_elapsed() => self.end(Ok(())),
-            Err(refused) => self.end(Err(refused.map(drop))),
+            Err(_) if self.is_elapsed() => self.leave_with(Ok(())),
+            Err(refused) => self.leave_with(Err(refused.map(drop))),
         }
     }
 
@@ -435,11 +435,11 @@ impl Future for Sleep {
             _ => {}
         }
         if self.clock().has_passed(self.deadline) {
-            return self.end(Ok(()));
+            return self.leave_with(Ok(()));
         }
         match self.handle.parts().shared.ensure_started(()) {
             Ok(()) => self.insert(waker),
-            Err(refused) => self.end(Err(refused)),
+            Err(refused) => self.leave_with(Err(refused)),
         }
     }
 }

@@ -457,8 +457,8 @@
 //! clock.set_system_time(nine - HOUR); // back, after the run: not again
 //! clock.advance(24 * HOUR);
 //! assert_eq!(runs.try_iter().collect::<Vec<_>>(), [nine]);
-//! clock.set_system_time(nine + 24 * HOUR); // forward: at once
-//! assert_eq!(runs.try_iter().collect::<Vec<_>>(), [nine + 24 * HOUR]);
+//! clock.set_system_time(nine + 48 * HOUR); // forward: at once, for each day
+//! assert_eq!(runs.try_iter().collect::<Vec<_>>(), [nine + 24 * HOUR, nine + 48 * HOUR]);
 //! timer.shutdown();
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```

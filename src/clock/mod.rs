@@ -306,7 +306,8 @@ impl ManualClock {
     }
 
     /// Advances the time by `span` at once, as after a suspension, and runs the callbacks that are
-    /// due then.
+    /// due then, also those that a callback schedules, as in [`advance`](Self::advance). So
+    /// [`MissedTicks`](crate::MissedTicks) decides which occurrences of a repetition run.
     ///
     /// # Examples
     ///
@@ -334,7 +335,7 @@ impl ManualClock {
     #[inline]
     pub fn jump(&self, span: Duration) {
         self.show(self.after(span));
-        self.turn();
+        self.advance(Duration::ZERO);
     }
 
     /// Returns the time after a span.
@@ -346,9 +347,9 @@ impl ManualClock {
         end.expect("an `Instant` cannot represent the new time")
     }
 
-    /// Sets the wall clock forward or back. Timeouts that become due by it run. Timeouts that the
-    /// callbacks schedule may run only with the next [`advance`](Self::advance), even if they are
-    /// due. The time of [`now`](Clock::now) stays the same, while `advance` moves both clocks.
+    /// Sets the wall clock forward or back. Timeouts that become due by it run, also those that a
+    /// callback schedules, as in [`advance`](Self::advance). The time of [`now`](Clock::now)
+    /// stays the same, while `advance` moves both clocks.
     ///
     /// # Examples
     ///
@@ -370,7 +371,7 @@ impl ManualClock {
         let origin = time.checked_sub(self.elapsed());
         *self.shared.system_origin.lock() =
             origin.expect("`SystemTime` cannot represent the wall clock at the start");
-        self.turn();
+        self.advance(Duration::ZERO);
     }
 
     /// Advances the time to the next wake-up of a timer. Returns the time that passed, or `None` if

@@ -5,13 +5,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use delaywheel::{Clock, MissedTicks, Repeating, Timer};
+use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer};
 
 use crate::timer::support::{HookedClock, Log, MS, SECOND, manual};
 
-/// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes this
-/// long.
-fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
+/// When a callback runs, in milliseconds, if its second occurrence takes this long.
+fn runs_of<R>(missed: MissedTicks, millis: u32, pass: impl Fn(&ManualClock) -> R) -> Vec<u128> {
     let (clock, timer) = manual();
     let (runs, held_up) = (Log::new(), clock.clone());
     let (log, mut count) = (runs.clone(), 0);
@@ -23,9 +22,13 @@ fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
         }
     };
     timer.repeat(10 * MS).at_fixed_rate(missed, callback).unwrap();
-    clock.advance(20 * MS);
-    clock.advance((60 - millis) * MS);
+    pass(&clock);
     runs.take()
+}
+
+/// The same if the second occurrence, planned for 20 ms, takes this long.
+fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
+    runs_of(missed, millis, |clock| [20, 60 - millis].map(|span| clock.advance(span * MS)))
 }
 
 /// The simulation tests more cases. [`MissedTicks`] documents these.
@@ -42,6 +45,9 @@ fn missed_occurrences_run_as_the_table_of_the_policies_says() {
         let on_time = [10, 20, 30, 40, 50, 60, 70, 80];
         assert_eq!(runs_when_held_up_by(10, missed), on_time, "{missed:?}");
     }
+    let after = |missed| runs_of(missed, 0, |clock| [85, 10].map(|span| clock.jump(span * MS)));
+    assert_eq!(after(MissedTicks::Burst), [85, 85, 85, 85, 85, 85, 85, 85, 95]);
+    assert_eq!([after(MissedTicks::Delay), after(MissedTicks::Skip)], [[85, 95]; 2]);
 }
 
 /// Returns a value, and a callback that owns it too.
@@ -53,8 +59,7 @@ fn held() -> (Arc<()>, impl FnMut(&Repeating) + Send + 'static) {
 #[test]
 fn a_panic_of_its_callback_ends_a_repetition() {
     let (clock, timer) = manual();
-    let (value, hold) = held();
-    let mut hold = hold;
+    let (value, mut hold) = held();
     let panics = move |own: &Repeating| {
         hold(own);
         panic!("by a callback");

@@ -51,8 +51,8 @@
 //! - `std` (default): timers, clocks and the purgatory. Without this feature, [`wheel`] and the
 //!   types of ticks build on `core` and `alloc`.
 //! - `future`: sleeps, timeouts, intervals, streams and purgatory waits for async programs.
-//! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
-//!   are late.
+//! - `tracing`: events when a timer starts or shuts down, when a callback or operation panics, and
+//!   when timeouts are late.
 //!
 //! The packages `delaywheel-fastimer`, `delaywheel-hyper`, `delaywheel-metrics`, `delaywheel-quinn`
 //! and `delaywheel-tower` connect timers to the crates `fastimer`, `hyper`, `metrics`, `quinn` and

@@ -22,25 +22,18 @@ use std::{
 };
 
 use super::operation::{Completion, DelayedOperation};
-use crate::{
-    panics,
-    sync::{AtomicU64, Ordering},
-};
+use crate::{panics, timer::Events};
 
 /// The calls of user code by a purgatory. Clones share the number of caught panics.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Calls {
-    pub(super) panicked: Arc<AtomicU64>,
-}
+#[derive(Clone)]
+pub(super) struct Calls(pub(super) Arc<Events>);
 
 impl Calls {
-    /// Runs user code. If it panics, counts the panic and returns the default value.
+    /// Runs user code. If it panics, counts the panic, emits an event, and returns the default
+    /// value.
     #[inline]
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
-        panics::catch(user_code).unwrap_or_else(|_| {
-            self.panicked.fetch_add(1, Ordering::Relaxed);
-            V::default()
-        })
+        panics::catch(user_code).map_err(|panic| self.0.panicked(&panic)).unwrap_or_default()
     }
 
     /// Runs a check of an operation.
@@ -178,7 +171,7 @@ impl Queue {
 // On Windows, threads drop their values in another order.
 #[cfg(all(test, not(any(loom, windows))))]
 mod tests {
-    use std::{sync::mpsc, thread};
+    use std::{string::String, sync::mpsc, thread, time::Duration};
 
     use super::*;
 
@@ -186,7 +179,7 @@ mod tests {
 
     impl Drop for AtExit {
         fn drop(&mut self) {
-            Calls::default().check(|| {
+            Calls(Arc::new(Events::new(String::new(), Duration::ZERO))).check(|| {
                 let sender = self.0.clone();
                 let depth = || CHECKING.with(|checking| checking.depth.get());
                 defer_checks(move || sender.send(depth()).expect("the test waits"));

@@ -58,7 +58,7 @@ use self::{
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
     ticks::Nanos,
-    timer::{ShardGuard, SharedTimer, TimerBuildError, TimerBuilder},
+    timer::{Events, ShardGuard, SharedTimer, TimerBuildError, TimerBuilder},
 };
 
 /// Operations that wait for events on keys, each for at most its delay.
@@ -173,7 +173,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
         stats.at_once = at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = limits.refused.load(Ordering::Relaxed);
-        stats.panicked = calls.panicked.load(Ordering::Relaxed);
+        stats.panicked = calls.0.panics.load(Ordering::Relaxed);
         stats.expired -= taken_back;
         stats.shut_down += taken_back;
         stats
@@ -265,7 +265,8 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         hasher: SeedableRandomState,
     ) -> Result<Self, TimerBuildError> {
         static PURGATORIES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let (limits, calls) = (Arc::new(limits), Calls::default());
+        let calls = Calls(Arc::new(Events::new(timer.name.clone(), Duration::MAX)));
+        let limits = Arc::new(limits);
         let mut filters = None;
         let state = |wheel, index, count| {
             let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));

@@ -50,7 +50,7 @@ pub struct TimerBuilder {
     clock: Option<Arc<dyn Clock>>,
     /// `None` if the timer has a reaper of its own.
     reaper: Option<Reaper>,
-    name: String,
+    pub(crate) name: String,
     /// Lateness above which a warning is emitted.
     warn_if_later_than: Duration,
 }

@@ -71,6 +71,7 @@ pub use self::{
 pub(crate) use self::{delivery::Receiver, repeat::grid::Grid, sleep::sleeper::SleepHandle};
 pub(crate) use self::{
     shards::shard::{ShardGuard, ShardState},
+    stats::Events,
     value::SharedTimer,
 };
 use crate::{clock::TickClock, wheel::TimingWheel};

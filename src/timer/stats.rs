@@ -106,18 +106,18 @@ macro_rules! emit {
     };
 }
 
-/// Emits the events of one timer, and counts panics.
-pub(super) struct Events {
+/// Emits the events of a timer or of a purgatory's operations, and counts panics.
+pub(crate) struct Events {
     pub(super) name: String,
     warn_if_later_than: Duration,
     /// Whether the latest batch was late. An event is emitted when this changes.
     is_late: AtomicBool,
     /// Number of panics of user code.
-    pub(super) panics: AtomicU64,
+    pub(crate) panics: AtomicU64,
 }
 
 impl Events {
-    pub(super) fn new(name: String, warn_if_later_than: Duration) -> Self {
+    pub(crate) fn new(name: String, warn_if_later_than: Duration) -> Self {
         Self { name, warn_if_later_than, is_late: false.into(), panics: 0.into() }
     }
 
@@ -131,7 +131,7 @@ impl Events {
     }
 
     /// Counts a panic of user code.
-    pub(super) fn panicked(&self, panic: &Panic) {
+    pub(crate) fn panicked(&self, panic: &Panic) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         let payload = panic.message().unwrap_or("not a text");
         emit!(error, self, payload = payload, "a callback panicked");

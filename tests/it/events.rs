@@ -6,14 +6,17 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::Timer;
+use delaywheel::{Purgatory, Timer};
 use tracing::{
     Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span,
 };
 
-use crate::timer::support::{SECOND, Set, manual, manual_with};
+use crate::{
+    purgatory::support::{Op, Shared},
+    timer::support::{SECOND, Set, manual, manual_with},
+};
 
 struct Line(String);
 
@@ -82,13 +85,19 @@ fn a_panic_emits_an_event_with_its_text() {
     timer.schedule(SECOND, || panic!("a text")).unwrap();
     timer.schedule(2 * SECOND, || panic!("number {}", 7)).unwrap();
     timer.schedule(3 * SECOND, || std::panic::panic_any(7)).unwrap();
+    let builder =
+        Purgatory::builder().timer(Timer::builder().clock(clock.clone()).name("requests"));
+    let operations: Shared = builder.build().unwrap();
+    operations.watch(Op::new().end(|_| panic!("an end")), [1], 4 * SECOND).unwrap();
     let panicked = |payload| {
         let text = format!("a callback panicked timer=\"requests\" payload={payload:?}");
         (Level::ERROR, text)
     };
     let expected = [panicked("a text"), panicked("number 7"), panicked("not a text")];
     assert_eq!(events_of(|| clock.advance(3 * SECOND)), expected);
-    assert_eq!(timer.stats().panicked, 3);
+    assert_eq!(events_of(|| clock.advance(SECOND)), [panicked("an end")]);
+    let stats = operations.stats();
+    assert_eq!((timer.stats().panicked, stats.panicked, stats.timer.panicked), (3, 1, 0));
 }
 
 #[test]

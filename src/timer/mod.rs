@@ -423,9 +423,9 @@ impl Timer {
         tasks
     }
 
-    /// Makes the reaper read the clock and expire the due timeouts. Call it after the clock has
-    /// jumped ahead: for example after a suspension of the machine, if the clock counts the time of
-    /// suspensions.
+    /// Makes the reaper read the clock and expire the due timeouts, and ends a
+    /// [`finish`](Self::finish) whose time is over. Call it after the clock has jumped ahead: for
+    /// example after a suspension of the machine, if the clock counts the time of suspensions.
     ///
     /// Without this call the reaper notices the jump at its next wake-up. A schedule or reset also
     /// wakes the reaper if the clock is then past the time of that wake-up. With a
@@ -463,7 +463,7 @@ impl Timer {
     /// ```
     pub fn wake(&self) {
         #[cfg(feature = "future")]
-        self.sleeps.wakers.shards.wakeup.wake();
+        self.sleeps.wakers.shards.wake();
         self.values.wake();
     }
 

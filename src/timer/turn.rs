@@ -195,7 +195,7 @@ impl<S: ShardState> SharedTimer<S> {
         // A callback on the reaper's thread may be the inserter, and cannot let the reaper run. If
         // the clock panics, this thread does not help, and the inserter still gets its key.
         let follow = || self.handler.catch(|| self.shards.follow_wall_clock(read.now));
-        if self.is_threadless() || self.callback_threads.is_reaper() || !follow() {
+        if self.is_threadless() || self.shards.callback_threads.is_reaper() || !follow() {
             return;
         }
         let mut due = self.shards.due(read.now).peekable();
@@ -306,7 +306,8 @@ impl<S: ShardState> Driven for SharedTimer<S> {
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
         // Without executors, callbacks run on this thread, or a pool may run them on it.
-        self.shared.callback_threads.set_reaper(thread, !self.shared.delivery().has_executors());
+        let threads = &self.shared.shards.callback_threads;
+        threads.set_reaper(thread, !self.shared.delivery().has_executors());
     }
 
     fn turn(&mut self) -> Turn {
@@ -355,7 +356,7 @@ impl<S: ShardState> Client for TimerClient<S> {
 
 impl<S: ShardState> Drop for TimerClient<S> {
     fn drop(&mut self) {
-        self.shared.callback_threads.leave();
+        self.shared.shards.callback_threads.leave();
     }
 }
 
@@ -600,9 +601,9 @@ mod tests {
             [now, now + 1].map(|tick| wakeup.is_late(Tick::new(tick)))
         };
         let other = std::thread::spawn(crate::sync::this_thread).join();
-        shared.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
+        shared.shards.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
         assert_eq!([17, 18].map(are_late_after_help), [[true; 2], [false, true]]);
-        shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
+        shared.shards.callback_threads.set_reaper(crate::sync::this_thread(), true);
         assert_eq!(are_late_after_help(18), [true; 2], "a callback makes way for its own thread");
         assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");
     }

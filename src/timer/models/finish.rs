@@ -17,6 +17,7 @@ use super::{
     serve_by, silent, try_insert,
 };
 use crate::{
+    sync::{AtomicBool, Ordering},
     timer::{
         delivery::{Backlog, Delivery, Handler},
         error::ScheduleError,
@@ -122,6 +123,25 @@ fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_othe
     for finishes in [[true, false], [true, true]] {
         check(move || end(executors(&Arc::default(), finishes)));
     }
+}
+
+/// The other callback thread never ends.
+#[test]
+fn a_finish_reads_the_clock_after_a_jump() {
+    check(|| {
+        let threads = Arc::<CallbackThreads>::default();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (waking, jumped) = (Arc::clone(&threads), Arc::clone(&is_over));
+        let other = thread::spawn(move || {
+            jumped.store(true, Ordering::Relaxed);
+            waking.wake();
+        });
+        threads.add(|| Ok(other.thread().id())).expect("it is only added");
+        let remaining =
+            || if is_over.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::MAX };
+        threads.wait_for_end(remaining);
+        join(other);
+    });
 }
 
 /// Returns a queue, its reaper, and its backlog.

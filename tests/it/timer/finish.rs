@@ -9,7 +9,7 @@ use std::{
 
 use delaywheel::{MissedTicks, Repeating, Timer, TimerBuilder};
 
-use super::support::{GENEROUS, Log, MS, WAYS, YEAR, block, must_return, wait_until};
+use super::support::{GENEROUS, HOUR, Log, MS, Set, WAYS, YEAR, block, must_return, wait_until};
 
 fn each_execution(test: impl Fn(Timer)) {
     for way in WAYS {
@@ -59,6 +59,29 @@ fn a_shutdown_ends_a_finish_that_waits_for_a_running_callback() {
     timer.shutdown();
     must_return(|| finish.join().unwrap());
     drop(release);
+}
+
+#[test]
+fn a_finish_ends_when_its_time_is_over_by_a_clock_that_jumps() {
+    for (reports, is_pending) in [(false, false), (false, true), (true, false), (true, true)] {
+        let clock = Set::reporting(reports, None);
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let release = block(&timer);
+        (0..u32::from(is_pending)).for_each(|_| drop(timer.schedule(YEAR, || ())));
+        let own = timer.clone();
+        let finish = thread::spawn(move || own.finish(HOUR));
+        let schedule = || timer.schedule(YEAR, || ()).map(|timeout| timeout.cancel());
+        wait_until("the timer refuses timeouts", || schedule().is_err());
+        clock.pass(2 * HOUR);
+        if reports {
+            clock.step(2 * HOUR);
+        } else {
+            timer.wake();
+        }
+        let left = must_return(|| finish.join().unwrap());
+        assert_eq!(left.len(), usize::from(is_pending));
+        drop(release);
+    }
 }
 
 #[test]

@@ -37,8 +37,8 @@
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
 //!   backlog. Then the sleeps of a [`Timer`](crate::Timer) shut down, and its callbacks begin to
 //!   finish.
-//! - A callback thread that ends or begins to wait, a shutdown, and a thread that tells of a jump of
-//!   the clock change their state under the lock of [`CallbackThreads`], and then notify every
+//! - A callback thread that ends or begins to wait, a shutdown, and a thread that tells of a jump
+//!   of the clock change their state under the lock of [`CallbackThreads`]. Then they notify every
 //!   finish.
 //!
 //! # Why no finish waits for too long
@@ -50,8 +50,8 @@
 //! - a thread that cancels after step 2, and then wakes the reaper.
 //!
 //! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
-//! begins to wait under one lock, so it misses no change. It reads the clock without the lock. So it
-//! reads the clock again if the number of jumps has changed since before the reading.
+//! begins to wait under one lock, so it misses no change. It reads the clock without the lock, and
+//! reads it again if the number of jumps has changed since before that reading.
 //!
 //! *Callback threads* are the executors, or the reaper of a timer without executors. A callback
 //! that finishes its own timer is on such a thread, which cannot end meanwhile. So a finish is over

@@ -416,10 +416,10 @@ impl Timer {
     pub fn finish(&self, within: Duration) -> Vec<Task> {
         let deadline = self.values.shared().shards.clock.elapsed_after(within);
         #[cfg(feature = "future")]
-        let end_of_sleeps = self.sleeps.begin_finish(within);
+        self.sleeps.begin_finish();
         let tasks = self.values.shared().finish_by(deadline);
         #[cfg(feature = "future")]
-        self.sleeps.finish_by(end_of_sleeps);
+        self.sleeps.finish_by(deadline);
         tasks
     }
 

@@ -140,12 +140,10 @@ impl Events {
     /// Takes the greatest lateness of a batch. Emits an event if lateness begins or ends with it.
     pub(super) fn expired(&self, lateness: Duration) {
         let is_late = lateness > self.warn_if_later_than;
-        if self.is_late.swap(is_late, Ordering::Relaxed) == is_late {
-            return;
-        }
-        if is_late {
+        let was_late = self.is_late.swap(is_late, Ordering::Relaxed);
+        if is_late && !was_late {
             emit!(warn, self, latest_by = format_args!("{lateness:?}"), "timeouts are late");
-        } else {
+        } else if was_late && !is_late {
             emit!(debug, self, "timeouts are on time again");
         }
     }

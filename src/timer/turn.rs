@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::{Driven, Reading},
-    sync::ThreadId,
+    sync::{Ordering, ThreadId},
     tick::Tick,
     ticks::Nanos,
     wheel::Expired,
@@ -350,7 +350,12 @@ impl<S: ShardState> Client for TimerClient<S> {
     }
 
     fn end_after_panic(&mut self) {
-        self.shared.end_after_panic();
+        let shared = &self.shared;
+        shared.shards.begin_finish();
+        // A thread that sees this flag finds the shards closed.
+        shared.is_reaper_dead.store(true, Ordering::Release);
+        shared.close_backlog();
+        shared.on_panic.get().inspect(|on_panic| on_panic());
     }
 }
 
@@ -362,7 +367,7 @@ impl<S: ShardState> Drop for TimerClient<S> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::{sync::atomic::Ordering, thread, time::SystemTime};
+    use std::{thread, time::SystemTime};
 
     use super::*;
     use crate::{

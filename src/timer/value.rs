@@ -431,10 +431,8 @@ impl<S: ShardState> SharedTimer<S> {
     /// holds the caller's value.
     #[inline]
     pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
-        if self.is_started() {
-            return Ok(value);
-        }
-        let Err(cause) = self.start() else { return Ok(value) };
+        let started = if self.is_started() { Ok(()) } else { self.start() };
+        let Err(cause) = started else { return Ok(value) };
         let mut refused = Refused::new(ScheduleErrorKind::NoThread, value);
         refused.cause = Some(cause);
         Err(refused)
@@ -446,11 +444,9 @@ impl<S: ShardState> SharedTimer<S> {
     /// starts the missing ones.
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
-        if self.shards.is_shut_down() {
-            return Ok(());
-        }
         // This calls the user's clock, so it comes before the lock.
-        self.shards.watch_jumps(self.shards.clock.source.may_jump());
+        let is_open = !self.shards.is_shut_down();
+        self.shards.watch_jumps(is_open && self.shards.clock.source.may_jump());
         let mut starter = self.starter.lock();
         let Some(parts) = starter.as_mut().filter(|_| !self.shards.is_shut_down()) else {
             return Ok(());
@@ -504,16 +500,6 @@ impl<S: ShardState> SharedTimer<S> {
             self.handler.events.shut_down(pending.len() + expired.len());
         }
         (pending, expired)
-    }
-
-    /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts
-    /// stay until a shutdown returns them.
-    pub(super) fn end_after_panic(&self) {
-        self.shards.begin_finish();
-        // A thread that sees this flag finds the shards closed.
-        self.is_reaper_dead.store(true, Ordering::Release);
-        self.close_backlog();
-        self.on_panic.get().inspect(|on_panic| on_panic());
     }
 
     pub(crate) fn is_started(&self) -> bool {

@@ -172,7 +172,7 @@ impl<S: ShardState> Shards<S> {
     pub(super) fn postpone(&self, key: TimeoutKey, read: Reading, delay: Duration) -> bool {
         let deadline = self.clock.deadline(read, delay);
         let mut shard = self.lock(key.shard);
-        let before = shard.deadline(key.key);
+        let before = shard.state().wheel().deadline(key.key);
         if before.is_some_and(|before| before < deadline) {
             shard.reset(key.key, read.now, deadline);
         }
@@ -181,7 +181,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
-        self.lock_of(key)?.deadline(key.key)
+        self.lock_of(key)?.state().wheel().deadline(key.key)
     }
 
     /// Returns the time until a timeout expires; `None` if it has ended.

@@ -316,11 +316,6 @@ impl<S: ShardState> ShardGuard<'_, S> {
         &mut self.content_mut().wall_deadlines
     }
 
-    /// Returns the deadline of a timeout; `None` if it has ended.
-    pub(crate) fn deadline(&self, key: Key) -> Option<Tick> {
-        self.state().wheel().deadline(key)
-    }
-
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
     /// is left.
     pub(crate) fn expire(

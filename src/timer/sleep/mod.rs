@@ -66,13 +66,10 @@ impl Sleeps {
         wake_all(self.wakers.shut_down());
     }
 
-    /// Refuses new sleeps, and wakes the task of each pending one. Returns the deadline of the
-    /// finish.
-    pub(super) fn begin_finish(&self, within: Duration) -> Nanos {
-        let deadline = self.wakers.shards.clock.elapsed_after(within);
+    /// Refuses new sleeps, and wakes the task of each pending one.
+    pub(super) fn begin_finish(&self) {
         self.wakers.shards.begin_finish();
         wake_each(&self.wakers.shards);
-        deadline
     }
 
     /// Refuses new sleeps, waits for the pending ones until `deadline`, and then shuts down.

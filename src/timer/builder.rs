@@ -119,7 +119,8 @@ impl TimerBuilder {
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
     /// [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks or receivers are slower than
-    /// timeouts become due, the number of expired timeouts grows without bound.
+    /// timeouts become due, the number of expired timeouts grows without bound:
+    /// [`TimerStats::waiting`](crate::TimerStats) shows it.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self

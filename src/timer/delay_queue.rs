@@ -217,6 +217,7 @@ impl TimerBuilder {
     /// let queue = Timer::builder().clock(clock.clone()).build_queue()?;
     /// queue.insert(Duration::from_secs(60), 'a')?;
     /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(queue.timer().stats().waiting, 1);
     /// assert_eq!(queue.try_recv(), Ok('a'));
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```

@@ -11,10 +11,10 @@ use crate::error::Exclusive;
 /// `Box<dyn Error + Send + Sync>` and [`io::Error`]. The [`io::Error`] has the kind of the cause,
 /// if a thread could not be started, and otherwise the kind into which the reason converts.
 pub struct Refused<T, K> {
-    kind: K,
+    pub(super) kind: K,
     /// Why a thread could not be started.
     pub(super) cause: Option<io::Error>,
-    value: Exclusive<T>,
+    pub(super) value: Exclusive<T>,
 }
 
 /// Error of a timer that refuses a timeout. Holds the refused callback or value.

@@ -492,10 +492,9 @@ impl Timer {
     #[inline]
     #[must_use]
     pub fn stats(&self) -> TimerStats {
-        let mut stats = TimerStats::default();
+        let stats = self.values.stats();
         #[cfg(feature = "future")]
-        stats.add(&self.sleeps.wakers.stats());
-        stats.add(&self.values.stats());
+        let stats = stats.plus(&self.sleeps.wakers.stats());
         stats
     }
 

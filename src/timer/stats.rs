@@ -49,6 +49,11 @@ pub struct TimerStats {
     /// number may fall: a sleep that was reset to a later deadline counts as expired from its old
     /// deadline until its next poll.
     pub expired: u64,
+    /// Expired timeouts that wait for an executor thread or, in a
+    /// [`DelayQueue`](crate::DelayQueue), for a receiver. They count as expired, and outside of
+    /// [`max_pending`](crate::TimerBuilder::max_pending). Always 0 if callbacks run inline, on a
+    /// [`ManualClock`](crate::ManualClock) or on a pool: ask the pool how many wait there.
+    pub waiting: u64,
     /// Timeouts that were cancelled.
     pub cancelled: u64,
     /// Timeouts that were refused because the timer was full or had been shut down.
@@ -81,16 +86,18 @@ pub struct TimerStats {
 
 impl TimerStats {
     /// Adds the counts of another part of the same timer.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn plus(mut self, other: &Self) -> Self {
         self.pending += other.pending;
         self.scheduled += other.scheduled;
         self.expired += other.expired;
+        self.waiting += other.waiting;
         self.cancelled += other.cancelled;
         self.refused += other.refused;
         self.returned += other.returned;
         self.panicked += other.panicked;
         self.wakeups += other.wakeups;
         self.lateness.add(&other.lateness);
+        self
     }
 }
 

@@ -433,9 +433,7 @@ impl<S: ShardState> SharedTimer<S> {
     pub(crate) fn ensure_started<V>(self: &Arc<Self>, value: V) -> Result<V, ScheduleError<V>> {
         let started = if self.is_started() { Ok(()) } else { self.start() };
         let Err(cause) = started else { return Ok(value) };
-        let mut refused = Refused::new(ScheduleErrorKind::NoThread, value);
-        refused.cause = Some(cause);
-        Err(refused)
+        Err(Refused { cause: Some(cause), ..Refused::new(ScheduleErrorKind::NoThread, value) })
     }
 
     /// Starts the threads unless another call has done so, or the timer has been shut down.
@@ -510,13 +508,19 @@ impl<S: ShardState> SharedTimer<S> {
         self.is_threadless.load(Ordering::Acquire)
     }
 
-    /// Returns the number of timeouts that are pending or in the backlog.
-    pub(crate) fn len(&self) -> u64 {
+    /// Returns the counts of the shards and of the backlog.
+    fn counts(&self) -> TimerStats {
         // `taken` is read first, so a timeout that is taken meanwhile still counts, and none counts
         // twice.
-        let taken = self.delivery().backlog().map_or(0, |backlog| backlog.state.lock().taken);
+        let taken = self.delivery().backlog().map(|backlog| backlog.state.lock().taken);
         let counts = self.shards.counts();
-        counts.pending + counts.expired - taken
+        TimerStats { waiting: taken.map_or(0, |taken| counts.expired - taken), ..counts }
+    }
+
+    /// Returns the number of timeouts that are pending or in the backlog.
+    pub(crate) fn len(&self) -> u64 {
+        let counts = self.counts();
+        counts.pending + counts.waiting
     }
 
     /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads
@@ -534,8 +538,7 @@ impl<S: ShardState> SharedTimer<S> {
     }
 
     pub(crate) fn stats(&self) -> TimerStats {
-        let mut stats = self.shards.counts();
-        stats.add(&self.shared_stats.lock());
+        let mut stats = self.counts().plus(&self.shared_stats.lock());
         stats.panicked = self.handler.events.panics.load(Ordering::Relaxed);
         stats
     }

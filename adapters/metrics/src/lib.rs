@@ -22,6 +22,7 @@ use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 /// | Metric | |
 /// |-|-|
 /// | `delaywheel_timer_pending` | gauge |
+/// | `delaywheel_timer_waiting` | gauge: expired timeouts that wait for a thread or a receiver |
 /// | `delaywheel_timer_scheduled_total` | counter |
 /// | `delaywheel_timer_expired_total` | counter |
 /// | `delaywheel_timer_cancelled_total` | counter |
@@ -59,6 +60,7 @@ use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 #[derive(Debug)]
 pub struct TimerMetrics {
     pending: Gauge,
+    waiting: Gauge,
     scheduled: Counter,
     expired: Counter,
     cancelled: Counter,
@@ -82,6 +84,7 @@ impl TimerMetrics {
         let labels = [("timer", name.into())];
         Self {
             pending: gauge!("delaywheel_timer_pending", &labels),
+            waiting: gauge!("delaywheel_timer_waiting", &labels),
             scheduled: counter!("delaywheel_timer_scheduled_total", &labels),
             expired: counter!("delaywheel_timer_expired_total", &labels),
             cancelled: counter!("delaywheel_timer_cancelled_total", &labels),
@@ -101,7 +104,9 @@ impl TimerMetrics {
     /// Takes a few microseconds without the recorder, and records up to 4608 values of lateness.
     pub fn publish(&mut self, stats: &TimerStats) {
         #[expect(clippy::cast_precision_loss, reason = "it need not be exact past 2^53")]
-        self.pending.set(stats.pending as f64);
+        let [pending, waiting] = [stats.pending, stats.waiting].map(|count| count as f64);
+        self.pending.set(pending);
+        self.waiting.set(waiting);
         self.scheduled.absolute(stats.scheduled);
         self.expired.absolute(stats.expired);
         self.cancelled.absolute(stats.cancelled);
@@ -135,6 +140,8 @@ fn sample(count: u64, total: u64) -> u64 {
 /// Registers the units and descriptions of the metrics.
 fn describe() {
     metrics::describe_gauge!("delaywheel_timer_pending", Unit::Count, "Timeouts that are pending");
+    let text = "Expired timeouts that wait for a thread or a receiver";
+    metrics::describe_gauge!("delaywheel_timer_waiting", Unit::Count, text);
     let counters = [
         ("delaywheel_timer_scheduled_total", "Timeouts that were accepted"),
         ("delaywheel_timer_expired_total", "Timeouts that became due and were handed off"),

@@ -133,6 +133,7 @@ fn every_count_of_a_timer_is_published_and_described() {
     let stats = timer.stats();
     let counts = [
         ("pending", stats.pending),
+        ("waiting", stats.waiting),
         ("scheduled_total", stats.scheduled),
         ("expired_total", stats.expired),
         ("cancelled_total", stats.cancelled),

@@ -295,9 +295,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the counts of all shards.
     pub(super) fn counts(&self) -> TimerStats {
-        let mut sum = TimerStats::default();
-        self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
-        sum
+        self.lock_each().fold(TimerStats::default(), |sum, shard| sum.plus(&shard.counts()))
     }
 
     /// Makes the reaper read the clock after each jump from now on, if that is needed.

@@ -385,12 +385,12 @@ impl<S: ShardState> ShardGuard<'_, S> {
         wheel
     }
 
-    /// Adds the counts of this shard to `sum`.
-    pub(super) fn add_counts(&self, sum: &mut TimerStats) {
+    /// Returns the counts of this shard.
+    pub(super) fn counts(&self) -> TimerStats {
         let Content { state, counts, .. } = self.content();
         let pending = state.wheel().len() as u64;
         let cancelled = counts.scheduled - counts.expired - counts.returned - pending;
-        sum.add(&TimerStats { pending, cancelled, ..counts.clone() });
+        TimerStats { pending, cancelled, ..counts.clone() }
     }
 
     /// Checks the invariants of the shard, except the invariants of its state. Returns the number

@@ -100,7 +100,11 @@ fn a_slow_callback_delays_none_that_another_executor_can_take() {
     let mut ran: Vec<_> = (0..100).map(|_| received.recv_timeout(GENEROUS).unwrap()).collect();
     ran.sort_unstable();
     assert!(ran.into_iter().eq(0..100), "every callback but the slow one");
-    drop(release);
+    let second = block(&timer);
+    (0..3).for_each(|_| drop(timer.schedule(Duration::ZERO, || ())));
+    wait_until("all but those that run wait", || timer.stats().waiting == 3);
+    drop((release, second));
+    wait_until("all have run", || timer.stats().waiting == 0);
 }
 
 #[test]

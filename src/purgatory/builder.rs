@@ -80,16 +80,14 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// Before its first operation, a purgatory of 64 shards takes 390 KB, one of 16 shards 105 KB,
     /// and one of a single shard 77 KB. Each shard takes 4 KB more once an operation has ended in
     /// it. A program with dozens of purgatories may want few shards in each.
-    pub fn timer(mut self, timer: TimerBuilder) -> Self {
-        self.timer = timer;
-        self
+    pub fn timer(self, timer: TimerBuilder) -> Self {
+        Self { timer, ..self }
     }
 
     /// Sets the longest time that an operation waits. The purgatory shortens longer delays to this
     /// time. Default: no limit.
-    pub fn max_delay(mut self, delay: Duration) -> Self {
-        self.max_delay = delay;
-        self
+    pub fn max_delay(self, delay: Duration) -> Self {
+        Self { max_delay: delay, ..self }
     }
 
     /// Sets how many operations may wait at once, and the policy when the limit is reached.
@@ -121,9 +119,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// # std::mem::forget(purgatory);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    pub fn max_delayed(mut self, operations: u64, overload: Overload) -> Self {
-        self.max_delayed = Some(Limit { operations, overload });
-        self
+    pub fn max_delayed(self, operations: u64, overload: Overload) -> Self {
+        Self { max_delayed: Some(Limit { operations, overload }), ..self }
     }
 
     /// Sets how many operations may wait at once on any one key, and the policy when the limit is
@@ -135,9 +132,8 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// all parts of a key. [`Overload::DisplaceOldest`] displaces the operation that has watched
     /// the events of the key longest. If all operations on the key wait for its value, this policy
     /// displaces the one with the greatest threshold.
-    pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
-        self.max_delayed_per_key = Some(Limit { operations, overload });
-        self
+    pub fn max_delayed_per_key(self, operations: u64, overload: Overload) -> Self {
+        Self { max_delayed_per_key: Some(Limit { operations, overload }), ..self }
     }
 
     /// Sets the number of keys and thresholds that one operation may wait on. Default: 1024.
@@ -168,17 +164,15 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::TooManyKeys);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    pub fn max_keys(mut self, keys: usize) -> Self {
-        self.max_keys = keys;
-        self
+    pub fn max_keys(self, keys: usize) -> Self {
+        Self { max_keys: keys, ..self }
     }
 
     /// Sets the seed of the hash of keys, for our own benchmarks, which must repeat exactly. The
     /// default is a random seed, so that it is hard to choose keys whose hashes collide.
     #[doc(hidden)]
-    pub fn hash_seed(mut self, seed: u64) -> Self {
-        self.hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
-        self
+    pub fn hash_seed(self, seed: u64) -> Self {
+        Self { hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()), ..self }
     }
 
     /// Builds the purgatory. Starts no thread: the first operation that waits starts the threads of

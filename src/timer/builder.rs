@@ -81,17 +81,15 @@ impl TimerBuilder {
     /// ticks of at most 20 us, the reaper measures how late the system wakes it, and asks to wake
     /// earlier by that time, up to 100 us. About one wake-up in nine is then too early, and at most
     /// every second one. Each of these costs one more sleep.
-    pub fn tick(mut self, tick: Duration) -> Self {
-        self.tick = tick;
-        self
+    pub fn tick(self, tick: Duration) -> Self {
+        Self { tick, ..self }
     }
 
     /// Sets the number of buckets of each level of a wheel, for tests of this crate. Default 256.
     /// The build panics unless the number is within 2..=65536.
     #[doc(hidden)]
-    pub fn wheel_size(mut self, buckets: usize) -> Self {
-        self.wheel = self.wheel.size(buckets);
-        self
+    pub fn wheel_size(self, buckets: usize) -> Self {
+        Self { wheel: self.wheel.size(buckets), ..self }
     }
 
     /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to
@@ -105,9 +103,8 @@ impl TimerBuilder {
     ///
     /// A shard takes 1.3 KB before its first timeout, and in a [`Timer`] with the feature `future`
     /// 3 KB. So a program with hundreds of timers may want few shards in each.
-    pub fn shards(mut self, shards: usize) -> Self {
-        self.shards = Some(shards);
-        self
+    pub fn shards(self, shards: usize) -> Self {
+        Self { shards: Some(shards), ..self }
     }
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
@@ -121,9 +118,8 @@ impl TimerBuilder {
     /// [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks or receivers are slower than
     /// timeouts become due, the number of expired timeouts grows without bound:
     /// [`TimerStats::waiting`](crate::TimerStats) shows it.
-    pub fn max_pending(mut self, timeouts: u64) -> Self {
-        self.max_pending = Some(timeouts);
-        self
+    pub fn max_pending(self, timeouts: u64) -> Self {
+        Self { max_pending: Some(timeouts), ..self }
     }
 
     /// Sets the number of executor threads, which run callbacks. Default 1, so that callbacks never
@@ -131,44 +127,38 @@ impl TimerBuilder {
     ///
     /// With several threads, a slow callback delays other callbacks only while all threads are
     /// busy.
-    pub fn executor_threads(mut self, threads: usize) -> Self {
-        self.execution = Some(Execution::Threads(threads));
-        self
+    pub fn executor_threads(self, threads: usize) -> Self {
+        Self { execution: Some(Execution::Threads(threads)), ..self }
     }
 
     /// Runs callbacks on the reaper thread. Use it for short callbacks, such as a send on a
     /// channel: a slow one delays all other timeouts.
-    pub fn inline(mut self) -> Self {
-        self.execution = Some(Execution::Inline);
-        self
+    pub fn inline(self) -> Self {
+        Self { execution: Some(Execution::Inline), ..self }
     }
 
     /// Runs callbacks on your own thread pool.
-    pub fn executor(mut self, pool: impl Executor) -> Self {
-        self.execution = Some(Execution::Pool(Arc::new(pool)));
-        self
+    pub fn executor(self, pool: impl Executor) -> Self {
+        Self { execution: Some(Execution::Pool(Arc::new(pool))), ..self }
     }
 
     /// Sets the clock. Default [`SystemClock`](crate::SystemClock).
     ///
     /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock
     /// also runs the callbacks, and the settings of executors have no effect.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Some(Arc::new(clock));
-        self
+    pub fn clock(self, clock: impl Clock) -> Self {
+        Self { clock: Some(Arc::new(clock)), ..self }
     }
 
     /// Sets the reaper that serves the timer, on the same thread as its other timers. Default: the
     /// timer has a reaper of its own. [`Reaper`] has an example.
-    pub fn reaper(mut self, reaper: &Reaper) -> Self {
-        self.reaper = Some(reaper.clone());
-        self
+    pub fn reaper(self, reaper: &Reaper) -> Self {
+        Self { reaper: Some(reaper.clone()), ..self }
     }
 
     /// Sets the prefix of the names of the threads. Default "timer". NUL characters are left out.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into().replace('\0', "");
-        self
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into().replace('\0', ""), ..self }
     }
 
     /// Sets the lateness above which the feature `tracing` emits a warning. Default 1 s.
@@ -177,9 +167,8 @@ impl TimerBuilder {
     /// when timeouts are on time again. Lateness ends at hand-off, before a callback waits for an
     /// executor thread.
     #[cfg(feature = "tracing")]
-    pub fn warn_if_later_than(mut self, bound: Duration) -> Self {
-        self.warn_if_later_than = bound;
-        self
+    pub fn warn_if_later_than(self, bound: Duration) -> Self {
+        Self { warn_if_later_than: bound, ..self }
     }
 
     /// Makes a timer for closures. Starts no thread; the first timeout does.

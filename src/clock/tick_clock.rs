@@ -23,7 +23,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct TickClock {
     pub(crate) source: Arc<dyn Clock>,
-    /// Whether the builder set no clock. Then the timer reads the system's clock directly.
+    /// Whether it is the default clock, [`SystemClock`]. Then the timer reads the system's clock
+    /// directly.
     pub(crate) is_system: bool,
     /// Start of tick 0; `None` with a [`ManualClock`], whose target may have no [`Instant`].
     origin: Option<Instant>,

@@ -1,6 +1,6 @@
 //! Settings of a timer.
 
-use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration};
+use std::{any::Any, fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration};
 
 use super::{
     Task, Timer,
@@ -12,7 +12,7 @@ use super::{
     value::{SharedTimer, Starter, ValueTimer},
 };
 use crate::{
-    clock::{Clock, TickClock},
+    clock::{Clock, SystemClock, TickClock},
     wheel::{TimingWheel, WheelBuilder},
 };
 
@@ -46,7 +46,7 @@ pub struct TimerBuilder {
     pub(crate) max_pending: Option<u64>,
     /// `None` for the default, one thread.
     pub(super) execution: Option<Execution>,
-    /// `None` for the system's clock.
+    /// `None` for [`SystemClock`].
     clock: Option<Arc<dyn Clock>>,
     /// `None` if the timer has a reaper of its own.
     reaper: Option<Reaper>,
@@ -142,12 +142,13 @@ impl TimerBuilder {
         Self { execution: Some(Execution::Pool(Arc::new(pool))), ..self }
     }
 
-    /// Sets the clock. Default [`SystemClock`](crate::SystemClock).
+    /// Sets the clock. Default [`SystemClock`].
     ///
     /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock
     /// also runs the callbacks, and the settings of executors have no effect.
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self }
+        let is_system = (&clock as &dyn Any).is::<SystemClock>();
+        Self { clock: (!is_system).then(|| Arc::new(clock) as _), ..self }
     }
 
     /// Sets the reaper that serves the timer, on the same thread as its other timers. Default: the

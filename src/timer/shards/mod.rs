@@ -394,8 +394,8 @@ std::thread_local! {
 mod tests {
     use super::*;
     use crate::{
-        clock::ManualClock,
-        timer::{ScheduleErrorKind, Timer},
+        clock::{BootClock, ManualClock, SystemClock},
+        timer::{ScheduleErrorKind, Timer, TimerBuilder},
         wheel::{TimingWheel, WheelBuilder},
     };
 
@@ -413,6 +413,17 @@ mod tests {
         let builder = Timer::builder().clock(ManualClock::new());
         let timer = builder.build_with(drop::<u32>).expect("the settings are valid");
         assert_eq!(timer.shared().shards.count(), 1);
+    }
+
+    #[test]
+    fn a_timer_reads_the_clock_of_the_system_directly_also_if_it_was_set() {
+        let is_system = |builder: TimerBuilder| {
+            let timer = builder.build_with(drop::<u32>).expect("the settings are valid");
+            timer.shared().shards.clock.is_system
+        };
+        assert!(is_system(Timer::builder()));
+        assert!(is_system(Timer::builder().clock(BootClock).clock(SystemClock)));
+        assert!(!is_system(Timer::builder().clock(SystemClock).clock(BootClock)));
     }
 
     #[test]

@@ -172,6 +172,68 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// An `Arc` of a clock, also of a `dyn Clock`, is that clock. Only a [`SystemClock`] without an
+/// `Arc` is read without a dynamic call.
+///
+/// # Examples
+///
+/// ```
+/// use std::{
+///     sync::{Arc, mpsc},
+///     time::Duration,
+/// };
+///
+/// use delaywheel::{Clock, ManualClock, Timer};
+///
+/// /// A part of a program, which also needs the time.
+/// struct Server {
+///     clock: Arc<dyn Clock>,
+///     timer: Timer,
+/// }
+///
+/// impl Server {
+///     fn new(clock: Arc<dyn Clock>) -> Self {
+///         Self { timer: Timer::builder().clock(Arc::clone(&clock)).build().unwrap(), clock }
+///     }
+/// }
+///
+/// let manual = ManualClock::new();
+/// let tested = Server::new(Arc::new(manual.clone()));
+/// let (ran, runs) = mpsc::channel();
+/// let hour = Duration::from_secs(3600);
+/// let (by_wall, due) = (ran.clone(), tested.clock.system_time() + hour);
+/// tested.timer.schedule(hour, move || ran.send("an hour later").unwrap())?;
+/// tested.timer.schedule_at_time(due, move || by_wall.send("at one").unwrap())?;
+/// manual.advance(hour);
+/// assert_eq!(runs.try_iter().count(), 2);
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Instant {
+        (**self).now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        (**self).system_time()
+    }
+
+    fn may_jump(&self) -> bool {
+        (**self).may_jump()
+    }
+
+    fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
+        (**self).watch(listener)
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        (**self).adopt(timer)
+    }
+
+    fn as_manual(&self) -> Option<&ManualClock> {
+        (**self).as_manual()
+    }
+}
+
 /// A timer that a clock drives: see [`Clock::adopt`], which has an example. Timers implement this
 /// trait.
 pub trait Driven: Send + Sync {

@@ -17,7 +17,7 @@ fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
     let reaper = Reaper::new("shared");
     for recheck in [None, Some(MS)] {
         let clock = Set::reporting(true, recheck);
-        let builder = Timer::builder().clock(clock.clone()).inline();
+        let builder = Timer::builder().clock(Arc::new(clock.clone())).inline();
         for builder in [builder.clone(), builder.reaper(&reaper)] {
             let (ran, runs) = mpsc::channel();
             let timer = builder.build_with(move |hour| ran.send(hour).unwrap()).unwrap();

@@ -12,20 +12,17 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, ManualClock, MissedTicks, ScheduleErrorKind, Timer,
+    Clock, ManualClock, MissedTicks, ScheduleErrorKind,
     future::{Sleep, SleepError, TimeoutError},
 };
 
 use crate::{
     clock::{HookedClock, Set},
-    support::{SECOND, Wakes, poll, poll_with, timer},
+    support::{SECOND, Wakes, poll, poll_with, timer, timer_on},
 };
 
 fn kind(poll: Poll<Result<(), SleepError>>) -> Option<ScheduleErrorKind> {
-    match poll {
-        Poll::Ready(Err(error)) => Some(error.kind()),
-        Poll::Ready(Ok(())) | Poll::Pending => None,
-    }
+    if let Poll::Ready(Err(error)) = poll { Some(error.kind()) } else { None }
 }
 
 #[test]
@@ -63,8 +60,8 @@ impl Clock for Back {
 
 #[test]
 fn a_clock_that_goes_back_within_a_tick_panics_nowhere() {
-    let clock = Back(Instant::now(), Arc::new(AtomicU64::new(10_000)));
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (clock, timer) =
+        timer_on(Back(Instant::now(), Arc::new(AtomicU64::new(10_000))), |builder| builder);
     let start = clock.0 + Duration::from_millis(10);
     drop(timer.sleep(SECOND));
     for ticks in 1..4 {
@@ -86,8 +83,7 @@ fn a_reset_out_of_which_the_clock_panics_has_no_effect() {
         [|sleep, _| sleep.reset(SECOND), |sleep, start| sleep.reset_at(start + SECOND)];
     for (reset, most) in resets.into_iter().zip([2, 1]) {
         for reads in 0..most {
-            let clock = HookedClock::new();
-            let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+            let (clock, timer) = timer_on(HookedClock::new(), |builder| builder);
             let (start, (woken, waker)) = (clock.clock.now(), Wakes::new());
             let mut sleep = timer.sleep_until(start + 2 * SECOND);
             assert!(poll_with(&mut sleep, &waker).is_pending());
@@ -106,8 +102,7 @@ fn a_reset_out_of_which_the_clock_panics_has_no_effect() {
 
 #[test]
 fn a_first_poll_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() {
-    let clock = Set::reporting(true, None);
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (clock, timer) = timer_on(Set::reporting(true, None), |builder| builder);
     let mut sleep = Box::pin(timer.sleep_until_time(SystemTime::now()));
     clock.panic(true);
     assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut sleep))).is_err());
@@ -120,8 +115,7 @@ fn a_first_poll_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() 
 #[test]
 fn a_tick_is_not_lost_if_the_clock_panics_out_of_its_poll() {
     for reads in 0.. {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(HookedClock::new(), |builder| builder);
         let mut context = Context::from_waker(Waker::noop());
         let mut interval = timer.interval(Duration::MAX, MissedTicks::Skip);
         clock.panic_after(reads);
@@ -151,9 +145,7 @@ fn a_delay_past_the_horizon_is_not_over_at_the_horizon() {
 
 #[test]
 fn a_full_timer_refuses_a_sleep_and_takes_it_later() {
-    let clock = ManualClock::new();
-    let builder = Timer::builder().clock(clock.clone()).max_pending(1);
-    let timer = builder.build().expect("the settings are valid");
+    let (clock, timer) = timer_on(ManualClock::new(), |builder| builder.max_pending(1));
     let mut first = timer.sleep(SECOND);
     assert!(poll(&mut first).is_pending());
     let mut second = timer.sleep(SECOND);
@@ -171,9 +163,7 @@ fn a_full_timer_refuses_a_sleep_and_takes_it_later() {
 
 #[test]
 fn with_a_limit_a_sleep_that_is_moved_later_is_woken_once_and_keeps_its_permit() {
-    let clock = ManualClock::new();
-    let builder = Timer::builder().clock(clock.clone()).max_pending(1);
-    let timer = builder.build().expect("the settings are valid");
+    let (clock, timer) = timer_on(ManualClock::new(), |builder| builder.max_pending(1));
     let (woken, waker) = Wakes::new();
     let mut sleep = timer.sleep(SECOND);
     assert!(poll_with(&mut sleep, &waker).is_pending());

@@ -13,7 +13,7 @@ use pollster::block_on;
 
 use crate::{
     clock::Deadly,
-    support::{SECOND, Set, Wakes, begin, poll, poll_with, timer},
+    support::{SECOND, Set, Wakes, begin, poll, poll_with, timer, timer_on},
 };
 
 #[test]
@@ -65,23 +65,16 @@ fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
     assert!(matches!(poll(&mut near), Poll::Ready(Ok(()))));
 }
 
-/// Returns a timer whose reaper does not notice that the clock moves.
-fn shown() -> (Timer, Set) {
-    let clock = Set::reporting(false, None);
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
-    (timer, clock)
-}
-
 #[test]
 fn a_sleep_whose_time_is_over_ends_well_after_a_shutdown_and_leaves_the_timer() {
     let hour = Duration::from_secs(3600);
-    let (timer, clock) = shown();
+    let (clock, timer) = timer_on(Set::quiet(), |builder| builder);
     let mut unpolled = timer.sleep(hour);
     timer.shutdown();
     clock.pass(hour);
     assert!(matches!(poll(&mut unpolled), Poll::Ready(Ok(()))));
 
-    let (timer, clock) = shown();
+    let (clock, timer) = timer_on(Set::quiet(), |builder| builder);
     let (_woken, waker) = Wakes::new();
     let mut sleep = timer.sleep(hour);
     assert!(poll_with(&mut sleep, &waker).is_pending());
@@ -100,7 +93,7 @@ impl Drop for EndOnDrop<'_> {
 
 #[test]
 fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
-    let (timer, clock) = shown();
+    let (clock, timer) = timer_on(Set::quiet(), |builder| builder);
     let pass = |seconds: u32| {
         clock.pass(seconds * SECOND);
         timer.wake();
@@ -150,8 +143,7 @@ fn a_sleep_that_is_moved_before_or_in_a_finish_ends_at_its_later_deadline() {
 #[test]
 fn a_dead_reaper_of_sleeps_or_of_callbacks_ends_the_sleeps_with_an_error_and_refuses_callbacks() {
     for victim in ["timer-sleeps-reaper", "timer-reaper"] {
-        let clock = Deadly::of(victim);
-        let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+        let (clock, timer) = timer_on(Deadly::of(victim), |builder| builder);
         let hour = Duration::from_secs(3600);
         timer.schedule(hour, || ()).expect("the timer runs");
         let mut sleep = timer.sleep(hour);

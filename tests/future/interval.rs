@@ -15,10 +15,8 @@ use crate::support::{SECOND, timer};
 /// The seconds since `start` of the tick that is due, if one is.
 fn tick(interval: &mut Interval, start: Instant) -> Option<f64> {
     let mut context = Context::from_waker(Waker::noop());
-    match interval.poll_tick(&mut context) {
-        Poll::Ready(tick) => Some((tick.expect("the timer runs") - start).as_secs_f64()),
-        Poll::Pending => None,
-    }
+    let Poll::Ready(tick) = interval.poll_tick(&mut context) else { return None };
+    Some((tick.expect("the timer runs") - start).as_secs_f64())
 }
 
 /// The ticks taken when the clock shows these seconds.

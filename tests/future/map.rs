@@ -10,14 +10,13 @@ use std::{
 };
 
 use delaywheel::{
-    Timer,
     future::{SharedDelayMap, SleepError},
     time::DelayMap,
 };
 use fastrand::Rng;
 use pollster::block_on;
 
-use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer, timer_on};
 
 type Next<'a> = Pin<Box<dyn Future<Output = Result<(u32, u32), SleepError>> + 'a>>;
 
@@ -149,8 +148,7 @@ fn a_task_waits_for_the_entries_of_a_map() {
 #[test]
 fn a_task_gets_an_entry_whose_time_was_seen_before_the_clock_stepped_back() {
     for is_shared in [false, true] {
-        let clock = Set::reporting(false, None);
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(Set::reporting(false, None), |builder| builder);
         let (map, mut own) = (SharedDelayMap::on(&timer), DelayMap::on(&timer));
         map.lock().insert(1, 2, 8 * SECOND).unwrap();
         own.insert(1, 2, 8 * SECOND).unwrap();

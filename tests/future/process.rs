@@ -7,7 +7,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, ManualClock, MissedTicks, Timer,
+    Clock, MissedTicks, Timer,
     future::{
         DefaultTimerError, default_timer, interval, set_default_timer, sleep, sleep_until, timeout,
         timeout_at,
@@ -15,12 +15,11 @@ use delaywheel::{
     time::DelayMap,
 };
 
-use crate::support::{SECOND, poll};
+use crate::support::{SECOND, poll, timer};
 
 #[test]
 fn the_free_functions_use_the_timer_that_was_set_before() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (timer, clock) = timer();
     set_default_timer(timer).expect("no test has used it");
     let error: DefaultTimerError = set_default_timer(Timer::new()).expect_err("it is set");
     assert_eq!(error.to_string(), "default timer is set already");

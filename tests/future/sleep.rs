@@ -10,7 +10,7 @@ use std::{
 use delaywheel::{Clock, ManualClock, Timer, future::Sleep, time::DelayMap};
 use pollster::block_on;
 
-use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer};
+use crate::support::{SECOND, Set, Wakes, poll, poll_with, timer, timer_on};
 
 #[test]
 fn a_sleep_ends_at_its_deadline_and_not_before() {
@@ -128,8 +128,7 @@ fn a_sleep_wakes_the_task_that_polled_it_last_and_only_at_its_last_deadline() {
 
 #[test]
 fn after_a_resume_a_sleep_that_is_over_wakes_its_task() {
-    let clock = Set::reporting(true, None);
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (clock, timer) = timer_on(Set::reporting(true, None), |builder| builder);
     let mut sleep = timer.sleep(Duration::from_secs(3600));
     assert!(poll(&mut sleep).is_pending());
     clock.pass(Duration::from_secs(3600));
@@ -171,8 +170,7 @@ fn a_sleep_until_a_time_follows_the_wall_clock() {
 
 #[test]
 fn a_sleep_until_a_time_that_has_come_is_over_though_the_clock_is_set_back_before_the_poll() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).max_pending(1).build().unwrap();
+    let (clock, timer) = timer_on(ManualClock::new(), |builder| builder.max_pending(1));
     let noon = clock.system_time() + 12 * SECOND;
     let mut sleep = timer.sleep_until_time(noon);
     assert!(poll(&mut sleep).is_pending());
@@ -201,8 +199,7 @@ fn a_sleep_until_a_time_is_over_a_tick_after_the_clock_was_set_to_it() {
 
 #[test]
 fn if_the_clock_steps_back_what_a_sleep_or_its_timer_has_seen_counts_for_both() {
-    let clock = Set::quiet();
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (clock, timer) = timer_on(Set::quiet(), |builder| builder);
     let (start, mut map) = (timer.now(), DelayMap::on(&timer));
     map.insert(1, "due", 6 * SECOND).expect("there is room");
     clock.pass(10 * SECOND);

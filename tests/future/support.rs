@@ -16,7 +16,7 @@ use delaywheel::{
     future::{AsyncPurgatory, Sleep},
 };
 
-pub(crate) use crate::clock::Set;
+pub(crate) use crate::clock::{Set, timer_on};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,8 +46,7 @@ impl Wake for Wakes {
 }
 
 pub(crate) fn timer() -> (Timer, ManualClock) {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (clock, timer) = timer_on(ManualClock::new(), |builder| builder);
     (timer, clock)
 }
 

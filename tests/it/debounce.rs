@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use delaywheel::{Debounce, ManualClock, Timer};
 
-use crate::timer::support::{HookedClock, Log, MS, SECOND, manual, must_return};
+use crate::timer::support::{HookedClock, Log, MS, SECOND, manual, must_return, timer_on};
 
 /// A debounce of 10 ms, and a log of its runs in milliseconds.
 fn debounced(timer: &Timer, clock: &ManualClock) -> (Arc<Debounce>, Log<u128>) {
@@ -16,8 +16,7 @@ fn debounced(timer: &Timer, clock: &ManualClock) -> (Arc<Debounce>, Log<u128>) {
 #[test]
 fn a_clock_may_call_the_debounce_that_reads_it() {
     let runs = must_return(|| {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(HookedClock::new(), |builder| builder);
         let (debounce, runs) = debounced(&timer, &clock.clock);
         let called = Arc::downgrade(&debounce);
         clock.set(move || {
@@ -39,8 +38,7 @@ fn a_clock_may_call_the_debounce_that_reads_it() {
 #[test]
 fn a_call_beside_another_that_has_taken_the_last_permit_shares_its_run() {
     let runs = must_return(|| {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).max_pending(1).build().unwrap();
+        let (clock, timer) = timer_on(HookedClock::new(), |builder| builder.max_pending(1));
         let (debounce, runs) = debounced(&timer, &clock.clock);
         let mut other = Some(Arc::clone(&debounce));
         clock.set(move || other.take().into_iter().for_each(|other| other.call().unwrap()));

@@ -89,10 +89,8 @@ fn a_panic_emits_an_event_with_its_text() {
         Purgatory::builder().timer(Timer::builder().clock(clock.clone()).name("requests"));
     let operations: Shared = builder.build().unwrap();
     operations.watch(Op::new().end(|_| panic!("an end")), [1], 4 * SECOND).unwrap();
-    let panicked = |payload| {
-        let text = format!("a callback panicked timer=\"requests\" payload={payload:?}");
-        (Level::ERROR, text)
-    };
+    let text = |payload| format!("a callback panicked timer=\"requests\" payload={payload:?}");
+    let panicked = |payload| (Level::ERROR, text(payload));
     let expected = [panicked("a text"), panicked("number 7"), panicked("not a text")];
     assert_eq!(events_of(|| clock.advance(3 * SECOND)), expected);
     assert_eq!(events_of(|| clock.advance(SECOND)), [panicked("an end")]);

@@ -29,7 +29,7 @@ use {crate::timer::threads::has_threads, delaywheel::BootClock};
 
 use crate::{
     purgatory::support::{Op, Shared},
-    timer::support::{GENEROUS, HOUR, MS, wait_until},
+    timer::support::{GENEROUS, HOUR, MS, timer_on, wait_until},
 };
 
 /// Says which child this process is; none if it is not one.
@@ -356,8 +356,7 @@ fn the_clock_of_the_default_timer_may_panic_and_may_sleep_at_its_first_use() {
     use delaywheel::future::{set_default_timer, sleep};
     use pollster::block_on;
 
-    let clock = Odd::default();
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let (clock, timer) = timer_on(Odd::default(), |builder| builder);
     set_default_timer(timer).expect("no test has used it");
     clock.0.store(2, SeqCst);
     assert!(std::panic::catch_unwind(|| drop(sleep(HOUR))).is_err(), "the clock was read");

@@ -7,7 +7,7 @@ use std::sync::{
 
 use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer};
 
-use crate::timer::support::{HookedClock, Log, MS, SECOND, manual};
+use crate::timer::support::{HookedClock, Log, MS, SECOND, manual, timer_on};
 
 /// When a callback runs, in milliseconds, if its second occurrence takes this long.
 fn runs_of<R>(missed: MissedTicks, millis: u32, pass: impl Fn(&ManualClock) -> R) -> Vec<u128> {
@@ -141,8 +141,7 @@ fn a_returned_occurrence_is_the_last_whether_it_is_run_or_dropped() {
 #[test]
 fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
     for asked in 1.. {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(HookedClock::new(), |builder| builder);
         let (value, hold) = held();
         let repeating = timer.repeat(MS).at_fixed_rate(MissedTicks::Burst, hold).unwrap();
         let (reads, mut repeating) = (Arc::new(AtomicUsize::new(0)), Some(repeating));

@@ -154,10 +154,7 @@ impl Bytes<'_> {
             2 => u64::MAX - u64::from(self.byte()),
             _ => u64::MAX - power,
         };
-        let max_pending = match self.byte() {
-            byte @ 0..32 => u32::from(byte),
-            _ => u32::MAX,
-        };
+        let max_pending = Some(self.byte()).filter(|byte| *byte < 32).map_or(u32::MAX, u32::from);
         Setup { size, start, max_pending }
     }
 

@@ -4,7 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use delaywheel::{ManualClock, Throttle, Timer};
 
-use crate::timer::support::{HookedClock, Log, MS, SECOND, Set, manual, manual_with, must_return};
+use crate::timer::support::{
+    HookedClock, Log, MS, SECOND, Set, manual, manual_with, must_return, timer_on,
+};
 
 /// A throttle of 100 ms, and a log of its runs in milliseconds.
 fn throttled(timer: &Timer, clock: &ManualClock) -> (Arc<Throttle>, Log<u128>) {
@@ -99,8 +101,7 @@ fn a_cancel_that_comes_too_late_does_not_forget_the_run() {
 #[test]
 fn a_clock_may_call_the_throttle_that_reads_it() {
     let runs = must_return(|| {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(HookedClock::new(), |builder| builder);
         let (throttle, runs) = throttled(&timer, &clock.clock);
         let called = Arc::downgrade(&throttle);
         clock.set(move || {
@@ -119,8 +120,7 @@ fn a_clock_may_call_the_throttle_that_reads_it() {
 
 #[test]
 fn a_clock_that_steps_back_does_not_shorten_the_period() {
-    let clock = Set::new();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let (clock, timer) = timer_on(Set::new(), |builder| builder);
     let runs = Log::new();
     let log = runs.clone();
     let throttle = Throttle::new(&timer, 10 * SECOND, move || log.push("ran"));

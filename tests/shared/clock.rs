@@ -10,24 +10,18 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use delaywheel::{Clock, Driven, JumpListener, ManualClock};
+use delaywheel::{Clock, Driven, JumpListener, ManualClock, Timer, TimerBuilder};
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Clones show the same time.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Set {
-    shared: Arc<Shared>,
     /// Whether it drives its timers when it is set. Otherwise they have a reaper, which does not
     /// notice that.
     drives: bool,
     may_jump: bool,
     /// Period at which its timers read it, if it does not report steps.
     recheck: Option<Duration>,
-}
-
-#[derive(Debug)]
-struct Shared {
     panics: AtomicBool,
     origin: Instant,
     since: Mutex<Duration>,
@@ -38,17 +32,21 @@ struct Shared {
 
 impl Set {
     /// A clock that drives its timers.
-    pub(crate) fn new() -> Self {
-        Self { drives: true, ..Self::reporting(false, None) }
+    pub(crate) fn new() -> Arc<Self> {
+        let quiet = Arc::into_inner(Self::quiet()).expect("there is no clone");
+        Arc::new(Self { drives: true, ..quiet })
     }
 
-    pub(crate) fn quiet() -> Self {
+    pub(crate) fn quiet() -> Arc<Self> {
         Self::reporting(false, None)
     }
 
     /// A clock whose timers have a reaper. It reports jumps and steps, or has a period for them.
-    pub(crate) fn reporting(may_jump: bool, recheck: Option<Duration>) -> Self {
-        let shared = Shared {
+    pub(crate) fn reporting(may_jump: bool, recheck: Option<Duration>) -> Arc<Self> {
+        Arc::new(Self {
+            drives: false,
+            may_jump,
+            recheck,
             panics: AtomicBool::new(false),
             origin: Instant::now(),
             // It can step back by a year.
@@ -56,29 +54,27 @@ impl Set {
             wall: Mutex::new(SystemTime::UNIX_EPOCH),
             timers: Mutex::default(),
             listeners: Mutex::default(),
-        };
-        Self { shared: Arc::new(shared), drives: false, may_jump, recheck }
+        })
     }
 
     /// Sets the time since the start; it may be before the current time.
     pub(crate) fn show(&self, since: Duration) {
-        *self.shared.since.lock().unwrap() = YEAR + since;
+        *self.since.lock().unwrap() = YEAR + since;
         self.turn();
     }
 
     pub(crate) fn pass(&self, span: Duration) {
-        *self.shared.since.lock().unwrap() += span;
+        *self.since.lock().unwrap() += span;
         self.turn();
     }
 
     pub(crate) fn step_back(&self, by: Duration) {
-        *self.shared.since.lock().unwrap() -= by;
+        *self.since.lock().unwrap() -= by;
         self.turn();
     }
 
     fn turn(&self) {
-        let timers: Vec<_> =
-            self.shared.timers.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+        let timers: Vec<_> = self.timers.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
         for timer in timers {
             timer.turn();
         }
@@ -86,8 +82,8 @@ impl Set {
 
     /// Sets the wall clock forward.
     pub(crate) fn step(&self, span: Duration) {
-        *self.shared.wall.lock().unwrap() += span;
-        let listeners = self.shared.listeners.lock().unwrap();
+        *self.wall.lock().unwrap() += span;
+        let listeners = self.listeners.lock().unwrap();
         for listener in listeners.iter().filter_map(Weak::upgrade) {
             listener.clock_has_jumped();
         }
@@ -95,23 +91,23 @@ impl Set {
 
     /// Sets whether each read panics.
     pub(crate) fn panic(&self, panics: bool) {
-        self.shared.panics.store(panics, Ordering::SeqCst);
+        self.panics.store(panics, Ordering::SeqCst);
     }
 
     /// A timer adds a listener when it starts its threads, if the clock may jump.
     pub(crate) fn listeners(&self) -> usize {
-        self.shared.listeners.lock().unwrap().len()
+        self.listeners.lock().unwrap().len()
     }
 }
 
 impl Clock for Set {
     fn now(&self) -> Instant {
-        assert!(!self.shared.panics.load(Ordering::SeqCst), "the clock panics");
-        self.shared.origin + *self.shared.since.lock().unwrap()
+        assert!(!self.panics.load(Ordering::SeqCst), "the clock panics");
+        self.origin + *self.since.lock().unwrap()
     }
 
     fn system_time(&self) -> SystemTime {
-        *self.shared.wall.lock().unwrap()
+        *self.wall.lock().unwrap()
     }
 
     fn may_jump(&self) -> bool {
@@ -120,15 +116,24 @@ impl Clock for Set {
 
     fn watch(&self, listener: Weak<dyn JumpListener>) -> Option<Duration> {
         if self.recheck.is_none() {
-            self.shared.listeners.lock().unwrap().push(listener);
+            self.listeners.lock().unwrap().push(listener);
         }
         self.recheck
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.shared.timers.lock().unwrap().extend(self.drives.then_some(timer));
+        self.timers.lock().unwrap().extend(self.drives.then_some(timer));
         self.drives
     }
+}
+
+/// Returns a clock, and a timer on it.
+pub(crate) fn timer_on<C: Clock + Clone>(
+    clock: C,
+    change: impl FnOnce(TimerBuilder) -> TimerBuilder,
+) -> (C, Timer) {
+    let timer = change(Timer::builder().clock(clock.clone())).build();
+    (clock, timer.expect("the settings are in range"))
 }
 
 /// A clock that panics on the thread of this name once the test asks for it.

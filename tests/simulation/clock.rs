@@ -24,28 +24,28 @@ pub(crate) fn span_of(time: Time) -> Duration {
 #[derive(Debug, Clone)]
 pub(crate) struct WorldClock {
     manual: Option<ManualClock>,
-    faulty: FaultyClock,
+    faulty: Arc<FaultyClock>,
+    /// The one of these two that its timers have.
+    source: Arc<dyn Clock>,
     grain: u128,
 }
 
 impl WorldClock {
     pub(crate) fn new(drive: Drive, grain: Nanos) -> Self {
-        let faulty = FaultyClock::default();
+        let faulty = Arc::<FaultyClock>::default();
         let manual = (drive == Drive::Manual).then(ManualClock::new);
         let grain = if manual.is_some() { 1 } else { u128::from(grain) };
-        let clock = Self { manual, faulty, grain };
-        clock.faulty.show(BEGIN / grain * grain);
-        clock
+        faulty.show(BEGIN / grain * grain);
+        let source = || Some(Arc::new(manual.clone()?) as _);
+        let source = source().unwrap_or_else(|| Arc::clone(&faulty) as _);
+        Self { manual, faulty, source, grain }
     }
 
     /// Returns the builder of a timer on this clock, which drives the timer.
     pub(crate) fn builder(&self, setup: &Setup) -> TimerBuilder {
         let tick = Duration::from_nanos(setup.tick);
         let builder = Timer::builder().tick(tick).wheel_size(setup.wheel_size).shards(setup.shards);
-        match &self.manual {
-            Some(manual) => builder.clock(manual.clone()),
-            None => builder.clock(self.faulty.clone()),
-        }
+        builder.clock(Arc::clone(&self.source))
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -56,14 +56,11 @@ impl WorldClock {
     }
 
     pub(crate) fn instant(&self) -> Instant {
-        match &self.manual {
-            Some(manual) => manual.now(),
-            None => self.faulty.now(),
-        }
+        self.source.now()
     }
 
     pub(crate) fn wall(&self) -> SystemTime {
-        self.manual.as_ref().map_or_else(|| self.faulty.system_time(), Clock::system_time)
+        self.source.system_time()
     }
 
     /// Moves the wall clock. Only a manual clock takes a turn.
@@ -72,7 +69,7 @@ impl WorldClock {
         let wall = if by < 0 { wall - span } else { wall + span };
         match &self.manual {
             Some(manual) => manual.set_system_time(wall),
-            None => *self.faulty.0.wall_origin.lock().unwrap() = wall - self.faulty.since(),
+            None => *self.faulty.wall_origin.lock().unwrap() = wall - self.faulty.since(),
         }
     }
 
@@ -85,7 +82,7 @@ impl WorldClock {
         }
         let wall = self.wall();
         self.show_after(span);
-        *self.faulty.0.wall_origin.lock().unwrap() = wall - self.faulty.since();
+        *self.faulty.wall_origin.lock().unwrap() = wall - self.faulty.since();
         self.set_wall(by);
         self.stand_still();
     }
@@ -142,12 +139,9 @@ impl WorldClock {
     }
 }
 
-/// A clock that makes its timers take turns. Clones are the same clock.
-#[derive(Debug, Clone, Default)]
-struct FaultyClock(Arc<Shared>);
-
+/// A clock that makes its timers take turns.
 #[derive(Debug)]
-struct Shared {
+struct FaultyClock {
     origin: Instant,
     shown: Mutex<Time>,
     /// The time of the wall clock at the origin, if it has not been set since.
@@ -155,7 +149,7 @@ struct Shared {
     timers: Mutex<Vec<Weak<dyn Driven>>>,
 }
 
-impl Default for Shared {
+impl Default for FaultyClock {
     fn default() -> Self {
         let (origin, wall_origin) = (Instant::now(), Mutex::new(UNIX_EPOCH));
         Self { origin, shown: Mutex::default(), wall_origin, timers: Mutex::default() }
@@ -164,7 +158,7 @@ impl Default for Shared {
 
 impl FaultyClock {
     fn shown(&self) -> Time {
-        *self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn since(&self) -> Duration {
@@ -172,11 +166,11 @@ impl FaultyClock {
     }
 
     fn show(&self, time: Time) {
-        *self.0.shown.lock().unwrap_or_else(PoisonError::into_inner) = time;
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = time;
     }
 
     fn timers(&self) -> Vec<Arc<dyn Driven>> {
-        let mut timers = self.0.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
         timers.retain(|timer| timer.strong_count() > 0);
         timers.iter().filter_map(Weak::upgrade).collect()
     }
@@ -187,21 +181,21 @@ impl FaultyClock {
 
     fn next_turn(&self) -> Option<Time> {
         let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min()?;
-        Some(next.saturating_duration_since(self.0.origin).as_nanos())
+        Some(next.saturating_duration_since(self.origin).as_nanos())
     }
 }
 
 impl Clock for FaultyClock {
     fn now(&self) -> Instant {
-        self.0.origin + self.since()
+        self.origin + self.since()
     }
 
     fn system_time(&self) -> SystemTime {
-        *self.0.wall_origin.lock().unwrap() + self.since()
+        *self.wall_origin.lock().unwrap() + self.since()
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.0.timers.lock().unwrap_or_else(PoisonError::into_inner).push(timer);
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner).push(timer);
         true
     }
 }

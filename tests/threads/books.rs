@@ -55,7 +55,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Books {
     name: &'static str,
-    clock: FaultyClock,
+    clock: Arc<FaultyClock>,
     breaches: Breaches,
     seats: Vec<Mutex<Seat>>,
     free: Mutex<VecDeque<u32>>,
@@ -68,7 +68,7 @@ impl Books {
     pub(crate) fn new(
         name: &'static str,
         seats: u32,
-        clock: &FaultyClock,
+        clock: &Arc<FaultyClock>,
         breaches: &Breaches,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -82,7 +82,7 @@ impl Books {
         })
     }
 
-    pub(crate) fn clock(&self) -> &FaultyClock {
+    pub(crate) fn clock(&self) -> &Arc<FaultyClock> {
         &self.clock
     }
 

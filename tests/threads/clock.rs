@@ -15,12 +15,9 @@ use std::{
 use delaywheel::Clock;
 use parking_lot::{RwLock, RwLockReadGuard};
 
-/// A faulty clock around that of the system; clones are the same clock.
-#[derive(Debug, Clone)]
-pub(crate) struct FaultyClock(Arc<Shared>);
-
+/// A faulty clock around that of the system.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct FaultyClock {
     begun: Instant,
     /// Nanoseconds ahead of the system's clock.
     ahead: AtomicI64,
@@ -35,61 +32,61 @@ struct Shared {
 }
 
 impl FaultyClock {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Shared {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
             begun: Instant::now(),
             ahead: AtomicI64::new(0),
             stopped: AtomicU64::new(0),
             shown: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             weather: RwLock::new(()),
-        }))
+        })
     }
 
     /// Prevents faults while the load schedules. A call that runs within another one of the thread
     /// has the guard of that one.
     pub(crate) fn calm(&self) -> Calm<'_> {
         let is_outer = !IS_CALM.replace(true);
-        Calm(is_outer.then(|| self.0.weather.read()))
+        Calm(is_outer.then(|| self.weather.read()))
     }
 
     /// The present, in nanoseconds since the clock was made.
     pub(crate) fn look(&self) -> u64 {
-        match self.0.stopped.load(SeqCst) {
-            0 => nanos(self.0.begun.elapsed()).saturating_add_signed(self.0.ahead.load(SeqCst)),
+        match self.stopped.load(SeqCst) {
+            0 => nanos(self.begun.elapsed()).saturating_add_signed(self.ahead.load(SeqCst)),
             stopped => stopped,
         }
     }
 
     pub(crate) fn instant(&self, at: u64) -> Option<Instant> {
-        self.0.begun.checked_add(Duration::from_nanos(at))
+        self.begun.checked_add(Duration::from_nanos(at))
     }
 
     /// The latest time that the library read.
     pub(crate) fn shown(&self) -> u64 {
-        self.0.shown.load(SeqCst)
+        self.shown.load(SeqCst)
     }
 
     pub(crate) fn faults(&self) -> u64 {
-        self.0.faults.load(SeqCst)
+        self.faults.load(SeqCst)
     }
 
     /// Makes a fault, or ends a standstill.
     pub(crate) fn fail(&self, random: &mut fastrand::Rng) {
-        let _alone = self.0.weather.write();
-        self.0.faults.fetch_add(1, SeqCst);
+        let _alone = self.weather.write();
+        self.faults.fetch_add(1, SeqCst);
         let far = i64::from(random.u32(..500_000_000));
         match random.u32(..8) {
-            _ if self.0.stopped.load(SeqCst) > 0 => self.0.stopped.store(0, SeqCst),
-            0..3 => self.0.stopped.store(self.look().max(1), SeqCst),
+            _ if self.stopped.load(SeqCst) > 0 => self.stopped.store(0, SeqCst),
+            0..3 => self.stopped.store(self.look().max(1), SeqCst),
             // A time before the start shows as the start.
-            3..6 => drop(self.0.ahead.fetch_sub(far / 4, SeqCst)),
-            _ => drop(self.0.ahead.fetch_add(far, SeqCst)),
+            3..6 => drop(self.ahead.fetch_sub(far / 4, SeqCst)),
+            _ => drop(self.ahead.fetch_add(far, SeqCst)),
         }
     }
 
     pub(crate) fn go_on(&self) {
-        self.0.stopped.store(0, SeqCst);
+        self.stopped.store(0, SeqCst);
     }
 }
 
@@ -112,8 +109,8 @@ impl Drop for Calm<'_> {
 impl Clock for FaultyClock {
     fn now(&self) -> Instant {
         let now = self.look();
-        self.0.shown.fetch_max(now, SeqCst);
-        self.0.begun + Duration::from_nanos(now)
+        self.shown.fetch_max(now, SeqCst);
+        self.begun + Duration::from_nanos(now)
     }
 }
 

@@ -57,7 +57,7 @@ struct Round {
     number: u64,
     seed: u64,
     breaches: Breaches,
-    clock: FaultyClock,
+    clock: Arc<FaultyClock>,
     values: Arc<Values>,
     waits: Arc<Waits>,
     live: usize,

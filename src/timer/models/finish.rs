@@ -129,28 +129,27 @@ fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_othe
 #[test]
 fn a_finish_reads_the_clock_after_a_jump() {
     check(|| {
-        let threads = Arc::<CallbackThreads>::default();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (waking, jumped) = (Arc::clone(&threads), Arc::clone(&is_over));
-        let other = thread::spawn(move || {
-            jumped.store(true, Ordering::Relaxed);
-            waking.wake();
+        let shared = Arc::new((CallbackThreads::default(), AtomicBool::new(false)));
+        let other = beside(&shared, |(threads, is_over)| {
+            is_over.store(true, Ordering::Relaxed);
+            threads.wake();
         });
+        let (threads, is_over) = &*shared;
         threads.add(|| Ok(other.thread().id())).expect("it is only added");
-        let remaining =
-            || if is_over.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::MAX };
-        threads.wait_for_end(remaining);
+        let is_over = || is_over.load(Ordering::Relaxed);
+        threads.wait_for_end(|| if is_over() { Duration::ZERO } else { Duration::MAX });
         join(other);
     });
 }
 
-/// Returns a queue, its reaper, and its backlog.
-fn started_queue() -> (Arc<SharedTimer<TimingWheel<u32>>>, thread::JoinHandle<()>, Arc<Backlog<u32>>)
-{
+/// Returns a queue with a due value, its reaper, and a thread that receives.
+fn started_queue()
+-> (Arc<SharedTimer<TimingWheel<u32>>>, thread::JoinHandle<()>, thread::JoinHandle<Vec<u32>>) {
     let backlog = Arc::new(Backlog::new(true));
     let (timer, reaper, _) = new_timer(Delivery::Backlog(Arc::clone(&backlog)));
     let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
-    (timer, reaper, backlog)
+    insert(&timer.shards, 0, DUE, 7);
+    (timer, reaper, beside(&backlog, receive_all))
 }
 
 /// Receives until the end, and checks that no value comes after it.
@@ -164,9 +163,7 @@ fn receive_all(backlog: &Backlog<u32>) -> Vec<u32> {
 #[test]
 fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
     check_of_three(|| {
-        let (timer, reaper, backlog) = started_queue();
-        insert(&timer.shards, 0, DUE, 7);
-        let receiver = beside(&backlog, receive_all);
+        let (timer, reaper, receiver) = started_queue();
         let mut got = timer.shut_down();
         let at_the_end = timer.len();
         got.extend(join(receiver));
@@ -179,9 +176,7 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
 #[test]
 fn receivers_get_the_due_values_of_a_finished_queue_and_then_its_end() {
     check_of_three(|| {
-        let (timer, reaper, backlog) = started_queue();
-        insert(&timer.shards, 0, DUE, 7);
-        let receiver = beside(&backlog, receive_all);
+        let (timer, reaper, receiver) = started_queue();
         assert_eq!(finish(&timer), []);
         assert_eq!(join(receiver), [7]);
         join(reaper);

@@ -108,10 +108,7 @@ fn impatient(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
     let mut receiver = Receiver::new(Arc::clone(backlog));
     let polled = receiver.poll(&mut Context::from_waker(Waker::noop()));
     drop(receiver);
-    match polled {
-        Poll::Ready(value) => value.ok(),
-        Poll::Pending => None,
-    }
+    if let Poll::Ready(value) = polled { value.ok() } else { None }
 }
 
 /// The value goes to the patient task, if the impatient task has not taken it.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use delaywheel::{
-    Completion,
+    Clock, Completion,
     Completion::Satisfied,
     Condition::{Events, Threshold},
     DelayedOperation, ManualClock, Overload, Purgatory, Timer, TimerBuildError, Watch,
@@ -158,14 +158,17 @@ fn keys_with_equal_hashes_share_a_limit() {
     assert_eq!(*ended.lock().unwrap(), all(0..6, Completion::Displaced));
 }
 
+/// Returns a purgatory of one operation, which a newer one displaces, and its clock.
+fn displacing<C: Clock + Clone>(clock: C, shards: usize) -> (C, Purgatory<u32, Op>) {
+    let timer = Timer::builder().clock(clock.clone()).shards(shards);
+    let builder = Purgatory::builder().timer(timer).max_delayed(1, Overload::DisplaceOldest);
+    (clock, builder.build().unwrap())
+}
+
 #[test]
 fn a_clock_may_register_an_operation_that_displaces_another() {
     must_return(|| {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).shards(1);
-        let builder = Purgatory::builder().timer(timer);
-        let builder = builder.max_delayed(1, Overload::DisplaceOldest);
-        let purgatory = builder.build().unwrap();
+        let (clock, purgatory) = displacing(HookedClock::new(), 1);
         let watch = |purgatory: &Purgatory<u32, Op>| {
             purgatory.watch(Op::new(), [1], HOUR).expect("it displaces another");
         };
@@ -181,10 +184,7 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
 
 #[test]
 fn a_limit_holds_though_the_clock_panics_once_a_newcomer_has_been_displaced() {
-    let clock = HookedClock::new();
-    let timer = Timer::builder().clock(clock.clone()).shards(1);
-    let builder = Purgatory::builder().timer(timer).max_delayed(1, Overload::DisplaceOldest);
-    let purgatory: Purgatory<u32, Op> = builder.build().unwrap();
+    let (clock, purgatory) = displacing(HookedClock::new(), 1);
     let younger = |purgatory: &Purgatory<u32, Op>, clock: &HookedClock| {
         clock.clock.advance(MS);
         assert!(purgatory.watch(Op::new(), [1], HOUR).is_ok());
@@ -210,10 +210,7 @@ fn a_limit_holds_though_the_clock_panics_once_a_newcomer_has_been_displaced() {
 
 #[test]
 fn a_new_operation_is_not_displaced_because_the_clock_steps_back() {
-    let clock = Set::new();
-    let timer = Timer::builder().clock(clock.clone()).shards(2);
-    let builder = Purgatory::builder().timer(timer).max_delayed(1, Overload::DisplaceOldest);
-    let purgatory: Purgatory<u32, Op> = builder.build().unwrap();
+    let (clock, purgatory) = displacing(Set::new(), 2);
     let watch = || purgatory.watch(Op::new(), [1], HOUR).ok().and_then(Watched::key).unwrap();
     // Threads are spread over the shards. Both times are in one tick.
     for micros in [10_900, 10_000] {

@@ -9,7 +9,7 @@ use delaywheel::{
     Clock, JumpListener, ManualClock, Purgatory, Reaper, Throttle, Timer, time::DelayMap,
 };
 
-use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, must_return};
+use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, must_return, timer_on};
 use crate::purgatory::support::{Op, Shared};
 
 #[test]
@@ -17,7 +17,7 @@ fn after_a_resume_what_is_due_runs_at_once_and_in_order() {
     let reaper = Reaper::new("shared");
     for recheck in [None, Some(MS)] {
         let clock = Set::reporting(true, recheck);
-        let builder = Timer::builder().clock(Arc::new(clock.clone())).inline();
+        let builder = Timer::builder().clock(clock.clone()).inline();
         for builder in [builder.clone(), builder.reaper(&reaper)] {
             let (ran, runs) = mpsc::channel();
             let timer = builder.build_with(move |hour| ran.send(hour).unwrap()).unwrap();
@@ -64,8 +64,7 @@ impl Clock for Scheduling {
 #[test]
 fn a_clock_may_use_its_timer_while_that_begins_to_watch_it() {
     let runs = must_return(|| {
-        let clock = Scheduling::default();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(Scheduling::default(), |builder| builder);
         let (ran, runs) = mpsc::channel();
         *clock.0.lock().unwrap() = Some((timer.clone(), ran.clone()));
         timer.schedule(Duration::ZERO, move || ran.send(()).unwrap()).unwrap();
@@ -76,8 +75,7 @@ fn a_clock_may_use_its_timer_while_that_begins_to_watch_it() {
 
 #[test]
 fn lateness_counts_from_the_start_of_the_tick_of_the_deadline_to_the_nanosecond() {
-    let clock = Set::new();
-    let timer = Timer::builder().clock(clock.clone()).tick(10 * MS).build().unwrap();
+    let (clock, timer) = timer_on(Set::new(), |builder| builder.tick(10 * MS));
     timer.schedule(20 * MS, || ()).unwrap();
     clock.show(21 * MS + Duration::from_nanos(17));
     assert_eq!(timer.stats().lateness.max(), MS + Duration::from_nanos(17));

@@ -17,15 +17,15 @@ use delaywheel::{
 };
 
 use super::support::{
-    GENEROUS, HOUR, HookedClock, Log, MS, SECOND, Set, WAYS, YEAR, block, must_return, wait_until,
+    GENEROUS, HOUR, HookedClock, Log, MS, SECOND, Set, WAYS, YEAR, block, must_return, timer_on,
+    wait_until,
 };
 use crate::{clock::Deadly, purgatory::support::Op};
 
 /// Moves the clock two hours ahead, past a timeout of one hour, and calls `notice`, after which the
 /// reaper must expire the timeout; three times.
 fn assert_noticed(shards: usize, notice: impl Fn(&Timer)) {
-    let clock = Set::quiet();
-    let timer = Timer::builder().clock(clock.clone()).shards(shards).build().unwrap();
+    let (clock, timer) = timer_on(Set::quiet(), |builder| builder.shards(shards));
     let log = Log::new();
     for _ in 0..3 {
         // Once this has run, the reaper falls asleep.
@@ -68,7 +68,7 @@ fn every_call_after_the_clock_has_jumped_wakes_the_reaper() {
 }
 
 /// A clock, settings with it and with a reaper that a callback blocks, and what ends that.
-fn late() -> (Set, TimerBuilder, mpsc::Sender<()>) {
+fn late() -> (Arc<Set>, TimerBuilder, mpsc::Sender<()>) {
     let (reaper, clock) = (Reaper::new("dw-late"), Set::quiet());
     let release = block(&Timer::builder().reaper(&reaper).inline().build().unwrap());
     let settings = Timer::builder().reaper(&reaper).clock(clock.clone()).shards(1);
@@ -123,7 +123,7 @@ fn a_thread_that_watches_or_schedules_by_the_wall_clock_helps_a_late_reaper_as_w
 
 /// A clock whose wall clock panics once the test asks for it.
 #[derive(Debug, Clone)]
-struct Faulty(Set, Arc<AtomicBool>);
+struct Faulty(Arc<Set>, Arc<AtomicBool>);
 
 impl Clock for Faulty {
     fn now(&self) -> Instant {
@@ -233,8 +233,7 @@ fn a_first_call_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() 
         |timer| Throttle::new(timer, YEAR, || ()).call().is_ok(),
     ];
     for (number, call) in calls.into_iter().enumerate() {
-        let clock = Set::reporting(true, None);
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(Set::reporting(true, None), |builder| builder);
         clock.panic(true);
         assert!(catch_unwind(AssertUnwindSafe(|| call(&timer))).is_err());
         assert_eq!(clock.listeners(), 0, "call {number} has started a reaper");
@@ -247,8 +246,7 @@ fn a_first_call_out_of_which_the_clock_panics_starts_no_reaper_that_would_die() 
 #[test]
 fn a_call_out_of_which_the_clock_panics_has_no_effect() {
     for reads in 0.. {
-        let clock = HookedClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (clock, timer) = timer_on(HookedClock::new(), |builder| builder);
         clock.panic_after(reads);
         let time = SystemTime::now() + HOUR;
         let call = catch_unwind(AssertUnwindSafe(|| timer.schedule_at_time(time, || ())));

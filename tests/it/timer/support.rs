@@ -9,7 +9,7 @@ use std::{
 
 use delaywheel::{ManualClock, Timer, TimerBuilder};
 
-pub(crate) use crate::clock::{HookedClock, Set, YEAR};
+pub(crate) use crate::clock::{HookedClock, Set, YEAR, timer_on};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -34,9 +34,7 @@ pub(crate) fn manual() -> (ManualClock, Timer) {
 pub(crate) fn manual_with(
     change: impl FnOnce(TimerBuilder) -> TimerBuilder,
 ) -> (ManualClock, Timer) {
-    let clock = ManualClock::new();
-    let timer = change(Timer::builder().clock(clock.clone())).build();
-    (clock, timer.expect("the settings are in range"))
+    timer_on(ManualClock::new(), change)
 }
 
 #[derive(Debug, Clone)]

@@ -46,6 +46,7 @@ pub fn check<S: Store>(open: impl Fn() -> S, steps: usize) {
     attempts_after_a_step_back_of_the_clock(&open());
     clocks_that_differ_or_step_back(&open());
     schedules_that_change_something_or_nothing(&open());
+    a_dead_timeout_is_kept_until_it_is_requeued_or_replaced(&open());
     a_void_claim_beside_a_valid_one(&open());
     a_late_renewal_takes_nothing(&open());
     what_moves_between_databases(&open());
@@ -163,6 +164,31 @@ fn schedules_that_change_something_or_nothing(store: &dyn Store) {
             assert_eq!(write(store, command), Answer::Scheduled(answer), "{new:?}");
         }
         answer = Scheduled::Replaced;
+    }
+}
+
+/// A program that starts schedules its recurring timeouts again, also with a new rule.
+fn a_dead_timeout_is_kept_until_it_is_requeued_or_replaced(store: &dyn Store) {
+    let worker = enter(store);
+    let hourly = Repeat::every(Duration::from_secs(3_600)).expect("valid");
+    for name in ["a", "b"] {
+        write(store, Command::Schedule(new(name, at(0)).repeat(hourly.clone())));
+        let dead = Settlement::Dead { error: "why".to_owned() };
+        write(store, Command::Settle(claim(store, worker).remove(0), dead));
+        let record = store.get(&id(name)).block_on().expect("get");
+        for conflict in [Conflict::ReplaceChanged, Conflict::Keep, Conflict::Refuse] {
+            for again in [new(name, at(9)).repeat(hourly.clone()), new(name, at(9))] {
+                let again = [new("c", at(9)), again].map(|new| new.conflict(conflict));
+                let answers = store.write(at(0), &again.map(Command::Schedule)).block_on();
+                let kept = Answer::Scheduled(Scheduled::KeptDead);
+                assert_eq!(answers.expect("write")[1], kept, "{conflict:?}");
+                assert_eq!(store.get(&id(name)).block_on().expect("get"), record);
+            }
+        }
+        assert_eq!(write(store, Command::Requeue(id(name), at(9))), Answer::Requeued(true));
+        let changed = new(name, at(9)).conflict(Conflict::ReplaceChanged);
+        let replaced = Answer::Scheduled(Scheduled::Replaced);
+        assert_eq!(write(store, Command::Schedule(changed)), replaced);
     }
 }
 

@@ -32,8 +32,8 @@ pub enum Conflict {
     Refuse,
     /// Keeps the old timeout and drops the new one.
     Keep,
-    /// Keeps the old timeout, and its time, if it differs from the new one only in that. Otherwise,
-    /// and if it is dead, replaces it.
+    /// Keeps the old timeout, and its time, if it differs from the new one only in that or is dead.
+    /// Otherwise replaces it.
     ReplaceChanged,
 }
 
@@ -176,6 +176,8 @@ pub enum Scheduled {
     ReplacedDelivering,
     /// The id was scheduled already. Nothing was changed.
     Kept,
+    /// The id has a dead timeout, which waits for a requeue or cancel. Nothing was changed.
+    KeptDead,
 }
 
 /// Answer to [`Command::Cancel`].

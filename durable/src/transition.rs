@@ -55,14 +55,17 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
 }
 
 fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Scheduled) {
-    let answer = match (old, new.conflict) {
-        (None, _) => Scheduled::Created,
-        (Some(_), Conflict::Refuse | Conflict::Keep) => return (Change::Nothing, Scheduled::Kept),
-        (Some(old), Conflict::ReplaceChanged) if old.state != State::Dead && is_same(old, new) => {
-            return (Change::Nothing, Scheduled::Kept);
-        }
-        (Some(old), _) if old.state == State::Delivering => Scheduled::ReplacedDelivering,
-        (Some(_), _) => Scheduled::Replaced,
+    let keeps = |old: &Record| match new.conflict {
+        Conflict::Replace => false,
+        Conflict::Refuse | Conflict::Keep => true,
+        Conflict::ReplaceChanged => old.state == State::Dead || is_same(old, new),
+    };
+    let answer = match old.map(|old| (keeps(old), old.state)) {
+        None => Scheduled::Created,
+        Some((true, State::Dead)) => return (Change::Nothing, Scheduled::KeptDead),
+        Some((true, _)) => return (Change::Nothing, Scheduled::Kept),
+        Some((_, State::Delivering)) => Scheduled::ReplacedDelivering,
+        Some(_) => Scheduled::Replaced,
     };
     (Change::Put(pending_record(new, token)), answer)
 }

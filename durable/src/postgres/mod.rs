@@ -1165,6 +1165,7 @@ async fn write_group(
                 None => Scheduled::Kept,
                 Some(1) => Scheduled::Replaced,
                 Some(2) => Scheduled::ReplacedDelivering,
+                Some(4) => Scheduled::KeptDead,
                 Some(_) => Scheduled::Created,
             }),
             Command::Cancel(_) => Answer::Cancelled(match found {

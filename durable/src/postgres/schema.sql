@@ -235,6 +235,11 @@ BEGIN
 END
 $$;
 
+-- Returns 'dead' if a timeout is that now, whatever the statement around it sees.
+CREATE FUNCTION {schema}.kept(old_id text) RETURNS text LANGUAGE sql AS $$
+    SELECT 'dead' FROM {schema}.timeouts WHERE id = old_id AND state + 0 = 3
+$$;
+
 -- Acknowledges a delivery within the caller's transaction; with a time, schedules the next occurrence.
 -- Returns false if the claim is void: then the caller must roll back. With a last time, the history has
 -- the attempt until then. A fault of the rule makes the timeout dead. The server uses no index of one state

@@ -20,7 +20,8 @@ pub(super) fn named(sql: &str, schema: &str) -> String {
 /// next occurrence, 9 release, 10 leave.
 ///
 /// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
-/// delivery was under way. A reschedule that a delivery prevents is among them, with 1.
+/// delivery was under way. A reschedule that a delivery prevents is among them, with 1, and a
+/// schedule that keeps a dead timeout, with 4.
 ///
 /// A commit with a notification waits for others that have one, so it has more patience than the
 /// rows.
@@ -44,9 +45,9 @@ pub(super) const WRITE: &str = "
             priority = excluded.priority, key = excluded.key, worker = NULL, attempt = 0,
             state = 0, begun = false, error = NULL,
             previous = CASE WHEN t.begun THEN 2 ELSE 1 END
-        WHERE excluded.previous = 0 OR excluded.previous = -3 AND (t.state = 3
-            OR (t.repeat, t.payload, t.queue, t.priority, t.key) IS DISTINCT FROM (excluded.repeat,
-                excluded.payload, excluded.queue, excluded.priority, excluded.key))
+        WHERE excluded.previous = 0 OR excluded.previous = -3 AND t.state < 3
+            AND (t.repeat, t.payload, t.queue, t.priority, t.key) IS DISTINCT FROM (excluded.repeat,
+                excluded.payload, excluded.queue, excluded.priority, excluded.key)
         RETURNING id, previous
     ), gone AS (
         DELETE FROM {schema}.timeouts t USING new
@@ -76,9 +77,11 @@ pub(super) const WRITE: &str = "
             ELSE t.token = new.token AND t.state = 1 END
         RETURNING t.id
     ), missed AS MATERIALIZED (
-        SELECT id, CASE kind WHEN 2 THEN {schema}.cancel(id) ELSE {schema}.reschedule(id, at) END AS answer
+        SELECT id, CASE kind WHEN 2 THEN {schema}.cancel(id) WHEN 4 THEN {schema}.reschedule(id, at)
+            ELSE {schema}.kept(id) END AS answer
         FROM new
-        WHERE kind IN (2, 4) AND id NOT IN (SELECT id FROM gone UNION ALL SELECT id FROM moved)
+        WHERE kind IN (-1, 1, 2, 4)
+            AND id NOT IN (SELECT id FROM put UNION ALL SELECT id FROM gone UNION ALL SELECT id FROM moved)
     ), told AS MATERIALIZED (
         SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
         UNION ALL SELECT pg_notify('{schema}', $12)
@@ -93,7 +96,8 @@ pub(super) const WRITE: &str = "
     )
     SELECT id, previous FROM put UNION ALL SELECT id, begun::integer::smallint FROM gone
     UNION ALL SELECT id, 0::smallint FROM moved
-    UNION ALL SELECT id, (answer = 'delivering')::integer::smallint FROM missed WHERE answer <> 'not_found'
+    UNION ALL SELECT id, CASE answer WHEN 'delivering' THEN 1 WHEN 'dead' THEN 4 ELSE 0 END::smallint
+    FROM missed WHERE answer <> 'not_found'
     UNION ALL SELECT '', 0::smallint FROM told WHERE set_config('lock_timeout', '10s', true) <> ''";
 
 /// Carries out commands of kind 3 alone, with no history, in half the time of [`WRITE`]. `$3` is

@@ -198,7 +198,9 @@ pub(crate) use one;
 
 pub(crate) fn read_scheduled(conflict: Conflict) -> Read<Scheduled> {
     let or_exists: Read<Scheduled> = |answers| match answers {
-        [Answer::Scheduled(Scheduled::Kept)] => Some(Err(DurableError::Exists)),
+        [Answer::Scheduled(Scheduled::Kept | Scheduled::KeptDead)] => {
+            Some(Err(DurableError::Exists))
+        }
         _ => one!(Scheduled)(answers),
     };
     if conflict == Conflict::Refuse { or_exists } else { one!(Scheduled) }
@@ -235,6 +237,10 @@ macro_rules! calls {
             /// Schedules a recurring timeout of the default queue at its first time from now on.
             /// If it is scheduled already with the same rule and payload, nothing changes: so a
             /// program can call this at each start, and loses no occurrence.
+            ///
+            /// A dead occurrence stays as it is, also if the rule or payload has changed: then the
+            /// answer is [`Scheduled::KeptDead`]. The change takes effect with the first call after
+            /// a requeue or cancel.
             ///
             /// # Examples
             ///
@@ -340,7 +346,8 @@ impl DurableTimer {
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
-    /// [`Conflict::Refuse`] the answer for an id that is taken is [`Scheduled::Kept`].
+    /// [`Conflict::Refuse`] the answer for an id that is taken is [`Scheduled::Kept`] or
+    /// [`Scheduled::KeptDead`].
     ///
     /// Batches of a thousand are a good size.
     pub fn schedule_batch(&self, batch: Vec<NewTimeout>) -> Receipt<Vec<Scheduled>> {
@@ -582,7 +589,7 @@ impl NewTimeout {
     }
 
     /// Creates a recurring timeout that is due at the first time of its rule after `now`, and
-    /// replaces only one that differs: see [`DurableTimer::schedule_repeat`].
+    /// replaces only one that differs and is not dead: see [`DurableTimer::schedule_repeat`].
     ///
     /// # Errors
     ///

@@ -128,6 +128,10 @@ const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 /// `delaywheel.cancel(id)` and `delaywheel.acknowledge(id, token)`. They fail if a value is beyond
 /// the limits of the crate. The README names the views for `psql`.
 ///
+/// SQL does not know the rule of a recurring timeout: give the time of the next occurrence as
+/// `again`, or `is_last => true`, without which its acknowledgement fails. The history has an
+/// attempt that SQL acknowledges only with a time, `keep_until`.
+///
 /// # Crashes of the server
 ///
 /// The store's own commits are durable, even if the database's default of `synchronous_commit` is
@@ -410,7 +414,7 @@ impl PostgresStore {
             Settlement::Dead { error } => (None, Some(error)),
             _ => (None, None),
         };
-        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4, $5)";
+        let sql = "SELECT {schema}.acknowledge($1, $2, $3, $4, $5, is_last => true)";
         let until = self.keep_until(self.now());
         let token = record.token.cast_signed();
         let parameters: Parameters<'_> = &[&record.id.as_str(), &token, &again, &until, &fault];

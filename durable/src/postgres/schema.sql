@@ -241,33 +241,38 @@ CREATE FUNCTION {schema}.kept(old_id text) RETURNS text LANGUAGE sql AS $$
 $$;
 
 -- Acknowledges a delivery within the caller's transaction; with a time, schedules the next occurrence.
--- Returns false if the claim is void: then the caller must roll back. With a last time, the history has
--- the attempt until then. A fault of the rule makes the timeout dead. The server uses no index of one state
--- for `state + 0`.
+-- Returns false if the claim is void: then the caller must roll back. With `keep_until`, the history has
+-- the attempt until then. A fault of the rule makes the timeout dead. A recurring timeout ends only if
+-- `is_last` is true. The server uses no index of one state for `state + 0`.
 CREATE FUNCTION {schema}.acknowledge(
     old_id text, old_token bigint, again timestamptz DEFAULT NULL, keep_until timestamptz DEFAULT NULL,
-    fault text DEFAULT NULL
-) RETURNS boolean LANGUAGE sql AS $$
-    SELECT {schema}.notify_due(again);
+    fault text DEFAULT NULL, is_last boolean DEFAULT false
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF again IS NULL AND fault IS NULL AND NOT is_last AND EXISTS (
+        SELECT FROM {schema}.timeouts
+        WHERE id = old_id AND token = old_token AND state + 0 = 1 AND repeat IS NOT NULL)
+    THEN
+        RAISE 'timeout % recurs: give the time of its next occurrence, or is_last => true', old_id;
+    END IF;
+    PERFORM {schema}.notify_due(again);
     INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
     SELECT id, queue, due, attempt, clock_timestamp(), CASE WHEN fault IS NULL THEN 0 ELSE 2 END, fault,
         keep_until
     FROM {schema}.timeouts
     WHERE keep_until IS NOT NULL AND id = old_id AND token = old_token AND state + 0 = 1;
-    WITH gone AS (
-        DELETE FROM {schema}.timeouts
-        WHERE again IS NULL AND fault IS NULL AND id = old_id AND token = old_token AND state + 0 = 1 RETURNING 1
-    ), moved AS (
+    IF again IS NULL AND fault IS NULL THEN
+        DELETE FROM {schema}.timeouts WHERE id = old_id AND token = old_token AND state + 0 = 1;
+    ELSE
         UPDATE {schema}.timeouts SET
             due = coalesce(again, due), next_at = coalesce(again, next_at), token = nextval('{schema}.token'),
             worker = NULL, begun = false, error = fault,
             attempt = CASE WHEN fault IS NULL THEN 0 ELSE attempt END,
             state = CASE WHEN fault IS NULL THEN 0 ELSE 3 END
-        WHERE (again IS NOT NULL OR fault IS NOT NULL)
-            AND id = old_id AND token = old_token AND state + 0 = 1
-        RETURNING 1
-    )
-    SELECT EXISTS (SELECT FROM gone) OR EXISTS (SELECT FROM moved)
+        WHERE id = old_id AND token = old_token AND state + 0 = 1;
+    END IF;
+    RETURN FOUND;
+END
 $$;
 
 -- Timeouts that are due and not acknowledged, oldest first.

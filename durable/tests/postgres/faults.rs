@@ -320,6 +320,37 @@ fn counts_and_the_history_read_few_rows_while_an_old_transaction_is_open() {
     }
 }
 
+/// A driver of another language knows no rules. Its timeout must not end for good by mistake.
+#[tokio::test]
+async fn an_acknowledgement_of_a_recurring_timeout_gives_its_next_time_or_is_the_last() {
+    let Some(server) = Server::start() else { return };
+    let (store, client) = (connect(&server), async_client(&server).await);
+    let now = store.now();
+    for (id, due) in [("a", now), ("z", WallTime::MAX.saturating_sub(SECOND))] {
+        let new = NewTimeout::new(id, due, b"").expect("valid");
+        let new = new.repeat(Repeat::every(3_600 * SECOND).expect("valid"));
+        store.write(now, &[Command::Schedule(new)]).await.expect("write");
+    }
+    let worker = store.enter(now, LONG, None).await.expect("enter");
+    let request = ClaimRequest::new(now, WallTime::MAX);
+    let records = store.claim(worker, &request).await.expect("claim").expect("lease").records;
+    let token = records[0].token.cast_signed();
+    let acknowledge = async |token: i64, rest: &str| {
+        let sql = format!("SELECT delaywheel.acknowledge('a', $1{rest})");
+        let answer = client.query_one(&sql, &[&token]).await;
+        answer.map(|row| row.get::<_, bool>(0)).map_err(|error| format!("{error:?}"))
+    };
+    for rest in ["", ", keep_until => now() + interval '1 day'"] {
+        let error = acknowledge(token, rest).await.expect_err("no next time");
+        assert!(error.contains("timeout a recurs"), "{error}");
+    }
+    assert_eq!(acknowledge(token - 1, "").await, Ok(false));
+    assert_eq!(acknowledge(token, ", is_last => true").await, Ok(true));
+    // The rule of the other one has no later time.
+    assert!(store.acknowledge_in(&client, &records[1]).await.expect("acknowledge"));
+    assert_eq!(store.count().await.expect("count").live, 0);
+}
+
 /// Triggers remove attempts and add up counts, and not in such a transaction.
 #[test]
 fn transactions_of_a_stricter_isolation_leave_few_rows() {

@@ -361,6 +361,11 @@ impl PostgresStore {
     /// Schedules a timeout within a transaction of the caller. Its conflict policy is ignored: it
     /// replaces the timeout of the same id. After an error, the transaction has failed.
     ///
+    /// If the timeout is due within an hour, the commit tells the workers by `NOTIFY`. A server
+    /// makes such commits one at a time: each holds a lock until it is durable, also against other
+    /// databases. So do `reschedule` in SQL and a next occurrence. The commits of the store itself
+    /// have many timeouts each.
+    ///
     /// The first use of a queue adds it. Until the transaction ends, others that first use this
     /// queue in a transaction of the caller wait. If it is rolled back, lists and counts of due
     /// timeouts lack those that others have scheduled in the queue meanwhile, until the next one is

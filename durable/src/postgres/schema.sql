@@ -160,9 +160,9 @@ CREATE TRIGGER count_none AFTER TRUNCATE ON {schema}.timeouts
 CREATE TRIGGER count_moved AFTER UPDATE OF state ON {schema}.timeouts FOR EACH ROW
     WHEN ((OLD.state = 3) <> (NEW.state = 3)) EXECUTE FUNCTION {schema}.count_changes();
 
--- Tells all workers that a timeout is due at a time, in microseconds since 1970.
-CREATE FUNCTION {schema}.notify_due(due timestamptz) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('{schema}', (extract(epoch FROM due) * 1000000)::bigint::text || ' 0')
+-- Tells the workers of a queue, or all, that a timeout is due at a time, in microseconds since 1970.
+CREATE FUNCTION {schema}.notify_due(due timestamptz, queue text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('{schema}', concat((extract(epoch FROM due) * 1000000)::bigint, ' 0', ' ' || queue))
     WHERE due < clock_timestamp() + interval '1 hour'
 $$;
 
@@ -182,7 +182,7 @@ CREATE FUNCTION {schema}.schedule(
     new_id text, new_due timestamptz, new_payload bytea, new_repeat text DEFAULT NULL,
     new_queue text DEFAULT '', new_priority integer DEFAULT 1, new_key text DEFAULT NULL
 ) RETURNS text LANGUAGE sql AS $$
-    SELECT {schema}.notify_due(new_due);
+    SELECT {schema}.notify_due(new_due, new_queue);
     SELECT {schema}.add_queue(new_queue);
     INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload, queue, priority, key)
     VALUES (new_id, new_due, new_due, nextval('{schema}.token'), new_repeat, new_payload,
@@ -225,7 +225,7 @@ BEGIN
             state = 0
         WHERE id = old_id AND state < 3 AND NOT begun;
         IF FOUND THEN
-            PERFORM {schema}.notify_due(new_due);
+            PERFORM {schema}.notify_due(new_due, queue) FROM {schema}.timeouts WHERE id = old_id;
             RETURN 'rescheduled';
         ELSIF EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id AND begun) THEN
             RETURN 'delivering';
@@ -255,7 +255,7 @@ BEGIN
     THEN
         RAISE 'timeout % recurs: give the time of its next occurrence, or is_last => true', old_id;
     END IF;
-    PERFORM {schema}.notify_due(again);
+    PERFORM {schema}.notify_due(again, queue) FROM {schema}.timeouts WHERE id = old_id;
     INSERT INTO {schema}.history (id, queue, due, attempt, ended, ended_as, error, until)
     SELECT id, queue, due, attempt, clock_timestamp(), CASE WHEN fault IS NULL THEN 0 ELSE 2 END, fault,
         keep_until

@@ -537,6 +537,32 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
 }
 
 /// It waits for the queue, and does not look by itself.
+/// Otherwise the workers of all queues would claim for each timeout that a transaction schedules.
+#[test]
+fn notices_of_other_processes_tell_the_queue() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    let (sender, notices) = mpsc::channel();
+    let other = connect(&server);
+    other.listen(Arc::new(move |queue: Option<&Name>, due| {
+        sender.send((queue.cloned(), due)).expect("a test");
+    }));
+    let heard = || notices.recv_timeout(LONG).expect("a notice");
+    assert_eq!(heard(), (None, WallTime::MIN), "it listens from now on");
+    let queue = |name| Name::new(name).expect("valid");
+    for (sql, is_noticed) in [
+        ("SELECT delaywheel.schedule('a', now() + interval '2 hours', '', NULL, 'q')", false),
+        ("SELECT delaywheel.schedule('a', now(), '', NULL, 'q')", true),
+        ("SELECT delaywheel.reschedule('a', now())", true),
+        ("UPDATE delaywheel.timeouts SET state = 1", false),
+        ("SELECT delaywheel.acknowledge(id, token, now()) FROM delaywheel.timeouts", true),
+    ] {
+        client.batch_execute(sql).expect(sql);
+        if is_noticed {
+            assert_eq!(heard().0, Some(queue("q")), "{sql}");
+        }
+    }
+}
+
 #[test]
 fn a_worker_hears_of_the_end_of_a_pause_by_another_process() {
     let Some(server) = Server::start() else { return };

@@ -476,7 +476,7 @@ impl PostgresStore {
         session.query(sql::END_LEASES, &[&ids]).await?;
         let taken = session.query(sql::TAKE, &[&ids, &NONE]).await?.len();
         session.query(sql::REMOVE, &[&ids]).await?;
-        session.query(sql::NOTIFY, &[&self.notice(None, WallTime::MIN)]).await?;
+        session.query(sql::NOTIFY, &[&[self.notice(None, WallTime::MIN)].as_slice()]).await?;
         Ok(taken as u64)
     }
 
@@ -544,9 +544,8 @@ impl PostgresStore {
         commands: &[Command],
     ) -> StoreResult<Vec<Answer>> {
         self.add_queues(turn, commands.iter().filter_map(Command::queue)).await?;
-        let near = news(commands).next().filter(|(_, due)| *due <= now.saturating_add(NOTICE));
-        let told = near.map(|(queue, due)| self.notice(queue, due));
-        let told = told.as_deref();
+        let near = news(commands).filter(|(_, due)| *due <= now.saturating_add(NOTICE));
+        let told: Vec<_> = near.map(|(queue, due)| self.notice(queue, due)).collect();
         let stopped = self.notice(None, WallTime::MIN);
         let groups = groups(commands);
         // Other single commands may wait for this one.
@@ -557,22 +556,22 @@ impl PostgresStore {
             let mut answers = vec![Answer::Settled(false); commands.len()];
             if let [group] = &groups[..] {
                 // One statement needs no transaction around it, and two round trips less.
-                if copy(group, session, told).await? {
+                if copy(group, session, &told).await? {
                     return Ok(vec![Answer::Scheduled(Scheduled::Created); commands.len()]);
                 }
-                write_group(group, session, told, &extra, &mut answers).await?;
+                write_group(group, session, &told, &extra, &mut answers).await?;
                 return Ok(answers);
             }
             session.begin().await?;
             let result = async {
                 for group in &groups {
-                    write_group(group, session, None, &extra, &mut answers).await?;
+                    write_group(group, session, &[], &extra, &mut answers).await?;
                 }
-                match told {
-                    Some(told) => session.query(sql::NOTIFY, &[&told]).await.map(drop),
+                if told.is_empty() {
                     // A command may have stopped a delivery, which is a notification as well.
-                    None => session.execute("SET LOCAL lock_timeout = '10s'").await,
+                    return session.execute("SET LOCAL lock_timeout = '10s'").await;
                 }
+                session.query(sql::NOTIFY, &[&told]).await.map(drop)
             };
             let result = result.await;
             session.end(result).await?;
@@ -879,7 +878,7 @@ impl Store for PostgresStore {
             run!(turn, transaction session => {
                 session.query(sql::PAUSE, &[&queue.as_str(), &is_paused]).await?;
                 let notice = store.notice(Some(&queue), WallTime::MIN);
-                session.query(sql::NOTIFY, &[&notice]).await
+                session.query(sql::NOTIFY, &[&[notice].as_slice()]).await
             })?;
             store.shared.listeners.tell(Some(&queue), WallTime::MIN);
             Ok(())
@@ -1107,9 +1106,9 @@ fn groups(commands: &[Command]) -> Vec<Group<'_>> {
 
 /// Adds many new timeouts at once by COPY, which is much faster than INSERT and knows no conflicts.
 /// Returns `false` if other commands are among them, or an id is scheduled already.
-async fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> Result<bool, Error> {
+async fn copy(group: &Group<'_>, session: &mut Session, told: &[String]) -> Result<bool, Error> {
     let is_schedule = |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
-    let is_alone = told.is_none() && session.commits_alone();
+    let is_alone = told.is_empty() && session.commits_alone();
     let least = if is_alone { COPIED_ALONE } else { COPIED };
     if group.len() < least || !group.iter().all(is_schedule) || !session.may_copy() {
         return Ok(false);
@@ -1120,7 +1119,7 @@ async fn copy(group: &Group<'_>, session: &mut Session, told: Option<&str>) -> R
     } else {
         session.begin().await?;
         let mut copied = columns.copy(session).await;
-        if let (Ok(()), Some(told)) = (&copied, told) {
+        if copied.is_ok() && !told.is_empty() {
             copied = session.query(sql::NOTIFY, &[&told]).await.map(drop);
         }
         session.end(copied).await
@@ -1147,7 +1146,7 @@ struct Extra<'a> {
 async fn write_group(
     group: &Group<'_>,
     session: &mut Session,
-    told: Option<&str>,
+    told: &[String],
     extra: &Extra<'_>,
     answers: &mut [Answer],
 ) -> Result<(), Error> {

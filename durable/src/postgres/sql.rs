@@ -13,8 +13,8 @@ pub(super) fn named(sql: &str, schema: &str) -> String {
     sql.replace("{schema}.", &format!("\"{schema}\".")).replace("{schema}", schema)
 }
 
-/// Carries out commands of different ids. `$8` is the notification, or null, and `$12` the one that
-/// a delivery under way has become void. The history has the attempts until `$13`, if it is not
+/// Carries out commands of different ids. `$8` has the notifications, and `$12` is the one that a
+/// delivery under way has become void. The history has the attempts until `$13`, if it is not
 /// null; `$14` is the present, and `$15` how long to wait for a lock. Kinds: -1 replace if it
 /// differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8
 /// next occurrence, 9 release, 10 leave.
@@ -83,7 +83,7 @@ pub(super) const WRITE: &str = "
         WHERE kind IN (-1, 1, 2, 4)
             AND id NOT IN (SELECT id FROM put UNION ALL SELECT id FROM gone UNION ALL SELECT id FROM moved)
     ), told AS MATERIALIZED (
-        SELECT pg_notify('{schema}', $8) WHERE $8::text IS NOT NULL
+        SELECT pg_notify('{schema}', told) FROM unnest($8::text[]) AS told
         UNION ALL SELECT pg_notify('{schema}', $12)
         WHERE EXISTS (SELECT FROM gone WHERE begun AND kind = 2)
     ), noted AS (
@@ -116,8 +116,9 @@ pub(super) const NOW: &str = "SELECT clock_timestamp()";
 pub(super) const COPY: &str = "COPY {schema}.timeouts
     (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";
 
-pub(super) const NOTIFY: &str =
-    "SELECT pg_notify('{schema}', $1), set_config('lock_timeout', '10s', true)";
+pub(super) const NOTIFY: &str = "
+    SELECT pg_notify('{schema}', told), set_config('lock_timeout', '10s', true)
+    FROM unnest($1::text[]) AS told";
 
 /// The key lock keeps the worker from being removed before the claim has committed. `$6` says
 /// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, `$10`

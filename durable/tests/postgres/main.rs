@@ -561,6 +561,13 @@ fn notices_of_other_processes_tell_the_queue() {
             assert_eq!(heard().0, Some(queue("q")), "{sql}");
         }
     }
+    let new = |name, due| {
+        let new = NewTimeout::new(name, due, b"").expect("valid");
+        Command::Schedule(NewTimeout { queue: queue(name), ..new })
+    };
+    store.write(now, &[new("b", WallTime::MIN), new("c", now)]).block_on().expect("write");
+    assert_eq!(heard(), (Some(queue("b")), WallTime::MIN));
+    assert_eq!(heard(), (Some(queue("c")), now));
 }
 
 #[test]

@@ -33,8 +33,9 @@
 //!    timeouts in the store.
 //!
 //! A timeout may be delivered twice: if the process dies after the handler did its work and before
-//! the acknowledgement was durable, or if the handler outlives its lease. A handler that writes to
-//! the same PostgreSQL database avoids that: see `PostgresStore`.
+//! the acknowledgement was durable, if the handler outlives its lease, or if it is
+//! [scheduled](DurableTimer::schedule) again after an unknown outcome. Transactions in the same
+//! PostgreSQL database avoid that: see `PostgresStore`.
 //!
 //! # States of a record
 //!

@@ -94,7 +94,8 @@ const PAGE: usize = 256;
 /// # Errors
 ///
 /// A call fails if one of its databases does. If another one may have changed, the reason is
-/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again.
+/// [`OutcomeUnknown`](StoreErrorReason::OutcomeUnknown), and you can call again:
+/// [`schedule`](Self::schedule) says when that is safe.
 #[derive(Clone)]
 pub struct Sharded {
     timers: Arc<[DurableTimer]>,

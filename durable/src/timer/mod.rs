@@ -216,7 +216,11 @@ macro_rules! calls {
             ///
             /// [`DurableError`], by the receipt. After
             /// [`OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown) it may be scheduled or
-            /// not; scheduling it again is safe.
+            /// not, and a PostgreSQL server may carry the call out up to 30 seconds later. To
+            /// schedule it again is safe if it is due more than a minute later. Otherwise it may
+            /// have been delivered and acknowledged, and is delivered once more: then its handler
+            /// must do nothing for an id that it has seen. Or schedule it in a transaction of your
+            /// own, by `PostgresStore::schedule_in`: your rows tell whether that was committed.
             pub fn schedule(
                 &self,
                 id: impl AsRef<str>,

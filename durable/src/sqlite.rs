@@ -982,7 +982,8 @@ impl Frontier {
         let is_passed_over = |record: &Record| {
             let is_cron = record.repeat.as_ref().is_some_and(Repeat::is_cron);
             let is_busy = record.key.as_ref().is_some_and(|key| request.busy.contains(key));
-            is_busy || is_cron && !request.cron
+            // Without that feature there is no worker that knows more, and the timer says so.
+            is_busy || is_cron && !request.cron && cfg!(feature = "cron")
         };
         let (mut has_room, mut kept) = (true, Vec::new());
         let sql = format!("{COLUMNS} records WHERE dead = 0 AND queue = ? AND priority = ?");

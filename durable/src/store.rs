@@ -263,8 +263,8 @@ pub struct ClaimRequest {
     pub limit: usize,
     /// Bytes of payload after which no further record is claimed.
     pub max_bytes: usize,
-    /// Whether records with a cron expression are claimed: some worker lacks the time zones. A
-    /// store of one process claims them anyway.
+    /// Whether records with a cron expression are claimed: some worker lacks the time zones.
+    /// Without the feature `cron`, `SqliteStore` claims them anyway: nobody else does.
     pub cron: bool,
     /// Queue of the records.
     pub queue: Name,

@@ -391,6 +391,21 @@ fn workers_that_wait_for_the_same_timeouts_claim_rarely() {
     assert!(claims <= 4 * 50 && empty < claims, "{claims} claims, {empty} of them empty");
 }
 
+/// No other worker of the store knows more, so it is not passed over in silence.
+#[cfg(not(feature = "cron"))]
+#[test]
+fn a_build_without_cron_says_why_it_does_not_deliver_a_timeout() {
+    let clock = ManualClock::new();
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock.clone());
+    let timer = builder.build_blocking(|_| panic!("it is not delivered")).expect("start");
+    let rule = Repeat::from_text("once cron UTC 0 9 * * *").expect("text");
+    let new = NewTimeout::new("a", timer.now(), b"").expect("valid").repeat(rule);
+    timer.schedule_new(new).wait().expect("schedule");
+    clock.advance(Duration::from_secs(60));
+    let record = timer.get("a").wait().expect("get").expect("kept");
+    assert!(record.attempt == 0 && record.error.is_some_and(|error| error.contains("time zone")));
+}
+
 #[cfg(feature = "cron")]
 #[test]
 fn cron_follows_its_time_zone() {

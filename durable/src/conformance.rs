@@ -310,7 +310,9 @@ fn old_attempts_are_removed(store: &dyn Store) {
 fn changes_are_noticed_before_their_calls_return(store: &dyn Store) {
     let notices = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&notices);
-    store.listen(Arc::new(move |_, due| told.lock().push(due)));
+    let notice = Arc::new(move |_: Option<&Name>, due| told.lock().push(due));
+    let weak = Arc::downgrade(&notice);
+    store.listen(weak);
     let heard = |due| notices.lock().drain(..).any(|told| told <= due);
     let worker = enter(store);
     for call in ["retry", "release", "cancel", "keep_only", "resume", "leave"] {

@@ -1535,6 +1535,17 @@ mod tests {
     }
 
     #[test]
+    fn timers_that_have_ended_leave_nothing_in_a_store() {
+        let store = SqliteStore::in_memory();
+        for _ in 0..9 {
+            let clock = delaywheel::ManualClock::new();
+            let builder = crate::DurableTimer::builder(store.clone()).clock(clock);
+            drop(builder.build_blocking(|_| Ok(())).expect("start"));
+        }
+        assert_eq!(store.shared.listeners.0.lock().len(), 1);
+    }
+
+    #[test]
     fn sqlite_conforms_also_while_it_is_wary() {
         for (is_wary, steps) in [(false, 4_000), (true, 1_500)] {
             let folders = Mutex::new(Vec::new());
@@ -1678,7 +1689,9 @@ mod tests {
         let claims = [claim(&store, worker)[0].claim()];
         let notices = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&notices);
-        store.listen(Arc::new(move |_, due| told.lock().push(due)));
+        let notice = Arc::new(move |_: Option<&Name>, due| told.lock().push(due));
+        let weak = Arc::downgrade(&notice);
+        store.listen(weak);
         let commands = [schedule("second", 20), schedule("first", 70)];
         let fails = || store.write(at(0), &commands).block_on().expect_err("it fails").reason();
         let set = |sql: &str| {

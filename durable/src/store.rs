@@ -7,7 +7,7 @@ use std::{
     fmt,
     num::{NonZeroU32, NonZeroUsize},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -380,8 +380,8 @@ pub struct QueueState {
 
 /// Called with a time at which a new or changed record is due, and its queue if that is known; with
 /// [`WallTime::MIN`], after records of any time have become pending again or deliveries void. Must
-/// not block.
-pub type Notice = Arc<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
+/// not block. A store forgets those that are gone.
+pub type Notice = Weak<dyn Fn(Option<&Name>, WallTime) + Send + Sync>;
 
 /// Calls of a store for a task, which [`Store::spawn`] runs.
 pub type Calls = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -393,11 +393,13 @@ pub(crate) fn interval(rate: NonZeroU32) -> (Duration, u32) {
 }
 
 #[derive(Default)]
-pub(crate) struct Listeners(Mutex<Vec<Notice>>);
+pub(crate) struct Listeners(pub(crate) Mutex<Vec<Notice>>);
 
 impl Listeners {
     pub(crate) fn add(&self, notice: Notice) {
-        self.0.lock().push(notice);
+        let mut listeners = self.0.lock();
+        listeners.retain(|old| old.strong_count() > 0);
+        listeners.push(notice);
     }
 
     pub(crate) fn tell_all(&self) {
@@ -406,7 +408,7 @@ impl Listeners {
 
     pub(crate) fn tell(&self, queue: Option<&Name>, due: WallTime) {
         let listeners = self.0.lock().clone();
-        for notice in listeners {
+        for notice in listeners.iter().filter_map(Weak::upgrade) {
             notice(queue, due);
         }
     }
@@ -571,8 +573,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the queues, in the order of their names.
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
-    /// Asks the store to call `notice`, under no lock, after a change that makes a record due,
-    /// resumes a queue, or voids a delivery under way. A timer hears of its own changes in no other
+    /// Asks the store to call `notice` while it lives, under no lock, after a change that makes a
+    /// record due, resumes a queue, or voids a delivery under way. A timer hears of its own changes in no other
     /// way: a store tells of a change of this process before its call returns, also if the outcome
     /// is unknown. It may drop notices of other processes: see [`recheck`](Self::recheck).
     fn listen(&self, notice: Notice);

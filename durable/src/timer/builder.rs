@@ -410,12 +410,7 @@ impl DurableTimerBuilder {
         }
         self.store.keep_history(self.history);
         let core = Core::new(self.store, clock, is_virtual, queues);
-        let weak = Arc::downgrade(&core);
-        core.store.listen(Arc::new(move |queue, due| {
-            if let Some(core) = weak.upgrade() {
-                core.notice(queue, due);
-            }
-        }));
+        core.store.listen(Arc::downgrade(&core.told));
         // From here on, the timer ends the threads when it is dropped.
         let timer = DurableTimer::new(Arc::clone(&core));
         core.threads.lock().append(&mut handles);

@@ -89,6 +89,8 @@ pub(super) struct Served {
     pub(super) handler: Mutex<Option<Handler>>,
 }
 
+type Told = dyn Fn(Option<&Name>, WallTime) + Send + Sync;
+
 pub(super) struct Core {
     pub(super) store: Box<dyn Store>,
     pub(super) clock: Arc<dyn Clock>,
@@ -110,6 +112,8 @@ pub(super) struct Core {
     /// Threads that use the store.
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
     itself: Weak<Self>,
+    /// What the store calls.
+    pub(super) told: Arc<Told>,
 }
 
 impl Core {
@@ -136,6 +140,14 @@ impl Core {
             phase: Mutex::new(Phase::Open),
             threads: Mutex::default(),
             itself: itself.clone(),
+            told: {
+                let itself = itself.clone();
+                Arc::new(move |queue, due| {
+                    if let Some(core) = itself.upgrade() {
+                        core.notice(queue, due);
+                    }
+                })
+            },
         })
     }
 

@@ -543,9 +543,11 @@ fn notices_of_other_processes_tell_the_queue() {
     let Some((server, store, mut client, now)) = stored() else { return };
     let (sender, notices) = mpsc::channel();
     let other = connect(&server);
-    other.listen(Arc::new(move |queue: Option<&Name>, due| {
+    let notice = Arc::new(move |queue: Option<&Name>, due| {
         sender.send((queue.cloned(), due)).expect("a test");
-    }));
+    });
+    let weak = Arc::downgrade(&notice);
+    other.listen(weak);
     let heard = || notices.recv_timeout(LONG).expect("a notice");
     assert_eq!(heard(), (None, WallTime::MIN), "it listens from now on");
     let queue = |name| Name::new(name).expect("valid");

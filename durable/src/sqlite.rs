@@ -149,6 +149,9 @@ const CACHE: u32 = 8_000;
 ///
 /// A poll of its futures waits for the disk, so poll them on a thread that may block. Tasks use the
 /// methods of [`DurableTimer`](crate::DurableTimer), which do not block.
+///
+/// A [`list`](Store::list) keeps claims and changes waiting while it reads up to 1,024 records with
+/// their payloads. The history, counts of what is due and backups keep none waiting.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -240,7 +243,6 @@ impl SqliteStore {
         }
     }
 
-    /// Opens a connection of its own, so that no claim waits for it.
     fn connection(&self) -> rusqlite::Result<rusqlite::Connection> {
         connect(&self.shared.path, self.shared.epoch.is_none())
     }
@@ -483,6 +485,13 @@ impl SqliteStore {
     fn read<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
         run(&self.shared.reader.lock()).map_err(store_error)
     }
+
+    /// Reads for long, on a connection of its own, so that no claim waits for it.
+    fn read_long<R>(&self, run: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> StoreResult<R> {
+        // In memory, a transaction that writes refuses readers.
+        let _writer = self.shared.lock.is_none().then(|| self.shared.writer.lock());
+        self.connection().and_then(|connection| run(&connection)).map_err(store_error)
+    }
 }
 
 impl Drop for Shared {
@@ -560,7 +569,6 @@ impl Store for SqliteStore {
         })
     }
 
-    /// On a connection of its own, so that no claim waits for it.
     async fn count_live(
         &self,
         from: WallTime,
@@ -573,10 +581,7 @@ impl Store for SqliteStore {
             AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let range = (queue.map(Name::as_str), from.as_micros(), until.end().as_micros(), limit);
-        // In memory, a transaction that writes refuses readers.
-        let _writer = self.shared.lock.is_none().then(|| self.shared.writer.lock());
-        let read = || self.connection()?.query_row(sql, range, |row| row.get(0));
-        read().map_err(store_error)
+        self.read_long(|reader| reader.query_row(sql, range, |row| row.get(0)))
     }
 
     async fn workers(&self, limit: usize) -> StoreResult<Option<Vec<WorkerLease>>> {
@@ -736,8 +741,8 @@ impl Store for SqliteStore {
         );
         let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.read(|reader| {
-            let mut statement = reader.prepare_cached(&sql)?;
+        self.read_long(|reader| {
+            let mut statement = reader.prepare(&sql)?;
             let id = id.map(TimeoutId::as_str);
             statement.query_map((id, before, now.as_micros(), limit), read_attempt)?.collect()
         })
@@ -1532,6 +1537,19 @@ mod tests {
 
     fn ids(records: &[Record]) -> Vec<&str> {
         records.iter().map(|record| record.id.as_str()).collect()
+    }
+
+    /// A history of years takes long to read. Claims use the connection that is locked here.
+    #[test]
+    fn the_history_is_read_beside_claims() {
+        let (_folder, store) = open();
+        let (sender, answer) = std::sync::mpsc::channel();
+        let claims = store.shared.reader.lock();
+        let read = store.clone();
+        std::thread::spawn(move || sender.send(read.history(at(0), None, None, 9).block_on()));
+        let answer = answer.recv_timeout(Duration::from_secs(60));
+        drop(claims);
+        assert_eq!(answer.expect("at once").expect("history"), []);
     }
 
     #[test]

@@ -1,24 +1,27 @@
 //! The arguments of the program.
 
 use clap::{Args as Group, Parser, Subcommand};
-use delaywheel_durable::{Name, TimeoutId, WallTime, When};
+use delaywheel_durable::{Name, PostgresStore, TimeoutId, WallTime, When};
 use jiff::{SignedDuration, Timestamp};
 use percent_encoding::percent_decode_str;
 
-use crate::Failure;
+use crate::{Failure, chain};
 
-const STORE: &str = "The store: sqlite:PATH, a path, or postgres://USER@HOST/DATABASE";
+const STORE: &str =
+    "The store: sqlite:PATH, a path, postgres://USER@HOST/DATABASE, or host=HOST dbname=DATABASE";
 
 /// Shows and changes the timeouts of a store of delaywheel-durable.
 ///
-/// Exit codes: 0 done, 1 no such timeout or none that fits, 2 wrong usage, 3 the store failed.
+/// Exit codes: 0 done, also for an empty list; 1 no such timeout or queue, or nothing to requeue; 2
+/// wrong usage; 3 the store failed.
 #[derive(Debug, Parser)]
 #[command(name = "delaywheel-durable", version)]
 pub(crate) struct Args {
     #[arg(long, global = true, help = STORE, env = "DELAYWHEEL_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// Schema of a PostgreSQL store
-    #[arg(long, global = true, env = "DELAYWHEEL_SCHEMA", default_value = "delaywheel")]
+    #[arg(long, global = true, env = "DELAYWHEEL_SCHEMA", default_value = "delaywheel",
+        value_parser = schema)]
     pub(crate) schema: String,
     /// Prints one JSON object instead of text
     #[arg(long, global = true)]
@@ -59,7 +62,12 @@ pub(crate) enum Action {
     /// Lists the queues, whether they are paused, and their numbers of timeouts
     Queues,
     /// Pauses a queue: no delivery of it begins until it is resumed
-    Pause { queue: Name },
+    Pause {
+        queue: Name,
+        /// Also if it has had no timeout yet
+        #[arg(long)]
+        new: bool,
+    },
     /// Resumes a queue
     Resume { queue: Name },
     /// Copies a SQLite store to a new file, also while a process uses it
@@ -160,6 +168,10 @@ impl Time {
         };
         time.map_err(|error| Failure::Usage(error.to_string()))
     }
+}
+
+fn schema(name: &str) -> Result<String, String> {
+    PostgresStore::migrations(name).map(|_| name.to_owned()).map_err(|error| chain(&error))
 }
 
 /// Reads a cursor: microseconds since 1970, a colon, and an id, some of whose bytes are encoded.

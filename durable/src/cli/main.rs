@@ -7,6 +7,7 @@ mod target;
 use std::{
     error::Error,
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
@@ -59,12 +60,16 @@ enum Failure {
     Usage(String),
     #[error("{}", chain(.0))]
     Store(#[from] StoreError),
+    #[error("{} timeouts were requeued, then: {}", .0, chain(.1))]
+    Partly(usize, StoreError),
+    #[error("{}: {}", .0.display(), .1)]
+    File(PathBuf, io::Error),
     #[error(transparent)]
     Output(#[from] io::Error),
 }
 
-fn chain(error: &StoreError) -> String {
-    let errors = std::iter::successors(Some(error as &dyn Error), |&error| error.source());
+fn chain(error: &dyn Error) -> String {
+    let errors = std::iter::successors(Some(error), |&error| error.source());
     errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
@@ -79,7 +84,7 @@ fn run(args: Args, report: Report) -> Outcome {
     let Some(store) = args.store else {
         return target::usage("name the store by --store or DELAYWHEEL_STORE");
     };
-    let target = Target::new(store, args.schema.clone());
+    let target = Target::new(store, args.schema.clone())?;
     match args.action {
         Action::Migrate { .. } => {
             target.migrate()?;
@@ -115,7 +120,7 @@ fn run(args: Args, report: Report) -> Outcome {
             let record = store.get(&id).block_on()?;
             let history = store.history(store.now(), Some(&id), None, PAGE).block_on()?;
             if record.is_none() && history.is_empty() {
-                return Ok(missing(&id));
+                return Ok(missing("timeout", id.as_str()));
             }
             let absent = json!({"id": id.as_str(), "state": null});
             let mut object = record.as_ref().map_or(absent, |record| {
@@ -143,8 +148,8 @@ fn run(args: Args, report: Report) -> Outcome {
             let queues: Vec<_> = queues?.iter().map(report::queue).collect();
             report.print(&json!({"queues": queues}))
         }
-        Action::Pause { queue } => pause(&target, &queue, true, report),
-        Action::Resume { queue } => pause(&target, &queue, false, report),
+        Action::Pause { queue, new } => pause(&target, &queue, true, new, report),
+        Action::Resume { queue } => pause(&target, &queue, false, false, report),
         Action::Backup { file } => {
             let bar = spinner("writing the copy");
             target.sqlite(true)?.backup(&file)?;
@@ -153,11 +158,10 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Compact => {
             let bar = spinner("compacting");
-            let size = || Ok::<_, Failure>(target.file()?.metadata()?.len());
-            let before = size()?;
+            let before = target.size()?;
             target.sqlite(false)?.compact()?;
             bar.finish_and_clear();
-            report.print(&json!({"bytes_before": before, "bytes_after": size()?}))
+            report.print(&json!({"bytes_before": before, "bytes_after": target.size()?}))
         }
         #[cfg(feature = "page")]
         Action::Page(page) => target.serve(page).map(|()| true),
@@ -195,9 +199,9 @@ fn read<T>(
     Ok(found)
 }
 
-fn missing(id: &TimeoutId) -> bool {
-    let id = report::plain(id.as_str());
-    let _ = writeln!(io::stderr(), "delaywheel-durable: there is no timeout {id}");
+fn missing(what: &str, name: &str) -> bool {
+    let name = report::plain(name);
+    let _ = writeln!(io::stderr(), "delaywheel-durable: there is no {what} {name}");
     false
 }
 
@@ -230,15 +234,19 @@ fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
     let mut requeued = 0;
     for ids in ids.chunks(PAGE) {
         let commands = ids.iter().map(|id| Command::Requeue(id.clone(), due)).collect::<Vec<_>>();
-        let answers = change(|| store.write(store.now(), &commands).block_on())?;
+        let answers = change(|| store.write(store.now(), &commands).block_on());
+        let answers = answers.map_err(|error| Failure::Partly(requeued, error))?;
         requeued += answers.into_iter().filter(|answer| *answer == Answer::Requeued(true)).count();
         bar.set_message(format!("{requeued} requeued"));
     }
     Ok(requeued)
 }
 
-fn pause(target: &Target, queue: &Name, is_paused: bool, report: Report) -> Outcome {
+fn pause(target: &Target, queue: &Name, is_paused: bool, is_new: bool, report: Report) -> Outcome {
     let store = target.open(false)?;
+    if !is_new && store.queues().block_on()?.iter().all(|known| known.name != *queue) {
+        return Ok(missing("queue", queue.as_str()));
+    }
     change(|| store.pause(queue, is_paused).block_on())?;
     report.print(&json!({"queue": queue.as_str(), "paused": is_paused}))
 }

@@ -7,7 +7,7 @@ use std::{
 
 use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
 
-use crate::Failure;
+use crate::{Failure, chain};
 
 pub(crate) enum Target {
     Postgres { url: String, schema: String },
@@ -19,11 +19,12 @@ pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
 }
 
 impl Target {
-    pub(crate) fn new(store: String, schema: String) -> Self {
-        if ["postgres://", "postgresql://"].iter().any(|url| store.starts_with(url)) {
-            Self::Postgres { url: store, schema }
-        } else {
-            Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into())
+    pub(crate) fn new(store: String, schema: String) -> Result<Self, Failure> {
+        let is_url = ["postgres://", "postgresql://"].iter().any(|url| store.starts_with(url));
+        match store.parse::<tokio_postgres::Config>() {
+            Ok(_) if store.contains('=') || is_url => Ok(Self::Postgres { url: store, schema }),
+            Err(error) if is_url => usage(&chain(&error)),
+            _ => Ok(Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into())),
         }
     }
 
@@ -38,18 +39,23 @@ impl Target {
     }
 
     pub(crate) fn sqlite(&self, is_read: bool) -> Result<SqliteStore, Failure> {
-        let path = self.file()?;
+        let (path, size) = (self.file()?, self.size()?);
         if is_read {
             return Ok(SqliteStore::open_read_only(path)?);
         }
         // `open` would make a store of a file that is missing or empty, such as that of the lock.
-        if path.metadata()?.len() == 0 {
+        if size == 0 {
             return Err(StoreError::new(StoreErrorReason::Corrupt).into());
         }
         Ok(SqliteStore::open(path)?)
     }
 
-    pub(crate) fn file(&self) -> Result<&Path, Failure> {
+    pub(crate) fn size(&self) -> Result<u64, Failure> {
+        let path = self.file()?;
+        Ok(path.metadata().map_err(|error| Failure::File(path.to_owned(), error))?.len())
+    }
+
+    fn file(&self) -> Result<&Path, Failure> {
         match self {
             Self::Sqlite(path) => Ok(path),
             Self::Postgres { .. } => usage("this command is for SQLite stores"),

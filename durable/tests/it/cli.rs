@@ -219,7 +219,14 @@ fn queues_are_listed_paused_and_filtered_and_a_timeout_has_its_history() {
     assert_eq!(file.json(&["pause", "mail"]), (0, json!({"queue": "mail", "paused": true})));
     assert_eq!(file.json(&["queues"]), (0, queues(true)));
     assert_eq!(file.json(&["resume", "mail"]).0, 0);
+    for wrong in [["pause", "mial"], ["resume", "mial"]] {
+        let output = file.run(&wrong);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(text(&output.stderr), "delaywheel-durable: there is no queue mial\n");
+    }
     assert_eq!(file.json(&["queues"]), (0, queues(false)));
+    assert_eq!(file.json(&["pause", "sms", "--new"]).0, 0);
+    assert_eq!(file.json(&["queues"]).1["queues"][2], row("sms", true, 0, 0));
     assert_eq!(file.json(&["requeue", "--queue", "mail"]).1["requeued"], 0);
     assert_eq!(file.json(&["cancel", "once"]).0, 0);
     let gone = json!({"id": "once", "state": null, "history": [attempt]});
@@ -246,14 +253,12 @@ fn cancel_and_compact_change_the_file() {
 fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
     let folder = tempfile::tempdir().expect("folder");
     let missing = folder.path().join("missing.db");
-    for arguments in [
-        &["stats"][..],
-        &["requeue", "--all", "--dry-run"],
-        &["compact"],
-        &["migrate", "--print", "--schema", "a b"],
-    ] {
+    for arguments in
+        [&["stats"][..], &["requeue", "--all", "--dry-run"], &["compact"], &["pause", ""]]
+    {
         let output = run(Some(&missing), arguments);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(text(&output.stderr).contains("missing.db: "), "{output:?}");
         assert!(!missing.exists() && output.stdout.is_empty(), "{output:?}");
     }
     let empty = folder.path().join("timeouts.db-lock");
@@ -268,11 +273,17 @@ fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
         &["list", "--after", "x"],
         &["list", "--due-before", "soon"],
         &["migrate"],
+        &["migrate", "--print", "--schema", "a b"],
+        &["stats", "--store", "postgres://app@db:port/app"],
     ] {
         let output = run(Some(&missing), arguments);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
     }
+    // Parameters as `connect` takes them are no path.
+    let output = run(None, &["compact", "--store", "host=db dbname=app"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("for SQLite stores"), "{output:?}");
     let output = run(None, &["stats"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--store"), "{output:?}");

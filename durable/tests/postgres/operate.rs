@@ -108,6 +108,23 @@ fn the_program_requeues_once_what_dies_at_once() {
     }
 }
 
+/// The last one of 101 cannot be requeued.
+#[cfg(feature = "cli")]
+#[test]
+fn a_requeue_that_fails_says_how_many_it_has_requeued() {
+    let Some((server, _store, mut client, _)) = stored() else { return };
+    let dead = "INSERT INTO delaywheel.timeouts (id, due, next_at, payload, state)
+            SELECT to_char(number, 'FM000'), now(), now(), '', 3 FROM generate_series(0, 100) number;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''refused''; END';
+        CREATE TRIGGER refuse BEFORE UPDATE ON delaywheel.timeouts FOR EACH ROW
+            WHEN (OLD.id = '100') EXECUTE FUNCTION refuse();";
+    client.batch_execute(dead).expect("dead");
+    let output = run(&server, &["requeue", "--all"]);
+    let error = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.starts_with("delaywheel-durable: 100 timeouts were requeued, then: "), "{error}");
+}
+
 #[cfg(feature = "cli")]
 #[test]
 fn the_program_migrates_and_requeues_for_workers_that_only_listen() {

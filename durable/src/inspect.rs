@@ -1,4 +1,5 @@
-//! What an operator sees of a store: bounded counts. Also how long a change of an operator waits.
+//! Bounded counts that show an operator the state of a store, and the wait of an operator's change
+//! for a locked record.
 
 use std::{
     thread,

@@ -57,8 +57,8 @@ use crate::{
 const VERSION: u32 = 1;
 const APPLICATION: u32 = 0x6477_6c74;
 
-/// A copy that no store has been opened on. It has no log of its own, so one beside it is of the
-/// file whose place it has taken, and SQLite would spoil the copy with it.
+/// Marks a copy that no store has opened yet. It has no log of its own. A log beside it belongs to
+/// the file that it replaced, and SQLite would damage the copy with that log.
 const COPY: u32 = 0x6477_6c63;
 
 /// The key of `records` is the order of the live records of each queue and priority by time, and

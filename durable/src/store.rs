@@ -122,8 +122,8 @@ impl Command {
     }
 }
 
-/// Returns the earliest time at which commands make a record due, and the queue if all are of one:
-/// first of those that do not tell the time, then of others.
+/// Returns the earliest time at which commands make a record due, and the queue if all are for one:
+/// first of the commands whose time only the record has, and then of the others.
 pub(crate) fn news(commands: &[Command]) -> impl Iterator<Item = (Option<&Name>, WallTime)> {
     let dues = commands.iter().filter_map(|command| Some((command.queue(), command.due()?)));
     [false, true].into_iter().filter_map(move |is_known| {
@@ -574,9 +574,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
     /// Asks the store to call `notice` while it lives, under no lock, after a change that makes a
-    /// record due, resumes a queue, or voids a delivery under way. A timer hears of its own changes in no other
-    /// way: a store tells of a change of this process before its call returns, also if the outcome
-    /// is unknown. It may drop notices of other processes: see [`recheck`](Self::recheck).
+    /// record due, resumes a queue, or voids a delivery under way. A timer hears of its own changes
+    /// in no other way: a store tells of a change of this process before its call returns, also if
+    /// the outcome is unknown. It may drop notices of other processes: see
+    /// [`recheck`](Self::recheck).
     fn listen(&self, notice: Notice);
 
     /// Returns how often a worker must look for new records without a notice; `None` if no other

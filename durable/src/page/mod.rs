@@ -199,7 +199,7 @@ impl Page {
         });
         match result.await {
             Ok(Ok(result)) => Ok(result),
-            // The source may tell what is no business of a browser.
+            // The source may name hosts or files, which a browser must not see.
             Ok(Err(error)) => Err(self.say(StatusCode::BAD_GATEWAY, &error.to_string())),
             Err(_) => Err(self.say(StatusCode::BAD_GATEWAY, "store failed")),
         }

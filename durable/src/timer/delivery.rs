@@ -316,11 +316,11 @@ impl Delivery {
         self.end(Verdict::Left(error.to_string()));
     }
 
-    /// Says that a transaction of the handler, which has committed, has acknowledged the delivery.
-    /// The handler then ends it in any way: it counts as acknowledged.
+    /// Tells the timer that a transaction of the handler has acknowledged the delivery and has
+    /// committed. However the handler ends the delivery then, it counts as acknowledged.
     ///
-    /// After a transaction that was rolled back, this is wrong: the timeout is delivered again, but
-    /// only once the timer and the store have compared what is held, a minute or two later.
+    /// Do not call this after a rollback: the timeout is delivered again, but only a minute or two
+    /// later, when the timer and the store compare which timeouts the timer holds.
     pub fn acknowledged_in_transaction(&self) {
         self.run.is_acknowledged.store(true, SeqCst);
     }

@@ -49,6 +49,7 @@ use crate::{
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
         NewTimeout, Notice, Query, QueueState, Settlement, Store, WorkerId, WorkerLease,
+        list_start, most,
     },
     time::WallTime,
     transition::{Change, apply, pending_record},
@@ -406,9 +407,7 @@ impl SqliteStore {
             Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.end(), after),
         };
         let mut until = until.as_micros();
-        let start = (from, "");
-        let after = after.as_ref().map(|(next, id)| (*next, id.as_str()));
-        let (next, id) = after.map_or(start, |after| after.max(start));
+        let (next, id) = list_start(from, after.as_ref());
         let next = next.as_micros();
         let condition = "dead = ? AND queue = ? AND priority = ? AND (next, id) > (?, ?)
             AND next < ? ORDER BY next, id LIMIT ?";
@@ -579,8 +578,8 @@ impl Store for SqliteStore {
         let sql = "SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 0
             AND queue IN (SELECT name FROM queues WHERE ?1 IS NULL OR name = ?1)
             AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let range = (queue.map(Name::as_str), from.as_micros(), until.end().as_micros(), limit);
+        let (from, until) = (from.as_micros(), until.end().as_micros());
+        let range = (queue.map(Name::as_str), from, until, most(limit));
         self.read_long(|reader| reader.query_row(sql, range, |row| row.get(0)))
     }
 
@@ -739,8 +738,7 @@ impl Store for SqliteStore {
             "SELECT number, id, queue, due, attempt, ended, end, error FROM history
             WHERE {condition} AND number < ?2 AND until > ?3 ORDER BY number DESC LIMIT ?4"
         );
-        let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let (before, limit) = (before.map_or(i64::MAX, most), most(limit));
         self.read_long(|reader| {
             let mut statement = reader.prepare(&sql)?;
             let id = id.map(TimeoutId::as_str);

@@ -358,6 +358,19 @@ impl Query {
     }
 }
 
+/// Returns the place after which a list continues. The empty string is before every id.
+pub(crate) fn list_start(
+    from: WallTime,
+    after: Option<&(WallTime, TimeoutId)>,
+) -> (WallTime, &str) {
+    after.map_or((from, ""), |(time, id)| (*time, id.as_str())).max((from, ""))
+}
+
+/// Returns a number that may be too large for a database.
+pub(crate) fn most(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
 /// Numbers of records in a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

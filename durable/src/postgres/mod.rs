@@ -46,7 +46,7 @@ use crate::{
     store::{
         Answer, Begun, Calls, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
         Listeners, NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement,
-        Store, WorkerId, WorkerLease, interval, news,
+        Store, WorkerId, WorkerLease, interval, list_start, most, news,
     },
     time::WallTime,
     timer::contained,
@@ -613,11 +613,11 @@ impl Store for PostgresStore {
                 (sql::LIST_PREFIX, values![prefix.clone(), after, limit])
             }
             Query::Times { from, until, after } => {
-                let (time, id) = list_start(*from, after.as_ref());
+                let (time, id) = start(*from, after.as_ref());
                 (sql::LIST_TIMES, values![time, id, until.end().to_system_time(), limit])
             }
             Query::Dead { after } => {
-                let (time, id) = list_start(WallTime::MIN, after.as_ref());
+                let (time, id) = start(WallTime::MIN, after.as_ref());
                 (sql::LIST_DEAD, values![time, id, limit])
             }
         };
@@ -850,8 +850,8 @@ impl Store for PostgresStore {
         let later = now.saturating_add(interval);
         let micros = |time: WallTime| time.as_micros().cast_signed();
         let (first, now) = (micros(now.saturating_sub(interval * burst)), micros(now));
-        let step = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
-        let (most, queue) = (self::most(most), queue.clone());
+        let (most, step, queue) =
+            (self::most(most), self::most(interval.as_micros()), queue.clone());
         let permits = move |_, turn: Turn| async move {
             let queue = queue.as_str();
             let parameters: Parameters<'_> = &[&queue, &most, &first, &now, &step];
@@ -897,8 +897,8 @@ impl Store for PostgresStore {
         before: Option<u64>,
         limit: usize,
     ) -> StoreResult<Vec<Attempt>> {
-        let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
-        let (limit, now) = (most(limit), now.to_system_time());
+        let (before, limit) = (before.map_or(i64::MAX, most), most(limit));
+        let now = now.to_system_time();
         let (sql, values) = match id {
             None => (sql::HISTORY, values![before, now, limit]),
             Some(id) => (sql::HISTORY_OF, values![before, now, limit, text(id)]),
@@ -937,10 +937,8 @@ impl Store for PostgresStore {
 
 opaque!(PostgresStore, schema: shared.connections.schema);
 
-/// Returns the position after which a list continues. The empty string is before every id.
-fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, String) {
-    let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
-    let (time, id) = after.max((from, ""));
+fn start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, String) {
+    let (time, id) = list_start(from, after);
     (time.to_system_time(), id.to_owned())
 }
 
@@ -950,10 +948,6 @@ fn text(id: &TimeoutId) -> String {
 
 fn parts(claim: &Claim) -> (&str, i64) {
     (claim.id.as_str(), claim.token.cast_signed())
-}
-
-fn most(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Zero is the sender of a notification by an SQL function.

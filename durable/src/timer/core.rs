@@ -94,6 +94,8 @@ type Told = dyn Fn(Option<&Name>, WallTime) + Send + Sync;
 pub(super) struct Core {
     pub(super) store: Box<dyn Store>,
     pub(super) clock: Arc<dyn Clock>,
+    /// When the timer was made.
+    origin: Instant,
     pub(super) counters: Counters,
     /// There are no threads but those of the callers.
     pub(super) is_virtual: bool,
@@ -126,6 +128,7 @@ impl Core {
         let drivers = queues.iter().map(|queue| Driver::new(queue.settings.clone())).collect();
         Arc::new_cyclic(|itself| Self {
             store,
+            origin: clock.now(),
             clock,
             counters: Counters::default(),
             is_virtual,
@@ -153,6 +156,15 @@ impl Core {
 
     pub(super) fn now(&self) -> WallTime {
         WallTime::now(&*self.clock)
+    }
+
+    /// Returns the time of the monotonic clock, which is that of the leases unless it is virtual.
+    fn elapsed(&self) -> Duration {
+        if self.queues.iter().any(|queue| queue.settings.is_virtual) {
+            self.clock.now().saturating_duration_since(self.origin)
+        } else {
+            Lease::now()
+        }
     }
 
     pub(super) fn check_open(&self) -> Result<(), DurableError> {
@@ -256,7 +268,7 @@ impl Core {
                         driver.notice(queue.as_ref(), *due);
                     }
                     // In this order, or a stop between them makes the lease here the longer one.
-                    let (start, now) = (Lease::now(), self.now());
+                    let (start, now) = (self.elapsed(), self.now());
                     driver.step(&*self.store, start, now, &self.counters)
                 });
                 let steps: Vec<_> = steps.collect();
@@ -425,14 +437,15 @@ impl Core {
             && drivers.iter().all(|driver| driver.is_idle(now))
     }
 
-    pub(super) fn start(&self) -> Option<WallTime> {
-        (*self.phase.lock() < Phase::Closing).then(|| self.now())
+    pub(super) fn start(&self) -> Option<Duration> {
+        (*self.phase.lock() < Phase::Closing).then(|| self.elapsed())
     }
 
     pub(super) fn end(&self, record: Record, run: &Run, verdict: Verdict) {
         let (driver, now) = (run.driver, self.now());
         // A thread is free before the settlement is durable.
-        let (token, lasted) = (record.token, run.lasted(now));
+        let lasted = run.started().map(|start| self.elapsed().saturating_sub(start));
+        let token = record.token;
         let returned = Returned { token, lasted, is_released: verdict == Verdict::Released };
         self.post.put(|inbox| inbox.returned.push((driver, returned)));
         let mut settlement = match verdict {

@@ -77,13 +77,15 @@ impl Lease {
 
 const RECALLED: u64 = u64::MAX;
 
+const WAITING: u64 = RECALLED - 1;
+
 #[derive(Debug)]
 pub(super) struct Run {
     lease: Arc<Lease>,
     pub(super) driver: usize,
-    /// When the handler started, in microseconds of the wall clock; 0 before that, and [`RECALLED`]
-    /// if it never does.
-    pub(super) started: AtomicU64,
+    /// When the handler started, in microseconds of the monotonic clock; [`WAITING`] before that,
+    /// and [`RECALLED`] if it never does.
+    started: AtomicU64,
     pub(super) claim: Claim,
     /// The store knows the end already.
     pub(super) is_acknowledged: AtomicBool,
@@ -95,33 +97,26 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(lease: Arc<Lease>, driver: usize, claim: Claim) -> Self {
-        let (started, is_acknowledged) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (started, is_acknowledged) = (AtomicU64::new(WAITING), AtomicBool::new(false));
         let (waiting, stopped) = (Mutex::new(Some(Vec::new())), Condvar::new());
         Self { lease, driver, started, claim, is_acknowledged, waiting, stopped }
     }
 
     /// The handler starts now. Returns `false` if the delivery was recalled.
-    pub(super) fn start(&self, now: WallTime) -> bool {
-        self.started.compare_exchange(0, now.as_micros().max(1), SeqCst, SeqCst).is_ok()
+    pub(super) fn start(&self, now: Duration) -> bool {
+        let now = u64::try_from(now.as_micros()).unwrap_or(WAITING - 1);
+        self.started.compare_exchange(WAITING, now, SeqCst, SeqCst).is_ok()
     }
 
-    /// Moves the start to a time if it is later, as the wall clock has stepped back to it. A
-    /// handler that has not started stays so.
-    pub(super) fn step_back(&self, now: WallTime) {
-        let now = now.as_micros().max(1);
-        let earlier = |started| (started != RECALLED).then_some(now.min(started));
-        let _ = self.started.fetch_update(SeqCst, SeqCst, earlier);
-    }
-
-    pub(super) fn lasted(&self, now: WallTime) -> Option<Duration> {
+    /// Returns when the handler started, if it has, in whole microseconds.
+    pub(super) fn started(&self) -> Option<Duration> {
         let started = self.started.load(SeqCst);
-        let has_started = started != 0 && started != RECALLED;
-        has_started.then(|| Duration::from_micros(now.as_micros().saturating_sub(started)))
+        (started < WAITING).then(|| Duration::from_micros(started))
     }
 
     /// Keeps the handler from starting. Returns `false` if it has started, or was recalled before.
     pub(super) fn recall(&self) -> bool {
-        self.started.compare_exchange(0, RECALLED, SeqCst, SeqCst).is_ok()
+        self.started.compare_exchange(WAITING, RECALLED, SeqCst, SeqCst).is_ok()
     }
 
     pub(super) fn is_stopped(&self) -> bool {

@@ -42,7 +42,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     delivery::{Lease, Run},
     executor::contain,
-    held::{Held, Lane, Reason, Size, Waiting, rank, tick, time},
+    held::{Held, Lane, Reason, Size, Waiting, rank, time},
     policy::Backoff,
     stats::Counters,
 };
@@ -272,11 +272,11 @@ pub(crate) struct Driver {
     stalls_at: Option<WallTime>,
     /// Mean time of the latest handlers.
     handling: Duration,
-    /// When deliveries under way exceed the limit, by token.
+    /// When deliveries under way exceed the limit, by token, in the monotonic clock.
     limits: TimingWheel<u64>,
     boundary: Option<WallTime>,
     last: WallTime,
-    /// When the latest step began, by the monotonic clock.
+    /// The same by the monotonic clock.
     last_start: Duration,
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
@@ -384,7 +384,8 @@ impl Driver {
         self.worker.take()
     }
 
-    /// Does all work that is due at `now`. `start`, of the monotonic clock, was read before that.
+    /// Does all work that is due at `now`. `start`, of the monotonic clock, was read before that. In
+    /// virtual time, that clock is virtual too.
     pub(crate) fn step(
         &mut self,
         store: &dyn Store,
@@ -393,7 +394,8 @@ impl Driver {
         counters: &Counters,
     ) -> Step {
         let mut turn = Turn { store, now, start, counters, step: Step::default() };
-        self.follow_clock(now, start, counters);
+        self.follow_clock(now, counters);
+        self.last_start = start;
         for (claim, claimed) in mem::take(&mut self.claimed) {
             self.end_claim(&claim, claimed, &mut turn);
         }
@@ -419,7 +421,9 @@ impl Driver {
     }
 
     pub(crate) fn next_step(&self) -> Option<WallTime> {
-        let limit = self.limits.next_expiration().map(time);
+        // Without a step, both clocks run alike.
+        let left = |limit| time(limit).since(time(span_tick(self.last_start)));
+        let limit = self.limits.next_expiration().map(|at| self.last.saturating_add(left(at)));
         if let Some(until) = self.paused_until {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
@@ -442,22 +446,14 @@ impl Driver {
         others.into_iter().flatten().chain(claims).min()
     }
 
-    /// Notices that the clock has stepped forward: no handler took that time. Or it has stepped
-    /// back: records that were due may not be due any more.
-    fn follow_clock(&mut self, now: WallTime, start: Duration, counters: &Counters) {
-        let most = start.saturating_sub(self.last_start) + self.settings.lease / 10;
-        if !self.settings.is_virtual && now.since(self.last) > most {
-            self.watch_all(now);
-        }
-        self.last_start = start;
+    /// Notices that the clock has stepped back: records that were due may not be due any more.
+    fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(usize::from(self.settings.number == 0));
             (self.permit_at, self.permits.0) = (WallTime::MIN, 0);
             (self.cron_at, self.evict_at, self.evict_after) = Default::default();
             self.stalls_at = None;
             self.held.step_back();
-            self.delivering.values().for_each(|delivering| delivering.run.step_back(now));
-            self.watch_all(now);
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.lanes.iter_mut().for_each(|lane| lane.after = WallTime::MIN);
             self.paused_until = None;
@@ -486,10 +482,10 @@ impl Driver {
 
     /// Counts deliveries that take too long as failed, and gives those back whose handlers did not
     /// start in that time. The limit counts from the start of the handler, which may be later than
-    /// the begin.
+    /// the begin, by the monotonic clock: a step of the wall clock is no time of a handler.
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
         let expired: Vec<_> =
-            self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
+            self.limits.advance(span_tick(turn.start)).map(|expired| expired.value).collect();
         for token in expired {
             let Some(Delivering { run, attempt, .. }) = self.delivering.get(&token) else {
                 continue;
@@ -498,9 +494,8 @@ impl Driver {
             if self.recall(&run, turn) {
                 continue;
             }
-            let start = time(Tick::new(run.started.load(SeqCst)));
-            let limit = self.settings.queue.handler_limit.unwrap_or_default();
-            if start.saturating_add(limit) > turn.now {
+            let start = run.started().unwrap_or_default();
+            if self.limit_of(start) > Some(span_tick(turn.start)) {
                 self.watch(token, start);
                 continue;
             }
@@ -655,7 +650,7 @@ impl Driver {
 
     /// Gives deliveries back that wait for a thread or a task if the queue is paused.
     fn recall_if_paused(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let waiting = self.runs().filter(|run| run.started.load(SeqCst) == 0);
+        let waiting = self.runs().filter(|run| run.started().is_none());
         let waiting: Vec<_> = waiting.cloned().collect();
         if !waiting.is_empty() {
             let name = &self.settings.queue.name;
@@ -1050,25 +1045,21 @@ impl Driver {
         let delivering = Delivering { run: Arc::clone(&run), attempt, limit, slot };
         self.delivering.insert(record.token, delivering);
         self.running.insert(record.token);
-        self.watch(record.token, turn.now);
+        self.watch(record.token, turn.start);
         turn.step.begun.push((record, run));
     }
 
-    /// Gives each delivery under way the whole limit from now on.
-    fn watch_all(&mut self, now: WallTime) {
-        let limits: Vec<_> = self.limits.drain().map(|(_, _, token)| token).collect();
-        self.limits = TimingWheel::new(tick(now));
-        for token in limits {
-            self.watch(token, now);
+    fn watch(&mut self, token: u64, start: Duration) {
+        if let Some(limit) = self.limit_of(start)
+            && let Some(delivering) = self.delivering.get_mut(&token)
+        {
+            delivering.limit = self.limits.insert(limit, token).ok();
         }
     }
 
-    fn watch(&mut self, token: u64, start: WallTime) {
-        if let Some(limit) = self.settings.queue.handler_limit
-            && let Some(delivering) = self.delivering.get_mut(&token)
-        {
-            delivering.limit = self.limits.insert(tick(start.saturating_add(limit)), token).ok();
-        }
+    fn limit_of(&self, start: Duration) -> Option<Tick> {
+        let limit = self.settings.queue.handler_limit?;
+        Some(span_tick(start.saturating_add(limit)))
     }
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
@@ -1232,6 +1223,11 @@ impl Driver {
     }
 }
 
+/// Returns a time of the monotonic clock as a tick of a microsecond.
+fn span_tick(span: Duration) -> Tick {
+    Tick::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
 fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
 }
@@ -1269,6 +1265,7 @@ mod tests {
     /// A driver on a store in memory. Time passes only if a test says so.
     struct Bench {
         now: WallTime,
+        start: Duration,
         store: SqliteStore,
         counters: Counters,
         driver: Driver,
@@ -1288,7 +1285,9 @@ mod tests {
             let queue = QueueSettings { max_deliveries: 8, ..QueueSettings::default() };
             let driver = Driver::new(DriverSettings { queue, ..DriverSettings::default() });
             let (store, counters) = (store.clone(), Counters::default());
-            Self { now, store, counters, driver }
+            // The process has run for longer than any wait of these tests.
+            let start = Lease::now() + 90_000 * SECOND;
+            Self { now, start, store, counters, driver }
         }
 
         /// Makes it one of four threads whose latest handlers took no time.
@@ -1306,12 +1305,11 @@ mod tests {
 
         fn pass(&mut self, time: Duration) {
             self.now = self.now.saturating_add(time);
+            self.start += time;
         }
 
         fn step(&mut self) -> Step {
-            // The process has run for longer than any wait of these tests.
-            let start = Lease::now() + 90_000 * SECOND;
-            self.driver.step(&self.store, start, self.now, &self.counters)
+            self.driver.step(&self.store, self.start, self.now, &self.counters)
         }
 
         fn carry_out(&mut self, claims: Vec<LaneClaim>) {
@@ -1611,7 +1609,7 @@ mod tests {
         bench.driver.settings.queue.handler_limit = Some(30 * SECOND);
         bench.schedule([new("far", start.saturating_add(70 * SECOND))]);
         let step_at = |bench: &mut Bench, seconds: u32| {
-            bench.now = start.saturating_add(SECOND * seconds);
+            bench.pass(start.saturating_add(SECOND * seconds).since(bench.now));
             bench.step()
         };
         let claims = bench.step().claims;
@@ -1621,7 +1619,7 @@ mod tests {
         let is_kept = |&token: &u64| store.records().iter().any(|record| record.token == token);
         let kept = || tokens.iter().map(is_kept).collect::<Vec<_>>();
         assert_eq!(kept(), [true; 3]);
-        assert!(begun.iter().all(|(_, run)| run.start(start)));
+        assert!(begun.iter().all(|(_, run)| run.start(bench.start)));
         bench.driver.ended(tokens[0]);
         assert_eq!(step_at(&mut bench, 30).settlements.len(), 2, "not written yet");
         bench.driver.ended(tokens[1]);
@@ -2027,7 +2025,7 @@ mod tests {
         let begun = bench.steps(4);
         assert!(begun.len() > 100, "{} began ahead", begun.len());
         for record in &begun[..4] {
-            assert!(bench.driver.delivering[&record.token].run.start(bench.now));
+            assert!(bench.driver.delivering[&record.token].run.start(bench.start));
         }
         for _ in 0..9 {
             bench.pass(SECOND);
@@ -2045,28 +2043,43 @@ mod tests {
     fn a_step_of_the_clock_is_no_time_of_a_handler() {
         for is_forward in [true, false] {
             let mut bench = Bench::new(2);
-            bench.driver.settings.is_virtual = false;
             let begun = bench.steps(4);
             let [run, waiting] =
                 [0, 1].map(|at| Arc::clone(&bench.driver.delivering[&begun[at].token].run));
-            assert!(run.start(bench.now));
+            assert!(run.start(bench.start));
             // The store has failed just now, and a last attempt has begun.
             bench.driver.rest(bench.now);
             bench.driver.held.begin_last(0, bench.now);
-            let back = bench.now.saturating_sub(3_600 * SECOND);
-            bench.pass(3_600 * SECOND);
-            bench.now = if is_forward { bench.now } else { back };
+            let (back, forward) = (
+                bench.now.saturating_sub(3_600 * SECOND),
+                bench.now.saturating_add(3_600 * SECOND),
+            );
+            bench.now = if is_forward { forward } else { back };
             bench.steps(4);
             assert_eq!(bench.counters.read().overruns, 0);
             assert_eq!(bench.driver.renew_at, bench.now.saturating_add(10 * SECOND));
-            assert_eq!(waiting.started.load(SeqCst), 0);
+            assert_eq!(waiting.started(), None);
             assert!(!bench.driver.held.has_last(bench.now), "none waits for it");
             assert!(bench.driver.next_step() > Some(bench.now));
-            bench.driver.settings.is_virtual = true;
             bench.pass(900 * SECOND);
             bench.steps(4);
             assert_eq!(bench.counters.read().overruns, 1, "forward: {is_forward}");
         }
+    }
+
+    /// The clock of the server is a little slower than that of this machine.
+    #[test]
+    fn a_clock_that_steps_back_again_and_again_extends_no_limit() {
+        let mut bench = Bench::new(1);
+        let begun = bench.steps(4).remove(0);
+        assert!(bench.driver.delivering[&begun.token].run.start(bench.start));
+        for _ in 0..40 {
+            bench.pass(60 * SECOND);
+            bench.steps(2);
+            bench.now = bench.now.before();
+            bench.steps(2);
+        }
+        assert_eq!(bench.counters.read().overruns, 1);
     }
 
     #[test]

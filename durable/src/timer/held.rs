@@ -349,7 +349,7 @@ pub(super) fn rank(record: &Record) -> (Priority, WallTime, u64) {
 }
 
 /// One tick of the wheels is a microsecond.
-pub(super) fn tick(time: WallTime) -> Tick {
+fn tick(time: WallTime) -> Tick {
     Tick::new(time.as_micros())
 }
 

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 
 use crate::time::WallTime;
 
-/// The least step forward that is noted. Less may be the delay of an earlier answer.
+/// The least step that is noted. Less may be the delay of an earlier answer, or clocks that do not
+/// run alike.
 const STEP: Duration = Duration::from_millis(100);
 
 /// Time for which a step hides shorter ones. A lease that is longer than this is rare.
@@ -17,7 +18,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// the monotonic clock of this process, so this machine's wall clock does not matter.
 #[derive(Debug)]
 pub(super) struct ServerClock {
-    /// An upper bound of the time that the server's clock showed at an instant.
+    /// An upper bound of the time that the server's clock showed at an instant. If the instant is
+    /// yet to come, this clock was ahead, and stands still until then.
     anchor: Mutex<(Instant, WallTime)>,
     /// When a step forward was found, and its length: the latest, or a longer one before it.
     step: Mutex<Option<(Instant, Duration)>>,
@@ -30,7 +32,10 @@ impl ServerClock {
     }
 
     fn time(&self) -> WallTime {
-        let (instant, shown) = *self.anchor.lock();
+        Self::since(*self.anchor.lock())
+    }
+
+    fn since((instant, shown): (Instant, WallTime)) -> WallTime {
         // Rounded down, as the present always is.
         let passed =
             Duration::from_micros(u64::try_from(instant.elapsed().as_micros()).unwrap_or(0));
@@ -40,7 +45,8 @@ impl ServerClock {
     /// Takes the answer to a request that was sent at an instant. One that is behind by less than
     /// it took may have arrived late.
     pub(super) fn adjust(&self, sent: Instant, shown: WallTime) {
-        let expected = self.time();
+        let mut anchor = self.anchor.lock();
+        let expected = Self::since(*anchor);
         let by = shown.since(expected);
         if by >= STEP {
             // Before the clock shows it. A shorter one makes no longer one look new.
@@ -48,8 +54,10 @@ impl ServerClock {
             let longer = step.filter(|(found, old)| *old > by && found.elapsed() < LONG);
             *step = longer.or_else(|| Some((Instant::now(), by)));
         }
-        if shown > expected || expected.since(shown) > sent.elapsed() {
-            *self.anchor.lock() = (Instant::now(), shown);
+        let ahead = expected.since(shown);
+        if shown > expected || ahead > sent.elapsed() {
+            let wait = if ahead < STEP { ahead } else { Duration::ZERO };
+            *anchor = (Instant::now() + wait, shown.saturating_add(wait));
         }
     }
 
@@ -87,6 +95,21 @@ mod tests {
         *clock.step.lock() = step.map(|(found, by)| (earlier(found), by));
         clock.adjust(Instant::now(), shown.saturating_add(2 * STEP));
         assert!(!clock.may_mislead(lease));
+    }
+
+    /// This machine's clock runs faster than that of the server.
+    #[test]
+    fn a_small_correction_is_no_step_back() {
+        let start = WallTime::from_micros(1 << 50).expect("valid");
+        let clock = ServerClock::new(start);
+        // No delay of this test moves it.
+        clock.anchor.lock().0 += LONG;
+        for _ in 0..2 {
+            let (last, sent) = (clock.time(), Instant::now());
+            clock.adjust(sent, start.saturating_sub(STEP / 2));
+            assert!(clock.time() >= last);
+            assert!(clock.anchor.lock().0 >= sent + STEP / 2, "it waits until it is right");
+        }
     }
 
     #[test]

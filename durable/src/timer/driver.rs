@@ -1122,10 +1122,14 @@ impl Driver {
         usize::try_from(rounds).unwrap_or(usize::MAX)
     }
 
-    /// Returns the most records to hold on a shared store: those that keep all handlers busy.
+    /// Returns the most records to hold on a shared store: those that keep all handlers busy, and
+    /// that do not go back before slow ones can begin them.
     fn reach(&self) -> usize {
-        let most = self.settings.window_capacity;
-        self.handlers().saturating_mul(self.rounds(MOMENT).max(2)).min(most)
+        let handlers = self.handlers();
+        let all = u32::try_from(handlers).unwrap_or(u32::MAX);
+        let soon = self.idle() + self.rounds(STALL.saturating_mul(all));
+        let busy = handlers.saturating_mul(self.rounds(MOMENT).max(2));
+        busy.min(soon).min(self.settings.window_capacity)
     }
 
     fn capacity(&self) -> usize {
@@ -1191,7 +1195,8 @@ impl Driver {
     /// have to end.
     fn may_claim(&self) -> bool {
         let must_wait = self.is_claiming() && self.must_reconcile();
-        !(self.is_closing || must_wait || self.is_stalled())
+        let has_reach = !self.settings.is_shared || self.reach() > 0;
+        has_reach && !(self.is_closing || must_wait || self.is_stalled())
     }
 
     fn is_stalled(&self) -> bool {
@@ -1252,6 +1257,8 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use pollster::FutureExt as _;
 
     use super::*;
@@ -1924,6 +1931,52 @@ mod tests {
         assert_eq!(stuck.counters.read().claims, claims);
         stuck.returned(begun[0].token, None);
         assert_eq!(ids(&stuck.steps(6)), ["9"]);
+    }
+
+    /// Otherwise, it gives the rest back after a second.
+    #[test]
+    fn a_worker_claims_little_more_than_slow_handlers_begin_soon() {
+        for (threads, most_claims, most_released) in [(4, 150, 40), (64, 300, 0)] {
+            let mut bench = Bench::new(0);
+            (bench.driver.settings.is_shared, bench.driver.settings.threads) =
+                (true, Some(threads));
+            bench.driver.settings.queue.max_deliveries = threads;
+            bench.schedule(several("", 2_000, bench.now.saturating_sub(SECOND)));
+            let (start, lasts) = (bench.now, 5 * SECOND);
+            let (count, all) = (25 * threads, u32::try_from(threads).expect("few"));
+            // The handlers return one by one.
+            let (mut running, mut begun, mut done, mut released) = (BTreeMap::new(), 0, 0, 0);
+            while done < count {
+                for _ in 0..4 {
+                    let step = bench.step();
+                    released += step.settlements.len();
+                    step.settlements
+                        .into_iter()
+                        .for_each(|(claim, how, _)| bench.settle(claim, how));
+                    bench.carry_out(step.claims);
+                    for (record, _) in step.begun {
+                        begun += 1;
+                        let end = bench.now.saturating_add(lasts * begun.min(all) / all);
+                        running.insert((end, begun), record);
+                    }
+                }
+                let next =
+                    running.keys().map(|(end, _)| *end).chain(bench.driver.next_step()).min();
+                bench.pass(next.expect("some run").since(bench.now));
+                let later = running.split_off(&(bench.now, u32::MAX));
+                for record in mem::replace(&mut running, later).into_values() {
+                    bench.returned(record.token, Some(lasts));
+                    bench.settle(record.claim(), Settlement::Done);
+                    done += 1;
+                }
+            }
+            assert_eq!(bench.now.since(start), 25 * lasts, "no handler waits");
+            let claims = bench.counters.read().claims;
+            assert!(
+                claims <= most_claims && released <= most_released,
+                "{claims} claims, {released} given back, for {count} deliveries"
+            );
+        }
     }
 
     #[test]

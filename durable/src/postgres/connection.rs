@@ -111,6 +111,9 @@ pub(super) struct Connections {
     own: Option<Opener>,
     /// How long a call waits for each answer, and a quick one.
     pub(super) limits: Mutex<(Duration, Duration)>,
+    /// A connection of the user's pool that quick calls keep. Each would wait there behind all
+    /// calls of handlers, and a worker would lose its lease.
+    kept: Mutex<Option<Object>>,
     /// Keeps the connection that listens.
     listening: Mutex<Option<oneshot::Sender<()>>>,
     pub(super) schema: String,
@@ -146,6 +149,7 @@ pub(super) struct Turn {
     pub(super) connections: Arc<Connections>,
     /// How long it waits for each answer.
     pub(super) limit: Duration,
+    pub(super) is_quick: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -162,7 +166,7 @@ macro_rules! run {
     };
     ($turn:expr, $session:ident => $body:expr) => {
         async {
-            let mut session = $turn.connections.take($turn.limit).await?;
+            let mut session = $turn.connections.take($turn.limit, $turn.is_quick).await?;
             loop {
                 let until = session.until();
                 let $session = &mut session;
@@ -184,6 +188,7 @@ pub(super) struct Session {
     client: Option<Object>,
     connections: Arc<Connections>,
     is_in_transaction: bool,
+    is_quick: bool,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
     tries: usize,
@@ -326,6 +331,7 @@ impl Connections {
             driver: driver.unwrap_or_else(|| runtime.handle().clone()),
             own,
             limits: Mutex::new((SILENCE, SILENCE)),
+            kept: Mutex::default(),
             listening: Mutex::default(),
             schema: schema.to_owned(),
             statements: Mutex::default(),
@@ -348,7 +354,7 @@ impl Connections {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
             error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
         };
-        let is_pooled = match self.take(self.limit(false)).await {
+        let is_pooled = match self.take(self.limit(false), false).await {
             Ok(mut session) => {
                 let show = session.client().simple_query("SHOW plan_cache_mode");
                 let shown = within(&session.until(), show).await;
@@ -401,13 +407,25 @@ impl Connections {
     /// be silent on these too.
     fn forget(&self) {
         self.pool.retain(|_, _| false);
+        drop(self.kept.lock().take().map(Object::take));
         self.listening.lock().take();
     }
 
     /// Takes a connection that is not used, or opens one. The loss of an unused one is no error.
-    pub(super) async fn take(self: &Arc<Self>, limit: Duration) -> StoreResult<Session> {
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        limit: Duration,
+        is_quick: bool,
+    ) -> StoreResult<Session> {
         let pool = self.pool.clone();
-        let mut taken = self.driver.spawn(async move { pool.get().await });
+        let kept = is_quick.then(|| self.kept.lock().take()).flatten();
+        let kept = kept.filter(|client| !client.is_closed() && !pool.is_closed());
+        let mut taken = self.driver.spawn(async move {
+            match kept {
+                Some(kept) => Ok(kept),
+                None => pool.get().await,
+            }
+        });
         let Ok(got) = timeout(limit.min(self.limit(false)), &mut taken).await else {
             taken.abort();
             self.forget();
@@ -420,6 +438,7 @@ impl Connections {
                     client: Some(client),
                     connections: Arc::clone(self),
                     is_in_transaction: false,
+                    is_quick,
                     may_commit: false,
                     tries: 0,
                     limit,
@@ -446,6 +465,11 @@ impl Connections {
         let own: Arc<str> = own.replace("{columns}", super::sql::COLUMNS).into();
         statements.insert(sql.to_owned(), Arc::clone(&own));
         own
+    }
+
+    /// Gives the kept connection back, as a worker has ended.
+    pub(super) fn release(&self) {
+        self.kept.lock().take();
     }
 
     /// Closes connections of the store's own that were not used for a time, but for one.
@@ -483,8 +507,12 @@ impl Lane {
         Self { connections: Arc::clone(connections), turns, is_quick: false }
     }
 
-    pub(super) fn quick(connections: &Arc<Connections>) -> Self {
-        Self { is_quick: true, ..Self::new(connections, 1) }
+    /// Creates two lanes for quick calls. With a pool of the user, these share a connection.
+    pub(super) fn quick(connections: &Arc<Connections>) -> [Self; 2] {
+        let [one, two] = [0; 2].map(|_| Self { is_quick: true, ..Self::new(connections, 1) });
+        let turns = if connections.own.is_none() { &one.turns } else { &two.turns };
+        let turns = Arc::clone(turns);
+        [one, Self { turns, ..two }]
     }
 
     /// Makes a call on the thread of the connections when it has a turn. If the caller has gone by
@@ -508,7 +536,7 @@ impl Lane {
             let closed = || StoreError::new(StoreErrorReason::Closed);
             let permit = turn.await.ok_or_else(closed)?;
             let limit = connections.limit(is_quick);
-            call(Turn { connections, limit, _permit: permit }).await
+            call(Turn { connections, limit, is_quick, _permit: permit }).await
         });
         answer(task).await
     }
@@ -568,7 +596,12 @@ impl Session {
     }
 
     fn give_back(&mut self) {
-        self.client = None;
+        let client = self.client.take();
+        // A smaller pool has calls and handlers wait for each other.
+        let Connections { own, pool, kept, .. } = &*self.connections;
+        if self.is_quick && own.is_none() && pool.status().max_size > 2 {
+            *kept.lock() = client;
+        }
     }
 
     /// Closes the connection, as its server does not answer: a late answer has no reader.

@@ -274,9 +274,11 @@ impl PostgresStore {
     /// [`Closed`](StoreErrorReason::Closed), and the ends of deliveries are lost: finish the timers
     /// first.
     ///
-    /// The store keeps none while it has nothing to do, and uses up to eight at once, so a pool
-    /// with fewer has calls wait for each other. A handler that holds a connection and waits for
-    /// the store needs one more. As the store cannot listen, its timers look each second.
+    /// The store uses up to eight at once, so a pool with fewer has calls wait for each other. If
+    /// the pool has at least three, a timer that delivers keeps one until its end, so that handlers
+    /// that wait for others do not delay the renewal of its lease. Otherwise the store keeps none
+    /// while it has nothing to do. Handlers that hold connections and wait for the store need two
+    /// more. As the store cannot listen, its timers look each second.
     ///
     /// # Examples
     ///
@@ -338,13 +340,14 @@ impl PostgresStore {
 
     fn at(clock: ServerClock, connections: &Arc<Connections>) -> Self {
         let lane = || Lane::new(connections, 1);
+        let [keeper, starter] = Lane::quick(connections);
         let shared = Shared {
             writers: Lane::new(connections, 2),
             single: lane(),
             worker: lane(),
-            keeper: Lane::quick(connections),
+            keeper,
             backlog: lane(),
-            starter: Lane::quick(connections),
+            starter,
             reader: lane(),
             clock: Arc::new(clock),
             listeners: Listeners::default(),
@@ -729,7 +732,9 @@ impl Store for PostgresStore {
             store.shared.listeners.tell_all();
             Ok(())
         };
-        self.task(&self.shared.worker, leave).await
+        let left = self.task(&self.shared.worker, leave).await;
+        self.shared.connections.release();
+        left
     }
 
     async fn keep_only(&self, worker: WorkerId, tokens: &[u64]) -> StoreResult<u64> {

@@ -265,6 +265,35 @@ fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
     });
 }
 
+/// Each handler waits for a connection of the pool, and then uses it.
+#[test]
+fn handlers_that_use_up_a_pool_end_no_lease() {
+    let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
+    let (sender, seen) = mpsc::channel();
+    let (spawner, pool) = (runtime.handle().clone(), pool.clone());
+    let timer = DurableTimer::builder(store)
+        .lease(3 * SECOND)
+        .build_async(
+            move |future| drop(spawner.spawn(future)),
+            move |delivery| {
+                let (pool, sender) = (pool.clone(), sender.clone());
+                async move {
+                    let client = pool.get().await.expect("client");
+                    client.batch_execute("SELECT pg_sleep(0.3)").await.expect("sleep");
+                    sender.send((delivery.is_current(), delivery.attempt())).expect("send");
+                    (delivery, Ok::<_, String>(()))
+                }
+            },
+        )
+        .expect("start");
+    let batch = (0..64).map(|id: u8| NewTimeout::new(id.to_string(), timer.now(), b""));
+    timer.schedule_batch(batch.map(Result::unwrap).collect()).wait().expect("schedule");
+    let ends: Vec<_> = (0..64).map(|_| seen.recv_timeout(LONG).expect("delivery")).collect();
+    assert_eq!(ends, [(true, 1); 64]);
+    assert!(timer.finish(LONG).wait().expect("finish"));
+    assert_eq!((timer.stats().lost_leases, timer.stats().acknowledged), (0, 64));
+}
+
 /// The server has committed, and its session ends behind the pool before the answer.
 #[test]
 fn a_commit_whose_session_ends_behind_a_pool_has_an_unknown_outcome() {

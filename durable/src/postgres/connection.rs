@@ -35,6 +35,7 @@ use tokio::{
 use tokio_postgres::{
     AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, Socket, Statement,
     binary_copy::BinaryCopyInWriter,
+    config::LoadBalanceHosts,
     error::{DbError, Severity, SqlState},
     tls::{MakeTlsConnect, TlsConnect},
     types::{ToSql, Type},
@@ -134,6 +135,9 @@ pub(super) struct Opener {
     connect: Connect,
     /// Whether another pool gives each transaction another session.
     is_pooled: Arc<AtomicBool>,
+    /// An address did not answer, and the time was over before the next one had its turn. In
+    /// another order, some try reaches it.
+    is_shuffled: Arc<AtomicBool>,
 }
 
 /// Calls that wait for each other, and for no others.
@@ -276,6 +280,9 @@ impl Opener {
             let options = format!("{old} {OPTIONS}");
             config.options(options.trim());
         }
+        if self.is_shuffled.load(SeqCst) {
+            config.load_balance_hosts(LoadBalanceHosts::Random);
+        }
         (self.connect)(config, notices, gone).await
     }
 }
@@ -310,7 +317,8 @@ impl Connections {
         if config.get_application_name().is_none() {
             config.application_name("delaywheel");
         }
-        let own = Opener { config, connect, is_pooled: Arc::default() };
+        let own =
+            Opener { config, connect, is_pooled: Arc::default(), is_shuffled: Arc::default() };
         let manager = Manager::from_connect(Config::new(), own.clone(), ManagerConfig::default());
         // The latest first, so that others are not used for long enough to be closed.
         let pool = Pool::builder(manager).max_size(MOST).queue_mode(QueueMode::Lifo);
@@ -429,6 +437,7 @@ impl Connections {
         let Ok(got) = timeout(limit.min(self.limit(false)), &mut taken).await else {
             taken.abort();
             self.forget();
+            self.own.iter().for_each(|own| own.is_shuffled.store(true, SeqCst));
             let message = "the pool gave no connection in time";
             return Err(StoreError::with_source(StoreErrorReason::Unavailable, message));
         };
@@ -641,7 +650,8 @@ impl Session {
                     | &SqlState::FEATURE_NOT_SUPPORTED
             )
         );
-        if are_stale && self.connections.own.is_some() {
+        if let (true, Some(own)) = (are_stale, &self.connections.own) {
+            own.is_shuffled.store(false, SeqCst);
             self.connections.pool.retain(|_, _| false);
         }
         // After another severity, the server closes the connection.

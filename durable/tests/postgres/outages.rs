@@ -68,6 +68,21 @@ fn one_call_without_an_answer_ends_all_connections_that_may_be_silent() {
     assert_eq!(seen.recv_timeout(LONG).as_deref(), Ok("c"), "it listens again");
 }
 
+/// It accepts connections, and answers nothing.
+#[test]
+fn a_silent_server_does_not_hide_the_next_one_of_the_parameters() {
+    let Some((server, ..)) = stored() else { return };
+    let proxy = Proxy::start(&server.parameters());
+    let first = proxy.parameters().replacen("host=127.0.0.1", "host=127.0.0.1,127.0.0.1", 1);
+    let both = first.replacen(" user", &format!(",{} user", server.port), 1);
+    let store = open(&both, "delaywheel");
+    store.answer_within(SECOND);
+    // In this order, until one is silent.
+    proxy.arm("s", Cut::Power);
+    store.count().block_on().expect_err("it is silent");
+    until(|| store.count().block_on().is_ok());
+}
+
 /// The store closes a connection that gets no answer. The server then ends the statement and the
 /// session.
 #[test]

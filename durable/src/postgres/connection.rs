@@ -133,6 +133,8 @@ pub(super) struct Connections {
 pub(super) struct Opener {
     config: Config,
     connect: Connect,
+    /// An option of its sessions, which no other program has set.
+    mark: u64,
     /// Whether another pool gives each transaction another session.
     is_pooled: Arc<AtomicBool>,
     /// An address did not answer, and the time was over before the next one had its turn. In
@@ -277,7 +279,7 @@ impl Opener {
         let mut config = self.config.clone();
         if !self.is_pooled.load(SeqCst) {
             let old = config.get_options().unwrap_or_default();
-            let options = format!("{old} {OPTIONS}");
+            let options = format!("{old} {OPTIONS} -c delaywheel.mark={}", self.mark);
             config.options(options.trim());
         }
         if self.is_shuffled.load(SeqCst) {
@@ -317,8 +319,13 @@ impl Connections {
         if config.get_application_name().is_none() {
             config.application_name("delaywheel");
         }
-        let own =
-            Opener { config, connect, is_pooled: Arc::default(), is_shuffled: Arc::default() };
+        let own = Opener {
+            config,
+            connect,
+            mark: fastrand::u64(..),
+            is_pooled: Arc::default(),
+            is_shuffled: Arc::default(),
+        };
         let manager = Manager::from_connect(Config::new(), own.clone(), ManagerConfig::default());
         // The latest first, so that others are not used for long enough to be closed.
         let pool = Pool::builder(manager).max_size(MOST).queue_mode(QueueMode::Lifo);
@@ -355,29 +362,32 @@ impl Connections {
         Ok(connections)
     }
 
-    /// Finds out whether a pool is between: it refuses the settings of a session, or drops them.
+    /// Finds out whether a pool is between: it refuses the options of a session, or drops them.
     pub(super) async fn probe(self: &Arc<Self>) -> StoreResult<()> {
         let Some(own) = &self.own else { return Ok(()) };
+        // Whatever the options, a server also refuses a login, and too many of them.
         let is_refusal = |error: &StoreError| {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
-            error.and_then(Error::code) == Some(&SqlState::PROTOCOL_VIOLATION)
+            let code = error.and_then(Error::code).map(SqlState::code);
+            let others = ["28", "3D", "53", "57"];
+            code.is_some_and(|code| !others.iter().any(|class| code.starts_with(class)))
         };
-        let is_pooled = match self.take(self.limit(false), false).await {
-            Ok(mut session) => {
-                let show = session.client().simple_query("SHOW plan_cache_mode");
-                let shown = within(&session.until(), show).await;
-                let Some(shown) = shown else { return Err(session.give_up()) };
-                let is_set = |message: &SimpleQueryMessage| {
-                    matches!(message, SimpleQueryMessage::Row(row)
-                        if row.get(0) == Some("force_generic_plan"))
-                };
-                let is_pooled = !shown.map_err(unavailable)?.iter().any(is_set);
-                session.give_back();
-                is_pooled
-            }
-            Err(error) if is_refusal(&error) => true,
-            Err(error) => return Err(error),
+        let mut taken = self.take(self.limit(false), false).await;
+        if taken.as_ref().is_err_and(is_refusal) {
+            own.is_pooled.store(true, SeqCst);
+            taken = self.take(self.limit(false), false).await;
+        }
+        let mut session = taken?;
+        let show = session.client().simple_query("SELECT current_setting('delaywheel.mark', true)");
+        let Some(shown) = within(&session.until(), show).await else {
+            return Err(session.give_up());
         };
+        let is_set = |message: &SimpleQueryMessage| {
+            matches!(message, SimpleQueryMessage::Row(row)
+                if row.get(0) == Some(&own.mark.to_string()))
+        };
+        let is_pooled = !shown.map_err(unavailable)?.iter().any(is_set);
+        session.give_back();
         #[cfg(feature = "tracing")]
         if is_pooled {
             tracing::warn!("a pool such as PgBouncer is between: the store polls");

@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    io::{self, Read, Write},
+    net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
     process::{Child, Stdio},
@@ -97,13 +99,53 @@ fn the_store_conforms_through_a_pool_of_transactions() {
     }
 }
 
+/// Refuses options as the proxy of Amazon RDS does.
+#[test]
+fn a_pool_may_refuse_options_in_any_way() {
+    let Some(server) = Server::start() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let to = server.port;
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("accept");
+            let mut length = [0; 4];
+            client.read_exact(&mut length).expect("length");
+            let mut start = vec![0; u32::from_be_bytes(length) as usize - 4];
+            client.read_exact(&mut start).expect("start");
+            if start.windows(8).any(|part| part == b"options\0") {
+                let text = b"SFATAL\0C0A000\0MFeature not supported\0\0";
+                let length = u32::try_from(text.len() + 4).expect("short").to_be_bytes();
+                let message = [b"E", &length[..], text].concat();
+                client.write_all(&message).expect("answer");
+                continue;
+            }
+            let mut server = TcpStream::connect(("127.0.0.1", to)).expect("connect");
+            server.write_all(&[&length[..], &start].concat()).expect("start");
+            let copy = |stream: &TcpStream| stream.try_clone().expect("a handle");
+            let (mut from, mut back) = (copy(&client), copy(&server));
+            thread::spawn(move || drop(io::copy(&mut from, &mut server)));
+            thread::spawn(move || drop(io::copy(&mut back, &mut client)));
+        }
+    });
+    let parameters = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
+    let timer = DurableTimer::builder(open(&parameters, "delaywheel")).build().expect("start");
+    timer.schedule("a", LONG, b"").wait().expect("schedule");
+    assert_eq!(timer.count().wait().expect("count").live, 1);
+}
+
 /// Also through a pool, where the timer looks only if the store tells it to, and hears of timeouts
 /// of others.
 #[test]
 fn commits_are_durable_whatever_the_defaults_of_the_database() {
     let Some(server) = Server::start() else { return };
     let mut client = client(&server);
-    for default in ["synchronous_commit = off", "default_transaction_isolation = serializable"] {
+    // The last one is an option of the store, which each session of a pool then has as well.
+    for default in [
+        "synchronous_commit = off",
+        "default_transaction_isolation = serializable",
+        "plan_cache_mode = force_generic_plan",
+    ] {
         client.batch_execute(&format!("ALTER DATABASE postgres SET {default}")).expect("default");
     }
     let other = connect(&server);
@@ -117,23 +159,25 @@ fn commits_are_durable_whatever_the_defaults_of_the_database() {
     assert!(timer.finish(LONG).wait().expect("finish"));
     assert_eq!(noted(&mut client), NOTED);
 
-    let Some(pool) = PgBouncer::start(&server, &server.parameters(), "") else { return };
-    let (timer, seen) = listening(&pool.parameters);
-    for id in ["a", "b", "c"] {
-        put(&other, id, other.now());
-        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+    for settings in ["", "ignore_startup_parameters = options"] {
+        let Some(pool) = PgBouncer::start(&server, &server.parameters(), settings) else { return };
+        let (timer, seen) = listening(&pool.parameters);
+        for id in ["a", "b", "c"] {
+            put(&other, id, other.now());
+            assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+        }
+        let batch = (0..300).map(|number| {
+            let due = timer.now().saturating_add(SECOND);
+            keyed(&number.to_string(), due).expect("valid")
+        });
+        timer.schedule_batch(batch.collect()).wait().expect("schedule");
+        for _ in 0..300 {
+            seen.recv_timeout(LONG).expect("delivery");
+        }
+        deliver(&timer, &seen, "last");
+        assert!(timer.finish(LONG).wait().expect("finish"));
+        assert_eq!(noted(&mut client), NOTED);
     }
-    let batch = (0..300).map(|number| {
-        let due = timer.now().saturating_add(SECOND);
-        keyed(&number.to_string(), due).expect("valid")
-    });
-    timer.schedule_batch(batch.collect()).wait().expect("schedule");
-    for _ in 0..300 {
-        seen.recv_timeout(LONG).expect("delivery");
-    }
-    deliver(&timer, &seen, "last");
-    assert!(timer.finish(LONG).wait().expect("finish"));
-    assert_eq!(noted(&mut client), NOTED);
 }
 
 fn pool(server: &Server, size: usize) -> deadpool_postgres::PoolBuilder {

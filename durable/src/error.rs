@@ -163,7 +163,7 @@ pub enum DurableError {
     /// for.
     #[error("id is scheduled already")]
     Exists,
-    /// The timer was shut down. Nothing was changed.
+    /// The timer was shut down, or its thread has panicked. Nothing was changed.
     #[error("timer is shut down")]
     ShutDown,
 }

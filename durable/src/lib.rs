@@ -143,6 +143,14 @@ macro_rules! opaque {
     };
 }
 
+/// Emits an event. A subscriber that panics ends no thread.
+macro_rules! emit {
+    ($level:ident, $($event:tt)*) => {
+        #[cfg(feature = "tracing")]
+        crate::timer::run_contained(|| tracing::$level!($($event)*));
+    };
+}
+
 #[cfg(feature = "sqlite")]
 mod claims;
 #[cfg(feature = "sqlite")]

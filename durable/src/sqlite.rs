@@ -1309,8 +1309,7 @@ fn find(
 fn unless_damaged<T>(read: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
     match read {
         Err(error) if is_damaged(&error) => {
-            #[cfg(feature = "tracing")]
-            tracing::warn!(error = &error as &dyn Error, "a damaged timeout is passed over");
+            emit!(warn, error = &error as &dyn Error, "a damaged timeout is passed over");
             Ok(None)
         }
         read => read.map(Some),

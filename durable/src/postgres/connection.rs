@@ -388,9 +388,8 @@ impl Connections {
         };
         let is_pooled = !shown.map_err(unavailable)?.iter().any(is_set);
         session.give_back();
-        #[cfg(feature = "tracing")]
         if is_pooled {
-            tracing::warn!("a pool such as PgBouncer is between: the store polls");
+            emit!(warn, "a pool such as PgBouncer is between: the store polls");
         }
         own.is_pooled.store(is_pooled, SeqCst);
         Ok(())

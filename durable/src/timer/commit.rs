@@ -407,8 +407,7 @@ pub(super) fn write_group(
             }
             if reason != StoreErrorReason::Locked {
                 counters.store_errors.add(1);
-                #[cfg(feature = "tracing")]
-                tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
+                emit!(warn, error = &error as &dyn std::error::Error, "commit failed");
                 let fail = |(place, job)| Some((place, fail(job, &error, ended)?));
                 part = part.into_iter().filter_map(fail).collect();
             }

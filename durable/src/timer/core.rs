@@ -249,8 +249,7 @@ impl Core {
                 let Inbox { has_stepped, returned, ended, mut due, claimed, .. } = news;
                 if has_stepped {
                     self.counters.clock_steps.add(1);
-                    #[cfg(feature = "tracing")]
-                    tracing::info!("wall clock was set");
+                    emit!(info, "wall clock was set");
                     due.insert((None, false), WallTime::MIN);
                 }
                 for (driver, returned) in returned {
@@ -308,12 +307,15 @@ impl Core {
     /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
     /// the claims of each lane. Runs on a thread.
     pub(super) fn run_driver(&self) {
-        self.run_turns(&|claim| {
-            // This thread has the timer.
-            if let Some(core) = self.itself.upgrade() {
-                let lane = &self.claims[claim.lane as usize];
-                self.call_on(lane, Box::pin(async move { core.claim(claim) }));
-            }
+        // After a panic, calls fail as after a shutdown, and the lease goes to others.
+        run_contained(|| {
+            self.run_turns(&|claim| {
+                // This thread has the timer.
+                if let Some(core) = self.itself.upgrade() {
+                    let lane = &self.claims[claim.lane as usize];
+                    self.call_on(lane, Box::pin(async move { core.claim(claim) }));
+                }
+            });
         });
         self.claims.iter().for_each(CallThread::close);
         self.commits.close();
@@ -463,8 +465,7 @@ impl Core {
             Verdict::Done => following(&record, now),
             Verdict::Dead(error) => Settlement::Dead { error },
             Verdict::Released => {
-                #[cfg(feature = "tracing")]
-                tracing::warn!("a delivery was not started: no task, no lease, or a shutdown");
+                emit!(warn, "a delivery was not started: no task, no lease, or a shutdown");
                 Settlement::Release
             }
             Verdict::Left(error) => Settlement::Leave { at: now.saturating_add(LEFT), error },

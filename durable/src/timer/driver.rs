@@ -565,8 +565,7 @@ impl Driver {
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
         counters.store_errors.add(1);
-        #[cfg(feature = "tracing")]
-        tracing::warn!(error = error as &dyn std::error::Error, "store failed");
+        emit!(warn, error = error as &dyn std::error::Error, "store failed");
         let _ = error;
         self.rest(now);
     }
@@ -716,8 +715,7 @@ impl Driver {
 
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
         turn.counters.lost_leases.add(1);
-        #[cfg(feature = "tracing")]
-        tracing::warn!("lease was lost");
+        emit!(warn, "lease was lost");
         self.worker = None;
         self.lease.set(Duration::ZERO);
         self.stop_deliveries(turn);
@@ -1028,8 +1026,7 @@ impl Driver {
 
     /// Leaves a timeout to workers that know its time zone: for a longer time each time.
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
-        #[cfg(feature = "tracing")]
-        tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
+        emit!(warn, id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.cron_at = turn.now.saturating_add(CRON_PAUSE);
         let at = turn.now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();

@@ -96,7 +96,7 @@ pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
 
 /// Runs the code of a user, so that its panic ends no thread of the timer. The delivery that the
 /// panic drops counts as failed if its handler had started.
-pub(super) fn run_contained(run: impl FnOnce()) {
+pub(crate) fn run_contained(run: impl FnOnce()) {
     let _ = catch(run);
 }
 

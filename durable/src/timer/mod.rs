@@ -20,6 +20,8 @@ use std::{
 
 use pollster::block_on;
 
+#[cfg(feature = "tracing")]
+pub(crate) use self::executor::run_contained;
 pub use self::{
     builder::{DeliveryFuture, DurableTimerBuilder, Queue},
     delivery::{Delivery, StopToken},

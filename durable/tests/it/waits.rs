@@ -2,8 +2,9 @@
 
 use std::{
     pin::Pin,
-    sync::{Mutex, OnceLock},
+    sync::{Mutex, OnceLock, atomic::AtomicBool},
     task::{Context, Waker},
+    time::SystemTime,
 };
 
 use delaywheel_durable::Sharded;
@@ -83,6 +84,66 @@ fn a_store_that_panics_while_it_is_asked_is_an_error() {
             if error.reason() == StoreErrorReason::OutcomeUnknown),
         "{error:?}"
     );
+}
+
+fn until(mut is_met: impl FnMut() -> bool) {
+    let deadline = Instant::now() + 60 * SECOND;
+    while !is_met() {
+        assert!(Instant::now() < deadline, "it takes too long");
+        thread::yield_now();
+    }
+}
+
+/// The first calls of the store fail, which the threads of the timer tell the subscriber.
+#[cfg(feature = "tracing")]
+#[test]
+fn a_subscriber_that_panics_ends_no_thread() {
+    timer::warnings(|| ());
+    let calls = [0; 2].map(AtomicUsize::new);
+    let store = RemoteStore::hooked(&SqliteStore::in_memory(), move |call| {
+        let is_write = matches!(call, Call::Write(..));
+        let is_first = calls[usize::from(is_write)].fetch_add(1, SeqCst) < 3;
+        if is_first { Err(StoreError::new(StoreErrorReason::Full)) } else { Ok(()) }
+    });
+    let (sender, seen) = mpsc::channel();
+    let builder = DurableTimer::builder(store);
+    let timer = builder.build_blocking(move |_| Ok(sender.send(())?)).expect("start");
+    let schedule = || timer.schedule("a", Duration::ZERO, b"").wait();
+    until(|| schedule().is_ok());
+    seen.recv_timeout(300 * SECOND).expect("delivery");
+    assert!(timer.finish(300 * SECOND).wait().expect("finish"));
+    assert!(timer.stats().store_errors > 1);
+}
+
+/// A clock that panics on the thread of the driver, in spite of its contract.
+#[derive(Debug, Default)]
+struct Broken(Arc<AtomicBool>);
+
+impl Clock for Broken {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        if self.0.load(SeqCst) && thread::current().name() == Some("delaywheel-driver") {
+            // Without a message on standard error.
+            std::panic::resume_unwind(Box::new("the clock fails"));
+        }
+        SystemTime::now()
+    }
+}
+
+#[test]
+fn a_timer_whose_thread_panics_refuses_timeouts() {
+    let clock = Broken::default();
+    let is_broken = Arc::clone(&clock.0);
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock);
+    let timer = builder.build_blocking(|_| Ok(())).expect("start");
+    let schedule = || timer.schedule("a", DAY, b"").wait();
+    schedule().expect("schedule");
+    is_broken.store(true, SeqCst);
+    until(|| matches!(schedule(), Err(DurableError::ShutDown)));
+    assert!(timer.finish(300 * SECOND).wait().expect("finish"));
 }
 
 #[test]

@@ -92,7 +92,7 @@ const QUICK: Duration = Duration::from_secs(5);
 /// Time after which a connection that is not used is closed, but for one.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// One connection for each turn of the lanes of a store.
+/// One connection for each turn of the lines of a store.
 const MOST: usize = 8;
 
 /// Time for the server to hear that its connections end.
@@ -143,7 +143,7 @@ pub(super) struct Opener {
 }
 
 /// Calls that wait for each other, and for no others.
-pub(super) struct Lane {
+pub(super) struct Line {
     connections: Arc<Connections>,
     turns: Arc<Semaphore>,
     /// A worker waits for its calls, and cannot renew its lease meanwhile.
@@ -519,13 +519,13 @@ static BEGIN_POOLED: LazyLock<String> = LazyLock::new(|| {
     format!("BEGIN ISOLATION LEVEL READ COMMITTED{}", settings.collect::<String>())
 });
 
-impl Lane {
+impl Line {
     pub(super) fn new(connections: &Arc<Connections>, turns: usize) -> Self {
         let turns = Arc::new(Semaphore::new(turns));
         Self { connections: Arc::clone(connections), turns, is_quick: false }
     }
 
-    /// Creates two lanes for quick calls. With a pool of the user, these share a connection.
+    /// Creates two lines for quick calls. With a pool of the user, these share a connection.
     pub(super) fn quick(connections: &Arc<Connections>) -> [Self; 2] {
         let [one, two] = [0; 2].map(|_| Self { is_quick: true, ..Self::new(connections, 1) });
         let turns = if connections.own.is_none() { &one.turns } else { &two.turns };

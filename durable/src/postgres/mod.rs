@@ -35,7 +35,7 @@ pub use self::connection::Tls;
 use self::{
     clock::ServerClock,
     connection::{
-        Connect, Connections, Lane, Parameters, Session, Turn, Value, answer, connect_by, run,
+        Connect, Connections, Line, Parameters, Session, Turn, Value, answer, connect_by, run,
         store_error, unavailable, values,
     },
 };
@@ -146,16 +146,16 @@ pub struct PostgresStore {
 struct Shared {
     connections: Arc<Connections>,
     /// Writes two groups at once.
-    writers: Lane,
+    writers: Line,
     /// Writes single commands, which the timer tries again if their record is locked.
-    single: Lane,
-    worker: Lane,
+    single: Line,
+    worker: Line,
     /// Renews leases and does what is always quick, while claims and reads may be slow.
-    keeper: Lane,
+    keeper: Line,
     /// Claims records that are overdue, so that other claims do not wait for these.
-    backlog: Lane,
-    starter: Lane,
-    reader: Lane,
+    backlog: Line,
+    starter: Line,
+    reader: Line,
     clock: Arc<ServerClock>,
     listeners: Listeners,
     is_listening: AtomicBool,
@@ -237,13 +237,13 @@ impl PostgresStore {
     /// Those of [`connect`](Self::connect) but `NotMigrated`, and
     /// [`Other`](StoreErrorReason::Other) if the role may not create tables.
     pub async fn migrate(parameters: &str, schema: &str, tls: impl Tls) -> StoreResult<()> {
-        let lane = Lane::new(&open(parameters, schema, connect_by(tls))?, 1);
+        let line = Line::new(&open(parameters, schema, connect_by(tls))?, 1);
         let migrate = |mut turn: Turn| async move {
             let version = check(&turn).await?;
             turn.limit = ENDLESS;
             if version < NEWEST { migrate(&turn).await } else { Ok(()) }
         };
-        lane.call(migrate).await
+        line.call(migrate).await
     }
 
     /// The same as [`migrate`](Self::migrate) for a thread, which waits.
@@ -335,20 +335,20 @@ impl PostgresStore {
             let shown = turn.query(sql::NOW, &[]).await?;
             Ok(ServerClock::new(WallTime::now_of(shown[0].get(0))))
         };
-        Ok(Self::at(Lane::new(connections, 1).call(begin).await?, connections))
+        Ok(Self::at(Line::new(connections, 1).call(begin).await?, connections))
     }
 
     fn at(clock: ServerClock, connections: &Arc<Connections>) -> Self {
-        let lane = || Lane::new(connections, 1);
-        let [keeper, starter] = Lane::quick(connections);
+        let line = || Line::new(connections, 1);
+        let [keeper, starter] = Line::quick(connections);
         let shared = Shared {
-            writers: Lane::new(connections, 2),
-            single: lane(),
-            worker: lane(),
+            writers: Line::new(connections, 2),
+            single: line(),
+            worker: line(),
             keeper,
-            backlog: lane(),
+            backlog: line(),
             starter,
-            reader: lane(),
+            reader: line(),
             clock: Arc::new(clock),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
@@ -512,11 +512,11 @@ impl PostgresStore {
         result
     }
 
-    /// Makes a call in a turn of a lane. The timers hear of a change also if the call panics after
+    /// Makes a call in a turn of a line. The timers hear of a change also if the call panics after
     /// it, or if its caller has gone.
     async fn task<R: Send + 'static, F: Future<Output = StoreResult<R>> + Send + 'static>(
         &self,
-        lane: &Lane,
+        line: &Line,
         call: impl FnOnce(Self, Turn) -> F + Send + 'static,
     ) -> StoreResult<R> {
         let store = self.clone();
@@ -524,7 +524,7 @@ impl PostgresStore {
             let result = contained(call(store.clone(), turn)).await;
             store.end(result)
         };
-        lane.call(call).await
+        line.call(call).await
     }
 
     /// Reads a list or history. The rows, which may be many, are decoded on another thread than
@@ -588,7 +588,7 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn write(&self, now: WallTime, commands: &[Command]) -> StoreResult<Vec<Answer>> {
-        let lane = if commands.len() == 1 { &self.shared.single } else { &self.shared.writers };
+        let line = if commands.len() == 1 { &self.shared.single } else { &self.shared.writers };
         let commands = commands.to_vec();
         let call = move |store: Self, mut turn: Turn| async move {
             // A slow network takes a second for each MiB.
@@ -596,7 +596,7 @@ impl Store for PostgresStore {
             turn.limit += Duration::from_secs(bytes as u64 >> 20);
             store.carry_out(&turn, now, &commands).await
         };
-        self.task(lane, call).await
+        self.task(line, call).await
     }
 
     fn groups(&self) -> usize {
@@ -685,7 +685,7 @@ impl Store for PostgresStore {
             }
             Ok(WorkerId(id.cast_unsigned()))
         };
-        // A claim of another queue may be under way on the lane of claims, for long.
+        // A claim of another queue may be under way on the line of claims, for long.
         self.task(&self.shared.keeper, enter).await
     }
 
@@ -704,7 +704,7 @@ impl Store for PostgresStore {
             if !known.get::<_, bool>(0) || clock.may_mislead(lease) {
                 return Ok(true);
             }
-            // The lease is renewed, and there may be many records. Others wait for this lane.
+            // The lease is renewed, and there may be many records. Others wait for this line.
             turn.limit = (lease / 2).clamp(turn.limit, ENDLESS);
             let taken = run!(turn, transaction session => {
                 let lapsed = session.query(sql::LAPSED, &[&now, &id]).await?;
@@ -761,7 +761,7 @@ impl Store for PostgresStore {
     ) -> StoreResult<Option<ClaimedBatch>> {
         let id = worker.0.cast_signed();
         let is_overdue = request.until <= request.now;
-        let lane = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
+        let line = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
         // The claim has taken effect, whatever fails from there on.
         let unknown = |error| StoreError::with_source(StoreErrorReason::OutcomeUnknown, error);
         let request = request.clone();
@@ -782,7 +782,7 @@ impl Store for PostgresStore {
             store.shared.clock.adjust(sent, WallTime::now_of(after[0].get(3)));
             Ok((rows, after))
         };
-        let (rows, after) = self.task(lane, claim).await?;
+        let (rows, after) = self.task(line, claim).await?;
         let after = &after[0];
         if !after.get::<_, bool>(2) {
             return Ok(None);

@@ -14,7 +14,8 @@ use crate::{
     time::WallTime,
 };
 
-/// A lease that is longer by this is from before a step back of the clock.
+/// A lease that ends later than a new one would, by more than this, began before a step back of
+/// the clock.
 const STEP: Duration = Duration::from_secs(60);
 
 /// Most by which the clocks of workers differ.

@@ -102,10 +102,10 @@
 //! A timeout belongs to a [`Queue`]; the default one has the empty name. For each that a timer
 //! serves, it is a worker of its own. A claim takes what is due in the order of priority and time.
 //! A begin refuses timeouts of a paused queue, and of a key with as many deliveries as may run at
-//! once on all workers. Pauses are exact, and keys among deliveries that are
+//! once on all workers. Pauses are exact. The limit of a key counts deliveries that are
 //! [current](Delivery::is_current): a handler whose delivery is not may run beside the next one of
-//! its key. A permit of a rate whose delivery does not begin after all goes to another one of this
-//! worker within a tenth of a second, or is lost.
+//! its key. If a delivery does not begin after all, its permit of a rate goes to another one of
+//! this worker within a tenth of a second, or is lost.
 //!
 //! # Limits
 //!

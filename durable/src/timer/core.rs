@@ -62,7 +62,7 @@ impl Inbox {
     }
 }
 
-/// What the driver is to hear of. A listener keeps only this alive, and not the store.
+/// The news for the driver. A listener keeps only this alive, and not the store.
 #[derive(Default)]
 struct Post {
     inbox: Mutex<Inbox>,

@@ -101,7 +101,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Delay of a timeout that this process leaves to others.
 pub(super) const LEFT: Duration = Duration::from_secs(5);
 
-/// Most of the delays, which double, of a timeout whose time zone each worker leaves to others.
+/// The longest delay of a timeout whose time zone no worker knows. Its delay doubles each time.
 const MAX_LEFT: Duration = Duration::from_secs(600);
 
 /// For how long a worker that left a cron timeout to others claims none from a shared store.
@@ -179,7 +179,7 @@ impl Default for DriverSettings {
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(super) begun: Vec<(Record, Arc<Run>)>,
-    /// With whether a policy skips the record.
+    /// `true` if a policy skips the record.
     pub(super) settlements: Vec<(Claim, Settlement, bool)>,
     pub(crate) claims: Vec<LaneClaim>,
     /// Tasks that wait for the end of a delivery which has become void.
@@ -325,7 +325,8 @@ impl Driver {
         is_waiting && !has_due && !is_busy
     }
 
-    /// A record of a queue, or of any, may be due at this time; at [`WallTime::MIN`], any records.
+    /// Takes the news that a record may be due at this time: one of a queue, or of any. At
+    /// [`WallTime::MIN`], the time is not known, and there may be several.
     pub(crate) fn notice(&mut self, queue: Option<&Name>, due: WallTime) {
         if queue.is_some_and(|queue| *queue != self.settings.queue.name) {
             return;

@@ -36,7 +36,7 @@ pub(crate) enum Lane {
 pub(super) enum Reason {
     /// A handler, or a permit.
     Handler(Lane),
-    /// The end of a delivery of this key. What has no room waits in the store.
+    /// The end of a delivery of this key. Records for which there is no room wait in the store.
     Key(Name),
     LastAttempt,
 }

@@ -385,8 +385,8 @@ impl Driver {
         self.worker.take()
     }
 
-    /// Does all work that is due at `now`. `start`, of the monotonic clock, was read before that. In
-    /// virtual time, that clock is virtual too.
+    /// Does all work that is due at `now`. `start`, of the monotonic clock, was read before that.
+    /// In virtual time, that clock is virtual too.
     pub(crate) fn step(
         &mut self,
         store: &dyn Store,

@@ -44,8 +44,8 @@ pub use self::{
 ///
 /// A clock drives timers if it overrides [`adopt`](Self::adopt). A clock that wraps a
 /// [`ManualClock`] must forward `adopt` to it. Otherwise its timers get threads. It must never show
-/// an earlier time than the [`ManualClock`]. Otherwise [`advance`](ManualClock::advance) finds that
-/// a timeout is due which by the wrapping clock is not, and tries again without end.
+/// an earlier time than the [`ManualClock`]. Otherwise the methods of [`ManualClock`] that move the
+/// time find that a timeout is due which by the wrapping clock is not, and try again without end.
 ///
 /// # Examples
 ///

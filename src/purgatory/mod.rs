@@ -150,7 +150,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.shared.timer.shards.wake();
+        self.shared.timer.shards.wakeup.wake();
     }
 
     /// Returns the counts of the purgatory and of its timer.

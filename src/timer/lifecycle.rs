@@ -37,9 +37,8 @@
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
 //!   backlog. Then the sleeps of a [`Timer`](crate::Timer) shut down, and its callbacks begin to
 //!   finish.
-//! - A callback thread that ends or begins to wait, a shutdown, and a thread that tells of a jump
-//!   of the clock change their state under the lock of [`CallbackThreads`]. Then they notify every
-//!   finish.
+//! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
+//!   lock of [`CallbackThreads`], and then notify every finish.
 //!
 //! # Why no finish waits for too long
 //!
@@ -50,8 +49,8 @@
 //! - a thread that cancels after step 2, and then wakes the reaper.
 //!
 //! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
-//! begins to wait under one lock, so it misses no change. It reads the clock without the lock, and
-//! reads it again if the number of jumps has changed since before that reading.
+//! begins to wait under one lock, so it misses no change. A jump of the clock does not end its
+//! wait, or it would return callbacks that the jump has made due.
 //!
 //! *Callback threads* are the executors, or the reaper of a timer without executors. A callback
 //! that finishes its own timer is on such a thread, which cannot end meanwhile. So a finish is over
@@ -108,8 +107,6 @@ struct CallbackState {
     /// The thread of the reaper. Callbacks of other timers may run on it and finish this timer.
     reaper: Option<ThreadId>,
     is_shut_down: bool,
-    /// Number of calls of [`CallbackThreads::wake`].
-    wakes: u64,
 }
 
 impl CallbackThreads {
@@ -145,12 +142,6 @@ impl CallbackThreads {
         self.changed.notify_all();
     }
 
-    /// Makes every finish read the clock again.
-    pub(super) fn wake(&self) {
-        self.state.lock().wakes += 1;
-        self.changed.notify_all();
-    }
-
     /// Waits until all callback threads have ended or wait here themselves, the timer is shut down,
     /// or no time remains. Does not wait if this thread is the reaper: without the reaper, no
     /// executor ends.
@@ -161,16 +152,14 @@ impl CallbackThreads {
         self.set_waiting(true);
         let waited = catch(|| {
             loop {
-                let wakes = self.state.lock().wakes;
                 // `remaining` may call a clock of the user, which may panic, so no lock is held.
                 let remaining = remaining();
                 let state = self.state.lock();
                 let is_over = state.is_shut_down || state.threads.iter().all(|thread| thread.1);
                 if is_over || remaining.is_zero() {
                     break;
-                } else if state.wakes == wakes {
-                    drop(self.changed.wait_for(state, remaining));
                 }
+                drop(self.changed.wait_for(state, remaining));
             }
         });
         self.set_waiting(false);

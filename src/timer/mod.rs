@@ -370,8 +370,9 @@ impl Timer {
     /// Refuses new callbacks, runs the pending ones that become due `within` this time, then shuts
     /// down. Returns the callbacks that never ran.
     ///
-    /// The call returns when that time is over, on the timer's clock. It returns earlier if no
-    /// callback is pending or running and no sleep is pending. With [`Duration::MAX`], it has no
+    /// The call returns when that time is over, on the timer's clock. If the clock jumps ahead
+    /// meanwhile, due callbacks run, and the call may return later by that time. It returns earlier
+    /// if no callback is pending or running and no sleep is pending. With [`Duration::MAX`], it has no
     /// time limit. Meanwhile, pending callbacks can be cancelled and reset, and the cancel of the
     /// last one ends the wait. A repeated callback ends with its next occurrence.
     ///
@@ -423,9 +424,9 @@ impl Timer {
         tasks
     }
 
-    /// Makes the reaper read the clock and expire the due timeouts, and ends a
-    /// [`finish`](Self::finish) whose time is over. Call it after the clock has jumped ahead: for
-    /// example after a suspension of the machine, if the clock counts the time of suspensions.
+    /// Makes the reaper read the clock and expire the due timeouts. Call it after the clock has
+    /// jumped ahead: for example after a suspension of the machine, if the clock counts the time of
+    /// suspensions.
     ///
     /// Without this call the reaper notices the jump at its next wake-up. A schedule or reset also
     /// wakes the reaper if the clock is then past the time of that wake-up. With a
@@ -463,7 +464,7 @@ impl Timer {
     /// ```
     pub fn wake(&self) {
         #[cfg(feature = "future")]
-        self.sleeps.wakers.shards.wake();
+        self.sleeps.wakers.shards.wakeup.wake();
         self.values.wake();
     }
 

@@ -195,7 +195,7 @@ impl<S: ShardState> SharedTimer<S> {
         // A callback on the reaper's thread may be the inserter, and cannot let the reaper run. If
         // the clock panics, this thread does not help, and the inserter still gets its key.
         let follow = || self.handler.catch(|| self.shards.follow_wall_clock(read.now));
-        if self.is_threadless() || self.shards.callback_threads.is_reaper() || !follow() {
+        if self.is_threadless() || self.callback_threads.is_reaper() || !follow() {
             return;
         }
         let mut due = self.shards.due(read.now).peekable();
@@ -270,9 +270,9 @@ impl<S: ShardState> TimerClient<S> {
         if is_drained {
             let clock = &self.shared.shards.clock;
             let has_expired = self.batch.lateness.take().is_some();
-            // The reaper has slept, but nothing was due: it slept for cancelled timeouts, which the
-            // published expirations still include. A reaper that rechecks the clock wakes before
-            // they are due. It raises the expirations too, or it would recheck until then.
+            // The reaper has slept, and nothing was due. If it slept for cancelled timeouts, the
+            // published expirations still include them. A reaper that rechecks the clock wakes
+            // before they are due. It raises the expirations too, or it would recheck until then.
             let has_woken = |until| until <= clock.latest() || clock.recheck().is_some();
             if self.slept_until.take().is_some_and(has_woken) && !has_expired {
                 self.shared.shards.lock_each().for_each(|shard| shard.raise_published());
@@ -306,8 +306,7 @@ impl<S: ShardState> Driven for SharedTimer<S> {
 impl<S: ShardState> Client for TimerClient<S> {
     fn begin(&mut self, thread: ThreadId) {
         // Without executors, callbacks run on this thread, or a pool may run them on it.
-        let threads = &self.shared.shards.callback_threads;
-        threads.set_reaper(thread, !self.shared.delivery().has_executors());
+        self.shared.callback_threads.set_reaper(thread, !self.shared.delivery().has_executors());
     }
 
     fn turn(&mut self) -> Turn {
@@ -361,7 +360,7 @@ impl<S: ShardState> Client for TimerClient<S> {
 
 impl<S: ShardState> Drop for TimerClient<S> {
     fn drop(&mut self) {
-        self.shared.shards.callback_threads.leave();
+        self.shared.callback_threads.leave();
     }
 }
 
@@ -606,9 +605,9 @@ mod tests {
             [now, now + 1].map(|tick| wakeup.is_late(Tick::new(tick)))
         };
         let other = std::thread::spawn(crate::sync::this_thread).join();
-        shared.shards.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
+        shared.callback_threads.set_reaper(other.expect("the thread returns its id"), true);
         assert_eq!([17, 18].map(are_late_after_help), [[true; 2], [false, true]]);
-        shared.shards.callback_threads.set_reaper(crate::sync::this_thread(), true);
+        shared.callback_threads.set_reaper(crate::sync::this_thread(), true);
         assert_eq!(are_late_after_help(18), [true; 2], "a callback makes way for its own thread");
         assert_eq!(timer.stats().expired, 0, "the reaper runs the callback");
     }

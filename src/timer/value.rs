@@ -17,7 +17,7 @@ use super::{
     Timer,
     delivery::{Backlog, Delivery, Handler},
     error::{Refused, ScheduleError, ScheduleErrorKind},
-    lifecycle::Phase,
+    lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
     shards::{
         Shards, TimeoutKey,
@@ -245,7 +245,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// [`Timer::wake`] has the details.
     pub fn wake(&self) {
-        self.shared().shards.wake();
+        self.shared().shards.wakeup.wake();
     }
 
     /// Returns whether the reaper has stopped serving this timer after a panic of the user's
@@ -370,6 +370,7 @@ pub(crate) struct SharedTimer<S: ShardState> {
     /// Whether the user's clock has panicked on the reaper. For the callbacks of a [`Timer`], also
     /// whether it has panicked on the reaper of the sleeps.
     pub(crate) is_reaper_dead: AtomicBool,
+    pub(crate) callback_threads: CallbackThreads,
     /// The wake-ups and the lateness, which no shard counts; the other counts are zero.
     pub(super) shared_stats: Mutex<TimerStats>,
     /// Called when the reaper panics: makes the other half of a [`Timer`] refuse timeouts too, or
@@ -399,6 +400,7 @@ impl<S: ShardState> SharedTimer<S> {
             is_started: AtomicBool::new(false),
             is_threadless: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
+            callback_threads: CallbackThreads::default(),
             shared_stats: Mutex::new(TimerStats::default()),
             on_panic: OnceLock::new(),
         });
@@ -415,7 +417,9 @@ impl<S: ShardState> SharedTimer<S> {
     /// started a thread.
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_threadless() || !self.is_started(), "the timer has a reaper");
-        self.shards.watch_jumps(self.shards.clock.source.may_jump());
+        if self.shards.clock.source.may_jump() {
+            self.shards.watch_jumps();
+        }
         self.shards.wakeup.leave_to_driver();
         self.is_threadless.store(true, Ordering::Release);
         self.need_no_threads();
@@ -443,8 +447,9 @@ impl<S: ShardState> SharedTimer<S> {
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
         // This calls the user's clock, so it comes before the lock.
-        let is_open = !self.shards.is_shut_down();
-        self.shards.watch_jumps(is_open && self.shards.clock.source.may_jump());
+        if !self.shards.is_shut_down() && self.shards.clock.source.may_jump() {
+            self.shards.watch_jumps();
+        }
         let mut starter = self.starter.lock();
         let Some(parts) = starter.as_mut().filter(|_| !self.shards.is_shut_down()) else {
             return Ok(());
@@ -453,7 +458,7 @@ impl<S: ShardState> SharedTimer<S> {
         while let Some(index) = parts.executors.checked_sub(1) {
             let (shared, name) = (Arc::clone(self), &self.handler.events.name);
             let run = Box::new(move || shared.run_executor());
-            self.shards.callback_threads.add(|| spawn(format!("{name}-{index}"), run))?;
+            self.callback_threads.add(|| spawn(format!("{name}-{index}"), run))?;
             parts.executors = index;
         }
         parts.reaper.serve(self.client())?;
@@ -470,7 +475,7 @@ impl<S: ShardState> SharedTimer<S> {
         while let Some(expired) = self.delivery().backlog().and_then(take) {
             self.handler.call(expired);
         }
-        self.shards.callback_threads.leave();
+        self.callback_threads.leave();
     }
 
     /// Returns where expired timeouts go: inline if the clock drives the timer, except in a queue.
@@ -492,7 +497,7 @@ impl<S: ShardState> SharedTimer<S> {
         self.close_backlog();
         let backlog = self.delivery().backlog().filter(|_| !keeps_expired);
         let expired = backlog.map(Backlog::take_all).unwrap_or_default();
-        self.shards.callback_threads.shut_down();
+        self.callback_threads.shut_down();
         // A timer that was never used emits no event.
         if is_first && self.is_started() {
             self.handler.events.shut_down(pending.len() + expired.len());
@@ -581,7 +586,7 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
             }
         } else if self.is_started() {
             let remaining = || deadline.saturating_sub(clock.elapsed()).into();
-            self.shards.callback_threads.wait_for_end(remaining);
+            self.callback_threads.wait_for_end(remaining);
         }
         // Without threads no timeout is pending: the first insert starts the threads.
         //

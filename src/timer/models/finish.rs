@@ -17,7 +17,6 @@ use super::{
     serve_by, silent, try_insert,
 };
 use crate::{
-    sync::{AtomicBool, Ordering},
     timer::{
         delivery::{Backlog, Delivery, Handler},
         error::ScheduleError,
@@ -123,23 +122,6 @@ fn executors_that_finish_their_own_timer_do_not_wait_for_themselves_or_each_othe
     for finishes in [[true, false], [true, true]] {
         check(move || end(executors(&Arc::default(), finishes)));
     }
-}
-
-/// The other callback thread never ends.
-#[test]
-fn a_finish_reads_the_clock_after_a_jump() {
-    check(|| {
-        let shared = Arc::new((CallbackThreads::default(), AtomicBool::new(false)));
-        let other = beside(&shared, |(threads, is_over)| {
-            is_over.store(true, Ordering::Relaxed);
-            threads.wake();
-        });
-        let (threads, is_over) = &*shared;
-        threads.add(|| Ok(other.thread().id())).expect("it is only added");
-        let is_over = || is_over.load(Ordering::Relaxed);
-        threads.wait_for_end(|| if is_over() { Duration::ZERO } else { Duration::MAX });
-        join(other);
-    });
 }
 
 /// Returns a queue with a due value, its reaper, and a thread that receives.

@@ -25,7 +25,7 @@ use self::{
 };
 use super::{
     error::ScheduleError,
-    lifecycle::{CallbackThreads, Lifecycle, Phase},
+    lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
 };
 use crate::{
@@ -42,10 +42,9 @@ pub(crate) struct Shards<S> {
     pub(crate) wakeup: Wakeup,
     pub(super) permits: Permits,
     pub(super) lifecycle: Lifecycle,
-    pub(super) callback_threads: CallbackThreads,
     wall: Wall,
     /// `look_at_wall_clock`, once a thread has given a timeout a time of the wall clock. Programs
-    /// that never do so do not contain its code: with a direct call, each would have 5.4 KB more.
+    /// that never do so do not contain its code: with a direct call, each would have 5 KB more.
     look: OnceLock<fn(&Self, Tick)>,
 }
 
@@ -60,9 +59,8 @@ impl<S: ShardState> Shards<S> {
         let shard = |state| CachePadded::new(Shard::new(state, permits.has_limit()));
         let all: Vec<_> = states.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
-        let (lifecycle, callback_threads) = (Lifecycle::default(), CallbackThreads::default());
-        let (wakeup, wall, look) = (Wakeup::new(parker), Wall::new(), OnceLock::new());
-        Arc::new(Self { all, clock, wakeup, permits, lifecycle, callback_threads, wall, look })
+        let (wakeup, lifecycle, wall) = (Wakeup::new(parker), Lifecycle::default(), Wall::new());
+        Arc::new(Self { all, clock, wakeup, permits, lifecycle, wall, look: OnceLock::new() })
     }
 
     /// Returns a reference to each shard.
@@ -245,12 +243,6 @@ impl<S: ShardState> Shards<S> {
         self.wakeup.wake();
     }
 
-    /// Makes the reaper and every finish read the clock, which may have jumped.
-    pub(crate) fn wake(&self) {
-        self.wakeup.wake();
-        self.callback_threads.wake();
-    }
-
     /// Returns whether a finish has closed all shards and no timeout is pending.
     pub(super) fn has_finished(&self) -> bool {
         self.lifecycle.is(Phase::Finishing)
@@ -298,9 +290,9 @@ impl<S: ShardState> Shards<S> {
         self.lock_each().fold(TimerStats::default(), |sum, shard| sum.plus(&shard.counts()))
     }
 
-    /// Makes the reaper read the clock after each jump from now on, if that is needed.
-    pub(super) fn watch_jumps(self: &Arc<Self>, is_needed: bool) {
-        if is_needed && self.clock.watch_jumps(Arc::<Self>::downgrade(self)) {
+    /// Makes the reaper read the clock after each jump from now on.
+    pub(super) fn watch_jumps(self: &Arc<Self>) {
+        if self.clock.watch_jumps(Arc::<Self>::downgrade(self)) {
             self.wakeup.wake();
         }
     }
@@ -329,7 +321,7 @@ impl<S: ShardState> Shards<S> {
             let key = put(&mut self.lock(shard), now, now)?;
             return Ok(TimeoutKey { shard, key });
         }
-        self.watch_jumps(true);
+        self.watch_jumps();
         self.look.get_or_init(|| Self::look_at_wall_clock)(self, now);
         let (deadline, mut guard) = (since_1970(time), self.lock(shard));
         let key = put(&mut guard, now, self.wall.tick_of(&self.clock, deadline))?;
@@ -340,7 +332,7 @@ impl<S: ShardState> Shards<S> {
 
 impl<S: ShardState> JumpListener for Shards<S> {
     fn clock_has_jumped(&self) {
-        self.wake();
+        self.wakeup.wake();
     }
 }
 

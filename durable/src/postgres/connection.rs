@@ -25,7 +25,7 @@ use std::{
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::{
     runtime::{Builder, Handle},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedSender},
@@ -35,7 +35,7 @@ use tokio::{
 use tokio_postgres::{
     AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, Socket, Statement,
     binary_copy::BinaryCopyInWriter,
-    config::LoadBalanceHosts,
+    config::{LoadBalanceHosts, TargetSessionAttrs},
     error::{DbError, Severity, SqlState},
     tls::{MakeTlsConnect, TlsConnect},
     types::{ToSql, Type},
@@ -115,6 +115,8 @@ pub(super) struct Connections {
     /// A connection of the user's pool that quick calls keep. Each would wait there behind all
     /// calls of handlers, and a worker would lose its lease.
     kept: Mutex<Option<Object>>,
+    /// The workers of this process, for which it is kept.
+    workers: Mutex<FxHashSet<u64>>,
     /// Keeps the connection that listens.
     listening: Mutex<Option<oneshot::Sender<()>>>,
     pub(super) schema: String,
@@ -284,6 +286,10 @@ impl Opener {
         }
         if self.is_shuffled.load(SeqCst) {
             config.load_balance_hosts(LoadBalanceHosts::Random);
+            if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+                // A standby that is before the primary would refuse what the store writes.
+                config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+            }
         }
         (self.connect)(config, notices, gone).await
     }
@@ -347,6 +353,7 @@ impl Connections {
             own,
             limits: Mutex::new((SILENCE, SILENCE)),
             kept: Mutex::default(),
+            workers: Mutex::default(),
             listening: Mutex::default(),
             schema: schema.to_owned(),
             statements: Mutex::default(),
@@ -365,12 +372,13 @@ impl Connections {
     /// Finds out whether a pool is between: it refuses the options of a session, or drops them.
     pub(super) async fn probe(self: &Arc<Self>) -> StoreResult<()> {
         let Some(own) = &self.own else { return Ok(()) };
-        // Whatever the options, a server also refuses a login, and too many of them.
+        // The codes of PgBouncer and of RDS Proxy. A server may refuse for many other reasons.
         let is_refusal = |error: &StoreError| {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
-            let code = error.and_then(Error::code).map(SqlState::code);
-            let others = ["28", "3D", "53", "57"];
-            code.is_some_and(|code| !others.iter().any(|class| code.starts_with(class)))
+            let code = error.and_then(Error::code);
+            code.is_some_and(|code| {
+                [SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
+            })
         };
         let mut taken = self.take(self.limit(false), false).await;
         if taken.as_ref().is_err_and(is_refusal) {
@@ -445,8 +453,11 @@ impl Connections {
         });
         let Ok(got) = timeout(limit.min(self.limit(false)), &mut taken).await else {
             taken.abort();
-            self.forget();
-            self.own.iter().for_each(|own| own.is_shuffled.store(true, SeqCst));
+            // In a pool of the user, handlers may have all connections, so the server may be well.
+            if let Some(own) = &self.own {
+                self.forget();
+                own.is_shuffled.store(true, SeqCst);
+            }
             let message = "the pool gave no connection in time";
             return Err(StoreError::with_source(StoreErrorReason::Unavailable, message));
         };
@@ -485,9 +496,18 @@ impl Connections {
         own
     }
 
-    /// Gives the kept connection back, as a worker has ended.
-    pub(super) fn release(&self) {
-        self.kept.lock().take();
+    /// Keeps a connection from the next quick call on.
+    pub(super) fn enter(&self, worker: u64) {
+        self.workers.lock().insert(worker);
+    }
+
+    /// Gives the kept connection back if no other worker needs it.
+    pub(super) fn leave(&self, worker: u64) {
+        let mut workers = self.workers.lock();
+        workers.remove(&worker);
+        if workers.is_empty() {
+            self.kept.lock().take();
+        }
     }
 
     /// Closes connections of the store's own that were not used for a time, but for one.
@@ -615,9 +635,10 @@ impl Session {
 
     fn give_back(&mut self) {
         let client = self.client.take();
+        let Connections { own, pool, kept, workers, .. } = &*self.connections;
+        let has_workers = !workers.lock().is_empty();
         // A smaller pool has calls and handlers wait for each other.
-        let Connections { own, pool, kept, .. } = &*self.connections;
-        if self.is_quick && own.is_none() && pool.status().max_size > 2 {
+        if self.is_quick && has_workers && own.is_none() && pool.status().max_size > 2 {
             *kept.lock() = client;
         }
     }
@@ -659,8 +680,7 @@ impl Session {
                     | &SqlState::FEATURE_NOT_SUPPORTED
             )
         );
-        if let (true, Some(own)) = (are_stale, &self.connections.own) {
-            own.is_shuffled.store(false, SeqCst);
+        if are_stale && self.connections.own.is_some() {
             self.connections.pool.retain(|_, _| false);
         }
         // After another severity, the server closes the connection.

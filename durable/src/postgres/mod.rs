@@ -686,7 +686,9 @@ impl Store for PostgresStore {
             Ok(WorkerId(id.cast_unsigned()))
         };
         // A claim of another queue may be under way on the line of claims, for long.
-        self.task(&self.shared.keeper, enter).await
+        let worker = self.task(&self.shared.keeper, enter).await?;
+        self.shared.connections.enter(worker.0);
+        Ok(worker)
     }
 
     async fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> StoreResult<bool> {
@@ -717,7 +719,11 @@ impl Store for PostgresStore {
             store.tidy(now);
             Ok(true)
         };
-        self.task(&self.shared.keeper, renew).await
+        let is_known = self.task(&self.shared.keeper, renew).await?;
+        if !is_known {
+            self.shared.connections.leave(worker.0);
+        }
+        Ok(is_known)
     }
 
     async fn leave(&self, worker: WorkerId) -> StoreResult<()> {
@@ -733,7 +739,7 @@ impl Store for PostgresStore {
             Ok(())
         };
         let left = self.task(&self.shared.worker, leave).await;
-        self.shared.connections.release();
+        self.shared.connections.leave(worker.0);
         left
     }
 

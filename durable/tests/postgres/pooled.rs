@@ -313,6 +313,8 @@ fn a_begin_that_fails_leaves_no_transaction_in_a_pool() {
 #[test]
 fn handlers_that_use_up_a_pool_end_no_lease() {
     let Some((_server, pool, runtime, store)) = pooled(4, 2) else { return };
+    // Settlements wait for longer than that, behind the handlers.
+    store.answer_within(2 * SECOND);
     let (sender, seen) = mpsc::channel();
     let (spawner, pool) = (runtime.handle().clone(), pool.clone());
     let timer = DurableTimer::builder(store)

@@ -275,6 +275,7 @@ pub(crate) struct Driver {
     /// When deliveries under way exceed the limit, by token, in the monotonic clock.
     limits: TimingWheel<u64>,
     boundary: Option<WallTime>,
+    /// When the latest step began, by the wall clock.
     last: WallTime,
     /// The same by the monotonic clock.
     last_start: Duration,
@@ -495,7 +496,8 @@ impl Driver {
             if self.recall(&run, turn) {
                 continue;
             }
-            let start = run.started().unwrap_or_default();
+            // Whoever recalled it first tells of its end.
+            let Some(start) = run.started() else { continue };
             if self.limit_of(start) > Some(span_tick(turn.start)) {
                 self.watch(token, start);
                 continue;
@@ -2131,6 +2133,17 @@ mod tests {
             bench.steps(2);
         }
         assert_eq!(bench.counters.read().overruns, 1);
+    }
+
+    /// The end of a delivery that its thread has dropped comes a moment later.
+    #[test]
+    fn a_delivery_that_was_dropped_exceeds_no_limit() {
+        let mut bench = Bench::new(1);
+        let begun = bench.steps(4).remove(0);
+        assert!(bench.driver.delivering[&begun.token].run.recall());
+        bench.pass(900 * SECOND);
+        bench.steps(4);
+        assert_eq!(bench.counters.read().overruns, 0);
     }
 
     #[test]

@@ -21,10 +21,16 @@ pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
 impl Target {
     pub(crate) fn new(store: String, schema: String) -> Result<Self, Failure> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|url| store.starts_with(url));
+        let is_word =
+            |word: &str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        let has_parameters = store.split_once('=').is_some_and(|(name, _)| is_word(name.trim()));
+        if !is_url && !has_parameters {
+            return Ok(Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into()));
+        }
+        // Not taken for a path, which an error would print with its password.
         match store.parse::<tokio_postgres::Config>() {
-            Ok(_) if store.contains('=') || is_url => Ok(Self::Postgres { url: store, schema }),
-            Err(error) if is_url => usage(&chain(&error)),
-            _ => Ok(Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into())),
+            Ok(_) => Ok(Self::Postgres { url: store, schema }),
+            Err(error) => usage(&chain(&error)),
         }
     }
 

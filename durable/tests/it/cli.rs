@@ -275,9 +275,11 @@ fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
         &["migrate"],
         &["migrate", "--print", "--schema", "a b"],
         &["stats", "--store", "postgres://app@db:port/app"],
+        &["stats", "--store", "host=db password=s3cret dbnme=app"],
     ] {
         let output = run(Some(&missing), arguments);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(!text(&output.stderr).contains("s3cret"), "{output:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
     }
     // Parameters as `connect` takes them are no path.

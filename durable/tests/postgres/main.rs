@@ -536,7 +536,6 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
     }
 }
 
-/// It waits for the queue, and does not look by itself.
 /// Otherwise the workers of all queues would claim for each timeout that a transaction schedules.
 #[test]
 fn notices_of_other_processes_tell_the_queue() {
@@ -572,6 +571,7 @@ fn notices_of_other_processes_tell_the_queue() {
     assert_eq!(heard(), (Some(queue("c")), now));
 }
 
+/// It waits for the queue, and does not look by itself.
 #[test]
 fn a_worker_hears_of_the_end_of_a_pause_by_another_process() {
     let Some(server) = Server::start() else { return };

@@ -372,9 +372,9 @@ impl Timer {
     ///
     /// The call returns when that time is over, on the timer's clock. If the clock jumps ahead
     /// meanwhile, due callbacks run, and the call may return later by that time. It returns earlier
-    /// if no callback is pending or running and no sleep is pending. With [`Duration::MAX`], it has no
-    /// time limit. Meanwhile, pending callbacks can be cancelled and reset, and the cancel of the
-    /// last one ends the wait. A repeated callback ends with its next occurrence.
+    /// if no callback is pending or running and no sleep is pending. With [`Duration::MAX`], it has
+    /// no time limit. Meanwhile, pending callbacks can be cancelled and reset, and the cancel of
+    /// the last one ends the wait. A repeated callback ends with its next occurrence.
     ///
     /// - Callbacks on the timer's own threads: the call waits until they return.
     /// - Callbacks on a pool: the call waits until the pool has them. The pool may run them later.

@@ -15,8 +15,8 @@ const STEP: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// Shows a time that the server's clock has passed already, by less than a round trip. It may be
-/// ahead by less than [`STEP`], and stands still until it is not. It runs with the monotonic clock of
-/// this process, so this machine's wall clock does not matter.
+/// ahead by less than [`STEP`], and stands still until it is not. It runs with the monotonic clock
+/// of this process, so this machine's wall clock does not matter.
 #[derive(Debug)]
 pub(super) struct ServerClock {
     /// An upper bound of the time that the server's clock showed at an instant. If the instant is

@@ -473,8 +473,8 @@ thread_local! {
 }
 
 /// Returns how many warnings a call emits on this thread. On threads of timers, the subscriber
-/// panics. It is a global one: while there is only a scoped one, a thread without it that reaches an
-/// event first turns it off for every thread.
+/// panics. It is a global one: while there is only a scoped one, a thread without it that reaches
+/// an event first turns it off for every thread.
 #[cfg(feature = "tracing")]
 pub(crate) fn warnings(call: impl FnOnce()) -> usize {
     static SUBSCRIBED: Once = Once::new();

@@ -16,7 +16,7 @@ use super::{
     limits::LimitOf,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     pending::{Out, Pending},
-    shard::{Claim, Rank},
+    shard::Claim,
 };
 use crate::{
     panics::{self, Panic},
@@ -304,7 +304,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
             let only_one = displacing.lock();
             // A selected operation may end before this thread locks its shard again.
             while matches!(claim, Claim::Late) && limits.is_exceeded(limit) {
-                let Some((_, index, key)) = self.select(limit, newcomer, present) else { break };
+                let Some((index, key)) = self.select(limit, newcomer, present) else { break };
                 let mut shard = shards.lock(index);
                 claim = shard.state_mut().claim(key, Completion::Displaced, present);
                 // The drop of keys is user code, so it follows the release of both locks.
@@ -318,12 +318,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         }
     }
 
-    /// Selects the operation that a limit displaces, the one with the least rank. Returns its rank,
-    /// its shard and its key there.
+    /// Selects the operation that a limit displaces, the one with the least rank. Returns its shard
+    /// and its key there.
     ///
     /// Selects the newcomer only if the next operation was registered after it. If the time of that
     /// registration is after `now`, the clock has stepped back, and the newcomer only seems older.
-    fn select(&self, limit: LimitOf, new: OperationKey, now: Nanos) -> Option<(Rank, usize, Key)> {
+    fn select(&self, limit: LimitOf, new: OperationKey, now: Nanos) -> Option<(usize, Key)> {
         let (shards, own) = (&self.shared.timer.shards, new.shard as usize);
         let oldest = |index, except| {
             let (rank, key) = shards.lock(index).state().oldest(limit, except)?;
@@ -334,7 +334,8 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let next @ (rank @ (is_by_threshold, since), ..) = others.min()?;
         let may_be_new = !is_by_threshold && since <= now.get();
         let first = oldest(own, None).filter(|(first, ..)| may_be_new && *first < rank);
-        Some(first.unwrap_or(next))
+        let (_, index, key) = first.unwrap_or(next);
+        Some((index, key))
     }
 }
 

@@ -372,13 +372,13 @@ impl Connections {
     /// Finds out whether a pool is between: it refuses the options of a session, or drops them.
     pub(super) async fn probe(self: &Arc<Self>) -> StoreResult<()> {
         let Some(own) = &self.own else { return Ok(()) };
-        // The codes of PgBouncer and of RDS Proxy. A server may refuse for many other reasons.
+        // The codes of `PgBouncer` and of RDS Proxy. A server may refuse for many other reasons.
         let is_refusal = |error: &StoreError| {
             let error = error.source().and_then(|source| source.downcast_ref::<Error>());
-            let code = error.and_then(Error::code);
-            code.is_some_and(|code| {
-                [SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
-            })
+            matches!(
+                error.and_then(Error::code),
+                Some(&SqlState::PROTOCOL_VIOLATION | &SqlState::FEATURE_NOT_SUPPORTED)
+            )
         };
         let mut taken = self.take(self.limit(false), false).await;
         if taken.as_ref().is_err_and(is_refusal) {

@@ -976,7 +976,7 @@ async fn listen(shared: Weak<Shared>) {
             looks += 1;
             if looks % DEAF_LOOKS == 0 {
                 let sent = Instant::now();
-                if let Ok(shown) = store.single.query(sql::NOW, values![]).await {
+                if let Ok(shown) = store.keeper.query(sql::NOW, values![]).await {
                     store.clock.adjust(sent, WallTime::now_of(shown[0].get(0)));
                 }
             }

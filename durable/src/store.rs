@@ -264,7 +264,7 @@ pub struct ClaimRequest {
     /// Bytes of payload after which no further record is claimed.
     pub max_bytes: usize,
     /// Whether records with a cron expression are claimed: some worker lacks the time zones.
-    /// Without the feature `cron`, `SqliteStore` claims them anyway: nobody else does.
+    /// Without the feature `cron`, `SqliteStore` claims them anyway: no other process could.
     pub cron: bool,
     /// Queue of the records.
     pub queue: Name,

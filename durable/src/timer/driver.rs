@@ -496,7 +496,7 @@ impl Driver {
             if self.recall(&run, turn) {
                 continue;
             }
-            // Whoever recalled it first tells of its end.
+            // Another thread has recalled the run, and then reports its end.
             let Some(start) = run.started() else { continue };
             if self.limit_of(start) > Some(span_tick(turn.start)) {
                 self.watch(token, start);

@@ -6,16 +6,40 @@ use std::{
 };
 
 use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::config::{Config, SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{Failure, chain};
 
 pub(crate) enum Target {
-    Postgres { url: String, schema: String },
+    /// With TLS if the parameters require it. Not otherwise: many a server that offers TLS has a
+    /// certificate that nobody can check.
+    Postgres {
+        url: String,
+        schema: String,
+        tls: Option<MakeRustlsConnect>,
+    },
     Sqlite(PathBuf),
 }
 
 pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
     Err(Failure::Usage(text.to_owned()))
+}
+
+/// A connector that trusts the certificates of the machine, or those of `SSL_CERT_FILE`.
+fn tls() -> Result<MakeRustlsConnect, Failure> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    if roots.add_parsable_certificates(found.certs).0 == 0 {
+        return usage(&format!("found no certificate to trust: {:?}", found.errors));
+    }
+    // A default one exists only if no other crate of the build has chosen another one.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.or_else(|error| usage(&chain(&error)))?;
+    Ok(MakeRustlsConnect::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
 impl Target {
@@ -28,18 +52,18 @@ impl Target {
             return Ok(Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into()));
         }
         // Not taken for a path, which an error would print with its password.
-        match store.parse::<tokio_postgres::Config>() {
-            Ok(_) => Ok(Self::Postgres { url: store, schema }),
-            Err(error) => usage(&chain(&error)),
-        }
+        let config: Config = store.parse().or_else(|error| usage(&chain(&error)))?;
+        let tls = (config.get_ssl_mode() == SslMode::Require).then(tls).transpose()?;
+        Ok(Self::Postgres { url: store, schema, tls })
     }
 
     /// Opens the store, to read it or to change it: then a SQLite file must not be in use.
     pub(crate) fn open(&self, is_read: bool) -> Result<Arc<dyn Store>, Failure> {
         Ok(match self {
-            Self::Postgres { url, schema } => {
-                Arc::new(PostgresStore::connect_blocking(url, schema, NoTls)?)
-            }
+            Self::Postgres { url, schema, tls } => Arc::new(match tls.clone() {
+                Some(tls) => PostgresStore::connect_blocking(url, schema, tls)?,
+                None => PostgresStore::connect_blocking(url, schema, NoTls)?,
+            }),
             Self::Sqlite(_) => Arc::new(self.sqlite(is_read)?),
         })
     }
@@ -70,11 +94,13 @@ impl Target {
 
     pub(crate) fn migrate(&self) -> Result<(), Failure> {
         match self {
-            Self::Postgres { url, schema } => {
-                Ok(PostgresStore::migrate_blocking(url, schema, NoTls)?)
-            }
-            Self::Sqlite(_) => usage("this command is for PostgreSQL stores"),
+            Self::Postgres { url, schema, tls } => match tls.clone() {
+                Some(tls) => PostgresStore::migrate_blocking(url, schema, tls)?,
+                None => PostgresStore::migrate_blocking(url, schema, NoTls)?,
+            },
+            Self::Sqlite(_) => usage("this command is for PostgreSQL stores")?,
         }
+        Ok(())
     }
 
     /// Serves the page until the program is interrupted.

@@ -65,3 +65,37 @@ fn every_connection_is_encrypted_and_the_certificate_is_checked() {
         .expect_err("it must be encrypted");
     assert_eq!(plain.reason(), StoreErrorReason::Unavailable);
 }
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_encrypts_if_it_must_and_checks_the_certificate() {
+    let Some(server) = Server::start() else { return };
+    let run = |tls: &str, trusted: &std::path::Path| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_delaywheel-durable"));
+        program.args(["migrate", "--store", &format!("{} sslmode={tls}", server.parameters())]);
+        program.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+        let output = program.output().expect("it starts");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    let files = tempfile::tempdir().expect("directory");
+    let [own, other] = ["own.pem", "other.pem"].map(|name| files.path().join(name));
+    std::fs::write(&own, "").expect("file");
+    let (code, error) = run("require", &own);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("no certificate"), "{error}");
+
+    let mut client = client(&server);
+    for file in [&other, &own] {
+        // The server has the second one.
+        if turn_on(&server).is_none() {
+            return;
+        }
+        let row = client.query_one("SELECT pg_read_file('server.crt')", &[]).expect("certificate");
+        std::fs::write(file, row.get::<_, &str>(0)).expect("file");
+    }
+    until(|| run("require", &own).0 == Some(0));
+    let (code, error) = run("require", &other);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("certificate"), "{error}");
+    assert_eq!(run("prefer", &other).0, Some(0), "without TLS");
+}

@@ -18,6 +18,7 @@ use std::{
     boxed::Box,
     cell::{Cell, RefCell},
     collections::VecDeque,
+    iter,
     sync::Arc,
 };
 
@@ -159,11 +160,10 @@ impl Queue {
     fn run(&self) {
         debug_assert!(self.is_running.get(), "two calls run one queue");
         // The borrow ends before the call, which may push onto the queue.
-        let next = || self.deferred.borrow_mut().pop_front();
-        while let Some(deferred) = next() {
-            deferred();
-        }
+        iter::from_fn(|| self.deferred.borrow_mut().pop_front()).for_each(|deferred| deferred());
         debug_assert!(self.deferred.borrow().is_empty(), "a deferred call is left");
+        // A thread would otherwise keep room for the largest crowd that it has ended.
+        self.deferred.borrow_mut().shrink_to(64);
         self.is_running.set(false);
     }
 }
@@ -186,6 +186,29 @@ mod tests {
                 self.0.send(depth()).is_ok()
             });
         }
+    }
+
+    #[test]
+    fn a_thread_keeps_little_memory_after_a_completion_that_has_ended_a_crowd() {
+        let calls = Calls(Arc::new(Events::new(String::new(), Duration::ZERO)));
+        calls.complete::<(), _>(Crowd(calls.clone()), Completion::Satisfied);
+        let kept = COMPLETIONS.with(|queue| queue.deferred.borrow().capacity());
+        assert!(kept <= 64, "room for {kept} calls");
+    }
+
+    /// An operation whose completion completes many others.
+    struct Crowd(Calls);
+
+    impl DelayedOperation<()> for Crowd {
+        fn complete(self, _: Completion) {
+            (0..10_000).for_each(|_| self.0.complete::<(), _>(Other, Completion::Satisfied));
+        }
+    }
+
+    struct Other;
+
+    impl DelayedOperation<()> for Other {
+        fn complete(self, _: Completion) {}
     }
 
     #[test]

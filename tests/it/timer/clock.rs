@@ -6,7 +6,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, JumpListener, ManualClock, Purgatory, Reaper, Throttle, Timer, time::DelayMap,
+    Clock, Driven, JumpListener, ManualClock, Purgatory, Reaper, Throttle, Timer, time::DelayMap,
 };
 
 use super::support::{GENEROUS, HOUR, Log, MS, SECOND, Set, must_return, timer_on};
@@ -71,6 +71,35 @@ fn a_clock_may_use_its_timer_while_that_begins_to_watch_it() {
         (0..3).map(|_| runs.recv_timeout(GENEROUS)).collect::<Vec<_>>()
     });
     assert_eq!(runs, [Ok(()); 3]);
+}
+
+/// A clock that in one reading, which has taken the time, steps back by a second and schedules.
+#[derive(Debug, Clone)]
+struct Interrupted(Arc<Set>, Arc<Mutex<Option<Scheduled>>>);
+
+impl Clock for Interrupted {
+    fn now(&self) -> Instant {
+        let (taken, interrupted) = (self.0.now(), self.1.lock().unwrap().take());
+        if let Some((timer, ran)) = interrupted {
+            self.0.step_back(SECOND);
+            timer.schedule(MS, move || ran.send(()).unwrap()).unwrap();
+        }
+        taken
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        self.0.adopt(timer)
+    }
+}
+
+#[test]
+fn a_reading_that_ends_after_a_step_back_counts_as_a_jump_ahead() {
+    let (clock, timer) = timer_on(Interrupted(Set::new(), Arc::default()), |builder| builder);
+    let (start, (ran, runs)) = (timer.now(), mpsc::channel());
+    *clock.1.lock().unwrap() = Some((timer.clone(), ran));
+    clock.0.show(SECOND);
+    assert_eq!((runs.try_recv(), clock.now()), (Ok(()), start));
+    assert_eq!(timer.now(), start + SECOND, "the callback was early by the clock of the timer");
 }
 
 #[test]

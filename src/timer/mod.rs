@@ -95,7 +95,9 @@ use crate::{clock::TickClock, wheel::TimingWheel};
 /// The [contract](crate::contract#timers) has all promises and edge cases.
 ///
 /// A forked child has only the thread that forked. A timer that was made before the fork does not
-/// run in the child, and its locks may stay locked. Make timers after the fork.
+/// run in the child, and its locks may stay locked. Make timers after the fork. If another thread,
+/// also one of a timer, works in the library during the fork, locks that all timers share may stay
+/// locked too. Then timers of the child may not run.
 ///
 /// # Examples
 ///

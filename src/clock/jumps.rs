@@ -48,9 +48,12 @@ impl<T: ?Sized> Listeners<T> {
         let mut all = self.0.lock();
         // A weak reference keeps the memory of a dropped listener, so dead references must leave.
         // Searching only a full list takes amortized constant time for each.
+        // A list that never shrank could later keep twice as many dead references as it ever had
+        // live ones.
         if all.len() == all.capacity() {
             all.retain(|listener| listener.strong_count() > 0);
             let live = all.len();
+            all.shrink_to_fit();
             all.reserve(live + 1);
         }
         all.push(listener);
@@ -167,6 +170,18 @@ mod tests {
         all.notify();
         all.notify();
         assert_eq!(received.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn listeners_that_are_gone_leave_the_list_with_their_memory() {
+        let (all, many) = (Listeners::new(), [(); 1000].map(Arc::new));
+        for listener in &many {
+            all.add(Arc::downgrade(listener));
+        }
+        drop(many);
+        (0..5_000).for_each(|_| all.add(Weak::new()));
+        let capacity = all.0.lock().capacity();
+        assert!(capacity < 16, "room for {capacity}");
     }
 
     #[test]

@@ -52,10 +52,16 @@ CREATE INDEX timeouts_worker ON {schema}.timeouts (worker) WHERE worker IS NOT N
 CREATE INDEX timeouts_key ON {schema}.timeouts (queue, key) WHERE key IS NOT NULL AND worker IS NOT NULL;
 
 CREATE TABLE {schema}.queues (
-    name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) <= 64),
-    is_paused boolean NOT NULL DEFAULT false
+    name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) <= 64)
 );
 INSERT INTO {schema}.queues (name) VALUES ('');
+
+-- Of queues that are or were paused, also of those without a timeout. In the table of queues, a pause would wait
+-- for each transaction of a user that adds its queue.
+CREATE TABLE {schema}.pauses (
+    name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) <= 64),
+    is_paused boolean NOT NULL
+);
 
 -- A row for each queue of the timeouts, also of those that SQL writes.
 CREATE FUNCTION {schema}.add_queue(new_name text) RETURNS void LANGUAGE sql AS $$
@@ -299,8 +305,8 @@ CREATE VIEW {schema}.by_hour AS
 
 -- Queues with their states. Reads an index entry for each timeout that waits.
 CREATE VIEW {schema}.queue_states AS
-    SELECT name AS queue, is_paused, pending, due, now() - oldest AS late
-    FROM {schema}.queues CROSS JOIN LATERAL (
+    SELECT name AS queue, coalesce(is_paused, false) AS is_paused, pending, due, now() - oldest AS late
+    FROM {schema}.queues FULL JOIN {schema}.pauses USING (name) CROSS JOIN LATERAL (
         SELECT count(*) AS pending, count(*) FILTER (WHERE next_at <= now()) AS due,
             min(next_at) FILTER (WHERE next_at <= now()) AS oldest
         FROM {schema}.timeouts WHERE state = 0 AND queue = name) waiting

@@ -135,7 +135,7 @@ pub(super) const CLAIM: &str = "
             FROM {schema}.timeouts
             WHERE EXISTS (SELECT FROM {schema}.workers
                     WHERE id = $1 AND lease_until > to_timestamp(0) FOR KEY SHARE)
-                AND ($11 OR NOT EXISTS (SELECT FROM {schema}.queues WHERE name = $7 AND is_paused))
+                AND ($11 OR NOT EXISTS (SELECT FROM {schema}.pauses WHERE name = $7 AND is_paused))
                 AND state = 0 AND queue = $7 AND priority = level AND next_at >= $2 AND next_at < $3
                 AND ($6 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')
                 AND (key IS NULL OR key <> ALL ($8::text[]))
@@ -159,7 +159,7 @@ pub(super) const AFTER_CLAIM: &str = "
     SELECT
         (SELECT min(t.next_at) FROM unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
             SELECT next_at FROM {schema}.timeouts
-            WHERE NOT EXISTS (SELECT FROM {schema}.queues WHERE name = $4 AND is_paused)
+            WHERE NOT EXISTS (SELECT FROM {schema}.pauses WHERE name = $4 AND is_paused)
                 AND state = 0 AND queue = $4 AND priority = level AND next_at >= $2
                 AND ($3 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')
                 AND (key IS NULL OR key <> ALL ($5::text[]))
@@ -189,7 +189,7 @@ pub(super) const LOCK_KEYS: &str = "
 pub(super) const BEGIN: &str = "
     WITH held AS MATERIALIZED (
         SELECT t.id, t.token, t.queue, t.key, old.place,
-            EXISTS (SELECT FROM {schema}.queues q WHERE q.name = t.queue AND q.is_paused) AS is_paused
+            EXISTS (SELECT FROM {schema}.pauses p WHERE p.name = t.queue AND p.is_paused) AS is_paused
         FROM (SELECT set_config('synchronous_commit', 'off', true)) setting
         CROSS JOIN unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS old (id, token, place)
         JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
@@ -267,7 +267,7 @@ pub(super) const ADD_PERMITS: &str =
     "INSERT INTO {schema}.permits VALUES ($1, 0) ON CONFLICT DO NOTHING";
 
 pub(super) const PAUSE: &str = "
-    INSERT INTO {schema}.queues (name, is_paused) VALUES ($1, $2)
+    INSERT INTO {schema}.pauses VALUES ($1, $2)
     ON CONFLICT (name) DO UPDATE SET is_paused = excluded.is_paused";
 
 /// Other commands may wait for this, so it has as little patience as a single one.
@@ -275,7 +275,9 @@ pub(super) const ADD_QUEUES: &str = "
     SELECT {schema}.add_queue(name)
     FROM (SELECT set_config('lock_timeout', '5ms', true)) setting, unnest($1::text[]) AS name";
 
-pub(super) const QUEUES: &str = "SELECT name, is_paused FROM {schema}.queues ORDER BY name";
+pub(super) const QUEUES: &str = "
+    SELECT name, coalesce(is_paused, false)
+    FROM {schema}.queues FULL JOIN {schema}.pauses USING (name) ORDER BY name";
 
 pub(super) const ENTER: &str =
     "INSERT INTO {schema}.workers (lease_until, name) VALUES ($1, $2) RETURNING id";

@@ -89,7 +89,7 @@ fn locked_rows_keep_no_others_from_a_claim_a_begin_or_the_end_of_a_lease() {
 
 /// A user's transaction is the first to use a queue, and does not add it in the end.
 #[test]
-fn a_queue_that_an_open_transaction_adds_is_used_by_others() {
+fn a_queue_that_an_open_transaction_adds_is_used_and_paused_by_others() {
     let Some((_server, store, mut client, now)) = stored() else { return };
     let timer = DurableTimer::builder(store.clone()).build().expect("start");
     let mut open = client.transaction().expect("begin");
@@ -100,10 +100,17 @@ fn a_queue_that_an_open_transaction_adds_is_used_by_others() {
         timer.schedule_new(new).wait().expect("schedule");
     };
     schedule("other");
+    timer.pause("q").wait().expect("pause");
+    let is_paused = || {
+        let queues = store.queues().block_on().expect("queues");
+        queues.iter().find(|queue| queue.name.as_str() == "q").map(|queue| queue.is_paused)
+    };
+    assert_eq!(is_paused(), Some(true));
     open.rollback().expect("rollback");
     schedule("later");
-    let queues = store.queues().block_on().expect("queues");
-    assert!(queues.iter().any(|queue| queue.name.as_str() == "q"));
+    assert_eq!(is_paused(), Some(true));
+    timer.resume("q").wait().expect("resume");
+    assert_eq!(is_paused(), Some(false));
 }
 
 /// A table of the user has a rule that the crate does not know, and pages of it cannot be read.
@@ -230,7 +237,9 @@ fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_
     during(&mut client, history, |_| drop(queues().expect("queues"))).expect("history");
     let before = queues().expect("queues");
     let change = "ALTER TABLE delaywheel.queues RENAME TO old;
-        CREATE VIEW delaywheel.queues AS SELECT name::varchar, is_paused FROM delaywheel.old";
+        ALTER TABLE delaywheel.pauses RENAME TO paused;
+        CREATE VIEW delaywheel.queues AS SELECT name::varchar FROM delaywheel.old;
+        CREATE VIEW delaywheel.pauses AS SELECT name::varchar, is_paused FROM delaywheel.paused";
     client.batch_execute(change).expect("change");
     queues().expect_err("another type");
     assert_eq!(queues().expect("a new session"), before);

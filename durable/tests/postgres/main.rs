@@ -109,9 +109,8 @@ fn held(store: PostgresStore) -> (DurableTimer, Receiver<Delivery>) {
 const STALL: &str = "
     CREATE FUNCTION stall() RETURNS boolean LANGUAGE sql VOLATILE SET lock_timeout = 0
         AS 'SELECT pg_advisory_xact_lock_shared(1) IS NULL';
-    ALTER TABLE delaywheel.queues RENAME TO slow;
-    CREATE VIEW delaywheel.queues AS
-        SELECT name, is_paused OR stall() AS is_paused FROM delaywheel.slow;
+    ALTER TABLE delaywheel.pauses RENAME TO slow;
+    CREATE VIEW delaywheel.pauses AS SELECT name, stall() AS is_paused FROM delaywheel.queues;
     SELECT pg_advisory_lock(1);";
 
 /// The same for reads of the history.

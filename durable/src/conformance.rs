@@ -28,8 +28,8 @@ use crate::{
     repeat::Repeat,
     sqlite::SqliteStore,
     store::{
-        Answer, Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement,
-        Store, WorkerId, WorkerLease,
+        Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled,
+        Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
 };
@@ -288,6 +288,8 @@ fn what_moves_between_databases(store: &dyn Store) {
     let mark = Settlement::Dead { error: MOVED.to_owned() };
     assert_eq!(write(store, Command::Settle(claim, mark)), Answer::Settled(true));
     assert_eq!(write(store, Command::Requeue(id("a"), at(0))), Answer::Requeued(false));
+    let kept = Answer::Cancelled(Cancelled::NotFound);
+    assert_eq!(write(store, Command::Purge(id("a"))), kept);
 }
 
 /// Reads the history as of an earlier time, which shows each attempt that was not removed.
@@ -426,7 +428,7 @@ impl Comparison<'_> {
 
     fn command(&mut self) -> (Command, Command) {
         let (id, time) = (self.id(), self.time());
-        let command = match self.rng.u8(..10) {
+        let command = match self.rng.u8(..11) {
             0..4 => {
                 let payload = vec![7; [0, 19, self.rng.usize(..20)][self.rng.usize(..3)]].into();
                 let conflict =
@@ -443,6 +445,7 @@ impl Comparison<'_> {
             4 => Command::Cancel(id),
             5 => Command::Reschedule(id, time),
             6 => Command::Requeue(id, time),
+            7 => Command::Purge(id),
             _ if self.claims.is_empty() => Command::Cancel(id),
             _ => {
                 let (our, their) = self.claims[self.rng.usize(..self.claims.len())].clone();

@@ -71,6 +71,8 @@ pub enum Command {
     /// record is a mark that [`Sharded`](crate::Sharded) has moved the timeout. Answer:
     /// [`Answer::Requeued`].
     Requeue(TimeoutId, WallTime),
+    /// Removes a timeout if it is dead, but no such mark. Answer: [`Answer::Cancelled`].
+    Purge(TimeoutId),
     /// Ends a delivery. Answer: [`Answer::Settled`]. Changes nothing if the claim is void.
     Settle(Claim, Settlement),
 }
@@ -81,7 +83,9 @@ impl Command {
     pub fn id(&self) -> &TimeoutId {
         match self {
             Self::Schedule(new) => &new.id,
-            Self::Cancel(id) | Self::Reschedule(id, _) | Self::Requeue(id, _) => id,
+            Self::Cancel(id) | Self::Reschedule(id, _) | Self::Requeue(id, _) | Self::Purge(id) => {
+                id
+            }
             Self::Settle(claim, _) => &claim.id,
         }
     }
@@ -117,7 +121,7 @@ impl Command {
             ) => Some(*due),
             // The time is that of the record.
             Self::Settle(_, Settlement::Release) => Some(WallTime::MIN),
-            Self::Cancel(_) | Self::Settle(..) => None,
+            Self::Cancel(_) | Self::Purge(_) | Self::Settle(..) => None,
         }
     }
 }
@@ -180,7 +184,7 @@ pub enum Scheduled {
     KeptDead,
 }
 
-/// Answer to [`Command::Cancel`].
+/// Answer to [`Command::Cancel`] and [`Command::Purge`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cancelled {
@@ -209,7 +213,7 @@ pub enum Rescheduled {
 pub enum Answer {
     /// To a schedule.
     Scheduled(Scheduled),
-    /// To a cancel.
+    /// To a cancel or a purge.
     Cancelled(Cancelled),
     /// To a reschedule.
     Rescheduled(Rescheduled),

@@ -42,6 +42,12 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
             }
             _ => (Change::Nothing, Answer::Requeued(false)),
         },
+        Command::Purge(_) => match old {
+            Some(old) if old.state == State::Dead && !is_moved(&old) => {
+                (Change::Remove, Answer::Cancelled(Cancelled::Cancelled))
+            }
+            _ => (Change::Nothing, Answer::Cancelled(Cancelled::NotFound)),
+        },
         Command::Settle(claim, settlement) => {
             let held = |old: &Record| {
                 old.token == claim.token && matches!(old.state, State::Claimed | State::Delivering)

@@ -2,7 +2,7 @@
 
 use clap::{Args as Group, Parser, Subcommand};
 use delaywheel_durable::{Name, PostgresStore, TimeoutId, WallTime, When};
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use percent_encoding::percent_decode_str;
 
 use crate::{Failure, chain};
@@ -12,7 +12,7 @@ const STORE: &str =
 
 /// Shows and changes the timeouts of a store of delaywheel-durable.
 ///
-/// Exit codes: 0 done, also for an empty list; 1 no such timeout or queue, or nothing to requeue; 2
+/// Exit codes: 0 done, also for an empty list; 1 no such timeout or queue, or none to change; 2
 /// wrong usage; 3 the store failed.
 #[derive(Debug, Parser)]
 #[command(name = "delaywheel-durable", version)]
@@ -41,22 +41,13 @@ pub(crate) enum Action {
     /// Prints the numbers of timeouts
     Stats,
     /// Lists timeouts, earliest first; with a prefix only, by id and dead ones too
-    List {
-        /// Only those whose next attempt is before a time: 2030-01-31T12:00:00Z, or 2h from now
-        #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-        due_before: Option<Time>,
-        #[command(flatten)]
-        page: Page,
-    },
+    List(Page),
     /// Lists dead timeouts with the errors of their last attempts
-    Dead {
-        #[command(flatten)]
-        page: Page,
-    },
+    Dead(Page),
     /// Prints one timeout with its payload, and its attempts that the store keeps
     Show { id: TimeoutId },
-    /// Cancels a timeout
-    Cancel { id: TimeoutId },
+    /// Cancels timeouts
+    Cancel(Cancel),
     /// Makes dead timeouts due again
     Requeue(Requeue),
     /// Lists the queues, whether they are paused, and their numbers of timeouts
@@ -90,6 +81,10 @@ pub(crate) struct Filter {
     /// Only timeouts of this queue; the default one has an empty name
     #[arg(long)]
     pub(crate) queue: Option<Name>,
+    /// Only those whose next attempt, or last one if dead, is before a time: 2030-01-31T12:00:00Z,
+    /// 2h from now, or -30d
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) due_before: Option<Time>,
 }
 
 #[derive(Debug, Group)]
@@ -104,14 +99,13 @@ pub(crate) struct Page {
     pub(crate) after: Option<(WallTime, TimeoutId)>,
 }
 
+/// Names of arguments, one of which chooses timeouts.
+const CHOICE: [&str; 5] = ["all", "prefix", "error", "queue", "due_before"];
+
 #[derive(Debug, Group)]
-#[command(group = clap::ArgGroup::new("which").args(["id", "all", "prefix", "error", "queue"])
-    .required(true).multiple(true))]
-pub(crate) struct Requeue {
-    /// One timeout
-    #[arg(conflicts_with_all = ["all", "prefix", "error", "queue", "limit"])]
-    pub(crate) id: Option<TimeoutId>,
-    /// All dead timeouts
+#[command(group = clap::ArgGroup::new("which").args(["id"]).args(CHOICE).required(true).multiple(true))]
+pub(crate) struct Many {
+    /// All of them
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -119,12 +113,37 @@ pub(crate) struct Requeue {
     /// Most timeouts
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     pub(crate) limit: usize,
-    /// When they are due, instead of now: 2030-01-31T12:00:00Z, or 2h from now
-    #[arg(long, value_name = "TIME")]
-    pub(crate) at: Option<Time>,
     /// Only counts them
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Requeue {
+    /// One timeout
+    #[arg(conflicts_with_all = CHOICE, conflicts_with = "limit")]
+    pub(crate) id: Option<TimeoutId>,
+    #[command(flatten)]
+    pub(crate) many: Many,
+    /// When they are due, instead of now: 2030-01-31T12:00:00Z, or 2h from now
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at: Option<Time>,
+}
+
+#[derive(Debug, Group)]
+#[command(group = clap::ArgGroup::new("kind").args(["id", "dead", "live"]).required(true))]
+pub(crate) struct Cancel {
+    /// One timeout, in any state
+    #[arg(conflicts_with_all = CHOICE, conflicts_with_all = ["limit", "dry_run"])]
+    pub(crate) id: Option<TimeoutId>,
+    /// Dead timeouts
+    #[arg(long)]
+    pub(crate) dead: bool,
+    /// Timeouts that are not dead, also those that are being delivered
+    #[arg(long)]
+    pub(crate) live: bool,
+    #[command(flatten)]
+    pub(crate) many: Many,
 }
 
 #[cfg(feature = "page")]
@@ -155,7 +174,9 @@ impl std::str::FromStr for Time {
     type Err = jiff::Error;
 
     fn from_str(text: &str) -> Result<Self, jiff::Error> {
-        text.parse().map(Self::At).or_else(|_| text.parse().map(Self::In))
+        text.parse().map(Self::At).or_else(|_| {
+            text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()).map(Self::In)
+        })
     }
 }
 

@@ -15,14 +15,14 @@ use std::{
 use clap::Parser;
 use delaywheel_durable::{
     Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, QueueOverview, Record, State,
-    Store, StoreError, StoreResult, TimeoutId, WallTime, change,
+    Store, StoreError, TimeoutId, WallTime, change,
 };
 use indicatif::ProgressBar;
 use pollster::FutureExt as _;
 use serde_json::json;
 
 use self::{
-    args::{Action, Args, Filter, Requeue},
+    args::{Action, Args, Cancel, Filter, Requeue},
     report::Report,
     target::Target,
 };
@@ -60,8 +60,8 @@ enum Failure {
     Usage(String),
     #[error("{}", chain(.0))]
     Store(#[from] StoreError),
-    #[error("{} timeouts were requeued, then: {}", .0, chain(.1))]
-    Partly(usize, StoreError),
+    #[error("{} timeouts were {}, then: {}", .0, .1, chain(.2))]
+    Partly(usize, &'static str, StoreError),
     #[error("{}: {}", .0.display(), .1)]
     File(PathBuf, io::Error),
     #[error(transparent)]
@@ -98,23 +98,15 @@ fn run(args: Args, report: Report) -> Outcome {
             let (live, dead, due) = (store.count().block_on()?.live, seen.dead, seen.due);
             report.print(&json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
         }
-        Action::List { due_before, page } => {
+        Action::List(page) => {
             let store = target.open(true)?;
-            let now = store.now();
-            let until = due_before.map(|time| time.resolve(now)).transpose()?;
-            let prefix = page.filter.prefix.clone();
-            let query = match (until, prefix) {
+            let query = match (page.filter.until(&*store)?, page.filter.prefix.clone()) {
                 (None, Some(prefix)) => Query::Prefix { prefix, after: None },
-                (until, _) => {
-                    let until = until.unwrap_or(WallTime::MAX);
-                    Query::Times { from: WallTime::MIN, until, after: None }
-                }
+                (until, _) => live(until.unwrap_or(WallTime::MAX)),
             };
             list(&*store, query, &page, report)
         }
-        Action::Dead { page } => {
-            list(&*target.open(true)?, Query::Dead { after: None }, &page, report)
-        }
+        Action::Dead(page) => list(&*target.open(true)?, DEAD, &page, report),
         Action::Show { id } => {
             let store = target.open(true)?;
             let record = store.get(&id).block_on()?;
@@ -132,12 +124,28 @@ fn run(args: Args, report: Report) -> Outcome {
             object["history"] = history.iter().map(report::attempt).collect();
             report.print(&object)
         }
-        Action::Cancel { id } => cancel(&*target.open(false)?, &id, report),
-        Action::Requeue(requeue) => {
-            let store = target.open(requeue.dry_run)?;
-            let requeued = requeue_all(&*store, &requeue)?;
-            report.print(&json!({"requeued": requeued, "dry_run": requeue.dry_run}))?;
-            Ok(requeued > 0)
+        Action::Cancel(Cancel { id: Some(id), .. }) => cancel(&*target.open(false)?, &id, report),
+        Action::Cancel(Cancel { dead, many, .. }) => {
+            let store = target.open(many.dry_run)?;
+            // A dead one that is requeued or scheduled meanwhile stays.
+            let (query, command): (_, fn(_) -> _) =
+                if dead { (DEAD, Command::Purge) } else { (live(WallTime::MAX), Command::Cancel) };
+            let ids = read(&*store, query, &many.filter, many.limit, |record| record.id)?;
+            change_all(&*store, &ids, "cancelled", command, many.dry_run, report)
+        }
+        Action::Requeue(Requeue { id, many, at }) => {
+            let store = target.open(many.dry_run)?;
+            let now = store.now();
+            let due = at.map_or(Ok(now), |time| time.resolve(now))?.max(now);
+            let ids = if let Some(id) = id {
+                let record = store.get(&id).block_on()?;
+                let is_dead = record.is_some_and(|record| record.state == State::Dead);
+                if is_dead { vec![id] } else { Vec::new() }
+            } else {
+                read(&*store, DEAD, &many.filter, many.limit, |record| record.id)?
+            };
+            let command = |id| Command::Requeue(id, due);
+            change_all(&*store, &ids, "requeued", command, many.dry_run, report)
         }
         Action::Queues => {
             let store = target.open(true)?;
@@ -168,6 +176,12 @@ fn run(args: Args, report: Report) -> Outcome {
     }
 }
 
+const DEAD: Query = Query::Dead { after: None };
+
+fn live(until: WallTime) -> Query {
+    Query::Times { from: WallTime::MIN, until, after: None }
+}
+
 fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {
     if let Some((time, id)) = page.after.clone() {
         query.continue_after(time, id);
@@ -180,22 +194,25 @@ fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) 
     report.records(&found, has_more)
 }
 
-/// Returns what `keep` takes of the first timeouts of a list that fit.
+/// Returns what `keep` takes of the first timeouts of a list that fit. A change reads all before,
+/// so it changes none twice, such as one that dies again.
 fn read<T>(
     store: &dyn Store,
     mut query: Query,
     filter: &Filter,
     limit: usize,
     keep: impl Fn(Record) -> T,
-) -> StoreResult<Vec<T>> {
+) -> Result<Vec<T>, Failure> {
+    let (until, bar) = (filter.until(store)?, spinner("reading"));
     let mut found = Vec::new();
     while found.len() < limit {
         let records = store.list(&query, PAGE).block_on()?;
         let Some(last) = records.last() else { break };
         query.continue_after(last.next, last.id.clone());
-        let fitting = records.into_iter().filter(|record| filter.fits(record));
+        let fitting = records.into_iter().filter(|record| filter.fits(record, until));
         found.extend(fitting.take(limit - found.len()).map(&keep));
     }
+    bar.finish_and_clear();
     Ok(found)
 }
 
@@ -217,29 +234,31 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     Ok(result != "not_found")
 }
 
-/// Requeues dead timeouts. It reads all before, so one that dies again is not requeued again.
-fn requeue_all(store: &dyn Store, requeue: &Requeue) -> Result<usize, Failure> {
-    let now = store.now();
-    let due = requeue.at.map_or(Ok(now), |time| time.resolve(now))?.max(now);
-    let (bar, dead) = (spinner("reading the dead timeouts"), Query::Dead { after: None });
-    let ids = if let Some(id) = &requeue.id {
-        let record = store.get(id).block_on()?.filter(|record| record.state == State::Dead);
-        record.into_iter().map(|record| record.id).collect()
-    } else {
-        read(store, dead, &requeue.filter, requeue.limit, |record| record.id)?
-    };
-    if requeue.dry_run {
-        return Ok(ids.len());
-    }
-    let mut requeued = 0;
+/// Changes timeouts, and prints how many.
+fn change_all(
+    store: &dyn Store,
+    ids: &[TimeoutId],
+    what: &'static str,
+    command: impl Fn(TimeoutId) -> Command,
+    is_dry: bool,
+    report: Report,
+) -> Outcome {
+    let (mut changed, bar) = (0, spinner(what));
     for ids in ids.chunks(PAGE) {
-        let commands = ids.iter().map(|id| Command::Requeue(id.clone(), due)).collect::<Vec<_>>();
+        if is_dry {
+            changed += ids.len();
+            continue;
+        }
+        let commands = ids.iter().cloned().map(&command).collect::<Vec<_>>();
         let answers = change(|| store.write(store.now(), &commands).block_on());
-        let answers = answers.map_err(|error| Failure::Partly(requeued, error))?;
-        requeued += answers.into_iter().filter(|answer| *answer == Answer::Requeued(true)).count();
-        bar.set_message(format!("{requeued} requeued"));
+        let answers = answers.map_err(|error| Failure::Partly(changed, what, error))?;
+        let none = [Answer::Requeued(false), Answer::Cancelled(Cancelled::NotFound)];
+        changed += answers.iter().filter(|answer| !none.contains(answer)).count();
+        bar.set_message(format!("{changed} {what}"));
     }
-    Ok(requeued)
+    bar.finish_and_clear();
+    report.print(&json!({what: changed, "dry_run": is_dry}))?;
+    Ok(changed > 0)
 }
 
 fn pause(target: &Target, queue: &Name, is_paused: bool, is_new: bool, report: Report) -> Outcome {
@@ -258,10 +277,15 @@ fn spinner(text: &'static str) -> ProgressBar {
 }
 
 impl Filter {
-    fn fits(&self, record: &Record) -> bool {
+    fn until(&self, store: &dyn Store) -> Result<Option<WallTime>, Failure> {
+        self.due_before.map(|time| time.resolve(store.now())).transpose()
+    }
+
+    fn fits(&self, record: &Record, until: Option<WallTime>) -> bool {
         let has = |part: &String| record.error.as_ref().is_some_and(|error| error.contains(part));
         self.prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
             && self.queue.as_ref().is_none_or(|queue| record.queue == *queue)
             && self.error.as_ref().is_none_or(has)
+            && until.is_none_or(|until| record.next < until)
     }
 }

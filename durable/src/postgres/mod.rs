@@ -1181,7 +1181,7 @@ async fn write_group(
                 Some(4) => Scheduled::KeptDead,
                 Some(_) => Scheduled::Created,
             }),
-            Command::Cancel(_) => Answer::Cancelled(match found {
+            Command::Cancel(_) | Command::Purge(_) => Answer::Cancelled(match found {
                 None => Cancelled::NotFound,
                 Some(0) => Cancelled::Cancelled,
                 Some(_) => Cancelled::Delivering,
@@ -1234,6 +1234,7 @@ impl<'a> Columns<'a> {
                 Command::Settle(_, Settlement::Again(due)) => (8, Some(*due), None),
                 Command::Settle(_, Settlement::Release) => (9, None, None),
                 Command::Settle(_, Settlement::Leave { at, error }) => (10, Some(*at), Some(error)),
+                Command::Purge(_) => (11, None, None),
             };
             let (new, claim) = match command {
                 Command::Schedule(new) => (Some(new), None),

@@ -17,7 +17,7 @@ pub(super) fn named(sql: &str, schema: &str) -> String {
 /// delivery under way has become void. The history has the attempts until `$13`, if it is not
 /// null; `$14` is the present, and `$15` how long to wait for a lock. Kinds: -1 replace if it
 /// differs, 0 replace, 1 keep, 2 cancel, 3 acknowledge, 4 reschedule, 5 requeue, 6 retry, 7 dead, 8
-/// next occurrence, 9 release, 10 leave.
+/// next occurrence, 9 release, 10 leave, 11 purge.
 ///
 /// Returns the ids that it changed, for a schedule with `previous` and for a cancel with whether a
 /// delivery was under way. A reschedule that a delivery prevents is among them, with 1, and a
@@ -51,8 +51,11 @@ pub(super) const WRITE: &str = "
         RETURNING id, previous
     ), gone AS (
         DELETE FROM {schema}.timeouts t USING new
-        WHERE new.kind IN (2, 3) AND t.id = new.id
-            AND (new.kind = 2 OR t.token = new.token AND t.state + 0 = 1)
+        WHERE new.kind IN (2, 3, 11) AND t.id = new.id AND CASE new.kind
+            WHEN 2 THEN true
+            WHEN 3 THEN t.token = new.token AND t.state + 0 = 1
+            ELSE t.state + 0 = 3
+                AND t.error IS DISTINCT FROM (chr(1) || 'moved to another database') END
         RETURNING t.id, t.begun, new.kind
     ), moved AS (
         UPDATE {schema}.timeouts t SET
@@ -70,7 +73,7 @@ pub(super) const WRITE: &str = "
                 WHEN new.kind = 8 THEN NULL
                 ELSE t.error END
         FROM new
-        WHERE new.kind > 3 AND t.id = new.id AND CASE new.kind
+        WHERE new.kind BETWEEN 4 AND 10 AND t.id = new.id AND CASE new.kind
             WHEN 4 THEN t.state < 3 AND NOT t.begun
             WHEN 5 THEN t.state = 3
                 AND t.error IS DISTINCT FROM (chr(1) || 'moved to another database')

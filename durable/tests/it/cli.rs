@@ -191,6 +191,37 @@ fn requeue_takes_one_or_those_that_fit() {
 }
 
 #[test]
+fn cancel_takes_dead_or_live_ones_that_fit() {
+    let file = File::new();
+    let store = SqliteStore::open(&file.path).expect("open");
+    let now = store.now();
+    let ago = |days: u32| now.saturating_sub(days * DAY);
+    let charge = |id, days| {
+        let new = NewTimeout::new(id, ago(days), b"").and_then(|new| new.queue("charges"));
+        Change::Schedule(new.expect("valid"))
+    };
+    let charges = [("new", 29), ("old", 31), ("older", 60)].map(|(id, days)| charge(id, days));
+    store.write(now, &charges).block_on().expect("write");
+    drop(store);
+    let cancelled = |count, is_dry| json!({"cancelled": count, "dry_run": is_dry});
+    let live = ["cancel", "--live", "--queue", "charges"];
+    let old = [&live[..], &["--due-before", "-30d"]].concat();
+    assert_eq!(file.json(&[&old[..], &["--dry-run"]].concat()), (0, cancelled(2, true)));
+    assert_eq!(file.json(&[&old[..], &["--limit", "1"]].concat()), (0, cancelled(1, false)));
+    assert_eq!(ids(&file.json(&["list", "--queue", "charges"]).1), ["old", "new"]);
+    assert_eq!(file.json(&live), (0, cancelled(2, false)));
+    assert_eq!(file.json(&live), (1, cancelled(0, false)));
+    let dead = |more: &[&str]| file.json(&[&["cancel", "--dead"], more].concat());
+    assert_eq!(dead(&["--queue", "charges"]), (1, cancelled(0, false)));
+    assert_eq!(dead(&["--prefix", "sms/", "--error", "line 1"]), (0, cancelled(3, false)));
+    assert_eq!(dead(&["--due-before", "1970-01-01T00:03:20Z"]), (0, cancelled(200, false)));
+    assert_eq!(ids(&file.json(&["dead", "--limit", "1"]).1), ["mail/200"]);
+    assert_eq!(dead(&["--all"]), (0, cancelled(50, false)));
+    let stats = file.json(&["stats"]).1;
+    assert_eq!((&stats["dead"], &stats["live"]), (&json!(0), &json!(2)));
+}
+
+#[test]
 fn queues_are_listed_paused_and_filtered_and_a_timeout_has_its_history() {
     let file = File::new();
     let store = SqliteStore::open(&file.path).expect("open");
@@ -269,6 +300,11 @@ fn wrong_usage_and_stores_that_fail_have_exit_codes_of_their_own() {
         &[][..],
         &["requeue"],
         &["requeue", "a", "--all"],
+        &["cancel", "--dead"],
+        &["cancel", "--all"],
+        &["cancel", "--dead", "--live", "--all"],
+        &["cancel", "a", "--dead"],
+        &["cancel", "a", "--dry-run"],
         &["show", ""],
         &["list", "--after", "x"],
         &["list", "--due-before", "soon"],

@@ -111,18 +111,50 @@ fn the_program_requeues_once_what_dies_at_once() {
 /// The last one of 101 cannot be requeued.
 #[cfg(feature = "cli")]
 #[test]
-fn a_requeue_that_fails_says_how_many_it_has_requeued() {
+fn a_change_of_many_that_fails_says_how_many_it_has_changed() {
     let Some((server, _store, mut client, _)) = stored() else { return };
-    let dead = "INSERT INTO delaywheel.timeouts (id, due, next_at, payload, state)
-            SELECT to_char(number, 'FM000'), now(), now(), '', 3 FROM generate_series(0, 100) number;
+    let refuse = "
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''refused''; END';
-        CREATE TRIGGER refuse BEFORE UPDATE ON delaywheel.timeouts FOR EACH ROW
+        CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON delaywheel.timeouts FOR EACH ROW
             WHEN (OLD.id = '100') EXECUTE FUNCTION refuse();";
+    client.batch_execute(refuse).expect("trigger");
+    for (what, arguments) in
+        [("requeued", &["requeue", "--all"][..]), ("cancelled", &["cancel", "--dead", "--all"])]
+    {
+        let dead = "TRUNCATE delaywheel.timeouts;
+            INSERT INTO delaywheel.timeouts (id, due, next_at, payload, state)
+            SELECT to_char(number, 'FM000'), now(), now(), '', 3 FROM generate_series(0, 100) number";
+        client.batch_execute(dead).expect("dead");
+        let output = run(&server, arguments);
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(3), "{error}");
+        let partly = format!("delaywheel-durable: 100 timeouts were {what}, then: ");
+        assert!(error.starts_with(&partly), "{error}");
+    }
+}
+
+/// A worker requeues them, between the read of the program and its change.
+#[cfg(feature = "cli")]
+#[test]
+fn a_cancel_of_dead_timeouts_takes_none_that_is_requeued_meanwhile() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    fill(&store, now);
+    // A group waits longer for a lock than a single command.
+    let dead = "INSERT INTO delaywheel.timeouts (id, due, next_at, payload, state)
+        VALUES ('dead', now(), now(), '', 3)";
     client.batch_execute(dead).expect("dead");
-    let output = run(&server, &["requeue", "--all"]);
-    let error = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(3), "{error}");
-    assert!(error.starts_with("delaywheel-durable: 100 timeouts were requeued, then: "), "{error}");
+    let mut other = client.transaction().expect("begin");
+    let requeue = "UPDATE delaywheel.timeouts SET state = 0 WHERE id = 'lost'";
+    other.execute(requeue, &[]).expect("requeue");
+    thread::scope(|scope| {
+        let ended = scope.spawn(|| run(&server, &["cancel", "--dead", "--all", "--json"]));
+        let mut watcher = self::client(&server);
+        until(|| watcher.query_one(WAITS, &[]).expect("count").get::<_, i64>(0) > 0);
+        other.commit().expect("commit");
+        let output = ended.join().expect("no panic");
+        assert_eq!(output.stdout, b"{\"cancelled\":1,\"dry_run\":false}\n", "{output:?}");
+    });
+    assert!(store.get(&"lost".parse().expect("valid")).block_on().expect("get").is_some());
 }
 
 #[cfg(feature = "cli")]

@@ -57,6 +57,10 @@ impl Hold {
     pub(crate) fn is_of(&self, claim: &Claim) -> bool {
         self.worker.is_some() && self.token == claim.token
     }
+
+    pub(crate) fn is_delivering(&self) -> bool {
+        self.begun && self.worker.is_some()
+    }
 }
 
 impl Claims {
@@ -163,7 +167,7 @@ impl Claims {
     ) -> Vec<Begun> {
         let mut running = FxHashMap::<_, usize>::default();
         let holds = key_limit.iter().flat_map(|_| self.holds.values());
-        for hold in holds.filter(|hold| hold.begun && hold.worker.is_some()) {
+        for hold in holds.filter(|hold| hold.is_delivering()) {
             if let Some(key) = &hold.key {
                 *running.entry((hold.queue.clone(), key.clone())).or_default() += 1;
             }

@@ -24,12 +24,12 @@ use pollster::FutureExt as _;
 
 use crate::{
     error::StoreResult,
-    record::{Attempt, Claim, MOVED, Name, Priority, Record, TimeoutId},
+    record::{Attempt, Claim, MOVED, Name, Priority, Record, State, TimeoutId},
     repeat::Repeat,
     sqlite::SqliteStore,
     store::{
-        Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled,
-        Settlement, Store, WorkerId, WorkerLease,
+        Answer, Begun, Cancelled, ClaimRequest, Command, Conflict, NewTimeout, Query,
+        QueueOverview, QueueState, Scheduled, Settlement, Store, WorkerId, WorkerLease,
     },
     time::WallTime,
 };
@@ -106,7 +106,7 @@ fn limits_of_ids_payloads_and_times(store: &dyn Store) {
         let (from, until) = (due, due.saturating_add(Duration::from_micros(1)));
         let listed = store.list(&Query::Times { from, until, after: None }, 9).block_on();
         assert!(listed.expect("list") == [record], "at {due:?}");
-        let count = store.count_live(from, until, None, 9).block_on().expect("count");
+        let count = store.count_live(from, until, 9).block_on().expect("count");
         assert_eq!(count, 1, "at {due:?}");
     }
     let empty = NewTimeout { payload: [].into(), ..new("empty", at(0)) };
@@ -596,17 +596,24 @@ impl Comparison<'_> {
 
     fn compare(&mut self) {
         let all = Query::Prefix { prefix: String::new(), after: None };
-        self.same(|store| {
-            store.list(&all, usize::MAX >> 1).block_on().map(|list| without_tokens(&list))
-        });
+        let list = |store: &dyn Store| store.list(&all, usize::MAX >> 1).block_on();
+        self.same(|store| list(store).map(|list| without_tokens(&list)));
         self.same(|store| store.count().block_on());
         let mut range = (self.time(), self.time());
         if self.rng.bool() {
             range = (WallTime::MIN, WallTime::MAX);
         }
-        let (queue, limit) = (self.queue(), self.rng.usize(..40));
-        for (queue, limit) in [(None, usize::MAX), (Some(&queue), limit)] {
-            self.same(|store| store.count_live(range.0, range.1, queue, limit).block_on());
+        let (queues, limit) = (self.rng.usize(..3), self.rng.usize(..40));
+        for limit in [usize::MAX, limit] {
+            self.same(|store| store.count_live(range.0, range.1, limit).block_on());
+        }
+        let (states, records) =
+            (self.same(|store| store.queues().block_on()), list(self.store).expect("list"));
+        for (queues, limit) in [(usize::MAX, usize::MAX), (queues, limit.max(1))] {
+            let seen = self.same(|store| store.overview(self.now, queues, limit).block_on());
+            let states = states.iter().take(queues).cloned();
+            let count = |queue| overview_of(queue, &records, self.now, limit);
+            assert_eq!(seen, states.map(count).collect::<Vec<_>>());
         }
         let workers = |store: &dyn Store| store.workers(9).block_on().expect("workers");
         let leases = |workers: Vec<WorkerLease>| {
@@ -616,6 +623,23 @@ impl Comparison<'_> {
         if let (Some(ours), Some(theirs)) = (workers(self.store), workers(&self.reference)) {
             assert_eq!(leases(ours), leases(theirs));
         }
+    }
+}
+
+fn overview_of(queue: QueueState, all: &[Record], now: WallTime, limit: usize) -> QueueOverview {
+    let records = all.iter().filter(|record| record.queue == queue.name);
+    let count = |fits: &dyn Fn(&Record) -> bool| {
+        records.clone().filter(|record| fits(record)).count().min(limit)
+    };
+    let is_due = |record: &Record| record.state != State::Dead && record.next <= now;
+    let waits = |record: &&Record| is_due(record) && record.state != State::Delivering;
+    QueueOverview {
+        live: count(&|record| record.state != State::Dead),
+        due: count(&is_due),
+        delivering: count(&|record| record.state == State::Delivering),
+        dead: count(&|record| record.state == State::Dead),
+        oldest_waiting: records.clone().filter(waits).map(|record| record.next).min(),
+        queue,
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     error::{StoreErrorReason, StoreResult},
-    store::{Query, QueueState, Store},
+    store::{Query, Store},
     time::WallTime,
     timer::LOCKED,
 };
@@ -71,43 +71,17 @@ impl Overview {
         let mut by_hour = Vec::with_capacity(hours);
         for number in 0..hours as u64 {
             let from = start(number).max(later);
-            by_hour.push(store.count_live(from, start(number + 1), None, limit).await?);
+            by_hour.push(store.count_live(from, start(number + 1), limit).await?);
         }
         Ok(Self {
             now,
             limit,
-            due: store.count_live(WallTime::MIN, later, None, limit).await?,
+            due: store.count_live(WallTime::MIN, later, limit).await?,
             oldest_due: store.list(&due, 1).await?.first().map(|record| record.next),
             dead: store.count().await?.dead,
             hour,
             by_hour,
         })
-    }
-}
-
-/// A queue with bounded counts. A count that equals the limit means "at least".
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QueueOverview {
-    /// Name and state of the queue.
-    pub queue: QueueState,
-    /// Records that are not dead.
-    pub live: usize,
-    /// Those of them that are due.
-    pub due: usize,
-}
-
-impl QueueOverview {
-    /// Counts the records of a queue, with two statements.
-    pub async fn of(
-        store: &dyn Store,
-        queue: QueueState,
-        now: WallTime,
-        limit: usize,
-    ) -> StoreResult<Self> {
-        let count = |until| store.count_live(WallTime::MIN, until, Some(&queue.name), limit);
-        let due = count(now.saturating_add(Duration::from_micros(1))).await?;
-        Ok(Self { live: count(WallTime::MAX).await?, due, queue })
     }
 }
 

@@ -185,14 +185,14 @@ pub use self::postgres::{PostgresStore, Tls};
 pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
-    inspect::{Overview, QueueOverview},
+    inspect::Overview,
     record::{Attempt, AttemptEnd, Claim, MAX_PAYLOAD, Name, Priority, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
     sharded::Sharded,
     store::{
         Answer, Begun, Calls, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
-        NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement, Store, WorkerId,
-        WorkerLease,
+        NewTimeout, Notice, Query, QueueOverview, QueueState, Rescheduled, Scheduled, Settlement,
+        Store, WorkerId, WorkerLease,
     },
     time::{WallTime, When},
     timer::{

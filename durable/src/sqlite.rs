@@ -39,7 +39,7 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, TransactionBehavior,
     types::Type,
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     claims::{Claims, Holds, Queue, view},
@@ -48,8 +48,8 @@ use crate::{
     repeat::Repeat,
     store::{
         Answer, Begun, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
-        NewTimeout, Notice, Query, QueueState, Settlement, Store, WorkerId, WorkerLease,
-        list_start, most,
+        NewTimeout, Notice, Query, QueueOverview, QueueState, Settlement, Store, WorkerId,
+        WorkerLease, list_start, most,
     },
     time::WallTime,
     transition::{Change, apply, pending_record},
@@ -108,6 +108,17 @@ const PARTS: &str = "SELECT name, column1, (
         SELECT next FROM records WHERE dead = ? AND queue = name AND priority = column1
         AND (next, id) > (?, ?) AND next < ? ORDER BY next, id LIMIT 1
     ) AS first FROM queues CROSS JOIN (VALUES (0), (1), (2)) ORDER BY first";
+
+/// Counts the records of a queue that are live, due and dead.
+const OVERVIEW: &str = "SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 0 AND queue = ?1 LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 0 AND queue = ?1
+        AND priority IN (0, 1, 2) AND next <= ?2 LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 1 AND queue = ?1 LIMIT ?3))";
+
+/// Lists the records of a queue and a priority that are due, the oldest first.
+const DUE: &str = "SELECT next, id FROM records
+    WHERE dead = 0 AND queue = ? AND priority = ? AND next <= ? ORDER BY next, id";
 
 /// Removes rows after an id, up to another one or the last. They are of times up to one by which no
 /// record is due, so they are stale. No row of a dead record is.
@@ -572,14 +583,12 @@ impl Store for SqliteStore {
         &self,
         from: WallTime,
         until: WallTime,
-        queue: Option<&Name>,
         limit: usize,
     ) -> StoreResult<usize> {
         let sql = "SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 0
-            AND queue IN (SELECT name FROM queues WHERE ?1 IS NULL OR name = ?1)
-            AND priority IN (0, 1, 2) AND next >= ?2 AND next < ?3 LIMIT ?4)";
-        let (from, until) = (from.as_micros(), until.end().as_micros());
-        let range = (queue.map(Name::as_str), from, until, most(limit));
+            AND queue IN (SELECT name FROM queues)
+            AND priority IN (0, 1, 2) AND next >= ? AND next < ? LIMIT ?)";
+        let range = (from.as_micros(), until.end().as_micros(), most(limit));
         self.read_long(|reader| reader.query_row(sql, range, |row| row.get(0)))
     }
 
@@ -748,6 +757,42 @@ impl Store for SqliteStore {
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
         self.read(read_queues)
+    }
+
+    async fn overview(
+        &self,
+        now: WallTime,
+        queues: usize,
+        limit: usize,
+    ) -> StoreResult<Vec<QueueOverview>> {
+        let held = self.shared.held.lock();
+        let begun = held.claims.holds.iter().filter(|(_, hold)| hold.is_delivering());
+        let begun: FxHashMap<_, _> =
+            begun.map(|(id, hold)| (id.clone(), hold.queue.clone())).collect();
+        drop(held);
+        self.read_long(|reader| {
+            // Another process may change a file that is only read.
+            let reader = reader.unchecked_transaction()?;
+            let (mut counts, mut due) = (reader.prepare(OVERVIEW)?, reader.prepare(DUE)?);
+            let overview = |queue: QueueState| {
+                let (name, micros) = (queue.name.as_str(), now.as_micros());
+                let mut oldest_waiting = None;
+                for priority in 0..3 {
+                    let read = |row: &Row<'_>| Ok((time(row, 0)?, row.get::<_, String>(1)?));
+                    let rows = due.query_map((name, priority, micros), read)?;
+                    let is_begun = |(_, id): &(_, String)| begun.contains_key(id.as_str());
+                    let waiting = rows.into_iter().find(|row| !row.as_ref().is_ok_and(is_begun));
+                    let waiting = waiting.transpose()?.map(|(next, _)| next);
+                    oldest_waiting = oldest_waiting.into_iter().chain(waiting).min();
+                }
+                let delivering = begun.values().filter(|of| **of == queue.name);
+                let delivering = delivering.take(limit).count();
+                let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+                let (live, due, dead) = counts.query_row((name, micros, most(limit)), read)?;
+                Ok(QueueOverview { queue, live, due, delivering, dead, oldest_waiting })
+            };
+            read_queues(&reader)?.into_iter().take(queues).map(overview).collect()
+        })
     }
 
     fn listen(&self, notice: Notice) {

@@ -387,12 +387,28 @@ pub struct Counts {
 
 /// A queue of a store: the default one, or one that had a timeout or a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct QueueState {
     /// Name of the queue.
     pub name: Name,
     /// No delivery of it begins.
     pub is_paused: bool,
+}
+
+/// A queue with bounded counts. A count that equals the limit means "at least".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueOverview {
+    /// Name and state of the queue.
+    pub queue: QueueState,
+    /// Records that are not dead.
+    pub live: usize,
+    /// Those of them that are due.
+    pub due: usize,
+    /// Records whose delivery is under way.
+    pub delivering: usize,
+    /// Dead records.
+    pub dead: usize,
+    /// Next attempt of the oldest record that is due and whose delivery has not begun.
+    pub oldest_waiting: Option<WallTime>,
 }
 
 /// Called with a time at which a new or changed record is due, and its queue if that is known; with
@@ -478,18 +494,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the numbers of records.
     async fn count(&self) -> StoreResult<Counts>;
 
-    /// Returns the number of live records of all queues or of one whose next attempt lies in a
-    /// range of time, as in [`Query::Times`]; `limit` if there are more. The default reads them.
+    /// Returns the number of live records whose next attempt lies in a range of time, as in
+    /// [`Query::Times`]; `limit` if there are more. The default reads them.
     async fn count_live(
         &self,
         from: WallTime,
         until: WallTime,
-        queue: Option<&Name>,
         limit: usize,
     ) -> StoreResult<usize> {
-        let records = self.list(&Query::Times { from, until, after: None }, usize::MAX).await?;
-        let fits = |record: &&Record| queue.is_none_or(|queue| record.queue == *queue);
-        Ok(records.iter().filter(fits).take(limit).count())
+        Ok(self.list(&Query::Times { from, until, after: None }, limit).await?.len())
     }
 
     /// Returns at most `limit` workers; `None` if the store cannot tell, which is the default.
@@ -589,6 +602,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the queues, in the order of their names.
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
+
+    /// Returns the first queues, at most `queues`, with counts of their records at `now`. Each is
+    /// at most `limit`, which is at least 1.
+    async fn overview(
+        &self,
+        now: WallTime,
+        queues: usize,
+        limit: usize,
+    ) -> StoreResult<Vec<QueueOverview>>;
 
     /// Asks the store to call `notice` while it lives, under no lock, after a change that makes a
     /// record due, resumes a queue, or voids a delivery under way. A timer hears of its own changes

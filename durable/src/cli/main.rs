@@ -14,8 +14,8 @@ use std::{
 
 use clap::Parser;
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, QueueOverview, Record, State,
-    Store, StoreError, TimeoutId, WallTime, change,
+    Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, Record, State, Store,
+    StoreError, TimeoutId, WallTime, change,
 };
 use indicatif::ProgressBar;
 use pollster::FutureExt as _;
@@ -149,11 +149,8 @@ fn run(args: Args, report: Report) -> Outcome {
         }
         Action::Queues => {
             let store = target.open(true)?;
-            let now = store.now();
-            let count = |queue| QueueOverview::of(&*store, queue, now, usize::MAX).block_on();
-            let queues: Result<Vec<_>, _> =
-                store.queues().block_on()?.into_iter().map(count).collect();
-            let queues: Vec<_> = queues?.iter().map(report::queue).collect();
+            let queues = store.overview(store.now(), usize::MAX, usize::MAX).block_on()?;
+            let queues: Vec<_> = queues.iter().map(report::queue).collect();
             report.print(&json!({"queues": queues}))
         }
         Action::Pause { queue, new } => pause(&target, &queue, true, new, report),

@@ -87,8 +87,15 @@ pub(crate) fn attempt(attempt: &Attempt) -> Value {
 }
 
 pub(crate) fn queue(seen: &QueueOverview) -> Value {
-    let (name, is_paused) = (seen.queue.name.as_str(), seen.queue.is_paused);
-    json!({"queue": name, "paused": is_paused, "live": seen.live, "due": seen.due})
+    json!({
+        "queue": seen.queue.name.as_str(),
+        "paused": seen.queue.is_paused,
+        "live": seen.live,
+        "due": seen.due,
+        "oldest_waiting": seen.oldest_waiting.map(|time| time.to_string()),
+        "delivering": seen.delivering,
+        "dead": seen.dead,
+    })
 }
 
 fn lower(name: impl std::fmt::Debug) -> String {

@@ -34,7 +34,7 @@ use tokio::{
 use self::view::Snapshot;
 use crate::{
     error::StoreResult,
-    inspect::{Overview, QueueOverview, change},
+    inspect::{Overview, change},
     record::Name,
     store::{Answer, Command, Query, Store},
     time::WallTime,
@@ -235,11 +235,9 @@ async fn show(State(page): State<Arc<Page>>, Parameters(fields): Parameters<Fiel
         let has_more = dead.len() > ROWS;
         dead.truncate(ROWS);
         let (store, now) = (&*page.store, WallTime::now(&*page.clock));
-        let queues = store.queues().block_on()?.into_iter().take(ROWS);
-        let count = |queue| QueueOverview::of(store, queue, now, COUNTED).block_on();
         Ok(Snapshot {
             overview: Overview::of(store, now, HOURS, COUNTED).block_on()?,
-            queues: queues.map(count).collect::<StoreResult<_>>()?,
+            queues: store.overview(now, ROWS, COUNTED).block_on()?,
             dead,
             has_more,
             workers: page.store.workers(ROWS).block_on()?,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::{
-    inspect::{Overview, QueueOverview},
+    inspect::Overview,
     record::Record,
-    store::WorkerLease,
+    store::{QueueOverview, WorkerLease},
     time::WallTime,
 };
 
@@ -136,7 +136,7 @@ fn queues(seen: &Snapshot, buttons: bool) -> Markup {
         div.wide { table {
             tr { th { "Queue" } th { "State" } th.number { "Due" } th.number { "All but dead" }
                 @if buttons { th {} } }
-            @for QueueOverview { queue, live, due } in &seen.queues { tr {
+            @for QueueOverview { queue, live, due, .. } in &seen.queues { tr {
                 td.id { @if queue.name.as_str().is_empty() { "(default)" } @else { (queue.name) } }
                 td { @if queue.is_paused { "paused" } @else { "-" } }
                 td.number { (count(*due, limit)) }

@@ -45,8 +45,8 @@ use crate::{
     repeat::Repeat,
     store::{
         Answer, Begun, Calls, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
-        Listeners, NewTimeout, Notice, Query, QueueState, Rescheduled, Scheduled, Settlement,
-        Store, WorkerId, WorkerLease, interval, list_start, most, news,
+        Listeners, NewTimeout, Notice, Query, QueueOverview, QueueState, Rescheduled, Scheduled,
+        Settlement, Store, WorkerId, WorkerLease, interval, list_start, most, news,
     },
     time::WallTime,
     timer::contained,
@@ -638,12 +638,10 @@ impl Store for PostgresStore {
         &self,
         from: WallTime,
         until: WallTime,
-        queue: Option<&Name>,
         limit: usize,
     ) -> StoreResult<usize> {
         let (from, until) = (from.to_system_time(), until.end().to_system_time());
-        let queue = queue.map(|queue| queue.as_str().to_owned());
-        let values = values![from, until, most(limit), queue];
+        let values = values![from, until, most(limit)];
         let rows = self.shared.reader.query(sql::COUNT_LIVE, values).await?;
         Ok(usize::try_from(rows[0].get::<_, i64>(0)).unwrap_or(limit))
     }
@@ -919,9 +917,28 @@ impl Store for PostgresStore {
 
     async fn queues(&self) -> StoreResult<Vec<QueueState>> {
         let rows = self.shared.keeper.query(sql::QUEUES, values![]).await?;
-        rows.iter()
-            .map(|row| Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) }))
-            .collect()
+        rows.iter().map(read_queue).collect()
+    }
+
+    async fn overview(
+        &self,
+        now: WallTime,
+        queues: usize,
+        limit: usize,
+    ) -> StoreResult<Vec<QueueOverview>> {
+        let values = values![now.to_system_time(), most(queues), most(limit)];
+        self.read(sql::OVERVIEW, values, |row| {
+            let count = |column| usize::try_from(row.get::<_, i64>(column)).unwrap_or(usize::MAX);
+            Ok(QueueOverview {
+                queue: read_queue(row)?,
+                live: count(2),
+                due: count(3),
+                delivering: count(4),
+                dead: count(5),
+                oldest_waiting: row.get::<_, Option<SystemTime>>(6).map(WallTime::now_of),
+            })
+        })
+        .await
     }
 
     fn listen(&self, notice: Notice) {
@@ -1285,6 +1302,10 @@ fn damaged(what: &'static str) -> StoreError {
 
 fn read_name(name: &str) -> StoreResult<Name> {
     Name::new(name).map_err(|_| damaged("name"))
+}
+
+fn read_queue(row: &Row) -> StoreResult<QueueState> {
+    Ok(QueueState { name: read_name(row.get(0))?, is_paused: row.get(1) })
 }
 
 fn read_attempt(row: &Row) -> StoreResult<Attempt> {

@@ -48,6 +48,7 @@ CREATE TABLE {schema}.timeouts (
 -- order of time. A claim reads as many entries as it claims records, also if many records are due at one time.
 CREATE INDEX timeouts_pending ON {schema}.timeouts (queue, priority, next_at, id) WHERE state = 0;
 CREATE INDEX timeouts_dead ON {schema}.timeouts (next_at, id) WHERE state = 3;
+CREATE INDEX timeouts_dead_queue ON {schema}.timeouts (queue) WHERE state = 3;
 CREATE INDEX timeouts_worker ON {schema}.timeouts (worker) WHERE worker IS NOT NULL;
 CREATE INDEX timeouts_key ON {schema}.timeouts (queue, key) WHERE key IS NOT NULL AND worker IS NOT NULL;
 

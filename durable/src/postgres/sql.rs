@@ -382,7 +382,7 @@ pub(super) const LIST_DEAD: &str = "
 pub(super) const COUNT: &str = "
     SELECT coalesce(sum(live), 0)::bigint, coalesce(sum(dead), 0)::bigint FROM {schema}.counts";
 
-/// Counts at most `$3` live records, of all queues or of `$4`.
+/// Counts at most `$3` live records.
 pub(super) const COUNT_LIVE: &str = "
     SELECT count(*) FROM (
         (SELECT FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
@@ -390,13 +390,39 @@ pub(super) const COUNT_LIVE: &str = "
                 SELECT FROM {schema}.timeouts
                 WHERE state = 0 AND queue = name AND priority = level
                     AND next_at >= $1 AND next_at < $2
-                ORDER BY next_at LIMIT $3) t
-            WHERE $4::text IS NULL OR name = $4)
+                ORDER BY next_at LIMIT $3) t)
         UNION ALL
         (SELECT FROM {schema}.timeouts
-         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2
-            AND ($4::text IS NULL OR queue = $4) LIMIT $3)
+         WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2 LIMIT $3)
         LIMIT $3) found";
+
+/// Returns the first `$2` queues with counts up to `$3` at `$1`. The first records of a queue that
+/// no worker holds also tell which are due, and the oldest of them.
+pub(super) const OVERVIEW: &str = "
+    WITH held AS MATERIALIZED (
+        SELECT queue, count(*) AS live, count(*) FILTER (WHERE next_at <= $1) AS due,
+            count(*) FILTER (WHERE begun) AS delivering,
+            min(next_at) FILTER (WHERE next_at <= $1 AND NOT begun) AS oldest
+        FROM {schema}.timeouts WHERE worker IS NOT NULL GROUP BY queue
+    )
+    SELECT name, is_paused, least($3, free.live + coalesce(held.live, 0)),
+        least($3, free.due + coalesce(held.due, 0)), least($3, coalesce(delivering, 0)), dead,
+        least(free.oldest, held.oldest)
+    FROM (
+        SELECT name, coalesce(is_paused, false) AS is_paused
+        FROM {schema}.queues FULL JOIN {schema}.pauses USING (name) ORDER BY name LIMIT $2
+    ) first LEFT JOIN held ON queue = name
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS live, count(*) FILTER (WHERE next_at <= $1) AS due,
+            min(next_at) FILTER (WHERE next_at <= $1) AS oldest
+        FROM unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
+            SELECT next_at FROM {schema}.timeouts
+            WHERE state = 0 AND queue = name AND priority = level
+            ORDER BY next_at, id LIMIT $3) t) free
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS dead FROM (
+            SELECT FROM {schema}.timeouts WHERE state = 3 AND queue = name LIMIT $3) t) dead
+    ORDER BY name";
 
 pub(super) const LEASES: &str =
     "SELECT worker, name, lease_until, held, delivering FROM {schema}.leases LIMIT $1";

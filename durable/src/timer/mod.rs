@@ -523,7 +523,13 @@ impl DurableTimer {
     }
 
     /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
-    /// `delaywheel_durable_`. Call it as often as they are collected. Does not ask the store.
+    /// `delaywheel_durable_`. Call it as often as they are collected. Does not wait for the store.
+    ///
+    /// The gauges that begin with `delaywheel_durable_queue_` have the label `queue` and show
+    /// [`Store::overview`]: the first 100 queues of the store by name, whoever serves them, and
+    /// numbers up to 10,000. A call publishes what the store has answered since the last one, and
+    /// asks again, one question at a time. So these gauges are as old as the call before. A
+    /// question that fails counts among the [`store_errors`](DurableStats::store_errors).
     ///
     /// The lateness and the latency of the store are also histograms, in seconds and to two digits.
     /// Each call adds the durations since the last one. Several timers of a process publish the
@@ -531,6 +537,25 @@ impl DurableTimer {
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         self.core.counters.publish();
+        let asked = self.core.overview.lock().take();
+        let answer = asked.as_ref().map(|receipt| receipt.answer.try_recv());
+        let next = match answer {
+            Some(Err(oneshot::TryRecvError::Empty)) => asked,
+            // After the end, nothing keeps the store open.
+            _ if self.core.check_open().is_err() => None,
+            _ => {
+                let (core, now) = (Arc::clone(&self.core), self.now());
+                Some(self.ask(async move {
+                    let queues = core.store.overview(now, stats::QUEUES, stats::COUNTED).await;
+                    let queues = queues.inspect_err(|_| core.counters.store_errors.add(1))?;
+                    Ok((now, queues))
+                }))
+            }
+        };
+        *self.core.overview.lock() = next;
+        if let Some(Ok(Ok(queues))) = answer {
+            stats::publish_queues(&queues);
+        }
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.
@@ -567,7 +592,7 @@ impl DurableTimer {
 
 pub(crate) async fn count_due(store: &dyn Store, now: WallTime) -> StoreResult<usize> {
     let until = now.saturating_add(Duration::from_micros(1));
-    store.count_live(WallTime::MIN, until, None, usize::MAX).await
+    store.count_live(WallTime::MIN, until, usize::MAX).await
 }
 
 impl NewTimeout {

@@ -11,6 +11,17 @@ use std::mem;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
+#[cfg(feature = "metrics")]
+use crate::{store::QueueOverview, time::WallTime};
+
+/// Most queues that are published.
+#[cfg(feature = "metrics")]
+pub(super) const QUEUES: usize = 100;
+
+/// Most timeouts of a queue that are counted for one number.
+#[cfg(feature = "metrics")]
+pub(super) const COUNTED: usize = 10_000;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
@@ -138,10 +149,36 @@ impl DurableStats {
             ("delaywheel_durable_delivering", self.delivering),
         ];
         for (name, value) in held {
-            #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
-            metrics::gauge!(name).set(value as f64);
+            metrics::gauge!(name).set(float(value));
         }
     }
+}
+
+/// Counts of queues at a time.
+#[cfg(feature = "metrics")]
+pub(super) type Queues = (WallTime, Vec<QueueOverview>);
+
+#[cfg(feature = "metrics")]
+pub(super) fn publish_queues((now, queues): &Queues) {
+    for seen in queues {
+        let waits = seen.oldest_waiting.map_or(Duration::ZERO, |oldest| now.since(oldest));
+        for (name, value) in [
+            ("delaywheel_durable_queue_live", float(seen.live)),
+            ("delaywheel_durable_queue_due", float(seen.due)),
+            ("delaywheel_durable_queue_delivering", float(seen.delivering)),
+            ("delaywheel_durable_queue_dead", float(seen.dead)),
+            ("delaywheel_durable_queue_paused", f64::from(u8::from(seen.queue.is_paused))),
+            ("delaywheel_durable_queue_oldest_waiting_seconds", waits.as_secs_f64()),
+        ] {
+            metrics::gauge!(name, "queue" => seen.queue.name.to_string()).set(value);
+        }
+    }
+}
+
+#[cfg(feature = "metrics")]
+#[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
+fn float(value: usize) -> f64 {
+    value as f64
 }
 
 #[derive(Debug, Default)]

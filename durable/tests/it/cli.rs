@@ -238,8 +238,16 @@ fn queues_are_listed_paused_and_filtered_and_a_timeout_has_its_history() {
     kill(&store, 2, "no route");
     let list = file.json(&["list", "--queue", "mail"]).1;
     assert_eq!((ids(&list), &list["timeouts"][0]["queue"]), (vec!["in mail"], &json!("mail")));
-    let row = |queue: &str, paused, live, due| json!({"queue": queue, "paused": paused, "live": live, "due": due});
-    let queues = |paused| json!({"queues": [row("", false, 2, 1), row("mail", paused, 1, 1)]});
+    let row = |queue: &str, paused, [live, due, dead]: [u32; 3], oldest: Option<u64>| {
+        let oldest = oldest.map(|seconds| at(seconds).to_string());
+        json!({
+            "queue": queue, "paused": paused, "live": live, "due": due, "oldest_waiting": oldest,
+            "delivering": 0, "dead": dead,
+        })
+    };
+    let default = row("", false, [2, 1, 254], Some(1_000));
+    let mail = |paused| row("mail", paused, [1, 1, 0], Some(1));
+    let queues = |paused| json!({"queues": [default, mail(paused)]});
     assert_eq!(file.json(&["queues"]), (0, queues(false)), "beside this process");
     let attempt = json!({
         "attempt": 1, "due": at(1).to_string(), "ended": at(2).to_string(), "end": "dead",
@@ -257,7 +265,7 @@ fn queues_are_listed_paused_and_filtered_and_a_timeout_has_its_history() {
     }
     assert_eq!(file.json(&["queues"]), (0, queues(false)));
     assert_eq!(file.json(&["pause", "sms", "--new"]).0, 0);
-    assert_eq!(file.json(&["queues"]).1["queues"][2], row("sms", true, 0, 0));
+    assert_eq!(file.json(&["queues"]).1["queues"][2], row("sms", true, [0; 3], None));
     assert_eq!(file.json(&["requeue", "--queue", "mail"]).1["requeued"], 0);
     assert_eq!(file.json(&["cancel", "once"]).0, 0);
     let gone = json!({"id": "once", "state": null, "history": [attempt]});

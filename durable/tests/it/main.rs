@@ -32,9 +32,9 @@ use std::{
 use delaywheel_durable::{
     Answer, Attempt, Backoff, Begun, BuildError, Cancelled, Claim, ClaimRequest, ClaimedBatch,
     Clock, Command, Conflict, Counts, Delivery, DurableError, DurableTimer, DurableTimerBuilder,
-    ManualClock, Name, NewTimeout, Notice, Priority, Query, Queue, QueueState, Record, Repeat,
-    Rescheduled, Scheduled, Settlement, SqliteStore, State, Store, StoreError, StoreErrorReason,
-    StoreResult, TimeoutId, WallTime, WorkerId, async_trait,
+    ManualClock, Name, NewTimeout, Notice, Priority, Query, Queue, QueueOverview, QueueState,
+    Record, Repeat, Rescheduled, Scheduled, Settlement, SqliteStore, State, Store, StoreError,
+    StoreErrorReason, StoreResult, TimeoutId, WallTime, WorkerId, async_trait,
 };
 use pollster::FutureExt as _;
 

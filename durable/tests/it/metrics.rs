@@ -3,14 +3,18 @@
 use std::collections::BTreeSet;
 
 use ::metrics::{
-    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-    with_local_recorder,
+    Counter, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit, with_local_recorder,
 };
 use parking_lot::Mutex;
 
-use super::*;
+use super::{
+    simulation::{Call, RemoteStore},
+    waits::slow,
+    *,
+};
 
-/// The published metrics, with the values of the histograms.
+/// The published metrics, with their labels and the values of the histograms and gauges.
 #[derive(Default)]
 struct Seen(Mutex<BTreeMap<String, Arc<Values>>>);
 
@@ -23,9 +27,36 @@ impl HistogramFn for Values {
     }
 }
 
+impl GaugeFn for Values {
+    fn increment(&self, _: f64) {
+        unreachable!("gauges are set");
+    }
+
+    fn decrement(&self, _: f64) {
+        unreachable!("gauges are set");
+    }
+
+    fn set(&self, value: f64) {
+        *self.0.lock() = vec![value];
+    }
+}
+
 impl Seen {
     fn note(&self, key: &Key) -> Arc<Values> {
-        Arc::clone(self.0.lock().entry(key.name().to_owned()).or_default())
+        let labels = key.labels().map(|label| format!(" {}={}", label.key(), label.value()));
+        let name = key.name().to_owned() + &labels.collect::<String>();
+        Arc::clone(self.0.lock().entry(name).or_default())
+    }
+
+    /// Returns the gauges of a queue, without the common part of their names.
+    fn queue(&self, name: &str) -> BTreeMap<String, f64> {
+        let gauges = self.0.lock();
+        let gauges = gauges.iter().filter_map(|(gauge, values)| {
+            let (gauge, queue) =
+                gauge.strip_prefix("delaywheel_durable_queue_")?.split_once(' ')?;
+            (queue == format!("queue={name}")).then(|| (gauge.to_owned(), values.0.lock()[0]))
+        });
+        gauges.collect()
     }
 
     /// Returns the values of a histogram since the last call.
@@ -45,8 +76,7 @@ impl Recorder for Seen {
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        self.note(key);
-        Gauge::noop()
+        Gauge::from_arc(self.note(key))
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
@@ -57,8 +87,9 @@ impl Recorder for Seen {
 fn names() -> BTreeSet<String> {
     let seen = Seen::default();
     let timer = acknowledging(SqliteStore::in_memory(), &ManualClock::new());
-    with_local_recorder(&seen, || timer.publish_metrics());
-    seen.0.into_inner().into_keys().collect()
+    with_local_recorder(&seen, || (0..2).for_each(|_| timer.publish_metrics()));
+    let names = seen.0.into_inner().into_keys();
+    names.map(|name| name.split(' ').take(1).collect()).collect()
 }
 
 #[test]
@@ -100,5 +131,82 @@ fn the_dashboard_shows_what_is_published_and_nothing_else() {
     assert_eq!(shown, names());
     // Two histograms, and three gauges: numbers of timeouts in memory.
     let totals = shown.iter().filter(|name| name.ends_with("_total")).count();
-    assert_eq!((shown.len(), totals), (19, 14), "{shown:?}");
+    let queues = shown.iter().filter(|name| name.contains("_queue_")).count();
+    assert_eq!((shown.len() - queues, totals, queues), (19, 14, 6), "{shown:?}");
+}
+
+/// No worker serves `charges`.
+#[test]
+fn each_queue_of_the_store_is_published_as_it_was_when_the_call_before_asked() {
+    let (clock, seen) = (ManualClock::new(), Seen::default());
+    let (sender, deliveries) = mpsc::channel();
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
+        .clock(clock.clone())
+        .backoff(Backoff::default().attempts(1))
+        .build_with(move |delivery| drop(sender.send(delivery)))
+        .expect("start");
+    let publish = || with_local_recorder(&seen, || timer.publish_metrics());
+    let deliver = |id| {
+        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
+        clock.advance(Duration::ZERO);
+        deliveries.try_recv().expect("delivery")
+    };
+    deliver("fails").retry("no route");
+    let _running = deliver("runs");
+    for (id, delay) in [("charge", Duration::ZERO), ("renewal", DAY)] {
+        let due = timer.now().saturating_add(delay);
+        let new = NewTimeout::new(id, due, b"").and_then(|new| new.queue("charges"));
+        timer.schedule_new(new.expect("valid")).wait().expect("schedule");
+    }
+    clock.advance(300 * SECOND);
+    publish();
+    assert!(seen.queue("charges").is_empty(), "the answer is for the next call");
+    clock.advance(SECOND);
+    timer.pause("charges").wait().expect("pause");
+    let figures = |paused, waiting, [live, due, delivering, dead]: [f64; 4]| {
+        let names = ["paused", "oldest_waiting_seconds", "live", "due", "delivering", "dead"];
+        let values = [paused, waiting, live, due, delivering, dead];
+        names.map(str::to_owned).into_iter().zip(values).collect::<BTreeMap<_, _>>()
+    };
+    publish();
+    assert_eq!(seen.queue(""), figures(0.0, 0.0, [1.0, 1.0, 1.0, 1.0]));
+    assert_eq!(seen.queue("charges"), figures(0.0, 300.0, [2.0, 1.0, 0.0, 0.0]));
+    publish();
+    assert_eq!(seen.queue("charges"), figures(1.0, 301.0, [2.0, 1.0, 0.0, 0.0]));
+}
+
+#[test]
+fn metrics_do_not_wait_for_a_store_that_is_silent_and_ask_it_one_question_at_a_time() {
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Other));
+    let (timer, seen) = (DurableTimer::builder(store).build().expect("start"), Seen::default());
+    let publish = || with_local_recorder(&seen, || timer.publish_metrics());
+    publish();
+    while calls.load(SeqCst) == 0 {
+        thread::yield_now();
+    }
+    (0..9).for_each(|_| publish());
+    assert!(seen.queue("").is_empty());
+    assert_eq!(calls.load(SeqCst), 1);
+    drop(go);
+    while seen.queue("").is_empty() {
+        publish();
+        thread::yield_now();
+    }
+    assert!(timer.finish(20 * SECOND).wait().expect("finish"));
+}
+
+#[test]
+fn a_question_of_metrics_that_fails_counts_and_the_next_call_asks_again() {
+    let store = RemoteStore::hooked(&SqliteStore::in_memory(), |call| match call {
+        Call::Other => Err(StoreError::new(StoreErrorReason::Unavailable)),
+        _ => Ok(()),
+    });
+    let timer = DurableTimer::builder(store).clock(ManualClock::new()).build().expect("start");
+    for failed in 1..3 {
+        timer.publish_metrics();
+        assert_eq!(timer.stats().store_errors, failed);
+    }
+    timer.shutdown();
+    timer.publish_metrics();
+    assert_eq!(timer.stats().store_errors, 2, "a timer that has ended asks nothing");
 }

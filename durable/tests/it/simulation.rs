@@ -189,6 +189,7 @@ remote_store! {
     fn history(now: WallTime, id: Option<&TimeoutId>, before: Option<u64>, limit: usize)
         -> Vec<Attempt>;
     fn queues() -> Vec<QueueState>;
+    fn overview(now: WallTime, queues: usize, limit: usize) -> Vec<QueueOverview>;
     {
         fn keep_history(&self, keep: Duration) {
             self.store.keep_history(keep);

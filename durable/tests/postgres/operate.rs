@@ -46,6 +46,10 @@ fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     let queues = "SELECT concat_ws(' ', queue, is_paused, pending, due, late > '2 hours')
         FROM delaywheel.queue_states";
     assert_eq!(column(&mut client, queues), [" f 2 1 t"]);
+    let seen = store.overview(now, 9, 9).block_on().expect("overview").remove(0);
+    let counts = [seen.live, seen.due, seen.delivering, seen.dead];
+    let early = now.saturating_sub(7_200 * SECOND);
+    assert_eq!((counts, seen.oldest_waiting), ([4, 3, 1, 1], Some(early)));
     // The first rows need no scan of the table.
     client.batch_execute("SET enable_seqscan = off").expect("set");
     for (view, index) in [("due", "timeouts_pending"), ("dead", "timeouts_dead")] {

@@ -1127,7 +1127,7 @@ impl Driver {
     fn reach(&self) -> usize {
         let handlers = self.handlers();
         let all = u32::try_from(handlers).unwrap_or(u32::MAX);
-        let soon = self.idle() + self.rounds(STALL.saturating_mul(all));
+        let soon = self.idle().saturating_add(self.rounds(STALL.saturating_mul(all)));
         let busy = handlers.saturating_mul(self.rounds(MOMENT).max(2));
         busy.min(soon).min(self.settings.window_capacity)
     }
@@ -1859,6 +1859,14 @@ mod tests {
             }
             bench.driver.claimed.push((claim, Ok(Some(ClaimedBatch::default()))));
         }
+    }
+
+    #[test]
+    fn a_worker_of_a_shared_store_may_have_any_number_of_deliveries() {
+        let mut bench = Bench::new(3);
+        bench.driver.settings.is_shared = true;
+        bench.driver.settings.queue.max_deliveries = usize::MAX;
+        assert_eq!(bench.steps(4).len(), 3);
     }
 
     #[test]

@@ -22,7 +22,11 @@ use super::{
     executor::{Handler, run_blocking, start_threads},
     policy::Backoff,
 };
-use crate::{error::BuildError, record::Name, store::Store};
+use crate::{
+    error::BuildError,
+    record::{Name, TimeoutId},
+    store::Store,
+};
 
 /// A future that a spawner runs to its end.
 pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -254,7 +258,8 @@ impl DurableTimerBuilder {
         self
     }
 
-    /// Sets the name of this worker on a store of several processes. Default: none.
+    /// Sets the name of this worker on a store of several processes: 1 to 255 bytes without U+0000.
+    /// Default: none.
     ///
     /// A worker takes over the timeouts of an earlier one of the same name at once, such as those
     /// of a process that was killed and started again. Without a name it waits until the lease of
@@ -452,6 +457,7 @@ impl DurableTimerBuilder {
             ("window", driver.window >= short),
             ("window_capacity", capacity),
             ("lease", driver.lease >= 3 * short),
+            ("worker", driver.worker.as_ref().is_none_or(|name| TimeoutId::new(name).is_ok())),
             ("recheck", driver.recheck.is_none_or(|time| time >= short)),
             ("queue", names.len() == self.queues.len()),
         ];

@@ -443,13 +443,16 @@ fn cron_follows_its_time_zone() {
 fn settings_out_of_range_are_refused_by_name() {
     type Builder = DurableTimerBuilder;
     type Setting = fn(Builder) -> Builder;
-    let wrong: [(&str, Setting); 11] = [
+    let wrong: [(&str, Setting); 14] = [
         ("window", |builder| builder.window(Duration::from_micros(999))),
         ("window_capacity", |builder| builder.window_capacity(0, 1)),
         ("window_capacity", |builder| builder.window_capacity(1, 0)),
         ("window_capacity", |builder| builder.window_capacity((1 << 24) + 1, 1)),
         ("max_deliveries", |builder| builder.max_deliveries(0)),
         ("lease", |builder| builder.lease(Duration::from_micros(2_999))),
+        ("worker", |builder| builder.worker("")),
+        ("worker", |builder| builder.worker("node\0")),
+        ("worker", |builder| builder.worker("a".repeat(256))),
         ("recheck", |builder| builder.recheck(Some(Duration::ZERO))),
         ("handler_limit", |builder| builder.handler_limit(Some(Duration::ZERO))),
         ("threads", |builder| builder.threads(0)),

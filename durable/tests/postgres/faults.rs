@@ -269,6 +269,18 @@ fn a_publication_of_all_tables_refuses_no_change() {
     client.batch_execute("DELETE FROM delaywheel.counts").expect("delete");
 }
 
+/// Logical replication copies no sequence. With one that is behind, no row of its table fits.
+#[test]
+fn the_readme_names_each_sequence_that_must_be_ahead_in_a_copy() {
+    let Some((_server, _store, mut client, _)) = stored() else { return };
+    let sql = "SELECT sequencename::text FROM pg_sequences WHERE schemaname = 'delaywheel'";
+    let rows = client.query(sql, &[]).expect("sequences");
+    assert_eq!(rows.len(), 2);
+    for name in rows.iter().map(|row| row.get::<_, String>(0)) {
+        assert!(include_str!("../../README.md").contains(&format!("`{name}`")), "{name}");
+    }
+}
+
 /// Each version of a row stays as long as an old transaction may read it.
 #[test]
 fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {

@@ -295,7 +295,8 @@ impl Delivery {
         self.end(Verdict::Failed(error.to_string(), None));
     }
 
-    /// Ends the delivery as failed; the next attempt is at `when`. The limit of attempts holds.
+    /// Ends the delivery as failed; the next attempt is at `when`. The limit of attempts holds. A
+    /// time after the year 9999 counts as [`WallTime::MAX`].
     pub fn retry_at(self, when: impl Into<When>, error: impl fmt::Display) {
         self.end(Verdict::Failed(error.to_string(), Some(when.into())));
     }

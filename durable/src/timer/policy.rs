@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    error::InputError,
     store::Settlement,
     time::{WallTime, When},
 };
@@ -87,8 +88,10 @@ impl Backoff {
         match self.delay(attempt) {
             None => Settlement::Dead { error },
             Some(delay) => {
-                let asked = when.and_then(|when| when.resolve(now).ok());
-                let at = asked.unwrap_or_else(|| now.saturating_add(delay));
+                let at = match when.unwrap_or(When::In(delay)).resolve(now) {
+                    Err(InputError::Before1970) => WallTime::MIN,
+                    at => at.unwrap_or(WallTime::MAX),
+                };
                 Settlement::Retry { at, error }
             }
         }
@@ -118,6 +121,17 @@ mod tests {
     fn no_attempts_count_as_one() {
         let backoff = Backoff::default().attempts(0);
         assert_eq!([0, 1].map(|attempt| backoff.is_last(attempt)), [false, true]);
+    }
+
+    #[test]
+    fn a_time_that_no_timeout_can_have_is_the_nearest_one() {
+        let before = std::time::UNIX_EPOCH - Duration::from_nanos(1);
+        let whens = [(Duration::MAX.into(), WallTime::MAX), (before.into(), WallTime::MIN)];
+        for (when, at) in whens {
+            let now = WallTime::from_micros(1).expect("valid");
+            let settlement = Backoff::default().settle(1, String::new(), now, Some(when));
+            assert_eq!(settlement, Settlement::Retry { at, error: String::new() });
+        }
     }
 
     #[test]

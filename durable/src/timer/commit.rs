@@ -792,7 +792,9 @@ mod tests {
             for number in 0..3_000 {
                 let ids: FxHashSet<_> = (0..rng.u64(1..12)).map(|_| rng.u64(..200)).collect();
                 count += ids.len();
-                queue.push(job(number, ids));
+                // Many may be set aside, and wait for longer than a caller does.
+                let limit = Some(Instant::now() + 60 * LOCKED);
+                queue.push(Job { limit, ..job(number, ids) });
             }
             while !queue.is_idle() {
                 thread::yield_now();

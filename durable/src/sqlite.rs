@@ -24,7 +24,7 @@ use std::{
     fs::{self, File, TryLockError},
     io, mem,
     num::{NonZeroU32, NonZeroUsize},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -354,14 +354,15 @@ impl SqliteStore {
     /// [`StoreError`]; also if the file exists. After another error, a part of the copy may be
     /// left.
     pub fn backup(&self, path: impl AsRef<Path>) -> StoreResult<()> {
-        let path = path.as_ref();
-        let file = File::create_new(path).map_err(file_error)?;
+        // SQLite takes some relative paths, such as `file:copy.db`, for something else.
+        let path = path::absolute(path).map_err(file_error)?;
+        let file = File::create_new(&path).map_err(file_error)?;
         let name =
             path.to_str().ok_or_else(|| file_error(io::ErrorKind::InvalidFilename.into()))?;
         // No claim waits for a connection of its own.
         let copy = || {
             self.connection()?.execute("VACUUM INTO ?", [name])?;
-            let copy = Connection::open(path)?;
+            let copy = Connection::open(&path)?;
             copy.execute("UPDATE store SET epoch = epoch + ?", [AHEAD])?;
             copy.pragma_update(None, "application_id", COPY)
         };

@@ -99,12 +99,9 @@ fn run(args: Args, report: Report) -> Outcome {
             report.print(&json!({"live": live, "dead": dead, "due": due, "oldest_due": oldest}))
         }
         Action::List(page) => {
-            let store = target.open(true)?;
-            let query = match (page.filter.until(&*store)?, page.filter.prefix.clone()) {
-                (None, Some(prefix)) => Query::Prefix { prefix, after: None },
-                (until, _) => live(until.unwrap_or(WallTime::MAX)),
-            };
-            list(&*store, query, &page, report)
+            let prefix = page.filter.prefix.clone().filter(|_| page.filter.due_before.is_none());
+            let query = prefix.map_or(LIVE, |prefix| Query::Prefix { prefix, after: None });
+            list(&*target.open(true)?, query, &page, report)
         }
         Action::Dead(page) => list(&*target.open(true)?, DEAD, &page, report),
         Action::Show { id } => {
@@ -129,7 +126,7 @@ fn run(args: Args, report: Report) -> Outcome {
             let store = target.open(many.dry_run)?;
             // A dead one that is requeued or scheduled meanwhile stays.
             let (query, command): (_, fn(_) -> _) =
-                if dead { (DEAD, Command::Purge) } else { (live(WallTime::MAX), Command::Cancel) };
+                if dead { (DEAD, Command::Purge) } else { (LIVE, Command::Cancel) };
             let ids = read(&*store, query, &many.filter, many.limit, |record| record.id)?;
             change_all(&*store, &ids, "cancelled", command, many.dry_run, report)
         }
@@ -175,9 +172,7 @@ fn run(args: Args, report: Report) -> Outcome {
 
 const DEAD: Query = Query::Dead { after: None };
 
-fn live(until: WallTime) -> Query {
-    Query::Times { from: WallTime::MIN, until, after: None }
-}
+const LIVE: Query = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
 
 fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) -> Outcome {
     if let Some((time, id)) = page.after.clone() {
@@ -205,9 +200,14 @@ fn read<T>(
     while found.len() < limit {
         let records = store.list(&query, PAGE).block_on()?;
         let Some(last) = records.last() else { break };
-        query.continue_after(last.next, last.id.clone());
+        let next = last.next;
+        query.continue_after(next, last.id.clone());
         let fitting = records.into_iter().filter(|record| filter.fits(record, until));
         found.extend(fitting.take(limit - found.len()).map(&keep));
+        // Lists that a time bounds are in the order of time.
+        if until.is_some_and(|until| until <= next) {
+            break;
+        }
     }
     bar.finish_and_clear();
     Ok(found)

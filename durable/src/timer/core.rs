@@ -101,9 +101,6 @@ pub(super) struct Core {
     pub(super) is_virtual: bool,
     pub(super) commits: CommitQueue,
     pub(super) calls: CallThread,
-    /// The counts of queues to be published next.
-    #[cfg(feature = "metrics")]
-    pub(super) overview: Mutex<Option<super::Receipt<super::stats::Queues>>>,
     /// For the claims of each lane.
     claims: [CallThread; 2],
     /// Each call of [`Sharded`](crate::Sharded) under way that changes something has a clone.
@@ -137,8 +134,6 @@ impl Core {
             is_virtual,
             commits: CommitQueue::default(),
             calls: CallThread::default(),
-            #[cfg(feature = "metrics")]
-            overview: Mutex::default(),
             claims: Default::default(),
             changes: Arc::default(),
             queues,

@@ -90,11 +90,16 @@ pub struct DurableTimer {
 }
 
 #[derive(Debug)]
-struct Owner(Arc<Core>);
+struct Owner {
+    core: Arc<Core>,
+    /// Not in the core, which a call under way keeps: the drop of the timer stops the question.
+    #[cfg(feature = "metrics")]
+    queues: parking_lot::Mutex<stats::QueueGauges>,
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.shut_down();
+        self.core.shut_down();
     }
 }
 
@@ -336,7 +341,12 @@ impl DurableTimer {
     }
 
     fn new(core: Arc<Core>) -> Self {
-        Self { owner: Some(Arc::new(Owner(Arc::clone(&core)))), core }
+        let owner = Owner {
+            core: Arc::clone(&core),
+            #[cfg(feature = "metrics")]
+            queues: parking_lot::Mutex::default(),
+        };
+        Self { owner: Some(Arc::new(owner)), core }
     }
 
     /// Returns a handle for a call, which does not keep the timer from its end.
@@ -537,24 +547,29 @@ impl DurableTimer {
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         self.core.counters.publish();
-        let asked = self.core.overview.lock().take();
-        let answer = asked.as_ref().map(|receipt| receipt.answer.try_recv());
-        let next = match answer {
-            Some(Err(oneshot::TryRecvError::Empty)) => asked,
-            // After the end, nothing keeps the store open.
-            _ if self.core.check_open().is_err() => None,
-            _ => {
+        let Some(owner) = &self.owner else { return };
+        let mut gauges = owner.queues.lock();
+        let answer = gauges.asked.as_ref().map(|receipt| receipt.answer.try_recv());
+        let queues = if self.core.check_open().is_err() {
+            gauges.asked = None;
+            Some(stats::Queues::default())
+        } else {
+            if !matches!(answer, Some(Err(oneshot::TryRecvError::Empty))) {
                 let (core, now) = (Arc::clone(&self.core), self.now());
-                Some(self.ask(async move {
+                gauges.asked = Some(self.ask(async move {
                     let queues = core.store.overview(now, stats::QUEUES, stats::COUNTED).await;
                     let queues = queues.inspect_err(|_| core.counters.store_errors.add(1))?;
                     Ok((now, queues))
-                }))
+                }));
             }
+            answer.and_then(Result::ok).and_then(Result::ok)
         };
-        *self.core.overview.lock() = next;
-        if let Some(Ok(Ok(queues))) = answer {
-            stats::publish_queues(&queues);
+        if let Some(queues) = queues {
+            let names = queues.1.iter().map(|seen| seen.queue.name.clone()).collect();
+            let before = std::mem::replace(&mut gauges.published, names);
+            // A recorder may use the timer.
+            drop(gauges);
+            stats::publish_queues(&queues, before);
         }
     }
 

@@ -12,7 +12,12 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 #[cfg(feature = "metrics")]
-use crate::{store::QueueOverview, time::WallTime};
+use rustc_hash::FxHashSet;
+
+#[cfg(feature = "metrics")]
+use super::Receipt;
+#[cfg(feature = "metrics")]
+use crate::{record::Name, store::QueueOverview, time::WallTime};
 
 /// Most queues that are published.
 #[cfg(feature = "metrics")]
@@ -159,19 +164,41 @@ impl DurableStats {
 pub(super) type Queues = (WallTime, Vec<QueueOverview>);
 
 #[cfg(feature = "metrics")]
-pub(super) fn publish_queues((now, queues): &Queues) {
+#[derive(Debug, Default)]
+pub(super) struct QueueGauges {
+    /// The counts to be published next.
+    pub(super) asked: Option<Receipt<Queues>>,
+    /// Queues of the counts that were published last.
+    pub(super) published: FxHashSet<Name>,
+}
+
+/// Publishes counts. Queues that were published before, and have no counts now, get NaN: the
+/// maximum over several processes then ignores them.
+#[cfg(feature = "metrics")]
+pub(super) fn publish_queues((now, queues): &Queues, mut before: FxHashSet<Name>) {
     for seen in queues {
+        let name = &seen.queue.name;
         let waits = seen.oldest_waiting.map_or(Duration::ZERO, |oldest| now.since(oldest));
-        for (name, value) in [
-            ("delaywheel_durable_queue_live", float(seen.live)),
-            ("delaywheel_durable_queue_due", float(seen.due)),
-            ("delaywheel_durable_queue_delivering", float(seen.delivering)),
-            ("delaywheel_durable_queue_dead", float(seen.dead)),
-            ("delaywheel_durable_queue_paused", f64::from(u8::from(seen.queue.is_paused))),
-            ("delaywheel_durable_queue_oldest_waiting_seconds", waits.as_secs_f64()),
-        ] {
-            metrics::gauge!(name, "queue" => seen.queue.name.to_string()).set(value);
-        }
+        let counts = [seen.live, seen.due, seen.delivering, seen.dead].map(float);
+        set(name, counts, f64::from(u8::from(seen.queue.is_paused)), waits.as_secs_f64());
+        before.remove(name);
+    }
+    for name in &before {
+        set(name, [f64::NAN; 4], f64::NAN, f64::NAN);
+    }
+}
+
+#[cfg(feature = "metrics")]
+fn set(queue: &Name, [live, due, delivering, dead]: [f64; 4], is_paused: f64, waits: f64) {
+    for (name, value) in [
+        ("delaywheel_durable_queue_live", live),
+        ("delaywheel_durable_queue_due", due),
+        ("delaywheel_durable_queue_delivering", delivering),
+        ("delaywheel_durable_queue_dead", dead),
+        ("delaywheel_durable_queue_paused", is_paused),
+        ("delaywheel_durable_queue_oldest_waiting_seconds", waits),
+    ] {
+        metrics::gauge!(name, "queue" => queue.to_string()).set(value);
     }
 }
 

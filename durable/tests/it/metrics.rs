@@ -210,3 +210,44 @@ fn a_question_of_metrics_that_fails_counts_and_the_next_call_asks_again() {
     timer.publish_metrics();
     assert_eq!(timer.stats().store_errors, 2, "a timer that has ended asks nothing");
 }
+
+/// The question waits for an earlier read.
+#[test]
+fn a_timer_that_is_dropped_takes_the_question_of_its_metrics_back() {
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Other));
+    let timer = DurableTimer::builder(store).build().expect("start");
+    let read = timer.count();
+    while calls.load(SeqCst) == 0 {
+        thread::yield_now();
+    }
+    timer.publish_metrics();
+    drop(timer);
+    drop(go);
+    read.wait().expect("count");
+    // The store has the other reference.
+    while Arc::strong_count(&calls) > 1 {
+        thread::yield_now();
+    }
+    assert_eq!(calls.load(SeqCst), 1);
+}
+
+/// The 100 queues that are published are the first ones by name.
+#[test]
+fn a_queue_that_others_push_out_and_each_queue_after_the_end_is_not_a_number() {
+    let (clock, seen) = (ManualClock::new(), Seen::default());
+    let timer = acknowledging(SqliteStore::in_memory(), &clock);
+    let publish = || with_local_recorder(&seen, || (0..2).for_each(|_| timer.publish_metrics()));
+    let live = |queue: &str| seen.queue(queue)["live"];
+    timer.pause("z").wait().expect("pause");
+    publish();
+    assert_eq!((live("z"), live("")), (0.0, 0.0));
+    for number in 0..99 {
+        timer.pause(format!("q{number}")).wait().expect("pause");
+    }
+    publish();
+    assert!(seen.queue("z").values().all(|value| value.is_nan()), "{:?}", seen.queue("z"));
+    assert!(!live("q98").is_nan());
+    timer.shutdown();
+    publish();
+    assert!(live("q98").is_nan() && live("").is_nan());
+}

@@ -263,7 +263,7 @@ fn pause(target: &Target, queue: &Name, is_paused: bool, is_new: bool, report: R
     if !is_new && store.queues().block_on()?.iter().all(|known| known.name != *queue) {
         return Ok(missing("queue", queue.as_str()));
     }
-    store.pause(queue, is_paused).block_on()?;
+    change(|| store.pause(queue, is_paused).block_on())?;
     report.print(&json!({"queue": queue.as_str(), "paused": is_paused}))
 }
 

@@ -276,7 +276,8 @@ async fn pause(State(page): State<Arc<Page>>, Form(fields): Form<Fields>) -> Res
         return page.say(StatusCode::BAD_REQUEST, "The name is not valid.");
     };
     let notice = if field(&fields, "resume").is_some() { "resumed" } else { "paused" };
-    let pause = move |page: &Page| page.store.pause(&queue, notice == "paused").block_on();
+    let pause =
+        move |page: &Page| change(|| page.store.pause(&queue, notice == "paused").block_on());
     match page.with_store(pause).await {
         Ok(()) => Redirect::to(&format!("/?notice={notice}")).into_response(),
         Err(response) => response,

@@ -71,21 +71,25 @@ fn run(server: &Server, arguments: &[&str]) -> Output {
 fn the_program_waits_for_a_row_that_is_locked() {
     let Some((server, store, mut client, now)) = stored() else { return };
     fill(&store, now);
-    for (id, arguments) in [("far", ["cancel", "far"]), ("lost", ["requeue", "lost"])] {
+    store.pause(&Name::default(), true).block_on().expect("pause");
+    for (locked, arguments, tried) in [
+        ("timeouts WHERE id = 'far'", ["cancel", "far"], "%WITH new%"),
+        ("timeouts WHERE id = 'lost'", ["requeue", "lost"], "%WITH new%"),
+        ("pauses", ["resume", ""], "ROLLBACK"),
+    ] {
         let mut lock = client.transaction().expect("begin");
-        let row = "SELECT FROM delaywheel.timeouts WHERE id = $1 FOR UPDATE";
-        lock.query(row, &[&id]).expect("lock");
+        lock.query(&format!("SELECT FROM delaywheel.{locked} FOR UPDATE"), &[]).expect("lock");
         thread::scope(|scope| {
             let ended = scope.spawn(|| run(&server, &arguments));
             // It has tried, and found the lock.
             let mut watcher = self::client(&server);
             let tries = "SELECT count(*) FROM pg_stat_activity
-                WHERE application_name = 'delaywheel' AND query LIKE '%WITH new%'
+                WHERE application_name = 'delaywheel' AND query LIKE $2
                     AND state = 'idle' AND state_change > $1";
             let begin: std::time::SystemTime =
                 watcher.query_one("SELECT now()", &[]).expect("now").get(0);
             until(|| {
-                let found = watcher.query_one(tries, &[&begin]).expect("count");
+                let found = watcher.query_one(tries, &[&begin, &tried]).expect("count");
                 found.get::<_, i64>(0) > 0 || ended.is_finished()
             });
             lock.rollback().expect("rollback");

@@ -32,7 +32,8 @@ fn tls() -> Result<MakeRustlsConnect, Failure> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     if roots.add_parsable_certificates(found.certs).0 == 0 {
-        return usage(&format!("found no certificate to trust: {:?}", found.errors));
+        let errors = found.errors.iter().map(|error| format!(": {error}"));
+        return usage(&format!("found no certificate to trust{}", errors.collect::<String>()));
     }
     // A default one exists only if no other crate of the build has chosen another one.
     let provider = Arc::new(rustls::crypto::ring::default_provider());

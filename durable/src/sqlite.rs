@@ -116,7 +116,7 @@ const OVERVIEW: &str = "SELECT
         AND priority IN (0, 1, 2) AND next <= ?2 LIMIT ?3)),
     (SELECT count(*) FROM (SELECT 1 FROM records WHERE dead = 1 AND queue = ?1 LIMIT ?3))";
 
-/// Lists the records of a queue and a priority that are due, the oldest first.
+/// Returns the due records of a queue and a priority, the oldest first.
 const DUE: &str = "SELECT next, id FROM records
     WHERE dead = 0 AND queue = ? AND priority = ? AND next <= ? ORDER BY next, id";
 
@@ -772,7 +772,7 @@ impl Store for SqliteStore {
             begun.map(|(id, hold)| (id.clone(), hold.queue.clone())).collect();
         drop(held);
         self.read_long(|reader| {
-            // Another process may change a file that is only read.
+            // All statements read one state of a file that other connections may change.
             let reader = reader.unchecked_transaction()?;
             let (mut counts, mut due) = (reader.prepare(OVERVIEW)?, reader.prepare(DUE)?);
             let overview = |queue: QueueState| {

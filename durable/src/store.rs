@@ -71,7 +71,8 @@ pub enum Command {
     /// record is a mark that [`Sharded`](crate::Sharded) has moved the timeout. Answer:
     /// [`Answer::Requeued`].
     Requeue(TimeoutId, WallTime),
-    /// Removes a timeout if it is dead, but no such mark. Answer: [`Answer::Cancelled`].
+    /// Removes a timeout if it is dead and its record is not such a mark. Answer:
+    /// [`Answer::Cancelled`].
     Purge(TimeoutId),
     /// Ends a delivery. Answer: [`Answer::Settled`]. Changes nothing if the claim is void.
     Settle(Claim, Settlement),
@@ -401,9 +402,9 @@ pub struct QueueOverview {
     pub queue: QueueState,
     /// Records that are not dead.
     pub live: usize,
-    /// Those of them that are due.
+    /// Live records that are due.
     pub due: usize,
-    /// Records whose delivery is under way.
+    /// Live records whose delivery is under way.
     pub delivering: usize,
     /// Dead records.
     pub dead: usize,
@@ -603,8 +604,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the queues, in the order of their names.
     async fn queues(&self) -> StoreResult<Vec<QueueState>>;
 
-    /// Returns the first queues, at most `queues`, with counts of their records at `now`. Each is
-    /// at most `limit`, which is at least 1.
+    /// Returns the first queues by name, at most `queues`, with counts of their records at `now`.
+    /// No count exceeds `limit`, which is at least 1.
     async fn overview(
         &self,
         now: WallTime,

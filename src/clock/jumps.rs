@@ -48,8 +48,7 @@ impl<T: ?Sized> Listeners<T> {
         let mut all = self.0.lock();
         // A weak reference keeps the memory of a dropped listener, so dead references must leave.
         // Searching only a full list takes amortized constant time for each.
-        // A list that never shrank could later keep twice as many dead references as it ever had
-        // live ones.
+        // Without the shrink, dead references could fill the largest capacity of the list.
         if all.len() == all.capacity() {
             all.retain(|listener| listener.strong_count() > 0);
             let live = all.len();

@@ -30,7 +30,8 @@ pub use self::{
 ///
 /// A clock should not run backwards. If it does, a timer stays at the start of the latest tick that
 /// the timer has seen. By this time, which [`Timer::now`](crate::Timer::now) returns, no timeout
-/// expires early. A reading that a thread ends after the step back counts as a jump ahead.
+/// expires early. A reading from before the step that the timer gets after it counts as a jump
+/// ahead.
 ///
 /// If a clock jumps ahead, the due timeouts expire when the reaper reads the clock again, those of
 /// each shard in order. The reaper reads it at its next wake-up, when

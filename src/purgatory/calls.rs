@@ -162,7 +162,7 @@ impl Queue {
         // The borrow ends before the call, which may push onto the queue.
         iter::from_fn(|| self.deferred.borrow_mut().pop_front()).for_each(|deferred| deferred());
         debug_assert!(self.deferred.borrow().is_empty(), "a deferred call is left");
-        // A thread would otherwise keep room for the largest crowd that it has ended.
+        // Otherwise, the thread would keep the memory of its longest queue.
         self.deferred.borrow_mut().shrink_to(64);
         self.is_running.set(false);
     }

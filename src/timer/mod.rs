@@ -96,8 +96,8 @@ use crate::{clock::TickClock, wheel::TimingWheel};
 ///
 /// A forked child has only the thread that forked. A timer that was made before the fork does not
 /// run in the child, and its locks may stay locked. Make timers after the fork. If another thread,
-/// also one of a timer, works in the library during the fork, locks that all timers share may stay
-/// locked too. Then timers of the child may not run.
+/// such as one of a timer, is inside the library during the fork, locks that all timers share may
+/// stay locked too. Then timers of the child may not run.
 ///
 /// # Examples
 ///

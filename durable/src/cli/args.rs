@@ -81,8 +81,8 @@ pub(crate) struct Filter {
     /// Only timeouts of this queue; the default one has an empty name
     #[arg(long)]
     pub(crate) queue: Option<Name>,
-    /// Only those whose next attempt, or last one if dead, is before a time: 2030-01-31T12:00:00Z,
-    /// 2h from now, or -30d
+    /// Only timeouts whose next attempt, or last attempt if they are dead, is before a time:
+    /// 2030-01-31T12:00:00Z, 2h from now, or -30d
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) due_before: Option<Time>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Page {
     pub(crate) after: Option<(WallTime, TimeoutId)>,
 }
 
-/// Names of arguments, one of which chooses timeouts.
+/// Arguments that choose timeouts. A change of many needs one of them.
 const CHOICE: [&str; 5] = ["all", "prefix", "error", "queue", "due_before"];
 
 #[derive(Debug, Group)]

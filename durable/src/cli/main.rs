@@ -124,7 +124,7 @@ fn run(args: Args, report: Report) -> Outcome {
         Action::Cancel(Cancel { id: Some(id), .. }) => cancel(&*target.open(false)?, &id, report),
         Action::Cancel(Cancel { dead, many, .. }) => {
             let store = target.open(many.dry_run)?;
-            // A dead one that is requeued or scheduled meanwhile stays.
+            // A purge keeps a timeout that was requeued or scheduled again after the read.
             let (query, command): (_, fn(_) -> _) =
                 if dead { (DEAD, Command::Purge) } else { (LIVE, Command::Cancel) };
             let ids = read(&*store, query, &many.filter, many.limit, |record| record.id)?;
@@ -186,8 +186,8 @@ fn list(store: &dyn Store, mut query: Query, page: &args::Page, report: Report) 
     report.records(&found, has_more)
 }
 
-/// Returns what `keep` takes of the first timeouts of a list that fit. A change reads all before,
-/// so it changes none twice, such as one that dies again.
+/// Returns what `keep` takes of the first timeouts of a list that fit the filter. A change of many
+/// reads all before its first write, so it changes no timeout twice, such as one that dies again.
 fn read<T>(
     store: &dyn Store,
     mut query: Query,
@@ -204,7 +204,7 @@ fn read<T>(
         query.continue_after(next, last.id.clone());
         let fitting = records.into_iter().filter(|record| filter.fits(record, until));
         found.extend(fitting.take(limit - found.len()).map(&keep));
-        // Lists that a time bounds are in the order of time.
+        // A list that is read with a bound is in the order of time.
         if until.is_some_and(|until| until <= next) {
             break;
         }
@@ -231,7 +231,7 @@ fn cancel(store: &dyn Store, id: &TimeoutId, report: Report) -> Outcome {
     Ok(result != "not_found")
 }
 
-/// Changes timeouts, and prints how many.
+/// Changes timeouts, and prints how many it has changed.
 fn change_all(
     store: &dyn Store,
     ids: &[TimeoutId],

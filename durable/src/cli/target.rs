@@ -13,8 +13,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::{Failure, chain};
 
 pub(crate) enum Target {
-    /// With TLS if the parameters require it. Not otherwise: many a server that offers TLS has a
-    /// certificate that nobody can check.
+    /// With TLS only if the parameters require it: many servers that offer TLS have a certificate
+    /// that the program cannot check.
     Postgres {
         url: String,
         schema: String,
@@ -27,7 +27,7 @@ pub(crate) fn usage<T>(text: &str) -> Result<T, Failure> {
     Err(Failure::Usage(text.to_owned()))
 }
 
-/// A connector that trusts the certificates of the machine, or those of `SSL_CERT_FILE`.
+/// Returns a connector that trusts the certificates of the machine, or those in `SSL_CERT_FILE`.
 fn tls() -> Result<MakeRustlsConnect, Failure> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -35,7 +35,7 @@ fn tls() -> Result<MakeRustlsConnect, Failure> {
         let errors = found.errors.iter().map(|error| format!(": {error}"));
         return usage(&format!("found no certificate to trust{}", errors.collect::<String>()));
     }
-    // A default one exists only if no other crate of the build has chosen another one.
+    // Without this choice, rustls panics if the crates of a build enable two providers.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

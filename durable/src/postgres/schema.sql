@@ -57,8 +57,8 @@ CREATE TABLE {schema}.queues (
 );
 INSERT INTO {schema}.queues (name) VALUES ('');
 
--- Of queues that are or were paused, also of those without a timeout. In the table of queues, a pause would wait
--- for each transaction of a user that adds its queue.
+-- The queues that are or were paused, also those without a row in queues. A pause that wrote to queues would wait
+-- for each open transaction of a user that adds the queue.
 CREATE TABLE {schema}.pauses (
     name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) <= 64),
     is_paused boolean NOT NULL

@@ -396,8 +396,8 @@ pub(super) const COUNT_LIVE: &str = "
          WHERE worker IS NOT NULL AND next_at >= $1 AND next_at < $2 LIMIT $3)
         LIMIT $3) found";
 
-/// Returns the first `$2` queues with counts up to `$3` at `$1`. The first records of a queue that
-/// no worker holds also tell which are due, and the oldest of them.
+/// Returns the first `$2` queues with counts up to `$3` at `$1`. The records of a queue that no
+/// worker holds are read in the order of time, so one read counts the live and the due ones.
 pub(super) const OVERVIEW: &str = "
     WITH held AS MATERIALIZED (
         SELECT queue, count(*) AS live, count(*) FILTER (WHERE next_at <= $1) AS due,

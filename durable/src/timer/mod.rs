@@ -92,7 +92,8 @@ pub struct DurableTimer {
 #[derive(Debug)]
 struct Owner {
     core: Arc<Core>,
-    /// Not in the core, which a call under way keeps: the drop of the timer stops the question.
+    /// Not in the core, which a question under way keeps alive: the drop of the last handle drops
+    /// the receipt, and so stops the question.
     #[cfg(feature = "metrics")]
     queues: parking_lot::Mutex<stats::QueueGauges>,
 }
@@ -537,8 +538,9 @@ impl DurableTimer {
     ///
     /// The gauges that begin with `delaywheel_durable_queue_` have the label `queue` and show
     /// [`Store::overview`]: the first 100 queues of the store by name, whoever serves them, and
-    /// numbers up to 10,000. A call publishes what the store has answered since the last one, and
-    /// asks again, one question at a time. So these gauges are as old as the call before. A
+    /// counts up to 10,000. A call publishes the answer of the store to the question of an earlier
+    /// call, and asks again once there is an answer. So these gauges are as old as the call before.
+    /// A queue that is no longer one of the first, and every queue after the end, gets NaN. A
     /// question that fails counts among the [`store_errors`](DurableStats::store_errors).
     ///
     /// The lateness and the latency of the store are also histograms, in seconds and to two digits.

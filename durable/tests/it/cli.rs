@@ -205,11 +205,12 @@ fn cancel_takes_dead_or_live_ones_that_fit() {
     };
     let charges = [("new", 29), ("old", 31), ("older", 60)].map(|(id, days)| charge(id, days));
     store.write(now, &charges).block_on().expect("write");
-    drop(store);
     let cancelled = |count, is_dry| json!({"cancelled": count, "dry_run": is_dry});
     let live = ["cancel", "--live", "--queue", "charges"];
     let old = [&live[..], &["--due-before", "-30d"]].concat();
     assert_eq!(file.json(&[&old[..], &["--dry-run"]].concat()), (0, cancelled(2, true)));
+    assert_eq!(file.run(&old).status.code(), Some(3), "this process uses the file");
+    drop(store);
     assert_eq!(file.json(&[&old[..], &["--limit", "1"]].concat()), (0, cancelled(1, false)));
     assert_eq!(ids(&file.json(&["list", "--queue", "charges"]).1), ["old", "new"]);
     assert_eq!(file.json(&live), (0, cancelled(2, false)));

@@ -6,6 +6,8 @@ mod core;
 mod delivery;
 pub(crate) mod driver;
 mod executor;
+#[cfg(feature = "metrics")]
+mod gauges;
 mod held;
 mod policy;
 pub(crate) mod stats;
@@ -95,7 +97,7 @@ struct Owner {
     /// Not in the core, which a question under way keeps alive: the drop of the last handle drops
     /// the receipt, and so stops the question.
     #[cfg(feature = "metrics")]
-    queues: parking_lot::Mutex<stats::QueueGauges>,
+    queues: parking_lot::Mutex<gauges::QueueGauges>,
 }
 
 impl Drop for Owner {
@@ -531,48 +533,6 @@ impl DurableTimer {
     #[must_use]
     pub fn stats(&self) -> DurableStats {
         self.core.counters.read()
-    }
-
-    /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
-    /// `delaywheel_durable_`. Call it as often as they are collected. Does not wait for the store.
-    ///
-    /// The gauges that begin with `delaywheel_durable_queue_` have the label `queue` and show
-    /// [`Store::overview`]: the first 100 queues of the store by name, whoever serves them, and
-    /// counts up to 10,000. A call publishes the answer of the store to the question of an earlier
-    /// call, and asks again once there is an answer. So these gauges are as old as the call before.
-    /// A queue that is no longer one of the first, and every queue after the end, gets NaN. A
-    /// question that fails counts among the [`store_errors`](DurableStats::store_errors).
-    ///
-    /// The lateness and the latency of the store are also histograms, in seconds and to two digits.
-    /// Each call adds the durations since the last one. Several timers of a process publish the
-    /// same names: give each a recorder that adds a label, by `metrics::with_local_recorder`.
-    #[cfg(feature = "metrics")]
-    pub fn publish_metrics(&self) {
-        self.core.counters.publish();
-        let Some(owner) = &self.owner else { return };
-        let mut gauges = owner.queues.lock();
-        let answer = gauges.asked.as_ref().map(|receipt| receipt.answer.try_recv());
-        let queues = if self.core.check_open().is_err() {
-            gauges.asked = None;
-            Some(stats::Queues::default())
-        } else {
-            if !matches!(answer, Some(Err(oneshot::TryRecvError::Empty))) {
-                let (core, now) = (Arc::clone(&self.core), self.now());
-                gauges.asked = Some(self.ask(async move {
-                    let queues = core.store.overview(now, stats::QUEUES, stats::COUNTED).await;
-                    let queues = queues.inspect_err(|_| core.counters.store_errors.add(1))?;
-                    Ok((now, queues))
-                }));
-            }
-            answer.and_then(Result::ok).and_then(Result::ok)
-        };
-        if let Some(queues) = queues {
-            let names = queues.1.iter().map(|seen| seen.queue.name.clone()).collect();
-            let before = std::mem::replace(&mut gauges.published, names);
-            // A recorder may use the timer.
-            drop(gauges);
-            stats::publish_queues(&queues, before);
-        }
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.

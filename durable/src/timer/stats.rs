@@ -11,22 +11,6 @@ use std::mem;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-#[cfg(feature = "metrics")]
-use rustc_hash::FxHashSet;
-
-#[cfg(feature = "metrics")]
-use super::Receipt;
-#[cfg(feature = "metrics")]
-use crate::{record::Name, store::QueueOverview, time::WallTime};
-
-/// Most queues that are published.
-#[cfg(feature = "metrics")]
-pub(super) const QUEUES: usize = 100;
-
-/// Most timeouts of a queue that are counted for one number.
-#[cfg(feature = "metrics")]
-pub(super) const COUNTED: usize = 10_000;
-
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
@@ -154,58 +138,9 @@ impl DurableStats {
             ("delaywheel_durable_delivering", self.delivering),
         ];
         for (name, value) in held {
-            metrics::gauge!(name).set(float(value));
+            metrics::gauge!(name).set(super::gauges::float(value));
         }
     }
-}
-
-/// Counts of queues at a time.
-#[cfg(feature = "metrics")]
-pub(super) type Queues = (WallTime, Vec<QueueOverview>);
-
-#[cfg(feature = "metrics")]
-#[derive(Debug, Default)]
-pub(super) struct QueueGauges {
-    /// The counts to be published next.
-    pub(super) asked: Option<Receipt<Queues>>,
-    /// Queues of the counts that were published last.
-    pub(super) published: FxHashSet<Name>,
-}
-
-/// Publishes counts. Queues that were published before, and have no counts now, get NaN: the
-/// maximum over several processes then ignores them.
-#[cfg(feature = "metrics")]
-pub(super) fn publish_queues((now, queues): &Queues, mut before: FxHashSet<Name>) {
-    for seen in queues {
-        let name = &seen.queue.name;
-        let waits = seen.oldest_waiting.map_or(Duration::ZERO, |oldest| now.since(oldest));
-        let counts = [seen.live, seen.due, seen.delivering, seen.dead].map(float);
-        set(name, counts, f64::from(u8::from(seen.queue.is_paused)), waits.as_secs_f64());
-        before.remove(name);
-    }
-    for name in &before {
-        set(name, [f64::NAN; 4], f64::NAN, f64::NAN);
-    }
-}
-
-#[cfg(feature = "metrics")]
-fn set(queue: &Name, [live, due, delivering, dead]: [f64; 4], is_paused: f64, waits: f64) {
-    for (name, value) in [
-        ("delaywheel_durable_queue_live", live),
-        ("delaywheel_durable_queue_due", due),
-        ("delaywheel_durable_queue_delivering", delivering),
-        ("delaywheel_durable_queue_dead", dead),
-        ("delaywheel_durable_queue_paused", is_paused),
-        ("delaywheel_durable_queue_oldest_waiting_seconds", waits),
-    ] {
-        metrics::gauge!(name, "queue" => queue.to_string()).set(value);
-    }
-}
-
-#[cfg(feature = "metrics")]
-#[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
-fn float(value: usize) -> f64 {
-    value as f64
 }
 
 #[derive(Debug, Default)]

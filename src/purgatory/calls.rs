@@ -18,7 +18,6 @@ use std::{
     boxed::Box,
     cell::{Cell, RefCell},
     collections::VecDeque,
-    iter,
     sync::Arc,
 };
 
@@ -160,7 +159,10 @@ impl Queue {
     fn run(&self) {
         debug_assert!(self.is_running.get(), "two calls run one queue");
         // The borrow ends before the call, which may push onto the queue.
-        iter::from_fn(|| self.deferred.borrow_mut().pop_front()).for_each(|deferred| deferred());
+        let next = || self.deferred.borrow_mut().pop_front();
+        while let Some(deferred) = next() {
+            deferred();
+        }
         debug_assert!(self.deferred.borrow().is_empty(), "a deferred call is left");
         // Otherwise, the thread would keep the memory of its longest queue.
         self.deferred.borrow_mut().shrink_to(64);

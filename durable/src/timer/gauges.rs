@@ -37,12 +37,12 @@ impl DurableTimer {
     /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
     /// `delaywheel_durable_`. Call it as often as they are collected. Does not wait for the store.
     ///
-    /// The gauges that begin with `delaywheel_durable_queue_` have the label `queue` and show
-    /// [`Store::overview`](crate::Store::overview): the first 100 queues of the store by name,
-    /// whoever serves them, and counts up to 10,000. A call publishes the answer of the store to
-    /// the question of an earlier call, and asks again once there is an answer. So these gauges are
-    /// as old as the call before. A queue that is no longer one of the first, and every queue after
-    /// the end, gets NaN. A question that fails counts among the
+    /// The gauges that begin with `delaywheel_durable_queue_` have the label `queue`. They show the
+    /// first 100 queues of the store by name, also those that other processes serve, as
+    /// [`Store::overview`](crate::Store::overview) counts them, up to 10,000. A call asks the store
+    /// in the background. The first call that finds the answer publishes it, and asks again. So
+    /// these gauges are as old as the call before. A queue that is no longer one of the first, and
+    /// every queue after the end, gets NaN. A question that fails counts among the
     /// [`store_errors`](crate::DurableStats::store_errors).
     ///
     /// The lateness and the latency of the store are also histograms, in seconds and to two digits.

@@ -10,12 +10,11 @@
 //!
 //! A *look* reads the timer's clock (`before`), the wall clock (`wall`), and the timer's clock
 //! again (`after`). So the offset is between `least = wall - after` and `most = wall - before`. The
-//! tick of a timeout follows from `least`, so the timeout is late by the duration of a look at
-//! most. A turn reads `now`, and then looks. If the offset in use is above `most`, the turn moves
-//! the timeouts. The turn expires timeouts with ticks up to `now`, even if an insert has moved the
-//! wheel further. Their deadlines are at most `now + most`. Since `now <= before`, the wall clock
-//! has shown these deadlines. A timeout whose time has passed at the call is due at once, and does
-//! not follow the wall clock.
+//! tick of a timeout follows from `least`, or from up to half a tick less. A turn reads `now`, and
+//! then looks. If the offset in use is above `most`, the turn moves the timeouts. The turn expires
+//! timeouts with ticks up to `now`, even if an insert has moved the wheel further. Their deadlines
+//! are at most `now + most`. Since `now <= before`, the wall clock has shown these deadlines. A
+//! timeout whose time has passed at the call is due at once, and does not follow the wall clock.
 //!
 //! # Why no step is missed
 //!
@@ -86,8 +85,13 @@ impl Wall {
     /// Looks at both clocks. Calls `move_all` if timeouts may have their places by an older offset.
     pub(super) fn look(&self, clock: &TickClock, move_all: impl FnOnce()) {
         let look = Look::at(clock, self.looks.fetch_add(1, Ordering::AcqRel) + 1);
+        let tick = nanos(clock.ticks.tick());
+        // Outside Linux, the two clocks of the system run apart by some millionths. If the wall
+        // clock is the slower one, each look would find a step back without the slack. Another
+        // clock may have a resolution of a tick, and would find steps because of the slack.
+        let slack = if clock.is_system { tick / 2 } else { 0 };
         let mut state = self.state.lock();
-        state.follow(&look, clock.ticks.tick());
+        state.follow(&look, tick, slack);
         let (changed, is_stale) = (state.changed, state.changed > state.moved);
         drop(state);
         if is_stale {
@@ -106,12 +110,16 @@ impl Wall {
 }
 
 impl WallState {
-    /// Adopts the offset of a look if the wall clock went back, or ahead by a tick or more.
-    fn follow(&mut self, look: &Look, tick: Duration) {
+    /// Adopts the offset of a look if the wall clock went back, or ahead by a tick or more. If it
+    /// went back by less than a tick, it can go back by `slack` more before this changes the offset
+    /// again.
+    fn follow(&mut self, look: &Look, tick: i128, slack: i128) {
         if look.number > self.seen {
             self.seen = look.number;
-            if self.offset > look.most || self.offset + nanos(tick) <= look.least {
-                (self.offset, self.changed) = (look.least, look.number);
+            let excess = self.offset.saturating_sub(look.most);
+            if excess > 0 || self.offset + tick <= look.least {
+                let slack = if (1..tick).contains(&excess) { slack } else { 0 };
+                (self.offset, self.changed) = (look.least - slack, look.number);
             }
         }
     }
@@ -158,9 +166,28 @@ mod tests {
         {
             let mut state = WallState { offset: 9, seen: 5, changed: 4, moved: 4 };
             let look = Look { number, least: 9 + step, most: 9 + step };
-            state.follow(&look, Duration::from_millis(1));
+            state.follow(&look, tick, 0);
             let expected = if is_followed { (9 + step, 6) } else { (9, 4) };
             assert_eq!((state.offset, state.changed), expected, "{number}, {step}");
+        }
+    }
+
+    /// The clocks run apart by 100 millionths.
+    #[test]
+    fn hardly_a_look_finds_a_step_if_the_wall_clock_is_the_slower_or_the_faster_one() {
+        let tick = 1_000_000;
+        for drift in [-100, 100] {
+            let mut state = WallState { offset: i128::MAX, seen: 0, changed: 0, moved: 0 };
+            let (mut offsets, mut steps) = (0, 0);
+            for number in 1..=100_000 {
+                offsets += drift;
+                let look = Look { number, least: offsets, most: offsets + 50 };
+                state.follow(&look, tick, tick / 2);
+                steps += u32::from(state.changed == number);
+                assert!((offsets - tick..=look.most).contains(&state.offset), "early, or late");
+            }
+            // 10 ms of drift.
+            assert!((10..=21).contains(&steps), "{steps} steps");
         }
     }
 

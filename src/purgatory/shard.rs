@@ -364,7 +364,11 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
                 return Effect::Satisfied;
             }
         }
-        self.wheel.get(key).map_or(Effect::Nothing, |pending| pending.rule().effect())
+        self.wheel.get_mut(key).map_or(Effect::Nothing, |pending| {
+            // The check that follows covers all announcements before it.
+            pending.is_announced = false;
+            pending.rule().effect()
+        })
     }
 
     /// Takes a reached threshold off its list. Returns the effect on the operation. Marks an

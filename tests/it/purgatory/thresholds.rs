@@ -1,6 +1,10 @@
 //! Operations that wait for a key to reach a threshold.
 
-use delaywheel::{Completion::Satisfied, Condition::Threshold, Watch};
+use delaywheel::{
+    Completion::Satisfied,
+    Condition::{Events, Threshold},
+    Watch,
+};
 
 use super::support::{World, all};
 
@@ -21,6 +25,17 @@ fn a_threshold_found_in_two_ways_during_registration_counts_once() {
         assert_eq!(world.purgatory.advance(&2, 5), 1);
         world.check_empty();
     }
+}
+
+#[test]
+fn a_threshold_found_during_registration_causes_one_check() {
+    let (world, mut asked) = (World::new(), 0);
+    let op = world.op(1).reach(move |_, _| {
+        asked += 1;
+        asked == 2
+    });
+    world.wait_on(op, Watch::all([Threshold(1, 5), Events(2)]));
+    assert_eq!(world.state().checked, [1]);
 }
 
 #[test]

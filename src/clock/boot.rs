@@ -10,8 +10,9 @@ use super::Clock;
 /// their deadlines. A repetition treats its due occurrences as missed, and follows its policy.
 ///
 /// On Linux, a thread of the process waits for the kernel to report a resume, and then wakes the
-/// timers. The first timeout of a timer on this clock starts the thread. On other systems, or if
-/// the thread cannot start, each timer reads this clock once a second while timeouts are pending.
+/// timers. The first timeout of a timer on this clock starts the thread, or the build of one with a
+/// driver. On other systems, or if the thread cannot start, each timer reads this clock once a
+/// second while timeouts are pending.
 ///
 /// | System | The clock |
 /// |---|---|

@@ -256,8 +256,8 @@ impl Rule {
         self.effect()
     }
 
-    /// Returns the effect of the conditions that hold now: a check, if no missing threshold rules
-    /// it out.
+    /// Returns the effect of the conditions that hold now: a check, if that can still satisfy the
+    /// operation.
     #[inline]
     pub(super) fn effect(self) -> Effect {
         if self.check == Check::Always && (self.needs != Needs::All || self.missing == 0) {

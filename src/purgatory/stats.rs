@@ -66,7 +66,8 @@ pub struct PurgatoryStats {
     pub shut_down: u64,
     /// Operations that were refused.
     pub refused: u64,
-    /// Panics in methods of operations.
+    /// Panics of the user's code that the purgatory caught: of methods of operations, of drops of
+    /// keys, and of a clock.
     pub panicked: u64,
     /// Waiting times of the operations that have ended.
     ///

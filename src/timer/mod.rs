@@ -85,7 +85,8 @@ use crate::{clock::TickClock, wheel::TimingWheel};
 /// run. To run callbacks that are due soon, call [`finish`](Self::finish). To get all pending
 /// callbacks back, call [`shutdown`](Self::shutdown). The first timeout starts the threads.
 ///
-/// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
+/// - A callback starts at or after its deadline. It starts less than a tick later, plus the time to
+///   wake a thread and the callbacks ahead of it on the same thread.
 /// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
 /// - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
 ///   down and drop its own timer. The drop of a value is user code as well.

@@ -60,8 +60,8 @@ pub struct TimerStats {
     pub refused: u64,
     /// Pending timeouts that a shutdown returned.
     pub returned: u64,
-    /// Callbacks that panicked, and wakers that panicked when their sleep expired or a value of
-    /// their queue became due.
+    /// Panics of the user's code that the timer caught: of callbacks, of drops of values, of a pool,
+    /// of a clock, and of wakers whose sleep expired or for whose queue a value became due.
     pub panicked: u64,
     /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
     /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.
@@ -141,7 +141,7 @@ impl Events {
     pub(crate) fn panicked(&self, panic: &Panic) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         let payload = panic.message().unwrap_or("not a text");
-        emit!(error, self, payload = payload, "a callback panicked");
+        emit!(error, self, payload = payload, "user code panicked");
     }
 
     /// Takes the greatest lateness of a batch. Emits an event if lateness begins or ends with it.

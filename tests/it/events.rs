@@ -89,7 +89,7 @@ fn a_panic_emits_an_event_with_its_text() {
         Purgatory::builder().timer(Timer::builder().clock(clock.clone()).name("requests"));
     let operations: Shared = builder.build().unwrap();
     operations.watch(Op::new().end(|_| panic!("an end")), [1], 4 * SECOND).unwrap();
-    let text = |payload| format!("a callback panicked timer=\"requests\" payload={payload:?}");
+    let text = |payload| format!("user code panicked timer=\"requests\" payload={payload:?}");
     let panicked = |payload| (Level::ERROR, text(payload));
     let expected = [panicked("a text"), panicked("number 7"), panicked("not a text")];
     assert_eq!(events_of(|| clock.advance(3 * SECOND)), expected);

@@ -213,7 +213,7 @@ impl<S: ShardState> Shards<S> {
         self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
     }
 
-    /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
+    /// Returns the tick of the next turn; `None` if no timeout is pending.
     ///
     /// A cancelled timeout may make the published expirations too early, but this tick only if its
     /// bucket has other timeouts. The call takes each shard's lock for a moment.

@@ -118,7 +118,8 @@ impl<T: Send + 'static> ShardState for TimingWheel<T> {
 /// A state behind a lock, and the expiration that the shard publishes to the reaper.
 pub(crate) struct Shard<S> {
     pub(super) content: Mutex<Content<S>>,
-    /// The least tick at which the reaper has work here. Written under the lock.
+    /// When the reaper looks here next: never after a deadline, and too early after a cancel.
+    /// Written under the lock.
     published: AtomicU64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One reaper sleeps on behalf of many shards. It may serve several timers, each with a clock and a
 //! [`Wakeup`] of its own; [`reaper`](crate::timer::reaper) describes that. This module describes
-//! one timer. Each shard [publishes](super::shard::Shard::published()) the least tick at which the
-//! reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The
+//! one timer. Each shard [publishes](super::shard::Shard::published()) the tick at which the reaper
+//! looks there next. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The
 //! protocol takes only the lock of the inserter's shard.
 //!
 //! # Protocol
@@ -122,7 +122,7 @@ impl Wakeup {
     #[inline]
     pub(super) fn wake_if_needed(&self, now: Tick, earlier: Option<Tick>) {
         let sleeps_past = earlier.is_some_and(|expiration| {
-            // A timeout that comes now makes no reaper late, however long ago it was due.
+            // The reaper is late from this insert on, also if the deadline passed long ago.
             let due = expiration.max(now);
             if due.get() < self.late_after.load(Ordering::Relaxed) {
                 self.set_late_after(due.saturating_add(1));

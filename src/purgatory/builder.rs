@@ -210,7 +210,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
         let shared = Arc::new(shared);
         let weak = Arc::downgrade(&shared);
         let end = move || drop(weak.upgrade().inspect(|shared| shared.shut_down()));
-        shared.timer.on_panic.get_or_init(|| Arc::new(end));
+        shared.timer.on_clock_panic.get_or_init(|| Arc::new(end));
         Ok(Purgatory { shared })
     }
 }

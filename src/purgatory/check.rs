@@ -95,9 +95,9 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
                 let can_complete = operation.as_mut().is_some_and(check);
                 *end = can_complete.then_some(Completion::Satisfied);
             }
-            let (ended, is_announced) = self.bring_back(shard, batch);
+            let (ended, any_needs_check) = self.bring_back(shard, batch);
             completed += ended;
-            if !(is_announced && self.take_out_again(shard, batch)) {
+            if !(any_needs_check && self.take_out_again(shard, batch)) {
                 break;
             }
         }
@@ -111,19 +111,19 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
     pub(super) fn bring_back(&self, shard: usize, batch: &mut [Out<O>]) -> (usize, bool) {
         let is_end = batch.iter().any(|out| out.end.is_some());
         let now = if is_end { self.shared.now() } else { Nanos::ZERO };
-        let (mut ended, mut is_announced) = (0, false);
+        let (mut ended, mut any_needs_check) = (0, false);
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut().filter(|out| out.operation.is_some()) {
             ended += usize::from(guard.state_mut().put_back(out, now));
         }
         guard.unlock();
-        for Out { operation, end, is_announced: needs_check, .. } in batch {
-            is_announced |= *needs_check;
+        for Out { operation, end, needs_check, .. } in batch {
+            any_needs_check |= *needs_check;
             if let (Some(operation), Some(end)) = (operation.take(), *end) {
                 self.shared.calls.complete(operation, end);
             }
         }
-        (ended, is_announced)
+        (ended, any_needs_check)
     }
 
     /// Checks those operations again that had an event while they were out. Returns how many
@@ -139,7 +139,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         let mut are_any = false;
         let mut guard = self.shared.timer.shards.lock(shard);
         for out in batch.iter_mut() {
-            if mem::take(&mut out.is_announced) {
+            if mem::take(&mut out.needs_check) {
                 // If another thread has taken the operation out since, that thread checks it.
                 let pending = guard.state_mut().wheel.get_mut(out.key);
                 out.operation = pending.and_then(|pending| pending.operation.take());

@@ -30,7 +30,7 @@ pub(super) struct Lists<K> {
     pub(super) keys: Table<K, List>,
     pub(super) groups: Slab<Group>,
     /// The slots of all operations by number, if the total limit displaces.
-    pub(super) all: BTreeMap<u64, u32>,
+    pub(super) by_age: BTreeMap<u64, u32>,
     /// Number of watchers.
     pub(super) watched: u64,
     pub(super) filter: Filter,
@@ -62,7 +62,7 @@ impl<K> Lists<K> {
         Self {
             keys: Table::new(),
             groups: Slab::new(),
-            all: BTreeMap::new(),
+            by_age: BTreeMap::new(),
             watched: 0,
             filter,
             limits,

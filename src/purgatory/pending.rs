@@ -102,7 +102,7 @@ impl<O> Pending<O> {
             self.leave_further(lists);
         }
         if lists.limits.total.is_some() {
-            lists.all.remove(&self.number);
+            lists.by_age.remove(&self.number);
             if self.is_counted {
                 lists.limits.leave_total();
             }
@@ -143,7 +143,7 @@ pub(super) struct Out<O> {
     /// decided the end meanwhile, `put_back` stores that end here.
     pub(super) end: Option<Completion>,
     /// Whether it waits again, and needs a check, since an event was announced while it was out.
-    pub(super) is_announced: bool,
+    pub(super) needs_check: bool,
 }
 
 impl<O> Out<O> {
@@ -151,8 +151,8 @@ impl<O> Out<O> {
     /// again.
     #[inline]
     pub(super) const fn new(key: Key, operation: Option<O>) -> Self {
-        let is_announced = operation.is_none();
-        Self { key, operation, end: None, is_announced }
+        let needs_check = operation.is_none();
+        Self { key, operation, end: None, needs_check }
     }
 }
 

@@ -143,7 +143,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         *last_number = pending.number + conditions.thresholds.len() as u64;
         let (number, index) = (pending.number, key.index());
         if lists.limits.total.is_some() {
-            lists.all.insert(number, index);
+            lists.by_age.insert(number, index);
         }
         for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
             let key = lists.count_watcher(threshold.hash, &mut threshold.listed);
@@ -268,7 +268,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         pending.operation = out.operation.take();
         let is_announced = mem::take(&mut pending.is_announced);
         let Some(end) = out.end else {
-            out.is_announced = is_announced;
+            out.needs_check = is_announced;
             return false;
         };
         if let Claim::Taken(operation) = self.claim(key, end, now) {
@@ -422,7 +422,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
     /// watches events or, if there is none, the one with the greatest threshold.
     pub(super) fn oldest(&self, limit: LimitOf, newcomer: Option<Key>) -> Option<(Rank, Key)> {
         let Some(hash) = limit else {
-            return self.lists.all.values().find_map(|&slot| self.victim(None, slot, newcomer));
+            return self.lists.by_age.values().find_map(|&slot| self.victim(None, slot, newcomer));
         };
         let of_key = |list: &List| {
             let mut events = list.events(&self.lists.groups, 0).flat_map(|(_, slots)| slots);
@@ -607,7 +607,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
         lists.filter.check_invariants(lists.keys.iter().map(|(_, entry)| entry.hash));
 
         all.sort_unstable();
-        let in_order = lists.all.iter().map(|(&number, &slot)| (number, slot));
+        let in_order = lists.by_age.iter().map(|(&number, &slot)| (number, slot));
         assert!(lists.limits.total.is_none() || in_order.eq(all), "the list of all is wrong");
         in_total
     }

@@ -354,7 +354,7 @@ impl<S: ShardState> Client for TimerClient<S> {
         // A thread that sees this flag finds the shards closed.
         shared.is_reaper_dead.store(true, Ordering::Release);
         shared.close_backlog();
-        shared.on_panic.get().inspect(|on_panic| on_panic());
+        shared.on_clock_panic.get().inspect(|on_clock_panic| on_clock_panic());
     }
 }
 

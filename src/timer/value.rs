@@ -375,7 +375,7 @@ pub(crate) struct SharedTimer<S: ShardState> {
     pub(super) shared_stats: Mutex<TimerStats>,
     /// Called when the reaper panics: makes the other half of a [`Timer`] refuse timeouts too, or
     /// ends the operations of a purgatory.
-    pub(crate) on_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+    pub(crate) on_clock_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The parts from which the threads of a timer start.
@@ -402,7 +402,7 @@ impl<S: ShardState> SharedTimer<S> {
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::default(),
             shared_stats: Mutex::new(TimerStats::default()),
-            on_panic: OnceLock::new(),
+            on_clock_panic: OnceLock::new(),
         });
         // If the clock drives the timer, no thread is started.
         if shared.shards.clock.source.adopt(Arc::<Self>::downgrade(&shared)) {

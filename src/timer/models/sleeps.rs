@@ -33,7 +33,7 @@ use crate::{
 
 const TICK: Duration = Duration::from_millis(1);
 
-type Wakers = TimingWheel<Waker>;
+type WakerWheel = TimingWheel<Waker>;
 
 #[derive(Debug, Clone)]
 struct Set(Instant, Arc<AtomicU64>);
@@ -65,7 +65,7 @@ impl Clock for Set {
 
 /// A timer of sleeps, its clock and the parker of its reaper.
 struct World {
-    timer: Arc<SharedTimer<Wakers>>,
+    timer: Arc<SharedTimer<WakerWheel>>,
     clock: Set,
     parker: Parker,
     is_done: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ impl World {
 ///
 /// All wakers live as long as the model, so that none gets the address of an earlier one.
 struct Task {
-    shards: Arc<Shards<Wakers>>,
+    shards: Arc<Shards<WakerWheel>>,
     parker: Parker,
     waker: Waker,
     /// The checker does not allow its atomics in a drop after a deadlock.

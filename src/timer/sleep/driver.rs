@@ -31,7 +31,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use super::Wakers;
+use super::SleepTimer;
 use crate::{
     timer::{Timer, TimerBuildError, TimerBuilder, reaper::Client, turn::TimerClient},
     waker::wake_all,
@@ -159,7 +159,7 @@ pub(crate) struct Turns {
 
 impl Turns {
     /// Takes over the sleeps of a timer that has started no thread.
-    pub(crate) fn new(shared: &Arc<Wakers>) -> Self {
+    pub(crate) fn new(shared: &Arc<SleepTimer>) -> Self {
         shared.leave_to_driver();
         Self { client: TimerClient::new(shared), is_asleep: false }
     }

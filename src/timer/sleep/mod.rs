@@ -29,11 +29,11 @@ use super::{Task, Timer, error::ScheduleError, shards::Shards, value::SharedTime
 use crate::{sync::Ordering, ticks::Nanos, waker::wake_all, wheel::TimingWheel};
 
 /// A timer of wakers.
-pub(super) type Wakers = SharedTimer<TimingWheel<Waker>>;
+pub(super) type SleepTimer = SharedTimer<TimingWheel<Waker>>;
 
 /// The part of a timer that its sleeps use. Its drop ends the pending sleeps.
 pub(super) struct Sleeps {
-    pub(super) wakers: Arc<Wakers>,
+    pub(super) wakers: Arc<SleepTimer>,
     /// One handle for each shard, so that threads on different shards use different reference
     /// counts.
     handles: Box<[Arc<CachePadded<Parts>>]>,
@@ -43,11 +43,11 @@ impl Sleeps {
     /// Makes the sleeps of a timer with these callbacks. If one of the two reapers panics, the
     /// whole timer refuses timeouts.
     pub(super) fn new(
-        wakers: Arc<Wakers>,
+        wakers: Arc<SleepTimer>,
         callbacks: &Arc<SharedTimer<TimingWheel<Task>>>,
     ) -> Self {
         let halves = (Arc::downgrade(&wakers), Arc::downgrade(callbacks));
-        let on_panic: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+        let on_clock_panic: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
             let sleeps = halves.0.upgrade().map(|wakers| wakers.shut_down());
             if let Some(callbacks) = halves.1.upgrade() {
                 callbacks.shards.begin_finish();
@@ -55,8 +55,8 @@ impl Sleeps {
             }
             sleeps.into_iter().for_each(wake_all);
         });
-        wakers.on_panic.get_or_init(|| Arc::clone(&on_panic));
-        callbacks.on_panic.get_or_init(|| on_panic);
+        wakers.on_clock_panic.get_or_init(|| Arc::clone(&on_clock_panic));
+        callbacks.on_clock_panic.get_or_init(|| on_clock_panic);
         let handles = (0..wakers.shards.count()).map(|_| Parts::new(&wakers)).collect();
         Self { wakers, handles }
     }

@@ -68,7 +68,7 @@ use crate::{
     wheel::{Key, TimingWheel},
 };
 
-type Wakers = Shards<TimingWheel<Waker>>;
+type SleepShards = Shards<TimingWheel<Waker>>;
 
 /// A handle to the sleeps of a timer. It does not keep the timer running.
 #[derive(Clone)]
@@ -83,7 +83,7 @@ pub(crate) enum SleepHandle {
 pub(crate) struct Parts {
     /// The shards of `shared`. With a pointer to them here, the drop of a sleep needs one load less
     /// before it locks the shard.
-    shards: Arc<Wakers>,
+    shards: Arc<SleepShards>,
     shared: Arc<SharedTimer<TimingWheel<Waker>>>,
 }
 
@@ -222,7 +222,7 @@ impl Sleep {
     }
 
     #[inline]
-    fn shards(&self) -> &Wakers {
+    fn shards(&self) -> &SleepShards {
         &self.handle.parts().shards
     }
 
@@ -506,7 +506,7 @@ mod tests {
             sleep
         };
         let due = new();
-        let Wakers { clock, wakeup, .. } = due.shards();
+        let SleepShards { clock, wakeup, .. } = due.shards();
         let are_late = || [99, 100].map(|tick| wakeup.is_late(Tick::new(tick)));
         clock.raise_latest(start + Duration::from_millis(99));
         assert_eq!(are_late(), [true; 2]);

@@ -63,7 +63,7 @@ impl QuinnRuntime {
 impl Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
         let sleep = self.timer.sleep_until(deadline);
-        Box::pin(QuinnSleep { sleep, deadline, inner: Arc::clone(&self.inner), spare: None })
+        Box::pin(QuinnSleep { sleep, deadline, runtime: self.clone(), spare: None })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -84,7 +84,7 @@ impl Runtime for QuinnRuntime {
 struct QuinnSleep {
     sleep: Sleep,
     deadline: Instant,
-    inner: Arc<dyn Runtime>,
+    runtime: QuinnRuntime,
     /// Replaces the sleep if that ended with an error. `quinn` polls a timer that ends before its
     /// deadline again and again.
     spare: Option<Pin<Box<dyn AsyncTimer>>>,
@@ -98,11 +98,16 @@ impl AsyncTimer for QuinnSleep {
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { sleep, deadline, inner, spare } = &mut *self;
+        let Self { sleep, deadline, runtime, spare } = &mut *self;
         if spare.is_none() && ready!(Pin::new(sleep).poll(cx)).is_ok() {
             return Poll::Ready(());
         }
-        spare.get_or_insert_with(|| inner.new_timer(*deadline)).as_mut().poll(cx)
+        let new = || {
+            // The clocks of the two may differ.
+            let left = deadline.saturating_duration_since(runtime.now());
+            runtime.inner.new_timer(runtime.inner.now() + left)
+        };
+        spare.get_or_insert_with(new).as_mut().poll(cx)
     }
 }
 

@@ -24,6 +24,11 @@ use fastimer_core::MakeDelay;
 /// them. Before such an end, other tasks of the runtime run. A loop that only waits for delays then
 /// spins without blocking them: stop it before you shut the timer down.
 ///
+/// Intervals and actions of `fastimer` count their instants by [`Instant::now`], whatever clock the
+/// timer has. So give them a timer on the system's clock. If the clock is ahead, as a
+/// [`BootClock`](delaywheel::BootClock) is after a suspension, an interval first ticks without a
+/// pause, once for each period by which it is ahead. Delays and timeouts work with each clock.
+///
 /// # Examples
 ///
 /// ```

@@ -126,6 +126,9 @@ async fn requests_about_groups_are_answered_in_every_version() {
         client.call(&commit(1_000, member)).await;
         assert_eq!(committed(client, 5, vec![1]).await, [left], "of the group unused for longest");
     }
+    let delete = DeleteTopicsRequest::default().with_topic_names(vec![name(TOPIC)]);
+    client.call(&delete).await;
+    assert_eq!(server.broker().stats().groups.groups, 0, "none has members or commits");
 }
 
 #[tokio::test]

@@ -89,9 +89,9 @@ pub(crate) struct Coordinator {
     run: u32,
     /// Numbers that are used once: of members, sessions and rounds.
     numbers: AtomicU64,
-    /// The latest generation of any group that was dropped. A group of the same name continues from
-    /// there, so that its generations do not decrease.
-    dropped_generation: AtomicI32,
+    /// The latest generation of any group. A new group continues from there, so that generations do
+    /// not decrease if a group of the same name was removed.
+    latest_generation: AtomicI32,
     pub(super) counts: Arc<Shared>,
 }
 
@@ -118,7 +118,7 @@ impl Coordinator {
                 sessions: sessions.expect("the settings are valid"),
                 run: fastrand::u32(..),
                 numbers: AtomicU64::new(1),
-                dropped_generation: AtomicI32::new(0),
+                latest_generation: AtomicI32::new(0),
                 counts,
             }
         })
@@ -231,14 +231,18 @@ impl Coordinator {
         if entry.group.phase() != Phase::Empty {
             return Err(ResponseError::NonEmptyGroup);
         }
-        self.remove(&mut groups, name);
+        groups.remove(name);
         Ok(())
     }
 
-    /// Forgets the commits for a topic, in the hold of the lock in which `delete` removes it.
+    /// Forgets the commits for a topic, in the hold of the lock in which `delete` removes it, and the
+    /// groups that then have neither members nor commits.
     pub(crate) fn forget_topic<R>(&self, topic: &TopicName, delete: impl FnOnce() -> R) -> R {
         let mut groups = self.groups();
-        groups.values_mut().for_each(|entry| drop(entry.commits.remove(topic)));
+        groups.retain(|_, entry| {
+            entry.commits.remove(topic);
+            entry.group.phase() != Phase::Empty || !entry.commits.is_empty()
+        });
         delete()
     }
 
@@ -251,17 +255,11 @@ impl Coordinator {
             return Err(ResponseError::PolicyViolation);
         }
         let number = self.next_number();
-        let generation = self.dropped_generation.load(Ordering::Relaxed);
+        let generation = self.latest_generation.load(Ordering::Relaxed);
         let group = Group::new(generation, number << 32);
         let entry = Entry { group, commits: Commits::default(), unused_since: number };
         groups.insert(own(name), entry);
         Ok(())
-    }
-
-    fn remove(&self, groups: &mut Groups, name: &Name) {
-        if let Some(entry) = groups.remove(name) {
-            self.dropped_generation.fetch_max(entry.group.generation(), Ordering::Relaxed);
-        }
     }
 
     /// Changes a group, which is created if `creates`, and carries out the effects. Removes the
@@ -287,20 +285,21 @@ impl Coordinator {
             self.start_session(name, &mut entry.group, member);
         }
         entry.group.check_invariants();
+        self.latest_generation.fetch_max(entry.group.generation(), Ordering::Relaxed);
         if entry.group.phase() == Phase::Syncing && entry.group.generation() != generation {
             self.counts.update(|counts| counts.rebalances += 1);
         }
         if entry.group.phase() == Phase::Empty {
             entry.unused_since = self.next_number();
             if entry.commits.is_empty() {
-                self.remove(&mut groups, name);
+                groups.remove(name);
             }
         }
         // Not before: a refused request displaces no group.
         if groups.len() > MAX_GROUPS {
             let unused = groups.iter().filter(|(_, entry)| entry.group.phase() == Phase::Empty);
             let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
-            oldest.map(|(name, _)| name.clone()).inspect(|name| self.remove(&mut groups, name));
+            oldest.map(|(name, _)| name.clone()).and_then(|name| groups.remove(&name));
         }
         drop(groups);
         if let Some(round) = effects.round {

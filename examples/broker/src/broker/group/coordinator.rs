@@ -235,8 +235,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Forgets the commits for a topic, in the hold of the lock in which `delete` removes it, and the
-    /// groups that then have neither members nor commits.
+    /// Forgets the commits for a topic, in the hold of the lock in which `delete` removes it, and
+    /// the groups that then have neither members nor commits.
     pub(crate) fn forget_topic<R>(&self, topic: &TopicName, delete: impl FnOnce() -> R) -> R {
         let mut groups = self.groups();
         groups.retain(|_, entry| {

@@ -165,13 +165,16 @@ pub(super) struct BacklogState<T> {
 // User code never runs under this lock, so a panic leaves no inconsistent state.
 impl<T> RefUnwindSafe for Backlog<T> {}
 
-/// Number of timeouts in a block.
-const BLOCK: usize = 1024;
+/// Returns the number of timeouts in a block. The last block stays, so large values get short ones.
+fn block_len<T>() -> usize {
+    ((128 << 10) / size_of::<Expired<T>>()).clamp(1, 1024)
+}
 
 impl<T> BacklogState<T> {
     fn push(&mut self, expired: Expired<T>) {
-        if self.blocks.back().is_none_or(|last| last.len() == BLOCK) {
-            self.blocks.push_back(VecDeque::with_capacity(BLOCK));
+        let len = block_len::<T>();
+        if self.blocks.back().is_none_or(|last| last.len() == len) {
+            self.blocks.push_back(VecDeque::with_capacity(len));
         }
         self.blocks.back_mut().expect("there is a block").push_back(expired);
     }

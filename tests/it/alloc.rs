@@ -224,6 +224,14 @@ mod timers {
             assert_eq!(queue.try_recv().unwrap(), 0);
         });
         assert!(steady.bytes_total <= 416, "a chunk was allocated: {steady:?}");
+        let large = Timer::builder().clock(clock.clone()).build_queue().unwrap();
+        let kept = measure(|| {
+            large.insert(MS, [0_u8; 4096]).unwrap();
+            clock.advance(MS);
+            large.try_recv().unwrap();
+            large.timer().shrink();
+        });
+        assert!(kept.bytes_current < 256 << 10, "{} bytes", kept.bytes_current);
     }
 
     #[test]

@@ -161,6 +161,19 @@ fn a_limit_ends_by_the_clock_of_the_timer() {
     assert!(error.is_timeout());
 }
 
+/// A sleep of another timer, which never ends.
+struct Never;
+
+impl Future for Never {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+impl rt::Sleep for Never {}
+
 #[test]
 fn a_reset_moves_a_sleep_of_hyper_and_one_of_another_timer_is_replaced() {
     use hyper::rt::Timer as _;
@@ -177,6 +190,11 @@ fn a_reset_moves_a_sleep_of_hyper_and_one_of_another_timer_is_replaced() {
     assert!(sleep.as_mut().poll(&mut context).is_pending());
     clock.advance(LIMIT);
     assert!(sleep.as_mut().poll(&mut context).is_ready());
+    let mut other: Pin<Box<dyn rt::Sleep>> = Box::pin(Never);
+    adapter.reset(&mut other, clock.now() + LIMIT);
+    assert!(other.as_mut().poll(&mut context).is_pending());
+    clock.advance(LIMIT);
+    assert!(other.as_mut().poll(&mut context).is_ready());
 }
 
 /// Otherwise, a task that only sleeps, such as that of a connection pool, blocks its runtime.

@@ -105,7 +105,8 @@ where
 /// Limits how long each call takes by the header `grpc-timeout` of its request; a [`Layer`].
 ///
 /// The layer adds the [`Deadline`] to the extensions of the request. The service reads it there,
-/// and passes the remaining time to its own calls.
+/// and passes the remaining time to its own calls. If the request already has a `Deadline`, as from
+/// an outer layer, the earlier one counts.
 ///
 /// A malformed header fails the call with [`ParseGrpcTimeoutError`], before the service sees
 /// the request. In a server, map the errors to responses, or the connection may end.
@@ -151,7 +152,8 @@ impl GrpcTimeoutLayer {
             None => Duration::MAX,
         };
         let instant = self.timer.now().checked_add(limit.min(self.most));
-        Ok(instant.map_or(Deadline::NEVER, Deadline::at))
+        let outer = request.extensions().get().copied().unwrap_or(Deadline::NEVER);
+        Ok(instant.map_or(Deadline::NEVER, Deadline::at).min(outer))
     }
 }
 

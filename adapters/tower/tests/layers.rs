@@ -126,6 +126,21 @@ fn a_request_has_the_limit_of_its_header_and_not_more_than_that_of_the_layer() {
 }
 
 #[test]
+fn of_two_layers_the_service_sees_the_earlier_deadline() {
+    let (clock, timer) = timer();
+    for limits in [[LIMIT, 2 * LIMIT], [2 * LIMIT, LIMIT]] {
+        let seen = service_fn(|request: Request<()>| {
+            let deadline: &Deadline = request.extensions().get().expect("the layers set it");
+            future::ready(Ok::<_, Infallible>(deadline.instant()))
+        });
+        let [outer, inner] = limits.map(|limit| GrpcTimeoutLayer::new(timer.clone(), limit));
+        let call = outer.layer(inner.layer(seen)).call(Request::new(()));
+        let Poll::Ready(Ok(seen)) = poll(pin!(call)) else { panic!("the service answers at once") };
+        assert_eq!(seen, Some(clock.now() + LIMIT));
+    }
+}
+
+#[test]
 fn a_call_with_a_header_ends_at_its_deadline() {
     let (clock, timer) = timer();
     let hang = service_fn(|_: Request<()>| future::pending::<Result<(), Infallible>>());

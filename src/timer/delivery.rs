@@ -166,7 +166,8 @@ pub(super) struct BacklogState<T> {
 impl<T> RefUnwindSafe for Backlog<T> {}
 
 /// Returns the number of timeouts in a block. The last block stays, so large values get short ones.
-fn block_len<T>() -> usize {
+/// The reaper keeps room for as many.
+pub(super) fn block_len<T>() -> usize {
     ((128 << 10) / size_of::<Expired<T>>()).clamp(1, 1024)
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    delivery::Delivery,
+    delivery::{Delivery, block_len},
     reaper::{Client, Turn},
     shards::shard::{ShardGuard, ShardState, let_run},
     value::SharedTimer,
@@ -268,6 +268,7 @@ impl<S: ShardState> TimerClient<S> {
     pub(crate) fn expire(&mut self) -> bool {
         let is_drained = self.shared.expire_some(&mut self.batch);
         if is_drained {
+            self.batch.expired.shrink_to(block_len::<S::Due>());
             let clock = &self.shared.shards.clock;
             let has_expired = self.batch.lateness.take().is_some();
             // The reaper has slept, and nothing was due. If it slept for cancelled timeouts, the
@@ -588,6 +589,9 @@ mod tests {
             let expired = timer.stats().expired - before;
             assert!((steps / 2..=steps).contains(&expired), "{expired} in {steps} steps");
         }
+        while !client.expire() {}
+        let room = client.batch.expired.capacity();
+        assert!(room <= 1024, "it keeps room for {room} timeouts");
     }
 
     #[test]

@@ -41,25 +41,18 @@ fn the_time_is_over_at_the_deadline_and_not_before() {
 }
 
 #[test]
-fn a_timeout_that_has_elapsed_is_elapsed_again_until_its_future_is_ready() {
-    let (timer, clock) = timer();
-    let mut limited = timer.timeout(SECOND, Pending(3));
-    assert!(poll(&mut limited).is_pending());
-    clock.advance(SECOND);
-    for _ in 0..2 {
-        assert!(matches!(poll(&mut limited), Poll::Ready(Err(TimeoutError::Elapsed))));
+fn the_future_wins_at_each_poll_after_the_delay_at_which_it_is_ready() {
+    for polls in [1, 3] {
+        let (timer, clock) = timer();
+        let mut limited = timer.timeout(SECOND, Pending(polls));
+        assert!(poll(&mut limited).is_pending());
+        clock.advance(SECOND);
+        for _ in 1..polls {
+            assert!(matches!(poll(&mut limited), Poll::Ready(Err(TimeoutError::Elapsed))));
+        }
+        assert!(matches!(poll(&mut limited), Poll::Ready(Ok("done"))));
+        assert_eq!(timer.stats().scheduled, 1);
     }
-    assert!(matches!(poll(&mut limited), Poll::Ready(Ok("done"))));
-    assert_eq!(timer.stats().scheduled, 1);
-}
-
-#[test]
-fn the_future_wins_if_both_are_ready() {
-    let (timer, clock) = timer();
-    let mut limited = timer.timeout(SECOND, Pending(1));
-    assert!(poll(&mut limited).is_pending());
-    clock.advance(2 * SECOND);
-    assert!(matches!(poll(&mut limited), Poll::Ready(Ok("done"))));
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! Operations that wait for a key to reach a threshold.
 
-use delaywheel::{
-    Completion::Satisfied,
-    Condition::{Events, Threshold},
-    Watch,
-};
+use delaywheel::{Completion::Satisfied, Condition, Condition::Threshold, Watch};
 
 use super::support::{World, all};
 
@@ -29,12 +25,9 @@ fn a_threshold_found_in_two_ways_during_registration_counts_once() {
 
 #[test]
 fn a_threshold_found_during_registration_causes_one_check() {
-    let (world, mut asked) = (World::new(), 0);
-    let op = world.op(1).reach(move |_, _| {
-        asked += 1;
-        asked == 2
-    });
-    world.wait_on(op, Watch::all([Threshold(1, 5), Events(2)]));
+    let (world, mut was_asked) = (World::new(), false);
+    let op = world.op(1).reach(move |_, _| std::mem::replace(&mut was_asked, true));
+    world.wait_on(op, Watch::all([Threshold(1, 5), Condition::Events(2)]));
     assert_eq!(world.state().checked, [1]);
 }
 

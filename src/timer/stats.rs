@@ -60,8 +60,8 @@ pub struct TimerStats {
     pub refused: u64,
     /// Pending timeouts that a shutdown returned.
     pub returned: u64,
-    /// Panics of the user's code that the timer caught: of callbacks, of drops of values, of a pool,
-    /// of a clock, and of wakers whose sleep expired or for whose queue a value became due.
+    /// Panics of the user's code that the timer caught: of callbacks, of drops of values, of a
+    /// pool, of a clock, and of wakers whose sleep expired or for whose queue a value became due.
     pub panicked: u64,
     /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
     /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.

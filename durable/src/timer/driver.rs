@@ -1822,6 +1822,10 @@ mod tests {
         bench.pass(20 * SECOND);
         assert_eq!(bench.deliver(9), []);
         assert_eq!(bench.store.records(), []);
+        // Nor does a claim begin those that are too old.
+        let mut bench = Bench::new(30).quick();
+        bench.driver.settings.skip_older_than = Some(10 * SECOND);
+        assert_eq!(bench.deliver(9).len(), 11);
     }
 
     #[test]
@@ -1889,7 +1893,7 @@ mod tests {
         let mut bench = Bench::new(1);
         let begun = bench.steps(4).remove(0);
         let run = Arc::clone(&bench.driver.delivering[&begun.token].run);
-        let mut stopped = std::pin::pin!(StopToken(run).stopped());
+        let mut stopped = std::pin::pin!(StopToken(Arc::clone(&run)).stopped());
         // The task moves to another waker.
         let waker = Waker::from(Arc::new(Task));
         for waker in [Waker::noop(), &waker] {
@@ -1897,6 +1901,10 @@ mod tests {
             assert!(stopped.as_mut().poll(&mut context).is_pending());
         }
         let lease = Arc::clone(&bench.driver.lease);
+        // A thread is told by the clock.
+        lease.set(Lease::now() + SECOND / 50);
+        let (token, begin) = (StopToken(Arc::clone(&run)), Lease::now());
+        assert!(token.wait(60 * SECOND) && Lease::now() < begin + 60 * SECOND);
         lease.set(Lease::now() + 900 * SECOND);
         bench.pass(10 * SECOND);
         bench.steps(1);
@@ -1985,6 +1993,16 @@ mod tests {
                 "{claims} claims, {released} given back, for {count} deliveries"
             );
         }
+    }
+
+    /// The others were due before the worker started, or are due now.
+    #[test]
+    fn a_timeout_that_is_due_now_goes_before_a_backlog_by_its_priority_or_in_turn() {
+        let mut bench = Bench::new(3);
+        bench.driver.settings.queue.max_deliveries = 1;
+        let new = |id, priority| new(id, bench.now).priority(priority);
+        bench.schedule([new("low", Priority::Low), new("high", Priority::High)]);
+        assert_eq!(ids(&bench.deliver(9)), ["high", "2", "0", "1", "low"]);
     }
 
     #[test]

@@ -98,8 +98,11 @@ fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limi
     first.schedule_batch(batch.to_vec()).wait().expect("schedule");
     clock.advance(Duration::ZERO);
     let deliveries: Vec<_> = seen.try_iter().collect();
-    for _ in 0..90 {
+    for ten_seconds in 0..90 {
         clock.advance(10 * SECOND);
+        if ten_seconds == 45 {
+            first.shutdown();
+        }
     }
     let current = || deliveries.iter().map(Delivery::is_current).collect::<Vec<_>>();
     assert_eq!((current(), ids(&other).len()), (vec![true; 3], 0), "the lease was extended");

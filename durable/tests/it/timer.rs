@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use delaywheel_durable::{InputError, JumpListener, Missed};
+use delaywheel_durable::{AttemptEnd, InputError, JumpListener, Missed};
 
 use super::*;
 
@@ -107,6 +107,48 @@ pub(crate) fn held(
     let builder = builder.clock(clock.clone());
     let timer = builder.build_with(move |delivery| drop(sender.send(delivery)));
     (timer.expect("start"), deliveries)
+}
+
+/// A policy for old timeouts counts from the time of the next attempt.
+#[test]
+fn a_handler_says_whether_and_when_its_timeout_is_tried_again() {
+    let clock = ManualClock::new();
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).skip_older_than(SECOND);
+    let builder = builder.backoff(Backoff::new(9 * SECOND).attempts(2)).history(DAY);
+    let (timer, deliveries) = held(builder, &clock);
+    let deliver = |delay: Duration, attempt| {
+        clock.advance(delay - MICRO);
+        assert!(deliveries.try_recv().is_err(), "it is early");
+        clock.advance(MICRO);
+        let delivery = deliveries.try_recv().expect("delivery");
+        assert_eq!((delivery.attempt(), timer.count_due().wait().expect("count")), (attempt, 1));
+        delivery
+    };
+    let refused = || {
+        let new = NewTimeout::new("a", timer.now(), b"").expect("valid");
+        let new = new.conflict(Conflict::Refuse);
+        assert!(matches!(timer.schedule_new(new.clone()).wait(), Err(DurableError::Exists)));
+        timer.schedule_batch(vec![new]).wait().expect("schedule")
+    };
+    timer.schedule("a", SECOND, b"").wait().expect("schedule");
+    assert_eq!(refused(), [Scheduled::Kept]);
+    deliver(SECOND, 1).leave("not here");
+    deliver(5 * SECOND, 1).retry_at(60 * SECOND, "\u{e9}\0".repeat(2_000));
+    let record = timer.get("a").wait().expect("get").expect("kept");
+    assert_eq!(record.error, Some("\u{e9}".repeat(1_000)));
+    deliver(60 * SECOND, 2).retry_at(60 * SECOND, "the last attempt");
+    assert_eq!(refused(), [Scheduled::KeptDead]);
+    assert!(timer.requeue("a", SECOND).wait().expect("requeue"));
+    deliver(SECOND, 1).dead("for good");
+    assert_eq!(refused(), [Scheduled::KeptDead]);
+    let history = |id: &str, before| {
+        timer.history(id.parse().ok().as_ref(), before, 9).wait().expect("history")
+    };
+    let attempts = history("a", None);
+    let ends: Vec<_> = attempts.iter().map(|attempt| attempt.end).collect();
+    assert_eq!(ends, [AttemptEnd::Dead, AttemptEnd::Dead, AttemptEnd::Failed]);
+    assert_eq!(history("a", Some(attempts[0].number)), attempts[1..]);
+    assert_eq!(history("b", None), []);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{error::Error, num::NonZeroU32};
 
-use delaywheel_durable::{AttemptEnd, Repeat};
+use delaywheel_durable::AttemptEnd;
 
 use super::*;
 
@@ -284,7 +284,7 @@ fn the_readme_names_each_sequence_that_must_be_ahead_in_a_copy() {
 /// Each version of a row stays as long as an old transaction may read it.
 #[test]
 fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
+    let Some((server, store, mut client, now)) = stored() else { return };
     let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
     let new = NewTimeout::new("a", now, b"").expect("valid").queue("q").expect("valid");
     store.write(now, &[Command::Schedule(new)]).block_on().expect("write");
@@ -298,6 +298,23 @@ fn permits_change_no_row_that_claims_read_and_none_if_there_are_none() {
     let before = rows("permits");
     assert_eq!(store.permits(&queue, now, rate, 9).block_on().expect("permits").0, 0);
     assert_eq!(rows("permits"), before);
+    // Another worker is about to take those of the next hour, which this one has seen.
+    let later = now.saturating_add(3_600 * SECOND);
+    let (mut other, micros) = (self::client(&server), later.as_micros().cast_signed());
+    let mut other = other.transaction().expect("begin");
+    other.execute("UPDATE delaywheel.permits SET allowed = $1", &[&micros]).expect("take");
+    let permits = || loop {
+        match store.permits(&queue, later, rate, 9).block_on() {
+            Ok((count, _)) => break count,
+            Err(error) => assert_eq!(error.reason(), StoreErrorReason::Locked),
+        }
+    };
+    thread::scope(|scope| {
+        let left = scope.spawn(permits);
+        wait_for(&mut client, WAITS);
+        other.commit().expect("commit");
+        assert_eq!(left.join().expect("no panic"), 0);
+    });
 }
 
 /// The server cannot remove rows that an old transaction may read.

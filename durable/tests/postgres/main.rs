@@ -30,8 +30,8 @@ use std::{
 use delaywheel_durable::{
     Answer, Begun, Cancelled, Claim, ClaimRequest, Command, Conflict, Delivery, DurableError,
     DurableTimer, DurableTimerBuilder, Name, NewTimeout, NoTls, PostgresStore, Priority, Query,
-    Queue, Record, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallTime, WorkerId,
-    conformance,
+    Queue, Record, Repeat, Rescheduled, Scheduled, Settlement, State, Store, StoreErrorReason,
+    TimeoutId, WallTime, WorkerId, conformance,
 };
 use pollster::FutureExt as _;
 
@@ -304,6 +304,92 @@ async fn a_transaction_of_the_user_decides() {
     assert!(timer.finish(LONG).wait().expect("finish"));
 }
 
+/// Of a timeout that has failed once, and then waits, is being delivered, dead or gone.
+#[tokio::test]
+async fn a_transaction_of_the_user_does_what_a_command_does() {
+    let Some(server) = Server::start() else { return };
+    let (store, client) = (connect(&server), async_client(&server).await);
+    let (now, hour) = (store.now(), 3_600 * SECOND);
+    let (worker, later) = (store.enter(now, LONG, None).await, now.saturating_add(hour));
+    let worker = worker.expect("enter");
+    store.keep_history(hour);
+    let write = |command| store.write(now, &[command]).block_on().expect("write")[0];
+    let attempt = |end: Option<Settlement>| {
+        let claims = claim(&store, worker, now);
+        store.begin(now, &claims, None).block_on().expect("begin");
+        let ends = claims.into_iter().flat_map(|claim| Some(Command::Settle(claim, end.clone()?)));
+        store.write(now, &ends.collect::<Vec<_>>()).block_on().expect("write");
+    };
+    let error = "failed".to_owned();
+    let calls = ["schedule", "cancel", "reschedule", "acknowledge"];
+    let states = ["waits", "delivering", "dead", "gone"];
+    for (call, state) in calls.into_iter().flat_map(|call| states.map(|state| (call, state))) {
+        let new = |id: &TimeoutId, due, period, key| {
+            let repeat = Repeat::every(period).expect("valid");
+            NewTimeout::new(id, due, key)
+                .and_then(|new| new.key(key))
+                .expect("valid")
+                .repeat(repeat)
+        };
+        let ids = ["sql", "command"].map(|id| TimeoutId::new(id).expect("valid"));
+        for id in &ids {
+            write(Command::Schedule(new(id, now, hour, "old")));
+        }
+        attempt(Some(Settlement::Retry { at: now, error: error.clone() }));
+        match state {
+            "delivering" => attempt(None),
+            "dead" => attempt(Some(Settlement::Dead { error: error.clone() })),
+            _ => (),
+        }
+        let get = |id| store.get(id).block_on().expect("get");
+        let [sql, command] = ids.each_ref().map(|id| get(id).expect("kept"));
+        for id in ids.iter().filter(|_| state == "gone") {
+            write(Command::Cancel(id.clone()));
+        }
+        let next = new(&command.id, later, 2 * hour, "new").priority(Priority::High);
+        let next = next.queue("q").expect("valid");
+        let (answer, expected) = match call {
+            "schedule" => {
+                let new = NewTimeout { id: sql.id.clone(), ..next.clone() };
+                let answer = store.schedule_in(&client, &new).await.expect(call);
+                (Answer::Scheduled(answer), write(Command::Schedule(next)))
+            }
+            "cancel" => {
+                let answer = store.cancel_in(&client, &sql.id).await.expect(call);
+                (Answer::Cancelled(answer), write(Command::Cancel(command.id.clone())))
+            }
+            "reschedule" => {
+                let reschedule = "SELECT delaywheel.reschedule('sql', $1)";
+                let row = client.query_one(reschedule, &[&later.to_system_time()]).await;
+                let answer = match row.expect(call).get(0) {
+                    "rescheduled" => Rescheduled::Rescheduled,
+                    "delivering" => Rescheduled::Delivering,
+                    _ => Rescheduled::NotFound,
+                };
+                let expected = write(Command::Reschedule(command.id.clone(), later));
+                (Answer::Rescheduled(answer), expected)
+            }
+            _ => {
+                let answer = store.acknowledge_in(&client, &sql).await.expect(call);
+                let again = Command::Settle(command.claim(), Settlement::Again(later));
+                (Answer::Settled(answer), write(again))
+            }
+        };
+        assert_eq!(answer, expected, "{call}, {state}");
+        let after = [&sql, &command].map(|old| {
+            let id = command.id.clone();
+            let token = |found: &Record| u64::from(found.token != old.token);
+            let found = get(&old.id).map(|found| Record { id, token: token(&found), ..found });
+            let history = store.history(now, Some(&old.id), None, 99).block_on().expect("history");
+            let ends = history.into_iter().map(|attempt| (attempt.attempt, attempt.end));
+            (found, ends.collect::<Vec<_>>())
+        });
+        assert_eq!(after[0], after[1], "{call}, {state}");
+        let cancelled = [sql, command].map(|old| write(Command::Cancel(old.id)));
+        assert_eq!(cancelled[0], cancelled[1], "{call}, {state}");
+    }
+}
+
 #[test]
 fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     let Some((server, other, mut client, now)) = stored() else { return };
@@ -383,6 +469,9 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
                     // This does not wait for the claim.
                     return renew();
                 }
+                // Nor may it go on, as if the claim had not been made.
+                let kept = reason(store.keep_only(worker, &[]).block_on());
+                assert_eq!(kept, StoreErrorReason::Locked);
                 let end = scope.spawn(|| store.leave(worker).block_on().expect("leave"));
                 let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
                     AND wait_event <> 'advisory' AND query_start < now() - interval '200 ms'";
@@ -568,6 +657,16 @@ fn notices_of_other_processes_tell_the_queue() {
     store.write(now, &[new("b", WallTime::MIN), new("c", now)]).block_on().expect("write");
     assert_eq!(heard(), (Some(queue("b")), WallTime::MIN));
     assert_eq!(heard(), (Some(queue("c")), now));
+    // Many are a COPY, and two of one id a transaction.
+    let copied = (0..200).map(|number| {
+        let new = NewTimeout::new(number.to_string(), now, b"").and_then(|new| new.queue("d"));
+        Command::Schedule(new.expect("valid"))
+    });
+    let pair = vec![new("e", now), new("e", now)];
+    for (queue, commands) in [("d", copied.collect()), ("e", pair)] {
+        store.write(now, &commands).block_on().expect("write");
+        assert_eq!(heard(), (Name::new(queue).ok(), now));
+    }
 }
 
 /// It waits for the queue, and does not look by itself.

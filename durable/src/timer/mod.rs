@@ -556,7 +556,12 @@ impl DurableTimer {
     pub fn finish(&self, within: Duration) -> Receipt<bool> {
         let (timer, deadline) = (self.clone(), Instant::now().checked_add(within));
         self.core.refuse();
-        let (receipt, calls) = Receipt::of(async move { Ok(timer.core.finish(deadline)) }, false);
+        let finish = async move {
+            // The block would capture the core alone, and a drop of the last handle end the timer.
+            let timer = timer;
+            Ok(timer.core.finish(deadline))
+        };
+        let (receipt, calls) = Receipt::of(finish, false);
         if self.core.is_virtual {
             block_on(calls);
         } else {

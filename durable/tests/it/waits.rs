@@ -207,6 +207,19 @@ fn a_timer_that_has_finished_has_made_its_changes() {
     assert!(queues.iter().any(|queue| queue.is_paused));
 }
 
+#[test]
+fn a_timer_finishes_though_its_handles_and_the_receipt_are_gone() {
+    for _ in 0..9 {
+        let (sender, seen) = mpsc::channel();
+        let builder = DurableTimer::builder(SqliteStore::in_memory());
+        let timer = builder.build_blocking(move |_| Ok(sender.send(())?)).expect("start");
+        drop(timer.schedule("a", Duration::ZERO, b""));
+        drop(timer.finish(60 * SECOND));
+        drop(timer);
+        seen.recv_timeout(60 * SECOND).expect("delivery");
+    }
+}
+
 /// The driver waits for the answer.
 #[test]
 fn statistics_and_finish_do_not_wait_for_a_store_that_is_silent() {

@@ -1916,6 +1916,10 @@ mod tests {
         driver.renew(&mut turn).expect("renew");
         assert!(turn.step.stopped.len() == 1 && turn.step.stopped[0].will_wake(&waker));
         assert!(stopped.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_ready());
+        // The wall clock stands still meanwhile.
+        bench.driver.lease.set(Duration::ZERO);
+        bench.step();
+        assert!(bench.driver.lease.is_valid(), "it is renewed");
     }
 
     #[test]
@@ -2144,6 +2148,21 @@ mod tests {
             bench.steps(4);
             assert_eq!(bench.counters.read().overruns, 1, "forward: {is_forward}");
         }
+    }
+
+    /// Beside a rate of the queue, and a backlog with one of its own.
+    #[test]
+    fn a_step_back_of_the_clock_delays_no_delivery_that_is_due_after_it() {
+        let mut bench = Bench::new(9);
+        let settings = &mut bench.driver.settings;
+        (settings.queue.rate, settings.catch_up_rate) = (NonZeroU32::new(30), NonZeroU32::new(1));
+        assert!(!bench.deliver(9).is_empty());
+        bench.now = bench.now.saturating_sub(3_600 * SECOND);
+        let old = new("old", bench.now.saturating_sub(SECOND));
+        bench.schedule(several("new", 2, bench.now).chain([old]));
+        bench.steps(3);
+        bench.pass(SECOND / 9);
+        assert_eq!(ids(&bench.deliver(9)), ["old", "new0", "new1"]);
     }
 
     /// The clock of the server is a little slower than that of this machine.

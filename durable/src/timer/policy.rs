@@ -111,10 +111,13 @@ mod tests {
 
     #[test]
     fn jitter_makes_some_delays_shorter_and_none_longer() {
+        let plain = |attempt| Backoff::default().jitter(0.0).delay(attempt).map(|at| at.as_secs());
+        assert_eq!([1, 2, 12, 13, 19].map(plain), [1, 2, 2_048, 3_600, 3_600].map(Some));
+        assert_eq!(plain(20), None);
         let delays: Vec<_> = (0..99).filter_map(|_| Backoff::default().delay(1)).collect();
         let range = Duration::from_millis(800)..=Duration::from_secs(1);
         assert!(delays.iter().all(|delay| range.contains(delay)), "{delays:?}");
-        assert!(delays.iter().min() < delays.iter().max());
+        assert!(delays.iter().min() < Some(&Duration::from_millis(850)), "{delays:?}");
     }
 
     #[test]

@@ -238,6 +238,34 @@ fn missed_occurrences_follow_the_policy() {
     assert_eq!(missed(Missed::Skip, 180), [180, 240]);
 }
 
+/// The second attempt of another occurrence comes when the next one has passed as well.
+#[test]
+fn a_failed_attempt_delays_no_later_occurrence() {
+    for (policy, times) in
+        [(Missed::Once, vec![60, 110, 120, 210, 240]), (Missed::Skip, vec![60, 110, 120, 240])]
+    {
+        let clock = ManualClock::new();
+        let (timer, deliveries) = held(DurableTimer::builder(SqliteStore::in_memory()), &clock);
+        let start = timer.now();
+        let rule = Repeat::every(60 * SECOND).expect("valid").missed(policy);
+        timer.schedule_repeat("a", rule, b"").wait().expect("schedule");
+        let mut seen = Vec::new();
+        for second in 1..=240 {
+            clock.advance(SECOND);
+            let Ok(delivery) = deliveries.try_recv() else { continue };
+            seen.push(second);
+            let occurrence = delivery.due().since(start).as_secs();
+            match (occurrence, delivery.attempt()) {
+                (60, 1) => delivery.retry_at(50 * SECOND, "busy"),
+                (120, 1) => delivery.retry_at(90 * SECOND, "busy"),
+                (60 | 120, 2) | (240, 1) => delivery.acknowledge(),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(seen, times);
+    }
+}
+
 #[test]
 fn timeouts_that_are_too_old_are_skipped() {
     let clock = ManualClock::new();

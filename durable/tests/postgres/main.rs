@@ -650,6 +650,7 @@ fn notices_of_other_processes_tell_the_queue() {
             assert_eq!(heard().0, Some(queue("q")), "{sql}");
         }
     }
+    assert_eq!(store.queues().block_on().expect("queues")[1].name, queue("q"));
     let new = |name, due| {
         let new = NewTimeout::new(name, due, b"").expect("valid");
         Command::Schedule(NewTimeout { queue: queue(name), ..new })

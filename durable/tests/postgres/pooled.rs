@@ -22,7 +22,7 @@ const NOTE: &str = "
     BEGIN
         INSERT INTO noted VALUES (concat_ws(' ', TG_OP = 'UPDATE',
             current_setting('synchronous_commit'), current_setting('transaction_isolation'),
-            current_setting('lock_timeout') <> '0',
+            current_setting('lock_timeout') <> '0', current_setting('statement_timeout'),
             current_setting('idle_in_transaction_session_timeout')));
         RETURN NULL;
     END $$;
@@ -31,7 +31,7 @@ const NOTE: &str = "
         WHEN (OLD.worker IS NOT NULL AND NEW.begun) EXECUTE FUNCTION note();";
 
 /// The settings of all transactions of the store. A begin does not wait for the disk.
-const NOTED: &str = "f on read committed t 10s, t off read committed t 10s";
+const NOTED: &str = "f on read committed t 30s 10s, t off read committed t 30s 10s";
 
 fn noted(client: &mut postgres::Client) -> String {
     let sql = "WITH old AS (DELETE FROM noted RETURNING setting)

@@ -114,6 +114,8 @@ mod tests {
         let plain = |attempt| Backoff::default().jitter(0.0).delay(attempt).map(|at| at.as_secs());
         assert_eq!([1, 2, 12, 13, 19].map(plain), [1, 2, 2_048, 3_600, 3_600].map(Some));
         assert_eq!(plain(20), None);
+        let none = Backoff::default().attempts(0);
+        assert_eq!([0, 1].map(|attempt| none.is_last(attempt)), [false, true], "it counts as one");
         let delays: Vec<_> = (0..99).filter_map(|_| Backoff::default().delay(1)).collect();
         let range = Duration::from_millis(800)..=Duration::from_secs(1);
         assert!(delays.iter().all(|delay| range.contains(delay)), "{delays:?}");
@@ -121,27 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn no_attempts_count_as_one() {
-        let backoff = Backoff::default().attempts(0);
-        assert_eq!([0, 1].map(|attempt| backoff.is_last(attempt)), [false, true]);
-    }
-
-    #[test]
     fn a_time_that_no_timeout_can_have_is_the_nearest_one() {
         let before = std::time::UNIX_EPOCH - Duration::from_nanos(1);
-        let whens = [(Duration::MAX.into(), WallTime::MAX), (before.into(), WallTime::MIN)];
-        for (when, at) in whens {
+        let long = Backoff::new(Duration::MAX).max(Duration::MAX).jitter(0.0);
+        let (after, before) = (Some(Duration::MAX.into()), Some(before.into()));
+        for (when, at) in [(after, WallTime::MAX), (before, WallTime::MIN), (None, WallTime::MAX)] {
             let now = WallTime::from_micros(1).expect("valid");
-            let settlement = Backoff::default().settle(1, String::new(), now, Some(when));
+            let settlement = long.settle(1, String::new(), now, when);
             assert_eq!(settlement, Settlement::Retry { at, error: String::new() });
         }
-    }
-
-    #[test]
-    fn the_longest_delay_does_not_overflow() {
-        let backoff = Backoff::new(Duration::MAX).max(Duration::MAX).jitter(0.0);
-        let settlement = backoff.settle(1, String::new(), WallTime::MIN, None);
-        let (at, error) = (WallTime::MAX, String::new());
-        assert_eq!(settlement, Settlement::Retry { at, error });
     }
 }

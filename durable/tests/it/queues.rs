@@ -62,30 +62,6 @@ fn workers_of_different_names_and_queues_share_no_name() {
 }
 
 #[test]
-fn a_queue_has_settings_of_its_own_and_shares_the_others_of_its_timer() {
-    let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());
-    let builder = DurableTimer::builder(store.clone()).clock(clock.clone());
-    let (emails, seen) = queue("email");
-    let backoff = Backoff::new(SECOND).attempts(1);
-    let timer = builder
-        .skip_older_than(60 * SECOND)
-        .queue(queue("other").0)
-        .queue(emails.max_deliveries(1).backoff(backoff))
-        .build()
-        .expect("start");
-    let old = NewTimeout { due: now(&clock).saturating_sub(61 * SECOND), ..email(&clock, "old") };
-    let batch = vec![old, email(&clock, "a"), email(&clock, "b")];
-    timer.schedule_batch(batch).wait().expect("schedule");
-    clock.advance(Duration::ZERO);
-    let first = seen.try_recv().expect("delivery");
-    assert!(first.id().as_str() == "a" && seen.try_recv().is_err(), "the other one waits");
-    first.retry("no route");
-    clock.advance(Duration::ZERO);
-    assert_eq!(ids(&seen), ["b"]);
-    assert_eq!((timer.stats().skipped, timer.count().wait().expect("count").dead), (1, 1));
-}
-
-#[test]
 fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());
     let limited = || {

@@ -94,9 +94,6 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
     assert_eq!((dead[0].state, dead[0].error.as_deref()), (State::Dead, error));
     assert_eq!((timer.stats().retries, timer.stats().dead), (3, 1));
     assert_eq!(timer.reschedule("a", SECOND).wait().expect("move"), Rescheduled::NotFound);
-    assert!(timer.requeue("a", Duration::ZERO).wait().expect("requeue"));
-    clock.advance(Duration::ZERO);
-    assert_eq!(attempts.load(SeqCst), 5);
 }
 
 pub(crate) fn held(
@@ -109,13 +106,17 @@ pub(crate) fn held(
     (timer.expect("start"), deliveries)
 }
 
-/// A policy for old timeouts counts from the time of the next attempt.
+/// A policy for old timeouts counts from the time of the next attempt, and holds for each queue. The
+/// limit of attempts is that of the queue.
 #[test]
 fn a_handler_says_whether_and_when_its_timeout_is_tried_again() {
-    let clock = ManualClock::new();
-    let builder = DurableTimer::builder(SqliteStore::in_memory()).skip_older_than(SECOND);
-    let builder = builder.backoff(Backoff::new(9 * SECOND).attempts(2)).history(DAY);
-    let (timer, deliveries) = held(builder, &clock);
+    use AttemptEnd::{Acknowledged, Dead, Failed};
+    let (clock, (sender, deliveries)) = (ManualClock::new(), mpsc::channel());
+    let queue = Queue::with("", move |delivery| drop(sender.send(delivery)));
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock.clone());
+    let builder = builder.skip_older_than(SECOND).history(DAY).queue(Queue::with("other", drop));
+    let timer = builder.queue(queue.backoff(Backoff::new(9 * SECOND).attempts(2))).build();
+    let timer = timer.expect("start");
     let deliver = |delay: Duration, attempt| {
         clock.advance(delay - MICRO);
         assert!(deliveries.try_recv().is_err(), "it is early");
@@ -124,31 +125,35 @@ fn a_handler_says_whether_and_when_its_timeout_is_tried_again() {
         assert_eq!((delivery.attempt(), timer.count_due().wait().expect("count")), (attempt, 1));
         delivery
     };
+    let new = |due| NewTimeout::new("a", due, b"").expect("valid").conflict(Conflict::Refuse);
     let refused = || {
-        let new = NewTimeout::new("a", timer.now(), b"").expect("valid");
-        let new = new.conflict(Conflict::Refuse);
+        let new = new(timer.now());
         assert!(matches!(timer.schedule_new(new.clone()).wait(), Err(DurableError::Exists)));
-        timer.schedule_batch(vec![new]).wait().expect("schedule")
+        timer.schedule_batch(vec![new]).wait().expect("schedule")[0]
     };
-    timer.schedule("a", SECOND, b"").wait().expect("schedule");
-    assert_eq!(refused(), [Scheduled::Kept]);
+    for age in [SECOND, SECOND + MICRO] {
+        timer.schedule_new(new(timer.now().saturating_sub(age))).wait().expect("schedule");
+        clock.advance(Duration::ZERO);
+        deliveries.try_iter().for_each(Delivery::acknowledge);
+    }
+    assert_eq!((timer.stats().acknowledged, timer.stats().skipped), (1, 1));
+    timer.schedule_new(new(timer.now().saturating_add(SECOND))).wait().expect("it was skipped");
+    assert_eq!(refused(), Scheduled::Kept);
     deliver(SECOND, 1).leave("not here");
     deliver(5 * SECOND, 1).retry_at(60 * SECOND, "\u{e9}\0".repeat(2_000));
     let record = timer.get("a").wait().expect("get").expect("kept");
     assert_eq!(record.error, Some("\u{e9}".repeat(1_000)));
     deliver(60 * SECOND, 2).retry_at(60 * SECOND, "the last attempt");
-    assert_eq!(refused(), [Scheduled::KeptDead]);
+    assert_eq!(refused(), Scheduled::KeptDead);
     assert!(timer.requeue("a", SECOND).wait().expect("requeue"));
     deliver(SECOND, 1).dead("for good");
-    assert_eq!(refused(), [Scheduled::KeptDead]);
-    let history = |id: &str, before| {
-        timer.history(id.parse().ok().as_ref(), before, 9).wait().expect("history")
-    };
-    let attempts = history("a", None);
+    assert_eq!(refused(), Scheduled::KeptDead);
+    let history = |id: TimeoutId, before| timer.history(Some(&id), before, 9).wait().expect("read");
+    let attempts = history(record.id.clone(), None);
     let ends: Vec<_> = attempts.iter().map(|attempt| attempt.end).collect();
-    assert_eq!(ends, [AttemptEnd::Dead, AttemptEnd::Dead, AttemptEnd::Failed]);
-    assert_eq!(history("a", Some(attempts[0].number)), attempts[1..]);
-    assert_eq!(history("b", None), []);
+    assert_eq!(ends, [Dead, Dead, Failed, Acknowledged]);
+    assert_eq!(history(record.id, Some(attempts[0].number)), attempts[1..]);
+    assert_eq!(history("b".parse().expect("valid"), None), []);
 }
 
 #[test]
@@ -210,77 +215,46 @@ fn bad_input_is_a_typed_error() {
     assert!(clock.advance_to_next().is_none(), "the clock of a timer ends with that year");
 }
 
-/// Schedules an hourly timeout, lets some minutes pass while no timer runs, and returns the due
-/// times of what a new timer delivers in 60 minutes, in minutes.
-fn missed(policy: Missed, minutes: u32) -> Vec<u64> {
-    let clock = ManualClock::new();
-    let store = SqliteStore::in_memory();
-    let hour = 3_600 * SECOND;
-    let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
-    let start_time = timer.now();
-    let hourly = Repeat::every(hour).expect("valid").missed(policy);
-    let first = start_time.saturating_add(hour);
-    let new = NewTimeout::new("hourly", first, b"").expect("valid").repeat(hourly);
-    timer.schedule_new(new).wait().expect("schedule");
-    drop(timer);
-    clock.advance(minutes * 60 * SECOND);
-    let (_timer, seen) = start(DurableTimer::builder(store), &clock);
-    clock.advance(60 * 60 * SECOND);
-    seen.try_iter().map(|seen| seen.1.since(start_time).as_secs() / 60).collect()
-}
-
+/// A failed attempt is repeated when the third occurrence is due, and a pause ends when the sixth is.
+/// Each is seen at a second, with that of its occurrence and its attempt.
 #[test]
-fn missed_occurrences_follow_the_policy() {
-    assert_eq!(missed(Missed::All, 200), [60, 120, 180, 240]);
-    assert_eq!(missed(Missed::Once, 200), [60, 240]);
-    assert_eq!(missed(Missed::Skip, 200), [240]);
-    // That of 180 minutes is due, and not missed.
-    assert_eq!(missed(Missed::Skip, 180), [180, 240]);
-}
-
-/// The second attempt of another occurrence comes when the next one has passed as well.
-#[test]
-fn a_failed_attempt_delays_no_later_occurrence() {
-    for (policy, times) in
-        [(Missed::Once, vec![60, 110, 120, 210, 240]), (Missed::Skip, vec![60, 110, 120, 240])]
-    {
+fn occurrences_that_were_missed_follow_the_policy_and_a_new_payload_takes_effect() {
+    let first = [(60, 60, 1), (110, 60, 2), (120, 120, 1)];
+    let late = [(240, 120, 2), (240, 180, 1), (240, 240, 1), (300, 300, 1)];
+    let later = [(420, 360, 1), (420, 420, 1), (480, 480, 1)];
+    let all = [&late[..], &later].concat();
+    let once = vec![late[0], late[3], later[0], later[2]];
+    let skip = vec![late[2], late[3], later[1], later[2]];
+    for (policy, later) in [(Missed::All, all), (Missed::Once, once), (Missed::Skip, skip)] {
         let clock = ManualClock::new();
         let (timer, deliveries) = held(DurableTimer::builder(SqliteStore::in_memory()), &clock);
-        let start = timer.now();
-        let rule = Repeat::every(60 * SECOND).expect("valid").missed(policy);
-        timer.schedule_repeat("a", rule, b"").wait().expect("schedule");
+        let (start, rule) =
+            (timer.now(), Repeat::every(60 * SECOND).expect("valid").missed(policy));
+        let schedule = |payload| timer.schedule_repeat("a", rule.clone(), payload).wait();
+        let answers = [b"old", b"old", b"new"].map(|payload| schedule(payload).expect("schedule"));
+        assert_eq!(answers, [Scheduled::Created, Scheduled::Kept, Scheduled::Replaced]);
         let mut seen = Vec::new();
-        for second in 1..=240 {
+        for second in 1..=480 {
             clock.advance(SECOND);
-            let Ok(delivery) = deliveries.try_recv() else { continue };
-            seen.push(second);
-            let occurrence = delivery.due().since(start).as_secs();
-            match (occurrence, delivery.attempt()) {
-                (60, 1) => delivery.retry_at(50 * SECOND, "busy"),
-                (120, 1) => delivery.retry_at(90 * SECOND, "busy"),
-                (60 | 120, 2) | (240, 1) => delivery.acknowledge(),
-                other => panic!("{other:?}"),
+            match second {
+                301 => timer.pause("").wait().expect("pause"),
+                420 => timer.resume("").wait().expect("resume"),
+                _ => (),
+            }
+            clock.advance(Duration::ZERO);
+            while let Ok(delivery) = deliveries.try_recv() {
+                let due = delivery.due().since(start).as_secs();
+                seen.push((second, due, delivery.attempt()));
+                match (second, due) {
+                    (60, _) => delivery.retry_at(50 * SECOND, "busy"),
+                    (120, _) => delivery.retry_at(120 * SECOND, "busy"),
+                    _ => delivery.acknowledge(),
+                }
+                clock.advance(Duration::ZERO);
             }
         }
-        assert_eq!(seen, times);
+        assert_eq!(seen, [&first[..], &later].concat());
     }
-}
-
-#[test]
-fn timeouts_that_are_too_old_are_skipped() {
-    let clock = ManualClock::new();
-    let store = SqliteStore::in_memory();
-    let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
-    for (id, delay) in [("old", 10), ("edge", 40), ("recent", 50)] {
-        timer.schedule(id, delay * SECOND, b"").wait().expect("schedule");
-    }
-    drop(timer);
-    clock.advance(100 * SECOND);
-    let (timer, seen) = start(DurableTimer::builder(store).skip_older_than(60 * SECOND), &clock);
-    assert!(timer.finish(Duration::ZERO).wait().expect("finish"));
-    assert_eq!(ids(&seen), ["edge", "recent"]);
-    assert_eq!(timer.stats().skipped, 1);
-    assert_eq!(timer.count().wait().expect("count").live, 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Machines, rows and answers that are lost, calls that are slow, and clocks that differ or step.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use super::*;
 
@@ -132,32 +132,6 @@ fn a_worker_gives_back_what_it_does_not_know_and_locked_rows_later() {
     lock.commit().expect("commit");
     assert_eq!(store.keep_only(worker, &[]).block_on().expect("keep"), 1);
     assert_eq!(states(), [State::Pending; 2]);
-}
-
-/// An operator deleted the row, or a failover lost it.
-#[test]
-fn a_queue_with_a_rate_goes_on_without_its_row() {
-    let Some((_server, store, mut client, now)) = stored() else { return };
-    let (queue, rate) = (Name::new("q").expect("valid"), NonZeroU32::new(10).expect("positive"));
-    let permits = |now| store.permits(&queue, now, rate, 1).block_on().expect("permits").0;
-    permits(now);
-    client.batch_execute("DELETE FROM delaywheel.permits WHERE queue = 'q'").expect("row");
-    assert_eq!(permits(now.saturating_add(LONG)), 1);
-}
-
-/// The timer does not look by itself.
-#[test]
-fn an_occurrence_that_sql_schedules_is_noticed() {
-    let Some(server) = Server::start() else { return };
-    let (timer, deliveries) = held(connect(&server));
-    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    let first = deliveries.recv_timeout(LONG).expect("delivery");
-    let token = first.record().token.cast_signed();
-    let sql = "SELECT delaywheel.acknowledge('a', $1, now() + interval '1 second')";
-    let row = client(&server).query_one(sql, &[&token]).expect("acknowledge");
-    assert!(row.get::<_, bool>(0));
-    let second = deliveries.recv_timeout(LONG).expect("delivery");
-    assert_ne!(first.record().token, second.record().token);
 }
 
 /// A claim takes long, and another transaction keeps the table from changes, as CREATE INDEX does.

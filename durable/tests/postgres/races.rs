@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Mutex};
 
-use delaywheel_durable::SqliteStore;
+use delaywheel_durable::{Rescheduled, SqliteStore};
 use fastrand::Rng;
 
 use super::*;

@@ -106,8 +106,8 @@ pub(crate) fn held(
     (timer.expect("start"), deliveries)
 }
 
-/// A policy for old timeouts counts from the time of the next attempt, and holds for each queue. The
-/// limit of attempts is that of the queue.
+/// A policy for old timeouts counts from the next attempt, and holds for each queue. The limit of
+/// attempts is that of the queue.
 #[test]
 fn a_handler_says_whether_and_when_its_timeout_is_tried_again() {
     use AttemptEnd::{Acknowledged, Dead, Failed};
@@ -215,8 +215,8 @@ fn bad_input_is_a_typed_error() {
     assert!(clock.advance_to_next().is_none(), "the clock of a timer ends with that year");
 }
 
-/// A failed attempt is repeated when the third occurrence is due, and a pause ends when the sixth is.
-/// Each is seen at a second, with that of its occurrence and its attempt.
+/// A failed attempt is repeated when the fourth occurrence is due, and a pause ends with the
+/// seventh. Each is seen at a second, with that of its occurrence and its attempt.
 #[test]
 fn occurrences_that_were_missed_follow_the_policy_and_a_new_payload_takes_effect() {
     let first = [(60, 60, 1), (110, 60, 2), (120, 120, 1)];

@@ -403,6 +403,7 @@ impl Driver {
         }
         if self.is_closing {
             self.give_all_back(&mut turn);
+            self.recall_waiting(&mut turn);
         }
         self.end_overruns(&mut turn);
         if !self.lease.is_valid() {
@@ -441,7 +442,7 @@ impl Driver {
             self.recheck_at,
         ];
         let claims = claims.into_iter().flatten().filter(|_| self.may_claim());
-        let stalls_at = self.stalls_at.filter(|_| self.held.next_begin(self.last).is_some());
+        let stalls_at = self.stalls_at.filter(|at| *at > self.last);
         let reconciles = self.is_doubtful && !self.is_claiming() && !self.is_closing;
         let reconcile = reconciles.then_some(self.reconcile_at);
         let others = [limit, due, renew, stalls_at, self.held.next_expiration(), reconcile];
@@ -537,6 +538,7 @@ impl Driver {
         if self.is_stalled() {
             let held = self.held.take_lanes();
             self.release(&held, turn);
+            self.recall_waiting(turn);
         }
         if self.evict_at.take_if(|at| *at <= turn.now).is_some() && self.is_full {
             self.evict_after = turn.now.saturating_add(EVICT);
@@ -652,18 +654,21 @@ impl Driver {
 
     /// Gives deliveries back that wait for a thread or a task if the queue is paused.
     fn recall_if_paused(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
-        let waiting = self.runs().filter(|run| run.started().is_none());
-        let waiting: Vec<_> = waiting.cloned().collect();
-        if !waiting.is_empty() {
+        if self.runs().any(|run| run.started().is_none()) {
             let name = &self.settings.queue.name;
             let queues = contain(|| turn.store.queues())?;
             if queues.iter().any(|queue| queue.is_paused && queue.name == *name) {
-                for run in waiting {
-                    self.recall(&run, turn);
-                }
+                self.recall_waiting(turn);
             }
         }
         Ok(())
+    }
+
+    fn recall_waiting(&mut self, turn: &mut Turn<'_>) {
+        let waiting = self.runs().filter(|run| run.started().is_none());
+        for run in waiting.cloned().collect::<Vec<_>>() {
+            self.recall(&run, turn);
+        }
     }
 
     /// Gives a delivery back unless its handler has started. It was no attempt.
@@ -1935,6 +1940,7 @@ mod tests {
         stuck.pass(SECOND / 2);
         stuck.acknowledge(&begun.remove(0));
         assert_eq!(stuck.steps(6).len(), 1);
+        assert!(stuck.driver.runs().all(|run| run.start(stuck.start)));
         stuck.pass(SECOND / 2);
         assert_eq!((stuck.steps(6).len(), stuck.driver.held().1), (0, 4), "one has returned");
         stuck.pass(SECOND / 2);
@@ -1974,7 +1980,8 @@ mod tests {
                         .into_iter()
                         .for_each(|(claim, how, _)| bench.settle(claim, how));
                     bench.carry_out(step.claims);
-                    for (record, _) in step.begun {
+                    for (record, run) in step.begun {
+                        assert!(run.start(bench.start));
                         begun += 1;
                         let end = bench.now.saturating_add(lasts * begun.min(all) / all);
                         running.insert((end, begun), record);
@@ -2120,6 +2127,31 @@ mod tests {
             bench.returned(record.token, None);
         }
         assert!(!bench.steps(9).is_empty());
+    }
+
+    #[test]
+    fn what_waits_for_threads_that_hang_goes_back_after_a_second_or_at_a_shutdown() {
+        for is_closing in [false, true] {
+            let mut bench = Bench::new(300).quick();
+            bench.driver.settings.is_shared = true;
+            let begun = bench.steps(4);
+            assert!(begun.len() > 100, "{} began ahead", begun.len());
+            for record in &begun[..4] {
+                assert!(bench.driver.delivering[&record.token].run.start(bench.start));
+            }
+            if is_closing {
+                bench.driver.is_closing = true;
+            } else {
+                bench.pass(STALL);
+                assert_eq!(bench.driver.next_step(), Some(bench.now));
+            }
+            assert_eq!(bench.steps(3), []);
+            assert_eq!(bench.driver.held(), (0, 0, 4));
+            assert!(bench.driver.next_step() > Some(bench.now));
+            let records = bench.store.records();
+            let is_free = |record: &&Record| (record.state, record.attempt) == (State::Pending, 0);
+            assert_eq!(records.iter().filter(is_free).count(), 296, "it was no attempt");
+        }
     }
 
     #[test]

@@ -472,7 +472,8 @@ impl Driver {
         for lane in &mut self.lanes {
             (lane.at, lane.floor) = (Some(now), WallTime::MIN);
         }
-        self.lapse_at = None;
+        // The claims may have to wait for room, and set the next times when they are made.
+        (self.lapse_at, self.recheck_at) = (None, None);
     }
 
     /// Calls nothing for a moment: the handler cannot be started.
@@ -530,8 +531,6 @@ impl Driver {
             self.must_recall = self.reserved > 0;
         }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
-            // The claims may have to wait for room, and set the next time when they are made.
-            self.recheck_at = None;
             self.claim_soon(turn.now);
         }
         self.held.expire(turn.now);
@@ -766,9 +765,8 @@ impl Driver {
         let recheck = recheck.map(|recheck| turn.now.saturating_add(recheck));
         let leaves_cron = cfg!(feature = "cron") && !claim.request.cron;
         let cron = leaves_cron.then_some(self.cron_at);
-        // A claim of the other lane may have left some.
-        let left = self.recheck_at.filter(|&at| at <= self.cron_at);
-        self.recheck_at = recheck.into_iter().chain(cron).chain(left).min();
+        // Claims of one lane do not put off those of the other.
+        self.recheck_at = recheck.into_iter().chain(cron).chain(self.recheck_at).min();
         self.plan(claim, &batch, turn.now);
         batch.records.sort_unstable_by_key(rank);
         for record in batch.records {
@@ -1884,6 +1882,27 @@ mod tests {
         bench.driver.settings.is_shared = true;
         assert_eq!(bench.steps(3), []);
         assert_eq!(bench.driver.next_step(), Some(bench.now.saturating_add(RECHECK)));
+    }
+
+    /// A long backlog causes a claim each second, and notifications of other timeouts are lost.
+    #[test]
+    fn claims_of_one_lane_do_not_put_off_the_recheck_of_the_other() {
+        let mut bench = Bench::new(100);
+        let settings = &mut bench.driver.settings;
+        (settings.catch_up_rate, settings.recheck) = (NonZeroU32::new(1), Some(5 * SECOND));
+        bench.deliver(5);
+        bench.schedule([new("lost", bench.now)]);
+        let is_lost = |record: &Record| record.id.as_str() == "lost";
+        let is_seen = |bench: &mut Bench| {
+            bench.pass(SECOND);
+            bench.deliver(5).iter().any(is_lost)
+        };
+        assert!((0..6).any(|_| is_seen(&mut bench)));
+        // Nor does a step back of the clock.
+        bench.now = bench.now.saturating_sub(3_600 * SECOND);
+        bench.deliver(5);
+        bench.schedule([new("lost", bench.now)]);
+        assert!((0..6).any(|_| is_seen(&mut bench)));
     }
 
     struct Task;

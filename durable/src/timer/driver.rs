@@ -323,7 +323,7 @@ impl Driver {
         let has_due = has_due && !self.is_closing;
         let is_settling = !self.delivering.is_empty() || !self.settling.is_empty();
         let is_busy = is_settling || self.is_claiming() || self.held().1 + self.occupied() > 0;
-        is_waiting && !has_due && !is_busy
+        is_waiting && !has_due && !is_busy && !self.is_doubtful
     }
 
     /// Takes the news that a record may be due at this time: one of a queue, or of any. At
@@ -613,7 +613,12 @@ impl Driver {
                     self.reconcile_at = turn.now.saturating_add(MAX_PAUSE);
                     return Ok(());
                 }
-                kept => drop(kept?),
+                kept => {
+                    // The notification may be late or lost, and the timer seem idle.
+                    if kept? > 0 {
+                        self.claim_soon(turn.now);
+                    }
+                }
             }
         }
         let next = turn.now.saturating_add(RECONCILE);
@@ -1479,6 +1484,24 @@ mod tests {
         assert_eq!(bench.steps(2), []);
         bench.pass(MAX_PAUSE);
         assert_eq!(bench.steps(5).len(), 2);
+    }
+
+    /// A begin of unknown outcome leaves the records to the store, which takes them for held.
+    #[test]
+    fn a_worker_is_not_idle_before_it_knows_that_it_holds_nothing() {
+        let mut bench = Bench::new(2);
+        let claims = bench.step().claims;
+        bench.carry_out(claims);
+        for (_, claimed) in &mut bench.driver.claimed {
+            *claimed = Ok(Some(ClaimedBatch::default()));
+        }
+        assert_eq!(bench.steps(2), []);
+        bench.driver.doubt(&StoreError::new(StoreErrorReason::OutcomeUnknown), bench.now);
+        bench.driver.rest(bench.now);
+        assert!(!bench.driver.is_idle(bench.now), "two are due");
+        bench.pass(MAX_PAUSE);
+        assert_eq!(bench.deliver(5).len(), 2);
+        assert!(bench.driver.is_idle(bench.now));
     }
 
     /// It was claimed before the pause.

@@ -649,8 +649,11 @@ impl Driver {
         let current = contain(|| turn.store.are_current(&claims))?;
         for (run, _) in runs.iter().zip(current).filter(|(_, is_current)| !is_current) {
             turn.step.stopped.extend(run.stop());
+            let token = run.claim.token;
+            let slot = self.delivering.get_mut(&token).and_then(|void| void.slot.take());
+            self.free_slot(slot.as_ref());
             if run.recall() {
-                self.ended(run.claim.token);
+                self.ended(token);
             }
         }
         Ok(())
@@ -732,6 +735,9 @@ impl Driver {
         self.lease.set(Duration::ZERO);
         self.stop_deliveries(turn);
         drop(self.held.take_all());
+        for slot in self.delivering.values_mut().filter_map(|void| void.slot.take()) {
+            self.held.free(Some(&slot));
+        }
         self.is_full = false;
         self.claim_soon(turn.now);
     }
@@ -1609,6 +1615,29 @@ mod tests {
             for key in ["a", "b"].into_iter().filter(|_| limit == 1) {
                 assert!(ends.iter().filter(|id| id.starts_with(key)).is_sorted(), "{ends:?}");
             }
+        }
+    }
+
+    /// Their handlers run on.
+    #[test]
+    fn deliveries_that_are_void_do_not_count_for_their_key() {
+        for is_lost in [false, true] {
+            let mut bench = Bench::new(0);
+            bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
+            let new = |id| new(id, bench.now).key("key").expect("valid");
+            bench.schedule([new("a"), new("b")]);
+            let begun = bench.steps(5);
+            assert_eq!(begun.len(), 1);
+            assert!(bench.driver.runs().all(|run| run.start(bench.start)));
+            if is_lost {
+                bench.store.leave(bench.driver.worker.expect("entered")).block_on().expect("leave");
+                bench.driver.renew_at = bench.now;
+            } else {
+                let cancel = Command::Cancel(begun[0].id.clone());
+                bench.store.write(bench.now, &[cancel]).block_on().expect("write");
+                bench.driver.notice(None, WallTime::MIN);
+            }
+            assert_eq!(bench.steps(9).len(), 1, "lost: {is_lost}");
         }
     }
 

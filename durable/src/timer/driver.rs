@@ -792,8 +792,9 @@ impl Driver {
         match lane {
             Lane::Backlog => (self.backlog_room().0 > 0).then_some(at),
             Lane::Window if self.has_room() => Some(at),
+            Lane::Window if self.held.in_lane(lane) > 0 || self.reach() == 0 => None,
             // Beside a full window in which nothing is due, what is due in the store.
-            Lane::Window => (self.held.in_lane(lane) == 0).then_some(at.max(state.floor)),
+            Lane::Window => Some(at.max(state.floor)),
         }
     }
 
@@ -2142,6 +2143,24 @@ mod tests {
             bench.now = soon;
             assert_eq!(bench.deliver(99).len(), 80);
         }
+    }
+
+    /// All handlers take long, and a timeout is due beside a window of those that are due later.
+    #[test]
+    fn a_full_window_claims_nothing_that_no_handler_begins_soon() {
+        let mut bench = Bench::new(8);
+        bench.driver.settings.window_capacity = 9;
+        bench.driver.handling = 60 * SECOND;
+        bench.schedule(several("far", 20, bench.now.saturating_add(40 * SECOND)));
+        assert_eq!(bench.steps(9).len(), 8);
+        bench.schedule([new("due", bench.now)]);
+        bench.driver.notice(None, bench.now);
+        let claims = bench.counters.read().claims;
+        bench.steps(3);
+        bench.pass(LOCKED);
+        bench.steps(3);
+        assert_eq!(bench.counters.read().claims, claims);
+        assert!(bench.driver.next_step() > Some(bench.now.saturating_add(SECOND)));
     }
 
     /// A process was killed beside so many deliveries that the window has no room for them.

@@ -19,13 +19,13 @@ use rustc_hash::FxHashMap;
 use super::{
     commit::{CommitQueue, Failed, Job, Reply, drop_jobs, locked, tell, write_group},
     delivery::{Delivery, Lease, Run, Verdict},
-    driver::{Claimed, Driver, DriverSettings, LEFT, LaneClaim, Returned, Step, following},
+    driver::{Claimed, Driver, DriverSettings, LaneClaim, Returned, Step, following, left_at},
     executor::{CallThread, Handler, contain, run_contained},
     stats::Counters,
 };
 use crate::{
     error::DurableError,
-    record::{Claim, Name, Record, TimeoutId},
+    record::{Claim, Name, Record},
     store::{Calls, Command, Settlement, Store},
     time::WallTime,
 };
@@ -215,8 +215,7 @@ impl Core {
     }
 
     pub(super) fn run_locked(&self) {
-        let locked = |ids: &[&TimeoutId]| locked(&*self.store, ids);
-        self.commits.run_aside(|group| self.write(group), locked);
+        self.commits.run_aside(|group| self.write(group), |ids| locked(&*self.store, ids));
     }
 
     fn take_in(&self, ended: Vec<u64>) {
@@ -468,7 +467,7 @@ impl Core {
                 emit!(warn, "a delivery was not started: no task, no lease, or a shutdown");
                 Settlement::Release
             }
-            Verdict::Left(error) => Settlement::Leave { at: now.saturating_add(LEFT), error },
+            Verdict::Left(error) => Settlement::Leave { at: left_at(&record, now), error },
             Verdict::Failed(error, when) => {
                 let backoff = self.queues[driver].settings.queue.backoff;
                 backoff.settle(record.attempt, error, now, when)

@@ -307,7 +307,8 @@ impl Delivery {
     }
 
     /// Leaves the timeout to another worker, which may know what this one does not: its payload,
-    /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
+    /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds,
+    /// and later up to 10 minutes.
     pub fn leave(self, error: impl fmt::Display) {
         self.end(Verdict::Left(error.to_string()));
     }

@@ -98,10 +98,10 @@ const RECHECK: Duration = Duration::from_secs(1_800);
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Delay of a timeout that this process leaves to others.
-pub(super) const LEFT: Duration = Duration::from_secs(5);
+/// Least delay of a timeout that this process leaves to others.
+const LEFT: Duration = Duration::from_secs(5);
 
-/// The longest delay of a timeout whose time zone no worker knows. Its delay doubles each time.
+/// The longest one. The delay doubles each time: it may be that no worker can deliver the timeout.
 const MAX_LEFT: Duration = Duration::from_secs(600);
 
 /// For how long a worker that left a cron timeout to others claims none from a shared store.
@@ -1046,7 +1046,7 @@ impl Driver {
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
         emit!(warn, id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.cron_at = turn.now.saturating_add(CRON_PAUSE);
-        let at = turn.now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
+        let at = left_at(record, turn.now);
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
         self.settle(record.claim(), Settlement::Leave { at, error }, turn);
@@ -1246,6 +1246,11 @@ impl Driver {
 /// Returns a time of the monotonic clock as a tick of a microsecond.
 fn span_tick(span: Duration) -> Tick {
     Tick::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Returns until when a timeout waits that this process leaves to others.
+pub(super) fn left_at(record: &Record, now: WallTime) -> WallTime {
+    now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT))
 }
 
 fn lacks_zone(record: &Record) -> bool {

@@ -139,8 +139,10 @@ fn a_handler_says_whether_and_when_its_timeout_is_tried_again() {
     assert_eq!((timer.stats().acknowledged, timer.stats().skipped), (1, 1));
     timer.schedule_new(new(timer.now().saturating_add(SECOND))).wait().expect("it was skipped");
     assert_eq!(refused(), Scheduled::Kept);
-    deliver(SECOND, 1).leave("not here");
-    deliver(5 * SECOND, 1).retry_at(60 * SECOND, "\u{e9}\0".repeat(2_000));
+    for delay in [1, 5, 5, 10, 20, 40, 80, 160, 320, 600] {
+        deliver(delay * SECOND, 1).leave("not here");
+    }
+    deliver(600 * SECOND, 1).retry_at(60 * SECOND, "\u{e9}\0".repeat(2_000));
     let record = timer.get("a").wait().expect("get").expect("kept");
     assert_eq!(record.error, Some("\u{e9}".repeat(1_000)));
     deliver(60 * SECOND, 2).retry_at(60 * SECOND, "the last attempt");

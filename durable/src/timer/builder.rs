@@ -424,14 +424,14 @@ impl DurableTimerBuilder {
             core.clock.adopt(weak);
             return Ok(timer);
         }
+        // The driver's comes last: nothing would end its worker if another one could not start.
         let threads: [(_, fn(&Core)); 4] = [
+            ("delaywheel-more", |core| core.run_commits(1)),
             ("delaywheel-commit", |core| core.run_commits(0)),
             ("delaywheel-locked", Core::run_locked),
             ("delaywheel-driver", Core::run_driver),
-            ("delaywheel-more", |core| core.run_commits(1)),
         ];
-        let has_more = core.store.groups() > 1;
-        for (name, run) in threads.into_iter().take(if has_more { 4 } else { 3 }) {
+        for (name, run) in threads.into_iter().skip(usize::from(core.store.groups() < 2)) {
             let core = Arc::clone(&core);
             let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
             let thread = spawned.inspect_err(|_| timer.core.commits.close())?;

@@ -87,6 +87,7 @@ pub(super) struct Run {
     /// and [`RECALLED`] if it never does.
     started: AtomicU64,
     pub(super) claim: Claim,
+    pub(super) attempt: u32,
     /// The store knows the end already.
     pub(super) is_acknowledged: AtomicBool,
     /// `None` once the delivery is void; otherwise tasks that wait for that. Their futures hold
@@ -96,10 +97,11 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(lease: Arc<Lease>, driver: usize, claim: Claim) -> Self {
+    pub(super) fn new(lease: Arc<Lease>, driver: usize, record: &Record) -> Self {
+        let (claim, attempt) = (record.claim(), record.attempt);
         let (started, is_acknowledged) = (AtomicU64::new(WAITING), AtomicBool::new(false));
         let (waiting, stopped) = (Mutex::new(Some(Vec::new())), Condvar::new());
-        Self { lease, driver, started, claim, is_acknowledged, waiting, stopped }
+        Self { lease, driver, started, claim, attempt, is_acknowledged, waiting, stopped }
     }
 
     /// The handler starts now. Returns `false` if the delivery was recalled.

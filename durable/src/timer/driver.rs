@@ -238,7 +238,6 @@ impl LaneState {
 #[derive(Debug)]
 struct Delivering {
     run: Arc<Run>,
-    attempt: u32,
     limit: Option<Key>,
     /// The key of whose deliveries it is one.
     slot: Option<Name>,
@@ -491,10 +490,8 @@ impl Driver {
         let expired: Vec<_> =
             self.limits.advance(span_tick(turn.start)).map(|expired| expired.value).collect();
         for token in expired {
-            let Some(Delivering { run, attempt, .. }) = self.delivering.get(&token) else {
-                continue;
-            };
-            let (run, attempt) = (Arc::clone(run), *attempt);
+            let Some(Delivering { run, .. }) = self.delivering.get(&token) else { continue };
+            let run = Arc::clone(run);
             if self.recall(&run, turn) {
                 continue;
             }
@@ -507,7 +504,7 @@ impl Driver {
             turn.step.stopped.extend(run.stop());
             self.ended(token);
             turn.counters.overruns.add(1);
-            self.fail(run.claim.clone(), attempt, "the handler exceeded its limit", turn);
+            self.fail(run.claim.clone(), run.attempt, "the handler exceeded its limit", turn);
         }
     }
 
@@ -1055,9 +1052,8 @@ impl Driver {
     fn deliver(&mut self, record: Record, slot: Option<Name>, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
-        let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, record.claim()));
-        let (attempt, limit) = (record.attempt, None);
-        let delivering = Delivering { run: Arc::clone(&run), attempt, limit, slot };
+        let run = Arc::new(Run::new(Arc::clone(&self.lease), self.settings.number, &record));
+        let delivering = Delivering { run: Arc::clone(&run), limit: None, slot };
         self.delivering.insert(record.token, delivering);
         self.running.insert(record.token);
         self.watch(record.token, turn.start);

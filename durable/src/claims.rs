@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     record::{Claim, Name, Priority, Record, State, TimeoutId},
@@ -66,9 +66,8 @@ impl Hold {
 impl Claims {
     /// Adds a worker, which takes the records of an earlier one of its name.
     pub(crate) fn enter(&mut self, until: WallTime, name: Option<&str>) -> WorkerId {
-        let is_same =
-            |(_, old): &(_, &(_, Option<String>))| name.is_some() && old.1.as_deref() == name;
-        if let Some(old) = self.leases.iter().find(is_same).map(|(&old, _)| old) {
+        let mut names = self.leases.iter().map(|(&old, (_, name))| (old, name.as_deref()));
+        if let Some((old, _)) = names.find(|(_, old)| old.is_some() && *old == name) {
             self.take_from(old);
         }
         self.last_worker += 1;
@@ -107,7 +106,7 @@ impl Claims {
 
     /// Voids the claims of a worker but for some, and returns their number.
     pub(crate) fn keep_only(&mut self, worker: WorkerId, tokens: &[u64]) -> u64 {
-        let mut taken = 0;
+        let (tokens, mut taken) = (tokens.iter().collect::<FxHashSet<_>>(), 0);
         self.holds.retain(|_, hold| {
             if hold.worker == Some(worker) && !tokens.contains(&hold.token) {
                 (hold.worker, taken) = (None, taken + 1);

@@ -33,7 +33,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use pollster::FutureExt as _;
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, TransactionBehavior,
@@ -443,6 +443,13 @@ impl SqliteStore {
         Ok(records)
     }
 
+    /// Waits until no commit changes any of these records.
+    fn wait_for_changes(&self, held: &mut MutexGuard<'_, Held>, claims: &[Claim]) {
+        while claims.iter().any(|claim| held.changing.contains(&claim.id)) {
+            self.shared.settled.wait(held);
+        }
+    }
+
     /// Makes a change that may void claims. If it does, tells the timers, and has the next claims
     /// read the records again.
     fn void<R>(&self, change: impl FnOnce(&mut Held) -> R) -> R {
@@ -689,9 +696,7 @@ impl Store for SqliteStore {
             writer = Some(self.shared.writer.lock());
             state = self.shared.held.lock();
         }
-        while claims.iter().any(|claim| state.changing.contains(&claim.id)) {
-            self.shared.settled.wait(&mut state);
-        }
+        self.wait_for_changes(&mut state, claims);
         let answers = state.claims.begin(now, claims, key_limit);
         let Some(writer) = &mut writer else { return Ok(answers) };
         let begun = claims.iter().zip(&answers).filter(|(_, answer)| **answer == Begun::Begun);
@@ -709,6 +714,14 @@ impl Store for SqliteStore {
             return Err(error);
         }
         Ok(answers)
+    }
+
+    async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
+        let mut held = self.shared.held.lock();
+        self.wait_for_changes(&mut held, claims);
+        let hold_of = |claim: &Claim| held.claims.holds.get(&claim.id);
+        let is_current = |claim| hold_of(claim).is_some_and(|hold| hold.is_of(claim));
+        Ok(claims.iter().map(is_current).collect())
     }
 
     async fn permits(
@@ -1576,6 +1589,16 @@ mod tests {
     fn claim(store: &SqliteStore, worker: WorkerId) -> Vec<Record> {
         let request = ClaimRequest::new(at(0), at(100));
         store.claim(worker, &request).block_on().expect("claim").expect("lease").records
+    }
+
+    #[test]
+    fn a_delivery_whose_record_is_damaged_meanwhile_is_current() {
+        let (folder, store) = open();
+        write(&store, &[schedule("a", 0)]);
+        let claims = [claim(&store, enter(&store))[0].claim()];
+        let file = Connection::open(folder.path().join("timeouts.db")).expect("open");
+        file.execute("UPDATE records SET payload = x'00'", ()).expect("change");
+        assert_eq!(store.are_current(&claims).block_on().expect("current"), [true]);
     }
 
     fn ids(records: &[Record]) -> Vec<&str> {

@@ -145,7 +145,8 @@ pub enum Settlement {
     Done,
     /// The attempt failed; the next one is at this time.
     Retry {
-        /// Time of the next attempt; if that is later, the due time or an earlier one of a requeue.
+        /// Time of the next attempt, but not before the due time, or before that of a requeue if
+        /// it is earlier.
         at: WallTime,
         /// Why it failed.
         error: String,
@@ -556,14 +557,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns for each claim whether it is still valid. A timer asks for the deliveries under way
     /// when it renews its lease, and after a notice without a queue and time.
-    async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
-        let mut current = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let record = self.get(&claim.id).await?;
-            current.push(record.is_some_and(|record| record.token == claim.token));
-        }
-        Ok(current)
-    }
+    async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>>;
 
     /// Returns which of these records other transactions have locked at this moment. A timer asks
     /// if a commit failed because of a lock, and before it tries the rest of it again. It writes

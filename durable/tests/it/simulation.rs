@@ -184,6 +184,7 @@ remote_store! {
     fn enter(now: WallTime, lease: Duration, name: Option<&str>) -> WorkerId;
     fn leave(worker: WorkerId) -> ();
     fn keep_only(worker: WorkerId, tokens: &[u64]) -> u64;
+    fn are_current(claims: &[Claim]) -> Vec<bool>;
     fn permits(queue: &Name, now: WallTime, rate: NonZeroU32, most: usize) -> (usize, WallTime);
     fn pause(queue: &Name, is_paused: bool) -> ();
     fn history(now: WallTime, id: Option<&TimeoutId>, before: Option<u64>, limit: usize)

@@ -102,10 +102,11 @@
 //! A timeout belongs to a [`Queue`]; the default one has the empty name. For each that a timer
 //! serves, it is a worker of its own. A claim takes what is due in the order of priority and time.
 //! A begin refuses timeouts of a paused queue, and of a key with as many deliveries as may run at
-//! once on all workers. Pauses are exact. The limit of a key counts deliveries that are
-//! [current](Delivery::is_current): a handler whose delivery is not may run beside the next one of
-//! its key. If a delivery does not begin after all, its permit of a rate goes to another one of
-//! this worker within a tenth of a second, or is lost.
+//! once on all workers. A begin that is under way when a queue is paused may still take effect, and
+//! no later one. The limit of a key counts deliveries that are [current](Delivery::is_current): a
+//! handler whose delivery is not may run beside the next one of its key. If a delivery does not
+//! begin after all, its permit of a rate goes to another one of this worker within a tenth of a
+//! second, or is lost.
 //!
 //! # Limits
 //!

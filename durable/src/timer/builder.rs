@@ -133,9 +133,10 @@ impl Queue {
     /// A handler whose delivery is not [current](crate::Delivery::is_current) any more, such as one
     /// whose timeout was cancelled or replaced, does not count, though it may still run.
     ///
-    /// All workers of the queue must have the same limit. A worker that could deliver a timeout,
-    /// but for one that another worker delivers, tries again after 100 milliseconds, and then less
-    /// often: each 2 seconds at least.
+    /// All workers of the queue must have the same limit. If another worker delivers as many of a
+    /// key, this one tries again after 100 milliseconds, and then less often: each 2 seconds at
+    /// least. The other one may begin its next ones of the key meanwhile, so the oldest timeout of
+    /// a busy key may wait for long.
     #[must_use]
     pub fn key_limit(mut self, limit: NonZeroUsize) -> Self {
         self.settings.key_limit = Some(limit);
@@ -188,8 +189,8 @@ macro_rules! queue_settings {
             /// that, the [`StopToken`](crate::StopToken) of the delivery says so. The timer does
             /// not interrupt the handler, and ignores its end. A blocking handler keeps its thread
             /// until then. If as many handlers as there are [`threads`](Self::threads) never
-            /// return, all deliveries stop. A task makes room for another one, unless as many as
-            /// [`max_deliveries`](Self::max_deliveries) have exceeded the limit and still run.
+            /// return, all deliveries stop. A task that has exceeded the limit and still runs does
+            /// not count towards [`max_deliveries`](Self::max_deliveries); at most as many do not.
             ///
             /// A delivery that waits this long for a thread or a task goes back to the store. It is
             /// no attempt.
@@ -292,8 +293,9 @@ impl DurableTimerBuilder {
         self
     }
 
-    /// Sets how many overdue timeouts the timer delivers in a second: those that were due before
-    /// its start, and those of a backlog. Default: no limit.
+    /// Sets how many of the timeouts that were due before its start the timer delivers in a second.
+    /// Timeouts that become overdue later, as during a pause or an outage, have no such limit.
+    /// Default: no limit.
     #[must_use]
     pub fn catch_up_rate(mut self, per_second: NonZeroU32) -> Self {
         self.driver.catch_up_rate = Some(per_second);

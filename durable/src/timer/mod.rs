@@ -51,7 +51,8 @@ use crate::{
 
 /// A timer whose timeouts survive the process.
 ///
-/// Clones are the same timer, which shuts down when the last is dropped.
+/// Clones are the same timer, which shuts down when the last is dropped. A handler that owns a
+/// clone keeps the timer until it is shut down.
 ///
 /// On a store that blocks, such as `SqliteStore`, reads take turns on one thread of the timer, so a
 /// slow one delays the others.
@@ -309,7 +310,8 @@ macro_rules! calls {
             /// is `""`.
             ///
             /// Takes effect after earlier changes of this timer, and before later ones, except
-            /// those that wait for a locked record. The timer takes it until it has ended.
+            /// those that wait for a locked record. After a shutdown, the timer takes it until its
+            /// last delivery has ended.
             ///
             /// Of several databases, each is asked, and the first error is returned.
             pub fn pause(&self, queue: impl AsRef<str>) -> Receipt<()> {
@@ -550,8 +552,8 @@ impl DurableTimer {
     /// The timer goes on to its end though its handles and the receipt are dropped. Await the
     /// receipt in a task, whose thread the handlers may need.
     ///
-    /// Later timeouts stay in the store. An end of a delivery that the store cannot write, such as
-    /// on a damaged page of PostgreSQL, is tried again until the store is closed, also after
+    /// Later timeouts stay in the store. If the store cannot write how a delivery ended, such as on
+    /// a damaged page of PostgreSQL, the timer tries again until the store is closed, also after
     /// `within`.
     pub fn finish(&self, within: Duration) -> Receipt<bool> {
         let (timer, deadline) = (self.clone(), Instant::now().checked_add(within));

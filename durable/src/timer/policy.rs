@@ -51,9 +51,10 @@ impl Backoff {
     /// `max_deliveries` asynchronous ones. A timeout that has failed so often under a higher limit
     /// is dead once a worker with this limit comes to it.
     ///
-    /// With a limit of two or more, a last attempt of a timeout, none of which has ended, waits for
-    /// the end of another such attempt of the queue, or for a second. So a handler that soon ends
-    /// its process, each time, ends alone, and not with the deliveries beside it.
+    /// With a limit of two or more: if no attempt of a timeout has ended with an error, its last
+    /// one waits for the end of another such attempt of the queue, or for a second. So a handler
+    /// that soon ends its process, each time, ends alone, and not with the deliveries beside it.
+    /// The error of an attempt before a requeue counts as well.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

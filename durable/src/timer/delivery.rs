@@ -319,7 +319,8 @@ impl Delivery {
     /// committed. However the handler ends the delivery then, it counts as acknowledged.
     ///
     /// Do not call this after a rollback: the timeout is delivered again, but only a minute or two
-    /// later, when the timer and the store compare which timeouts the timer holds.
+    /// later, when the timer and the store compare which timeouts the timer holds. On a store that
+    /// one process has alone, such as `SqliteStore`, only the next timer delivers it.
     pub fn acknowledged_in_transaction(&self) {
         self.run.is_acknowledged.store(true, SeqCst);
     }

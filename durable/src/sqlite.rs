@@ -1113,12 +1113,17 @@ impl ClaimRequest {
     }
 }
 
-/// Returns the path without links, so that a store has one lock.
+/// Returns the path without links, so that a store has one lock. The file, to which a link may
+/// lead, need not exist. A loop of links is another error.
 fn real_path(path: &Path) -> io::Result<PathBuf> {
     match (path.canonicalize(), path.file_name()) {
-        (Err(_), Some(name)) => {
+        (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            Ok(folder.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
+            match path.read_link() {
+                Ok(target) => real_path(&folder.join(target)),
+                Err(_) => Ok(folder.join(name)),
+            }
         }
         (found, _) => found,
     }

@@ -213,8 +213,19 @@ fn sqlite_refuses_what_it_cannot_use_and_leaves_it_as_it_was() {
         ("no folder/timeouts.db", StoreErrorReason::Other),
     ];
     #[cfg(unix)]
-    std::os::unix::fs::symlink(path("in use"), path("link")).expect("link");
-    cases.extend(cfg!(unix).then_some(("link", StoreErrorReason::InUse)));
+    for (target, link) in
+        [("in use", "link"), ("none yet", "early"), ("early", "new"), ("loop", "loop")]
+    {
+        std::os::unix::fs::symlink(target, path(link)).expect("link");
+    }
+    let through_link = cfg!(unix).then(|| SqliteStore::open(path("new")).expect("a new file"));
+    let links = [
+        ("link", StoreErrorReason::InUse),
+        ("new", StoreErrorReason::InUse),
+        ("none yet", StoreErrorReason::InUse),
+        ("loop", StoreErrorReason::Other),
+    ];
+    cases.extend(links.into_iter().filter(|_| through_link.is_some()));
     // No user can create files there, not even root.
     let read_only = ("/sys/timeouts.db", StoreErrorReason::ReadOnly);
     cases.extend(cfg!(target_os = "linux").then_some(read_only));

@@ -139,8 +139,8 @@ pub(super) struct Opener {
     mark: u64,
     /// Whether another pool gives each transaction another session.
     is_pooled: Arc<AtomicBool>,
-    /// An address did not answer, and the time was over before the next one had its turn. In
-    /// another order, some try reaches it.
+    /// An address did not answer, and the time was over before the next one had its turn, or it was
+    /// one of a standby. In another order, some try reaches the primary.
     is_shuffled: Arc<AtomicBool>,
 }
 
@@ -680,8 +680,14 @@ impl Session {
                     | &SqlState::FEATURE_NOT_SUPPORTED
             )
         );
-        if are_stale && self.connections.own.is_some() {
+        if let (true, Some(own)) = (are_stale, &self.connections.own) {
             self.connections.pool.retain(|_, _| false);
+            let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
+            // Otherwise the next connection is to the first address again. A standby alone serves
+            // reads.
+            if is_standby && own.config.get_hosts().len() > 1 {
+                own.is_shuffled.store(true, SeqCst);
+            }
         }
         // After another severity, the server closes the connection.
         let is_error = |error: &DbError| error.parsed_severity() == Some(Severity::Error);

@@ -254,6 +254,21 @@ fn a_store_keeps_no_connection_that_was_open_before_a_failover_or_a_change_of_a_
     }
 }
 
+/// After a failover, the first address leads to a server that is a standby by now.
+#[test]
+fn a_store_with_several_addresses_finds_the_primary_behind_a_standby() {
+    let (Some(old), Some(new)) = (Server::start(), Server::start()) else { return };
+    drop((connect(&old), connect(&new)));
+    let standby = "ALTER DATABASE postgres SET default_transaction_read_only = on";
+    client(&old).batch_execute(standby).expect("a standby");
+    let both = new.parameters().replacen("host=", "host=127.0.0.1,", 1);
+    let store = open(&both.replacen("port=", &format!("port={},", old.port), 1), "delaywheel");
+    let new = NewTimeout::new("a", store.now(), b"").expect("valid");
+    let write = || store.write(new.due, &[Command::Schedule(new.clone())]).block_on();
+    assert_eq!(reason(write()), StoreErrorReason::ReadOnly);
+    write().expect("the primary");
+}
+
 /// Change data capture publishes all tables. Rarely, a change of a timeout removes rows of counts.
 #[test]
 fn a_publication_of_all_tables_refuses_no_change() {

@@ -167,6 +167,9 @@ CREATE TRIGGER count_none AFTER TRUNCATE ON {schema}.timeouts
 CREATE TRIGGER count_moved AFTER UPDATE OF state ON {schema}.timeouts FOR EACH ROW
     WHEN ((OLD.state = 3) <> (NEW.state = 3)) EXECUTE FUNCTION {schema}.count_changes();
 
+-- Only the owner, who creates the triggers, needs the right. A role could create others that empty the tables.
+REVOKE EXECUTE ON FUNCTION {schema}.trim_history(), {schema}.count_changes() FROM PUBLIC;
+
 -- Tells the workers of a queue, or all, that a timeout is due at a time, in microseconds since 1970.
 CREATE FUNCTION {schema}.notify_due(due timestamptz, queue text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify('{schema}', concat((extract(epoch FROM due) * 1000000)::bigint, ' 0', ' ' || queue))

@@ -195,6 +195,17 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
         REVOKE CREATE ON DATABASE postgres FROM PUBLIC; CREATE SCHEMA own AUTHORIZATION app";
     client.batch_execute(rights).expect("rights");
     let app = server.parameters().replace("user=postgres", "user=app");
+    // These run with the rights of the owner, so a trigger of others would empty the tables.
+    for function in ["count_changes", "trim_history"] {
+        let trigger = format!(
+            "CREATE TEMP TABLE others (); CREATE TRIGGER others AFTER TRUNCATE ON others
+            EXECUTE FUNCTION delaywheel.{function}()"
+        );
+        let mut other = postgres::Client::connect(&app, postgres::NoTls).expect("connect");
+        let refused = other.batch_execute(&trigger).expect_err(function);
+        let denied = postgres::error::SqlState::INSUFFICIENT_PRIVILEGE;
+        assert_eq!(refused.code(), Some(&denied), "{function}");
+    }
     let store = PostgresStore::connect_blocking(&app, "delaywheel", NoTls).expect("connect");
     let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");

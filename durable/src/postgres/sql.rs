@@ -24,7 +24,8 @@ pub(super) fn named(sql: &str, schema: &str) -> String {
 /// schedule that keeps a dead timeout, with 4.
 ///
 /// A commit with a notification waits for others that have one, so it has more patience than the
-/// rows.
+/// rows. Triggers and functions notify as well, so `all_told` has a row even if `told` has none; no
+/// answer has it.
 ///
 /// It does not see a timeout with which another transaction replaces one whose row it waits for.
 /// `missed` looks again, by functions that see the present.
@@ -101,7 +102,8 @@ pub(super) const WRITE: &str = "
     UNION ALL SELECT id, 0::smallint FROM moved
     UNION ALL SELECT id, CASE answer WHEN 'delivering' THEN 1 WHEN 'dead' THEN 4 ELSE 0 END::smallint
     FROM missed WHERE answer <> 'not_found'
-    UNION ALL SELECT '', 0::smallint FROM told WHERE set_config('lock_timeout', '10s', true) <> ''";
+    UNION ALL SELECT '', 0::smallint FROM (SELECT count(*) FROM told) all_told
+    WHERE set_config('lock_timeout', '10s', true) = ''";
 
 /// Carries out commands of kind 3 alone, with no history, in half the time of [`WRITE`]. `$3` is
 /// how long to wait for a lock.

@@ -503,8 +503,11 @@ fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {
 #[test]
 fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
     let Some((server, store, mut client, now)) = stored() else { return };
-    let mut other = self::client(&server);
+    let (mut other, beside) = (self::client(&server), connect(&server));
     put(&store, "first", now);
+    let worker = store.enter(now, LONG, None).block_on().expect("enter");
+    let claims = claim(&store, worker, now);
+    assert_eq!(store.begin(now, &claims, None).block_on().expect("begin"), [Begun::Begun]);
     let mut wait_for_standby = |name| {
         let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
         client.batch_execute(&set).expect("set");
@@ -526,11 +529,14 @@ fn a_commit_waits_longer_for_a_notification_of_others_than_for_a_row() {
             let commands: Vec<_> = (0..count).map(command).collect();
             scope.spawn(move || store.write(now, &commands).block_on().map(drop))
         };
-        let writes = [1, 2, 200].map(write);
+        // It is not due within an hour, and a trigger tells that a delivery has become void.
+        let later = NewTimeout::new("first", now.saturating_add(100 * LONG), b"").expect("valid");
+        let replace = move || beside.write(now, &[Command::Schedule(later)]).block_on().map(drop);
+        let writes = [scope.spawn(replace), write(1), write(2), write(200)];
         until(|| {
             let wait = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
                 AND query_start < clock_timestamp() - interval '300 ms'";
-            integer(&mut watcher, wait) == 3
+            integer(&mut watcher, wait) == 4
                 || writes.iter().any(thread::ScopedJoinHandle::is_finished)
         });
         wait_for_standby("");

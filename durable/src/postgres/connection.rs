@@ -62,8 +62,9 @@ type Gone = oneshot::Receiver<()>;
 pub(super) type Connect =
     Arc<dyn Fn(Config, Notices, Gone) -> Opening<'static, Client> + Send + Sync>;
 
-/// Options of all sessions. The server keeps one plan of each statement, as planning takes longer
-/// than many of them, and a plan from when the table was empty may be a scan of the whole table.
+/// Options of all sessions. The server keeps one plan of each statement for a time, as planning
+/// takes longer than many of them, and a plan from when the table was empty may be a scan of the
+/// whole table.
 ///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
@@ -510,9 +511,11 @@ impl Connections {
         }
     }
 
-    /// Closes connections of the store's own that were not used for a time, but for one.
+    /// Closes connections of the store's own that were not used for a time, but for one. The others
+    /// prepare their statements again: the plans may be from when the server knew few records.
     fn close_idle(&self) {
         if self.own.is_some() {
+            self.pool.manager().statement_caches.clear();
             let mut others = self.pool.status().available;
             self.pool.retain(|_, metrics| {
                 others = others.saturating_sub(1);

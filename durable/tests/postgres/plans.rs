@@ -90,27 +90,60 @@ fn use_store(store: &PostgresStore, now: WallTime) {
     store.leave(worker).block_on().expect("leave");
 }
 
-#[test]
-fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
-    let Some(server) = Server::start() else { return };
+/// Connects to a server that logs its plans.
+fn explained(server: &Server) -> PostgresStore {
     let options = "-c session_preload_libraries=auto_explain -c auto_explain.log_min_duration=0
         -c auto_explain.log_analyze=on -c auto_explain.log_timing=off";
     let options = options.replace('\n', " ");
     let parameters = format!("{} options='{options}'", server.parameters());
     for sql in ["ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"] {
-        client(&server).batch_execute(sql).expect("settings");
+        client(server).batch_execute(sql).expect("settings");
     }
-    let store = open(&parameters, "delaywheel");
+    open(&parameters, "delaywheel")
+}
+
+fn schedule(store: &PostgresStore, now: WallTime, numbers: std::ops::Range<u32>, delay: Duration) {
+    let new = |number| {
+        let id = TimeoutId::new(format!("{number:06}")).expect("valid");
+        NewTimeout::new(id, now.saturating_add(delay), b"payload").expect("valid")
+    };
+    let commands: Vec<_> = numbers.map(|number| Command::Schedule(new(number))).collect();
+    store.write(now, &commands).block_on().expect("write");
+}
+
+/// A server that knows that the table is small reads all of it for the ids of a batch.
+#[test]
+fn plans_from_when_the_table_was_small_do_not_stay() {
+    let Some(server) = Server::start() else { return };
+    let store = explained(&server);
+    let now = store.now();
+    schedule(&store, now, 0..100, Duration::ZERO);
+    client(&server).batch_execute("VACUUM ANALYZE").expect("analyze");
+    use_store(&store, now);
+    schedule(&store, now, 100_000..120_000, Duration::ZERO);
+    until(|| {
+        let start = server.log().len();
+        use_store(&store, now);
+        let log = server.log();
+        let reads_all = |plan: &&str| {
+            let is_full = |(scan, condition): (&str, &str)| {
+                scan.contains(" using timeouts_pkey on")
+                    && !condition.contains("Index Cond")
+                    && !scan.ends_with("(never executed)")
+            };
+            plan.lines().zip(plan.lines().skip(1)).any(is_full)
+        };
+        !plans(&log, start).iter().any(reads_all)
+    });
+}
+
+#[test]
+fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
+    let Some(server) = Server::start() else { return };
+    let store = explained(&server);
     let now = store.now();
     // Plans that the server keeps from when the table was nearly empty must be good as well.
-    let schedule = |numbers: std::ops::Range<u32>, delay: Duration| {
-        let new = |number| {
-            let id = TimeoutId::new(format!("{number:06}")).expect("valid");
-            NewTimeout::new(id, now.saturating_add(delay), b"payload").expect("valid")
-        };
-        let commands: Vec<_> = numbers.map(|number| Command::Schedule(new(number))).collect();
-        store.write(now, &commands).block_on().expect("write");
-    };
+    let schedule = |numbers, delay| schedule(&store, now, numbers, delay);
     schedule(0..100, Duration::ZERO);
     use_store(&store, now);
     schedule(100_000..120_000, Duration::ZERO);

@@ -112,7 +112,8 @@ const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 /// those that are not in use, and asks the server to end the statement, which it cannot with a pool
 /// of the user. Until the statement ends, it may still make its change, after later ones. The next
 /// call opens a new connection. A commit that waits for a standby for as long fails in this way
-/// too. A batch has one second more for each MiB of its payloads, and a migration has no limit.
+/// too. A batch has one second more for each MiB of its payloads, but the 30 seconds of the server
+/// include the upload of a COPY. A migration has no limit.
 ///
 /// Calls during which a worker cannot renew its lease have a third of the lease, the shortest one
 /// of the process, but not less than 5 seconds. So a lease of 15 seconds or more outlasts a silent
@@ -182,6 +183,9 @@ impl PostgresStore {
     /// `postgres-native-tls`, `postgres-openssl` or `tokio-postgres-rustls`. Without
     /// `sslmode=require` in the parameters, a server without TLS gets connections that are not
     /// encrypted. With [`NoTls`](crate::NoTls) no connection is encrypted.
+    ///
+    /// With several hosts, such as `host=a,b`, add `target_session_attrs=read-write`: a connection
+    /// then passes over a standby. Otherwise the first change on a standby fails.
     ///
     /// A connection fails if the machine of the server does not answer for 30 seconds. To change
     /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string. The machine answers

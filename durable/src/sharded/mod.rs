@@ -61,8 +61,11 @@ const PAGE: usize = 256;
 ///
 /// // A third database takes its part of the timeouts.
 /// let three = Sharded::growing(vec![first, second, third.clone()], 2);
-/// while three.count_unmoved().wait()? > 0 {
-///     three.move_some(64).wait()?;
+/// loop {
+///     while !three.move_some(1_024).wait()? {}
+///     if three.count_unmoved().wait()? == 0 {
+///         break;
+///     }
 /// }
 /// assert_eq!(three.count().wait()?.live, 100);
 /// assert!(third.count().wait()?.live > 20);
@@ -75,8 +78,8 @@ const PAGE: usize = 256;
 ///    and then the new ones. Now they look for a timeout in its old database, and then in its new
 ///    one, to which a new timeout goes. Pause again what is paused: a new database does not know of
 ///    it. What is paused only in the old one does not move, and a new timeout is delivered.
-/// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until
-///    [`count_unmoved`](Self::count_unmoved) is zero.
+/// 2. Call [`move_some`](Self::move_some) in one process, at any rate, until it returns `true`, and
+///    again until [`count_unmoved`](Self::count_unmoved), which reads all timeouts, is then zero.
 /// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
 ///
 /// About one of `n` timeouts moves to the `n`-th database, and none between old ones. One that
@@ -86,8 +89,8 @@ const PAGE: usize = 256;
 /// [history](crate::DurableTimerBuilder::history) has an entry for each move.
 ///
 /// Two calls at once for a timeout that moves take effect in any order, also with a pause: wait for
-/// one before you make the next. Two that schedule it may both answer that they created it, and the
-/// second one stays. If a timeout moves and is delivered to its end during a call that cancels or
+/// one before you make the next. If two calls schedule it at once, both may answer `Created`; the
+/// later one stays. If a timeout moves and is delivered to its end during a call that cancels or
 /// replaces it, the answer may be that of a timeout that was pending. If a timeout moves while it
 /// is replaced by one that is delivered to its end at once, it may be delivered as well.
 ///
@@ -330,7 +333,8 @@ impl Sharded {
     }
 
     /// Returns at most `limit` timeouts of all databases, in the order of the list. To continue,
-    /// put the last one into the query. A timeout that moves meanwhile may be missing.
+    /// put the last one into the query. A timeout that moves meanwhile may be missing, or occur
+    /// twice.
     pub fn list(&self, query: &Query, limit: usize) -> Receipt<Vec<Record>> {
         let (this, query) = (self.for_call(), query.clone());
         self.ask(true, async move {

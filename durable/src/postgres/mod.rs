@@ -574,10 +574,6 @@ impl PostgresStore {
                 for group in &groups {
                     write_group(group, session, &[], &extra, &mut answers).await?;
                 }
-                if told.is_empty() {
-                    // A command may have stopped a delivery, which is a notification as well.
-                    return session.execute("SET LOCAL lock_timeout = '10s'").await;
-                }
                 session.query(sql::NOTIFY, &[&told]).await.map(drop)
             };
             let result = result.await;

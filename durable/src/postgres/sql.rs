@@ -121,9 +121,10 @@ pub(super) const NOW: &str = "SELECT clock_timestamp()";
 pub(super) const COPY: &str = "COPY {schema}.timeouts
     (id, due, next_at, repeat, payload, queue, priority, key) FROM STDIN BINARY";
 
+/// Without any notification, a command may have stopped a delivery, which is one as well.
 pub(super) const NOTIFY: &str = "
-    SELECT pg_notify('{schema}', told), set_config('lock_timeout', '10s', true)
-    FROM unnest($1::text[]) AS told";
+    SELECT set_config('lock_timeout', '10s', true)
+    FROM (SELECT count(pg_notify('{schema}', told)) FROM unnest($1::text[]) AS told) all_told";
 
 /// The key lock keeps the worker from being removed before the claim has committed. `$6` says
 /// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, `$10`

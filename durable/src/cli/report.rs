@@ -25,11 +25,11 @@ impl Report {
                 let _ = writeln!(text, "{name:14} {}", show(value));
             }
         }
-        self.write(object, &text)
+        self.write(object, text)
     }
 
-    fn write(self, object: &Value, text: &str) -> Outcome {
-        let text = if self.is_json { format!("{object}\n") } else { text.to_owned() };
+    fn write(self, object: &Value, text: String) -> Outcome {
+        let text = if self.is_json { format!("{object}\n") } else { text };
         io::stdout().write_all(text.as_bytes())?;
         Ok(true)
     }
@@ -48,7 +48,7 @@ impl Report {
         if let Some(next) = &next {
             let _ = writeln!(text, "more: --after {next}");
         }
-        self.write(&json!({"timeouts": timeouts, "next": next}), &text)
+        self.write(&json!({"timeouts": timeouts, "next": next}), text)
     }
 }
 

@@ -472,19 +472,19 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Ends the leases of locked workers, and makes their records pending. Returns the number of
-    /// these.
-    async fn take_from(&self, session: &mut Session, workers: &[Row]) -> Result<u64, Error> {
+    /// Ends the leases of locked workers, and makes their records pending. Returns whether
+    /// there are any.
+    async fn take_from(&self, session: &mut Session, workers: &[Row]) -> Result<bool, Error> {
         const NONE: &[i64] = &[];
         let ids: Vec<i64> = workers.iter().map(|row| row.get(0)).collect();
         if ids.is_empty() {
-            return Ok(0);
+            return Ok(false);
         }
         session.query(sql::END_LEASES, &[&ids]).await?;
-        let taken = session.query(sql::TAKE, &[&ids, &NONE]).await?.len();
+        let taken = session.query(sql::TAKE, &[&ids, &NONE]).await?;
         session.query(sql::REMOVE, &[&ids]).await?;
         session.query(sql::NOTIFY, &[&[self.notice(None, WallTime::MIN)].as_slice()]).await?;
-        Ok(taken as u64)
+        Ok(!taken.is_empty())
     }
 
     /// Removes old rows that triggers have left. No timer waits for that. A later call removes what
@@ -678,7 +678,7 @@ impl Store for PostgresStore {
                 let rows = session.query(sql::ENTER, &[&until, &name]).await?;
                 Ok((rows[0].get::<_, i64>(0), taken))
             })?;
-            if taken > 0 {
+            if taken {
                 store.shared.listeners.tell_all();
             }
             Ok(WorkerId(id.cast_unsigned()))
@@ -711,7 +711,7 @@ impl Store for PostgresStore {
                 store.take_from(session, &lapsed).await
             });
             // Even if the records of others are locked: the next call takes them.
-            if store.end(taken).is_ok_and(|taken| taken > 0) {
+            if store.end(taken).is_ok_and(|taken| taken) {
                 store.shared.listeners.tell_all();
             }
             store.tidy(now);

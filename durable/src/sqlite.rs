@@ -33,7 +33,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use pollster::FutureExt as _;
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, TransactionBehavior,
@@ -443,13 +443,6 @@ impl SqliteStore {
         Ok(records)
     }
 
-    /// Waits until no commit changes any of these records.
-    fn wait_for_changes(&self, held: &mut MutexGuard<'_, Held>, claims: &[Claim]) {
-        while claims.iter().any(|claim| held.changing.contains(&claim.id)) {
-            self.shared.settled.wait(held);
-        }
-    }
-
     /// Makes a change that may void claims. If it does, tells the timers, and has the next claims
     /// read the records again.
     fn void<R>(&self, change: impl FnOnce(&mut Held) -> R) -> R {
@@ -559,9 +552,7 @@ impl Store for SqliteStore {
 
     async fn get(&self, id: &TimeoutId) -> StoreResult<Option<Record>> {
         let mut held = self.shared.held.lock();
-        while held.changing.contains(id) {
-            self.shared.settled.wait(&mut held);
-        }
+        self.shared.settled.wait_while(&mut held, |held| held.changing.contains(id));
         self.read(|reader| find(reader, id, &held.claims.holds))
     }
 
@@ -696,7 +687,7 @@ impl Store for SqliteStore {
             writer = Some(self.shared.writer.lock());
             state = self.shared.held.lock();
         }
-        self.wait_for_changes(&mut state, claims);
+        self.shared.settled.wait_while(&mut state, |held| held.is_changing(claims));
         let answers = state.claims.begin(now, claims, key_limit);
         let Some(writer) = &mut writer else { return Ok(answers) };
         let begun = claims.iter().zip(&answers).filter(|(_, answer)| **answer == Begun::Begun);
@@ -718,7 +709,7 @@ impl Store for SqliteStore {
 
     async fn are_current(&self, claims: &[Claim]) -> StoreResult<Vec<bool>> {
         let mut held = self.shared.held.lock();
-        self.wait_for_changes(&mut held, claims);
+        self.shared.settled.wait_while(&mut held, |held| held.is_changing(claims));
         let hold_of = |claim: &Claim| held.claims.holds.get(&claim.id);
         let is_current = |claim| hold_of(claim).is_some_and(|hold| hold.is_of(claim));
         Ok(claims.iter().map(is_current).collect())
@@ -937,6 +928,11 @@ impl Effects {
 }
 
 impl Held {
+    /// Returns whether a commit changes one of these records.
+    fn is_changing(&self, claims: &[Claim]) -> bool {
+        claims.iter().any(|claim| self.changing.contains(&claim.id))
+    }
+
     /// Marks the records of commands as changing, and reserves a token for each command.
     fn mark(&mut self, commands: &[Command]) -> Effects {
         let ids = || commands.iter().map(Command::id);
